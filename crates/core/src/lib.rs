@@ -1,0 +1,1 @@
+//! The sans-I/O QUIC endpoint and connection.

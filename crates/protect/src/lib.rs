@@ -1,0 +1,1 @@
+//! QUIC packet protection over batches (RFC 9001 section 5).

@@ -1,0 +1,1 @@
+//! Two QUIC endpoints on a virtual, seeded, faulty network.

@@ -1,0 +1,1 @@
+//! An asynchronous QUIC transport for the lowest CPU cost per byte.

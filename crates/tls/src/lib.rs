@@ -1,0 +1,1 @@
+//! A rustls session: CRYPTO bytes in and out, key material out.

@@ -1,0 +1,1 @@
+//! UDP sockets that send and receive bundles of datagrams.
