@@ -35,7 +35,10 @@ pub struct Secrets {
 impl Secrets {
     /// The packet keys of the next key phase, local then remote. The first call gives those of the
     /// first key update; header protection keys stay (RFC 9001 §6.1).
-    // RFC 9001 §6.1: secret_<n+1> is expanded from secret_<n>; the old secret is overwritten.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "key phases never end, and a caller that iterates over them would be wrong"
+    )]
     pub fn next(&mut self) -> (KeyMaterial, KeyMaterial) {
         let keys = self.secrets.next_packet_keys();
         let [local, remote] = [&keys.local, &keys.remote].map(|key| {
@@ -177,9 +180,8 @@ impl Session {
     /// # Errors
     /// [`Error::NotSquallProvider`], for a suite that slipped past the check at the start.
     pub fn write(&mut self, out: &mut Vec<u8>) -> Result<Option<KeyChange>, Error> {
-        let change = match self.connection.write_hs(out) {
-            None => return Ok(None),
-            Some(change) => change,
+        let Some(change) = self.connection.write_hs(out) else {
+            return Ok(None);
         };
         let change = match change {
             rustls::quic::KeyChange::Handshake { keys } => {

@@ -1,6 +1,8 @@
 //! Handshakes between two sessions in memory. Material counts as equal on both sides when what one
 //! side's local keys protect, the other side's remote keys open.
 
+#![expect(clippy::unwrap_used, reason = "a test's way to fail")]
+
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
