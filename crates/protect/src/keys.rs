@@ -64,6 +64,12 @@ impl PacketKey {
         self.suite
     }
 
+    /// Drops what a busy key keeps to be fast, up to 3 kB; for a connection that goes idle. It comes back when a call
+    /// brings many full packets.
+    pub fn shrink(&mut self) {
+        self.kernel.shrink();
+    }
+
     /// Opens the pending spans of `slot`, in place (RFC 9001 §5.3).
     ///
     /// Each becomes [`Outcome::Open`](crate::Outcome::Open), or [`Outcome::Forged`](crate::Outcome::Forged) with its

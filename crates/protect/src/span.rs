@@ -124,9 +124,9 @@ mod tests {
                 .cut(&PacketSpan::new(u32::MAX, u32::MAX, 0))
                 .is_none()
         );
-        assert_eq!(cutter.cut(&PacketSpan::new(15, 0, 0)).unwrap(), &[]);
+        assert_eq!(cutter.cut(&PacketSpan::new(15, 0, 0)).unwrap().len(), 0);
         assert_eq!(cutter.cut(&PacketSpan::new(15, 85, 0)).unwrap().len(), 85);
-        assert_eq!(cutter.cut(&PacketSpan::new(100, 0, 0)).unwrap(), &[]);
+        assert_eq!(cutter.cut(&PacketSpan::new(100, 0, 0)).unwrap().len(), 0);
         assert!(cutter.cut(&PacketSpan::new(100, 1, 0)).is_none());
     }
 }

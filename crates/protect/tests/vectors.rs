@@ -1,5 +1,10 @@
 //! The packets of RFC 9001 Appendix A and RFC 9369 Appendix A, through the public interface and through every kernel.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a broken vector file should fail the test"
+)]
+
 use serde_json::Value;
 use squall_protect::{
     HeaderKey, HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, Outcome, PacketKey, PacketSpan,
