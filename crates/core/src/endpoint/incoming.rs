@@ -101,11 +101,11 @@ impl Endpoint {
     pub fn accept(
         &mut self,
         now: Time,
-        incoming: &Incoming,
+        incoming: Incoming,
     ) -> Result<(ConnectionHandle, Connection), AcceptError> {
         let error = |this: &mut Self, reason: String| AcceptError {
             reason,
-            response: Some(this.refuse(incoming)),
+            response: Some(this.refusal(&incoming)),
         };
         let Some(server) = self.server.clone() else {
             return Err(error(self, "this endpoint takes no connections".to_owned()));
@@ -145,7 +145,15 @@ impl Endpoint {
 
     /// The datagram that tells a client that it is refused (RFC 9000 §5.2.2): nothing is kept.
     #[must_use]
-    pub fn refuse(&mut self, incoming: &Incoming) -> Vec<u8> {
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "what is refused cannot be accepted later"
+    )]
+    pub fn refuse(&mut self, incoming: Incoming) -> Vec<u8> {
+        self.refusal(&incoming)
+    }
+
+    pub(super) fn refusal(&mut self, incoming: &Incoming) -> Vec<u8> {
         let mut keys = initial::keys(incoming.version, incoming.dcid.as_slice(), false);
         let scid = self.ids.make(&mut self.rng);
         let mut datagram = vec![0; usize::from(MIN_UDP_PAYLOAD)];

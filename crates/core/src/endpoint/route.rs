@@ -120,7 +120,7 @@ impl Endpoint {
                 }
                 if self.connections() >= self.config.max_connections {
                     return if self.responses.take(now) {
-                        Route::Respond(self.refuse(&incoming))
+                        Route::Respond(self.refusal(&incoming))
                     } else {
                         Route::Discard
                     };

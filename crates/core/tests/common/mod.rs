@@ -20,14 +20,14 @@ struct End {
 }
 
 /// Both ends.
-pub struct Pair {
-    pub now: Time,
+pub(crate) struct Pair {
+    pub(crate) now: Time,
     client: End,
     server: End,
 }
 
 /// TLS configurations of both sides, with a certificate made in memory.
-pub fn tls() -> (Arc<rustls::ClientConfig>, Arc<rustls::ServerConfig>) {
+pub(crate) fn tls() -> (Arc<rustls::ClientConfig>, Arc<rustls::ServerConfig>) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let certificate = made.cert.der().clone();
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
@@ -52,12 +52,12 @@ pub fn tls() -> (Arc<rustls::ClientConfig>, Arc<rustls::ServerConfig>) {
 
 impl Pair {
     /// A client that has begun to connect.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(TransportConfig::default())
     }
 
     /// The same with transport settings.
-    pub fn with(transport: TransportConfig) -> Self {
+    pub(crate) fn with(transport: TransportConfig) -> Self {
         let transport = Arc::new(transport);
         let (client_tls, server_tls) = tls();
         let now = Time::from_nanos(1_000_000_000);
@@ -105,7 +105,7 @@ impl Pair {
         }
     }
 
-    pub fn connection(&mut self, side: Side) -> &mut Connection {
+    pub(crate) fn connection(&mut self, side: Side) -> &mut Connection {
         &mut self
             .ends(side)
             .0
@@ -115,12 +115,12 @@ impl Pair {
             .1
     }
 
-    pub fn events(&mut self, side: Side) -> Vec<Event> {
+    pub(crate) fn events(&mut self, side: Side) -> Vec<Event> {
         std::mem::take(&mut self.ends(side).0.events)
     }
 
     /// Sends what one side has; says whether it had anything.
-    pub fn pump(&mut self, from: Side) -> bool {
+    pub(crate) fn pump(&mut self, from: Side) -> bool {
         let now = self.now;
         let (sender, receiver) = self.ends(from);
         let Some((_, connection)) = &mut sender.connection else {
@@ -147,7 +147,7 @@ impl Pair {
     }
 
     /// Hands datagrams over until both sides are silent, time passing by a little.
-    pub fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         for _ in 0..100_000 {
             self.now += Duration::from_micros(20);
             let busy = self.pump(Side::Client) | self.pump(Side::Server);
@@ -179,10 +179,12 @@ impl End {
             let run = self.endpoint.route(now, path, bytes, segment_size);
             let (datagrams, rest) = bytes.split_at_mut(run.len);
             bytes = rest;
-            if let Route::Incoming(incoming) = &run.to {
-                self.connection = Some(self.endpoint.accept(now, incoming).unwrap());
-            } else if !matches!(run.to, Route::Connection(_)) {
-                continue;
+            match run.to {
+                Route::Incoming(incoming) => {
+                    self.connection = Some(self.endpoint.accept(now, incoming).unwrap());
+                }
+                Route::Connection(_) => {}
+                Route::Respond(_) | Route::Discard => continue,
             }
             let (_, connection) = self.connection.as_mut().expect("routed to a connection");
             let batch = DatagramBatch {
