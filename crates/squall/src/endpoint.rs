@@ -9,7 +9,6 @@ use bytes::Bytes;
 use rustls::pki_types::ServerName;
 use squall_core::{ClientConfig, EndpointConfig, ServerConfig, Stage, Stages};
 use squall_udp::Socket;
-use tokio::io::unix::AsyncFd;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -203,7 +202,7 @@ impl Builder {
                 Err(error) => return drop(report.send(Err(error))),
             };
             let entered = runtime.enter();
-            let fd = match AsyncFd::new(Arc::clone(&thread_socket)) {
+            let fd = match sys::readable(Arc::clone(&thread_socket)) {
                 Ok(fd) => fd,
                 Err(error) => return drop(report.send(Err(error))),
             };

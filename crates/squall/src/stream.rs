@@ -255,12 +255,12 @@ impl RecvStream {
         if buffer.is_empty() {
             return Ok(Some(0));
         }
-        let chunk = self.read_chunk(buffer.len()).await?;
-        Ok(chunk.map(|chunk| {
-            let len = chunk.len().min(buffer.len());
-            buffer.iter_mut().zip(chunk).for_each(|(to, from)| *to = from);
-            len
-        }))
+        let Some(chunk) = self.read_chunk(buffer.len()).await? else { return Ok(None) };
+        // A chunk is never longer than was asked for.
+        if let Some(front) = buffer.get_mut(..chunk.len()) {
+            front.copy_from_slice(&chunk);
+        }
+        Ok(Some(chunk.len()))
     }
 
     /// Fills `buffer`.

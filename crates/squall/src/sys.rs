@@ -1,6 +1,31 @@
-//! The three things that std does not offer: pinning a thread, its number, and a cheap clock. The only `unsafe` here.
+//! What neither std nor tokio offers without a promise of ours: pinning a thread, its number, a cheap clock, and
+//! readiness of our own sockets. The only `unsafe` of this crate.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use squall_udp::Socket;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Readiness of the socket to receive. Not to send too: the kernel then wakes the worker for every packet that leaves
+/// the machine.
+///
+/// To be called on a runtime's thread.
+pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<AsyncFd<Arc<Socket>>> {
+    // SAFETY: the socket owns its descriptor until it is dropped, always names the same one, and the `AsyncFd` holds
+    // a share of the socket.
+    unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }.map_err(Into::into)
+}
+
+/// Readiness of the socket to send, for as long as it is needed: a second descriptor, since a descriptor can be
+/// registered once.
+pub(crate) fn writable(socket: &Socket) -> io::Result<AsyncFd<OwnedFd>> {
+    let second = socket.as_fd().try_clone_to_owned()?;
+    // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped, and the `AsyncFd` owns it.
+    unsafe { AsyncFd::register_with_interest(second, Interest::WRITABLE) }.map_err(Into::into)
+}
 
 /// Pins the calling thread to one CPU.
 #[cfg(target_os = "linux")]

@@ -11,6 +11,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::Sleep;
 
 use super::shared::{Shared, lock};
+use crate::sys;
 use super::{MESSAGE_BYTES, RECV_MESSAGES, Worker};
 
 /// Runs a worker until its endpoint is dropped and its last connection is gone.
@@ -143,23 +144,15 @@ async fn sleep(
     deadline: Option<Time>,
 ) -> std::io::Result<bool> {
     alarm.set(deadline);
+    // A new registration tells at once if there is room by now.
+    let writable = if blocked { Some(sys::writable(fd.get_ref())?) } else { None };
     let mut blocked = blocked;
-    // The readiness known so far is from before the send call that found no room.
-    let mut stale = blocked;
     let result = poll_fn(|cx| {
-        while blocked {
-            match fd.poll_write_ready(cx) {
-                Poll::Pending => break,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Ready(Ok(mut guard)) if stale => {
-                    stale = false;
-                    guard.clear_ready();
-                }
-                Poll::Ready(Ok(_)) => {
-                    blocked = false;
-                    return Poll::Ready(Ok(()));
-                }
-            }
+        if let Some(writable) = &writable
+            && let Poll::Ready(ready) = writable.poll_write_ready(cx)
+        {
+            blocked = false;
+            return Poll::Ready(ready.map(drop));
         }
         if let Poll::Ready(ready) = fd.poll_read_ready(cx) {
             return Poll::Ready(ready.map(drop));

@@ -323,6 +323,7 @@ impl Worker {
             state.take_events(&mut self.wakers);
             if done {
                 state.queued = false;
+                state.stalled = state.core.wants_transmit();
                 let drained = state.core.is_drained();
                 let deadline = state.core.next_timeout();
                 state.removed = drained;

@@ -35,6 +35,9 @@ pub(crate) struct State {
     pub(crate) core: squall_core::Connection,
     /// In the line for transmission, the application's or the worker's.
     pub(crate) queued: bool,
+    /// The last round of transmission ended with something left to send: the congestion window or the pacer holds it
+    /// back, and nothing that an application does can change that. An acknowledgement or a timer will.
+    pub(crate) stalled: bool,
     /// The worker has let go of the connection.
     pub(crate) removed: bool,
     pub(crate) connected: bool,
@@ -65,6 +68,7 @@ impl ConnectionShared {
         let state = State {
             core,
             queued: false,
+            stalled: false,
             removed: false,
             connected: false,
             closed: None,
@@ -85,7 +89,7 @@ impl ConnectionShared {
     pub(crate) fn call<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
         let result = f(&mut state);
-        let enqueue = !state.queued && !state.removed && state.core.wants_transmit();
+        let enqueue = !state.queued && !state.removed && !state.stalled && state.core.wants_transmit();
         state.queued |= enqueue;
         drop(state);
         if enqueue {

@@ -277,7 +277,8 @@ mod tests {
                     list[index] = Some(deadline);
                 }
                 _ => {
-                    now += random([2, 2, 100, 10_000, 1_000_000][random(5) as usize]);
+                    let scale = [2, 2, 100, 10_000, 1_000_000][random(5) as usize];
+                    now += random(scale);
                     let fires = |at: &Option<u64>| at.is_some_and(|at| at <= now);
                     let expected: Vec<usize> = (0..50).filter(|&i| fires(&list[i])).collect();
                     list.iter_mut().filter(|at| fires(at)).for_each(|at| *at = None);
