@@ -1,1 +1,44 @@
 //! An asynchronous QUIC transport for the lowest CPU cost per byte.
+//!
+//! ```text
+//! application   Endpoint ── connect / accept ──> Connection ── open / accept ──> SendStream, RecvStream
+//!                  │ any thread: one lock a call, wake-ups only where someone sleeps
+//! worker        one thread, one socket, one timer wheel: receive all, time out, transmit all, sleep
+//!                  │
+//! squall-core   the state machines          squall-udp   bundles of datagrams
+//! ```
+//!
+//! An [`Endpoint`] is one UDP socket with one worker thread. Handles are cheap to clone and may be used from any
+//! task of any runtime; a task started with [`Endpoint::spawn`] lives on the worker's thread and reaches its
+//! connections without waking another thread.
+//!
+//! # What dropping means
+//! - A dropped [`SendStream`] is finished: what was written arrives, then the end. (`reset` takes it back.)
+//! - A dropped [`RecvStream`] that was not read to its end is stopped with code 0.
+//! - When the last [`Connection`] handle and stream of a connection is dropped, it closes with code 0. Closing
+//!   discards what is not delivered yet: wait for [`SendStream::stopped`] where that matters.
+//! - When the last [`Endpoint`] handle is dropped, its connections go on; the worker ends with the last of them.
+//!
+//! Floors, lowest first: `sys`, `config` and `error`, `worker`, `stream`, `connection`, `endpoint`.
+
+mod config;
+mod connection;
+mod endpoint;
+mod error;
+mod stream;
+mod sys;
+mod worker;
+
+pub use bytes::Bytes;
+pub use config::{Builder, client_tls, server_tls};
+pub use connection::{Connecting, Connection};
+pub use endpoint::{Endpoint, Incoming};
+pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
+pub use rustls;
+pub use squall_core::{ClientConfig, CloseReason, CongestionAlgorithm, ServerConfig, Stage, Stages, Stats, TransportConfig};
+pub use squall_tls::provider;
+pub use squall_wire::{Direction, Side, StreamId, TransportErrorCode};
+pub use stream::{RecvStream, SendStream};
+#[doc(hidden)]
+pub use sys::ticks;
+pub use worker::EndpointStats;

@@ -1,0 +1,183 @@
+//! Settings of endpoints and connections, with every limit in one place.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use squall_wire::varint;
+
+use crate::algorithm::CongestionAlgorithm;
+
+/// ACK ranges remembered for each packet number space (`threats.md` row 8).
+pub const MAX_ACK_RANGES: usize = 64;
+/// CRYPTO bytes buffered ahead of the handshake for each level, RFC 9000 §7.5.
+pub const MAX_CRYPTO_BUFFER: u64 = 64 * 1024;
+/// Packets held that came before their keys.
+pub const MAX_EARLY_PACKETS: usize = 16;
+/// Bytes held of packets that came before their keys.
+pub const MAX_EARLY_BYTES: usize = 24_000;
+/// Connection ids of ours that a peer may hold at a time.
+pub const MAX_LOCAL_IDS: u64 = 4;
+/// Connection ids of the peer that we hold at a time: our `active_connection_id_limit`.
+pub const MAX_REMOTE_IDS: u64 = 4;
+/// Retired ids of the peer whose RETIRE_CONNECTION_ID is not yet acknowledged (RFC 9000 §5.1.2).
+pub const MAX_RETIRE_BACKLOG: usize = 3 * MAX_REMOTE_IDS as usize;
+/// PATH_RESPONSE frames waiting to be sent; the newest win.
+pub const MAX_PATH_RESPONSES: usize = 4;
+/// Pieces of one stream that wait behind gaps; a packet that would add one more is dropped unacknowledged.
+pub const MAX_STREAM_FRAGMENTS: usize = 8192;
+/// The smallest UDP payload that a QUIC path carries, and the least size of a datagram with an Initial (RFC 9000 §14.1).
+pub const MIN_UDP_PAYLOAD: u16 = 1200;
+/// Room needed behind the packet number for the header-protection sample (RFC 9001 §5.4.2).
+pub const MIN_PROTECTED: usize = 4;
+/// Packets in one coalesced datagram that are looked at.
+pub const MAX_COALESCED: usize = 8;
+
+const _: () = assert!(MAX_EARLY_BYTES >= MAX_EARLY_PACKETS * MIN_UDP_PAYLOAD as usize);
+const _: () = assert!(MAX_LOCAL_IDS >= 2 && MAX_REMOTE_IDS >= 2);
+
+/// Settings of one connection's transport.
+#[derive(Clone, Debug)]
+pub struct TransportConfig {
+    /// Silence after which the connection ends without a word; zero: never (RFC 9000 §10.1).
+    pub max_idle_timeout: Duration,
+    /// Time in which the handshake must be done.
+    pub handshake_timeout: Duration,
+    /// Send a PING after this much silence, to keep the connection.
+    pub keep_alive: Option<Duration>,
+    /// First credit for one stream, in bytes; grows by use up to `stream_receive_window`.
+    pub initial_stream_window: u64,
+    /// First credit for the connection, in bytes; grows by use up to `receive_window`.
+    pub initial_window: u64,
+    /// Largest credit ahead of the reader for one stream, in bytes.
+    pub stream_receive_window: u64,
+    /// Largest credit ahead of the readers for the connection, in bytes.
+    pub receive_window: u64,
+    /// Bytes that one stream holds for sending and sending again; a writer beyond waits.
+    pub stream_send_window: u64,
+    /// The same for the connection.
+    pub send_window: u64,
+    /// Bidirectional streams that the peer may have open.
+    pub max_concurrent_bidi_streams: u64,
+    /// Unidirectional streams that the peer may have open.
+    pub max_concurrent_uni_streams: u64,
+    /// Largest UDP payload sent or received, in bytes: path MTU discovery goes up to it.
+    pub max_udp_payload: u16,
+    /// RTT assumed before the first sample (RFC 9002 §6.2.2).
+    pub initial_rtt: Duration,
+    /// Congestion control.
+    pub congestion: CongestionAlgorithm,
+    /// Whether sending is paced (RFC 9002 §7.7).
+    pub pacing: bool,
+    /// 1-RTT packets sealed under one key before a key update is initiated; below the AEAD's limit (RFC 9001 §6.6).
+    pub key_update_after: u64,
+    /// Longest time that an acknowledgement is held back.
+    pub max_ack_delay: Duration,
+}
+
+impl Default for TransportConfig {
+    fn default() -> Self {
+        Self {
+            max_idle_timeout: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(10),
+            keep_alive: None,
+            initial_stream_window: 512 * 1024,
+            initial_window: 1024 * 1024,
+            stream_receive_window: 6 * 1024 * 1024,
+            receive_window: 12 * 1024 * 1024,
+            stream_send_window: 4 * 1024 * 1024,
+            send_window: 16 * 1024 * 1024,
+            max_concurrent_bidi_streams: 100,
+            max_concurrent_uni_streams: 100,
+            max_udp_payload: 1472,
+            initial_rtt: Duration::from_millis(333),
+            congestion: CongestionAlgorithm::default(),
+            pacing: true,
+            // AES-GCM may seal 2^23 packets; an eighth of that is left for the peer's acknowledgement to arrive.
+            key_update_after: 7 << 20,
+            max_ack_delay: Duration::from_millis(25),
+        }
+    }
+}
+
+impl TransportConfig {
+    /// Says in one line what is wrong with the settings, if anything is.
+    ///
+    /// # Errors
+    /// A sentence that names the setting and its bounds.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.max_udp_payload < MIN_UDP_PAYLOAD {
+            return Err("max_udp_payload must be at least 1200 bytes (RFC 9000 §14.1)");
+        }
+        if self.max_concurrent_bidi_streams > 1 << 60 || self.max_concurrent_uni_streams > 1 << 60 {
+            return Err("at most 2^60 concurrent streams can be allowed (RFC 9000 §4.6)");
+        }
+        if self.receive_window > varint::MAX || self.stream_receive_window > varint::MAX {
+            return Err("receive windows must be below 2^62 bytes");
+        }
+        if self.initial_window > self.receive_window || self.initial_stream_window > self.stream_receive_window {
+            return Err("an initial window must not be larger than the window that it grows to");
+        }
+        if self.stream_send_window == 0 || self.send_window == 0 {
+            return Err("send windows must not be zero");
+        }
+        if self.key_update_after == 0 || self.key_update_after >= 1 << 23 {
+            return Err("key_update_after must be between 1 and 2^23 - 1 packets (RFC 9001 §6.6)");
+        }
+        if self.initial_rtt.is_zero() {
+            return Err("initial_rtt must not be zero");
+        }
+        if self.max_ack_delay >= Duration::from_millis(1 << 14) {
+            return Err("max_ack_delay must be below 2^14 ms (RFC 9000 §18.2)");
+        }
+        Ok(())
+    }
+}
+
+/// Settings of a client's connection.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// An ordinary rustls configuration, built from `squall_tls::provider()`.
+    pub tls: Arc<rustls::ClientConfig>,
+    /// The transport's settings.
+    pub transport: Arc<TransportConfig>,
+}
+
+/// Settings of a server's connections.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// An ordinary rustls configuration, built from `squall_tls::provider()`.
+    pub tls: Arc<rustls::ServerConfig>,
+    /// The transport's settings.
+    pub transport: Arc<TransportConfig>,
+}
+
+/// Settings of an endpoint: what all connections on a socket share.
+#[derive(Clone)]
+pub struct EndpointConfig {
+    /// Length of the connection ids handed out, 4 to 20 bytes. The first byte is the worker's index.
+    pub cid_len: usize,
+    /// First byte of every connection id handed out.
+    pub worker_index: u8,
+    /// Key of the stateless-reset tokens (RFC 9000 §10.3.2).
+    pub reset_key: [u8; 32],
+    /// Connections in all, handshakes included; an Initial beyond is answered with CONNECTION_REFUSED.
+    pub max_connections: usize,
+}
+
+impl EndpointConfig {
+    /// The usual settings, with the secret that only the caller can make.
+    #[must_use]
+    pub fn new(reset_key: [u8; 32]) -> Self {
+        Self { cid_len: 8, worker_index: 0, reset_key, max_connections: 100_000 }
+    }
+}
+
+impl std::fmt::Debug for EndpointConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EndpointConfig")
+            .field("cid_len", &self.cid_len)
+            .field("worker_index", &self.worker_index)
+            .field("max_connections", &self.max_connections)
+            .finish_non_exhaustive()
+    }
+}

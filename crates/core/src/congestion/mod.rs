@@ -1,0 +1,287 @@
+//! Congestion control (RFC 9002 §7): how many bytes may be in flight.
+//!
+//! ```text
+//!  one ACK frame ──▶ on_ack(bytes newly acknowledged, …) ──▶ window grows
+//!                ──▶ on_congestion_event(…)              ──▶ window shrinks, once a round trip
+//! ```
+//!
+//! Controllers hear of ACK frames, never of packets: the sum over a frame is all that they use, so
+//! their cost is paid once for a bundle.
+
+mod cubic;
+mod newreno;
+
+use self::cubic::Cubic;
+use self::newreno::NewReno;
+use crate::algorithm::CongestionAlgorithm;
+use crate::recovery::pacer::initial_window;
+use crate::recovery::rtt::RttEstimator;
+use crate::time::Time;
+
+/// RFC 9002 §7.2: kMinimumWindow.
+fn minimum_window(max_datagram: u16) -> u64 {
+    2 * u64::from(max_datagram)
+}
+
+/// When the current recovery period began (RFC 9002 §7.3.2).
+#[derive(Clone, Copy, Debug, Default)]
+struct RecoveryPeriod {
+    start: Option<Time>,
+}
+
+impl RecoveryPeriod {
+    /// Whether a packet sent at `sent` belongs to the time before the reduction, so that neither
+    /// its loss shrinks the window again nor its acknowledgement grows it.
+    fn covers(self, sent: Time) -> bool {
+        self.start.is_some_and(|start| sent <= start)
+    }
+}
+
+/// The congestion controller of a path.
+#[derive(Clone, Debug)]
+pub(crate) enum Controller {
+    /// RFC 9002 §7.
+    NewReno(NewReno),
+    /// RFC 9438.
+    Cubic(Cubic),
+}
+
+impl Controller {
+    /// A controller with the initial window for datagrams of up to `max_datagram` bytes.
+    pub(crate) fn new(algorithm: CongestionAlgorithm, max_datagram: u16) -> Self {
+        match algorithm {
+            CongestionAlgorithm::NewReno => Self::NewReno(NewReno::new(max_datagram)),
+            CongestionAlgorithm::Cubic => Self::Cubic(Cubic::new(max_datagram)),
+        }
+    }
+
+    /// Bytes that may be in flight.
+    pub(crate) fn window(&self) -> u64 {
+        match self {
+            Self::NewReno(newreno) => newreno.window(),
+            Self::Cubic(cubic) => cubic.window(),
+        }
+    }
+
+    /// The window at which slow start ends; `None` while no congestion was met.
+    pub(crate) fn ssthresh(&self) -> Option<u64> {
+        match self {
+            Self::NewReno(newreno) => newreno.ssthresh(),
+            Self::Cubic(cubic) => cubic.ssthresh(),
+        }
+    }
+
+    /// Whether the window is below [`ssthresh`](Self::ssthresh) (RFC 9002 §7.3.1).
+    pub(crate) fn is_slow_start(&self) -> bool {
+        self.ssthresh()
+            .is_none_or(|ssthresh| self.window() < ssthresh)
+    }
+
+    /// An ACK frame newly acknowledged `acked_bytes` bytes in flight, the newest of them sent at
+    /// `newest_sent`. `app_limited`: they had not filled the window when they were sent, so they
+    /// prove nothing about it (RFC 9002 §7.8). `rtt` has this frame's sample.
+    ///
+    /// A frame that spans the start of a recovery period counts whole: its older packets are at
+    /// most one window, and once a period at most.
+    pub(crate) fn on_ack(
+        &mut self,
+        now: Time,
+        acked_bytes: u64,
+        newest_sent: Time,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        match self {
+            Self::NewReno(newreno) => newreno.on_ack(acked_bytes, newest_sent, app_limited),
+            Self::Cubic(cubic) => cubic.on_ack(now, acked_bytes, newest_sent, app_limited, rtt),
+        }
+    }
+
+    /// Packets were lost, or came marked with ECN-CE; the newest of them was sent at
+    /// `newest_lost_sent`. Ignored for packets from before the current recovery period
+    /// (RFC 9002 §7.3.2).
+    pub(crate) fn on_congestion_event(&mut self, now: Time, newest_lost_sent: Time) {
+        match self {
+            Self::NewReno(newreno) => newreno.on_congestion_event(now, newest_lost_sent),
+            Self::Cubic(cubic) => cubic.on_congestion_event(now, newest_lost_sent),
+        }
+    }
+
+    /// Everything sent over a long time was lost (RFC 9002 §7.6.2). Comes after
+    /// [`on_congestion_event`](Self::on_congestion_event) for the same packets.
+    pub(crate) fn on_persistent_congestion(&mut self) {
+        match self {
+            Self::NewReno(newreno) => newreno.on_persistent_congestion(),
+            Self::Cubic(cubic) => cubic.on_persistent_congestion(),
+        }
+    }
+
+    /// The path's datagrams are now up to `max_datagram` bytes. A window that has not moved yet is
+    /// set to the initial one of the new size (RFC 9002 §7.2).
+    pub(crate) fn set_max_datagram(&mut self, max_datagram: u16) {
+        match self {
+            Self::NewReno(newreno) => newreno.set_max_datagram(max_datagram),
+            Self::Cubic(cubic) => cubic.set_max_datagram(max_datagram),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const BOTH: [CongestionAlgorithm; 2] =
+        [CongestionAlgorithm::NewReno, CongestionAlgorithm::Cubic];
+
+    fn at(millis: u64) -> Time {
+        Time::from_nanos(millis * 1_000_000)
+    }
+
+    fn rtt(millis: u64) -> RttEstimator {
+        let mut rtt = RttEstimator::new(Duration::from_millis(333));
+        rtt.update(Duration::from_millis(millis), Duration::ZERO);
+        rtt
+    }
+
+    // test: RFC 9002 §7.2
+    #[test]
+    fn initial_windows() {
+        for (max_datagram, window) in [
+            (1200, 12_000),
+            (1472, 14_720),
+            (1500, 14_720),
+            (9000, 18_000),
+        ] {
+            for algorithm in BOTH {
+                assert_eq!(Controller::new(algorithm, max_datagram).window(), window);
+            }
+        }
+    }
+
+    // test: RFC 9002 §7.3.1 — slow start doubles the window each round trip.
+    #[test]
+    fn slow_start_without_loss() {
+        for algorithm in BOTH {
+            let mut controller = Controller::new(algorithm, 1200);
+            for (round, window) in [24_000, 48_000, 96_000, 192_000, 384_000]
+                .into_iter()
+                .enumerate()
+            {
+                let now = at(100 * (round as u64 + 1));
+                // Two ACK frames a round, each for half of what was sent a round trip ago.
+                let half = controller.window() / 2;
+                for _ in 0..2 {
+                    controller.on_ack(now, half, at(100 * round as u64), false, &rtt(100));
+                }
+                assert_eq!(controller.window(), window);
+                assert!(controller.is_slow_start());
+                assert_eq!(controller.ssthresh(), None);
+            }
+        }
+    }
+
+    // test: RFC 9002 §7.8
+    #[test]
+    fn an_unused_window_does_not_grow() {
+        for algorithm in BOTH {
+            let mut controller = Controller::new(algorithm, 1200);
+            for round in 1..20 {
+                controller.on_ack(
+                    at(100 * round),
+                    12_000,
+                    at(100 * (round - 1)),
+                    true,
+                    &rtt(100),
+                );
+            }
+            assert_eq!(controller.window(), 12_000);
+            controller.on_congestion_event(at(2_000), at(1_950));
+            let reduced = controller.window();
+            for round in 21..200 {
+                controller.on_ack(
+                    at(100 * round),
+                    6_000,
+                    at(100 * (round - 1)),
+                    true,
+                    &rtt(100),
+                );
+            }
+            assert_eq!(controller.window(), reduced);
+        }
+    }
+
+    // test: RFC 9002 §7.3.2
+    #[test]
+    fn one_reduction_a_recovery_period() {
+        for (algorithm, after_first, after_second) in [
+            (CongestionAlgorithm::NewReno, 50_000, 25_000),
+            (CongestionAlgorithm::Cubic, 70_000, 49_000),
+        ] {
+            let mut controller = Controller::new(algorithm, 1000);
+            controller.on_ack(at(100), 90_000, at(0), false, &rtt(100));
+            assert_eq!(controller.window(), 100_000);
+
+            controller.on_congestion_event(at(150), at(60));
+            assert_eq!(controller.window(), after_first);
+            assert_eq!(controller.ssthresh(), Some(after_first));
+            assert!(!controller.is_slow_start());
+            // Losses and acknowledgements of what was sent up to the reduction change nothing.
+            controller.on_congestion_event(at(160), at(149));
+            controller.on_congestion_event(at(170), at(150));
+            controller.on_ack(at(180), 50_000, at(150), false, &rtt(100));
+            assert_eq!(controller.window(), after_first);
+            // What was sent later does.
+            controller.on_congestion_event(at(260), at(151));
+            assert_eq!(controller.window(), after_second);
+        }
+    }
+
+    // test: RFC 9002 §7.6.2, §7.2 — down to two datagrams and into slow start, never lower.
+    #[test]
+    fn persistent_congestion_and_the_minimum() {
+        for algorithm in BOTH {
+            let mut controller = Controller::new(algorithm, 1000);
+            controller.on_ack(at(100), 90_000, at(0), false, &rtt(100));
+            controller.on_congestion_event(at(150), at(60));
+            controller.on_persistent_congestion();
+            assert_eq!(controller.window(), 2_000);
+            assert!(controller.is_slow_start());
+            let ssthresh = controller.ssthresh().unwrap();
+            // B.8: the recovery period is forgotten, so old packets grow the window again. Slow
+            // start stops at the threshold, mid-frame if need be.
+            controller.on_ack(at(151), 2_000, at(149), false, &rtt(100));
+            assert_eq!(controller.window(), 4_000);
+            controller.on_ack(at(152), ssthresh, at(149), false, &rtt(100));
+            assert!((ssthresh..ssthresh + 1_000).contains(&controller.window()));
+            assert!(!controller.is_slow_start());
+
+            for round in 0..20 {
+                controller.on_congestion_event(at(200 + round), at(200 + round));
+            }
+            assert_eq!(controller.window(), 2_000);
+            assert_eq!(controller.ssthresh(), Some(2_000));
+        }
+    }
+
+    // test: RFC 9002 §7.2
+    #[test]
+    fn a_new_datagram_size() {
+        for algorithm in BOTH {
+            let mut controller = Controller::new(algorithm, 1200);
+            controller.set_max_datagram(1400);
+            assert_eq!(controller.window(), 14_000);
+            controller.on_ack(at(100), 14_000, at(0), false, &rtt(100));
+            controller.set_max_datagram(1200);
+            assert_eq!(controller.window(), 28_000, "a window that has moved stays");
+            controller.on_persistent_congestion();
+            controller.set_max_datagram(9000);
+            assert_eq!(
+                controller.window(),
+                18_000,
+                "the minimum window rises with the size"
+            );
+        }
+    }
+}

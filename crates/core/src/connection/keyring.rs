@@ -1,0 +1,170 @@
+//! The 1-RTT keys and their updates (RFC 9001 §6).
+//!
+//! Three slots for opening: previous, current, next. The next keys always exist, so that a packet with the other phase
+//! bit costs the same whether or not it opens (RFC 9001 §6.3). A bit of an unauthenticated header only picks a slot; the
+//! first packet that opens under the next keys commits the update.
+
+use squall_protect::{HeaderKey, KeyMaterial, PacketKey};
+use squall_tls::{LevelMaterial, Secrets};
+
+use crate::time::Time;
+
+/// Slot of the keys before the last update.
+pub const PREVIOUS: u8 = 0;
+/// Slot of the keys in use.
+pub const CURRENT: u8 = 1;
+/// Slot of the keys of the next update.
+pub const NEXT: u8 = 2;
+
+/// Keys and phase of the 1-RTT level.
+pub struct KeyRing {
+    /// Header protection never changes with an update (RFC 9001 §6).
+    pub local_header: HeaderKey,
+    /// The same for received packets.
+    pub remote_header: HeaderKey,
+    /// What this end seals with.
+    pub local: PacketKey,
+    remote: PacketKey,
+    previous: Option<PacketKey>,
+    next: PacketKey,
+    next_local: KeyMaterial,
+    secrets: Secrets,
+    phase: bool,
+    /// Lowest number opened in the current phase; `None` until the peer has followed our update.
+    first_received: Option<u64>,
+    /// Lowest number sent in the current phase; another update needs its acknowledgement (RFC 9001 §6.1).
+    first_sent: u64,
+    phase_acked: bool,
+    sealed: u64,
+    /// When the previous keys are dropped (RFC 9001 §6.5).
+    pub drop_previous_at: Option<Time>,
+    updates: u64,
+}
+
+impl KeyRing {
+    /// The first 1-RTT keys.
+    #[must_use]
+    pub fn new(material: &LevelMaterial, mut secrets: Secrets) -> Self {
+        let (next_local, next_remote) = secrets.next();
+        Self {
+            local_header: HeaderKey::new(&material.local.header),
+            remote_header: HeaderKey::new(&material.remote.header),
+            local: PacketKey::new(&material.local.packet),
+            remote: PacketKey::new(&material.remote.packet),
+            previous: None,
+            next: PacketKey::new(&next_remote),
+            next_local,
+            secrets,
+            phase: false,
+            first_received: None,
+            first_sent: 0,
+            phase_acked: false,
+            sealed: 0,
+            drop_previous_at: None,
+            updates: 0,
+        }
+    }
+
+    /// The phase bit of packets to be sent.
+    #[must_use]
+    pub const fn phase(&self) -> bool {
+        self.phase
+    }
+
+    /// Key updates so far, by either side.
+    #[must_use]
+    pub const fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// The slot for a packet with this phase bit and number.
+    #[inline]
+    #[must_use]
+    pub fn slot(&self, phase: bool, number: u64) -> u8 {
+        if phase == self.phase {
+            CURRENT
+        } else if self.updates > 0 && self.first_received.is_none_or(|first| number < first) {
+            // RFC 9001 §6.5: older than the first packet of this phase, or the peer has not followed our update yet.
+            PREVIOUS
+        } else {
+            NEXT
+        }
+    }
+
+    /// The opening key of a slot; the previous one may be gone.
+    pub fn opening(&mut self, slot: u8) -> Option<&mut PacketKey> {
+        match slot {
+            PREVIOUS => self.previous.as_mut(),
+            CURRENT => Some(&mut self.remote),
+            _ => Some(&mut self.next),
+        }
+    }
+
+    /// Notes a packet that opened under the current keys.
+    #[inline]
+    pub fn on_opened_current(&mut self, number: u64) {
+        if self.first_received.is_none_or(|first| number < first) {
+            self.first_received = Some(number);
+        }
+    }
+
+    /// A packet opened under the next keys: the peer has updated, and so do we (RFC 9001 §6.2).
+    pub fn commit_remote_update(&mut self, number: u64, next_sent: u64, drop_previous_at: Time) {
+        self.turn(next_sent);
+        self.first_received = Some(number);
+        self.drop_previous_at = Some(drop_previous_at);
+    }
+
+    /// Starts an update of our own, if the last one is settled (RFC 9001 §6.1).
+    pub fn initiate(&mut self, next_sent: u64) -> bool {
+        if !self.phase_acked || self.previous.is_some() {
+            return false;
+        }
+        self.turn(next_sent);
+        self.first_received = None;
+        self.drop_previous_at = None;
+        true
+    }
+
+    fn turn(&mut self, next_sent: u64) {
+        let (local, remote) = self.secrets.next();
+        self.local = PacketKey::new(&std::mem::replace(&mut self.next_local, local));
+        let current = std::mem::replace(&mut self.next, PacketKey::new(&remote));
+        self.previous = Some(std::mem::replace(&mut self.remote, current));
+        self.phase = !self.phase;
+        self.first_sent = next_sent;
+        self.phase_acked = false;
+        self.sealed = 0;
+        self.updates += 1;
+    }
+
+    /// The peer has followed our update: the previous keys go some time after.
+    pub const fn awaits_first_of_phase(&self) -> bool {
+        self.previous.is_some() && self.drop_previous_at.is_none() && self.first_received.is_some()
+    }
+
+    /// Forgets the previous keys.
+    pub fn drop_previous(&mut self) {
+        self.previous = None;
+        self.drop_previous_at = None;
+    }
+
+    /// Notes that `largest` was acknowledged.
+    #[inline]
+    pub fn on_acked(&mut self, largest: u64) {
+        self.phase_acked |= largest >= self.first_sent;
+    }
+
+    /// Counts packets sealed; returns how many this key has sealed.
+    #[inline]
+    pub fn on_sealed(&mut self, packets: u64) -> u64 {
+        self.sealed += packets;
+        self.sealed
+    }
+
+    /// Packets sealed with the current key.
+    #[must_use]
+    pub const fn sealed(&self) -> u64 {
+        self.sealed
+    }
+}

@@ -1,0 +1,104 @@
+//! Why a connection ended, and why a call on a stream did nothing.
+
+use bytes::Bytes;
+use squall_wire::TransportErrorCode;
+use std::fmt;
+
+/// Why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// A CONNECTION_CLOSE of type 0x1c, sent or received (RFC 9000 §19.19).
+    Transport {
+        /// The code of RFC 9000 §20.1.
+        code: TransportErrorCode,
+        /// What was wrong, in words.
+        reason: String,
+        /// Whether the peer said so.
+        remote: bool,
+    },
+    /// A CONNECTION_CLOSE of type 0x1d, sent or received: an application ended it.
+    Application {
+        /// The application's own code.
+        code: u64,
+        /// The application's own words.
+        reason: Bytes,
+        /// Whether the peer said so.
+        remote: bool,
+    },
+    /// Nothing was heard for the idle timeout (RFC 9000 §10.1).
+    IdleTimeout,
+    /// The handshake was not done in time.
+    HandshakeTimeout,
+    /// The peer has no state for this connection any more (RFC 9000 §10.3).
+    Reset,
+    /// The peer speaks none of our versions (RFC 9000 §6.2).
+    VersionMismatch,
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = |remote: bool| if remote { "the peer" } else { "this end" };
+        match self {
+            Self::Transport { code, reason, remote } if reason.is_empty() => write!(f, "closed by {}: {code}", by(*remote)),
+            Self::Transport { code, reason, remote } => write!(f, "closed by {}: {code}: {reason}", by(*remote)),
+            Self::Application { code, reason, remote } if reason.is_empty() => {
+                write!(f, "closed by {} with application code {code}", by(*remote))
+            }
+            Self::Application { code, reason, remote } => {
+                write!(f, "closed by {} with application code {code}: {}", by(*remote), String::from_utf8_lossy(reason))
+            }
+            Self::IdleTimeout => write!(f, "nothing was heard from the peer for the idle timeout"),
+            Self::HandshakeTimeout => write!(f, "the peer did not complete the handshake in time"),
+            Self::Reset => write!(f, "the peer has lost the connection's state (stateless reset)"),
+            Self::VersionMismatch => write!(f, "the peer speaks neither QUIC version 1 nor version 2"),
+        }
+    }
+}
+
+impl std::error::Error for CloseReason {}
+
+/// Why a write, finish or reset did nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteError {
+    /// The send buffer is full; `Event::Writable` follows.
+    Blocked,
+    /// The peer sent STOP_SENDING with this code.
+    Stopped(u64),
+    /// The stream is finished, reset or unknown, or the connection is closed.
+    Closed,
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Blocked => write!(f, "the stream's send buffer is full"),
+            Self::Stopped(code) => write!(f, "the peer stopped reading the stream with code {code}"),
+            Self::Closed => write!(f, "the stream is closed for sending"),
+        }
+    }
+}
+
+impl std::error::Error for WriteError {}
+
+/// Why a read gave nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// Nothing in order has arrived; `Event::Readable` follows.
+    Blocked,
+    /// The peer reset the stream with this code.
+    Reset(u64),
+    /// The stream was stopped, read to its end or unknown, or the connection is closed.
+    Closed,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Blocked => write!(f, "no data has arrived yet"),
+            Self::Reset(code) => write!(f, "the peer reset the stream with code {code}"),
+            Self::Closed => write!(f, "the stream is closed for reading"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}

@@ -1,0 +1,39 @@
+//! What a connection tells its owner.
+
+use squall_wire::{ConnectionId, Direction, StreamId};
+
+use crate::error::CloseReason;
+
+/// What happened, for the application. A stream is named at most once a run for each kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The handshake is complete: data can be sent and the peer is who it says.
+    Connected,
+    /// The peer opened at least one stream: `accept` has it.
+    StreamOpened(Direction),
+    /// The peer raised its limit: `open` may succeed again.
+    StreamsAvailable(Direction),
+    /// There is data, the end or a reset to read. Told again only after a read came back empty-handed.
+    Readable(StreamId),
+    /// There is room to write again.
+    Writable(StreamId),
+    /// The peer has acknowledged all data and the end of the stream.
+    Finished(StreamId),
+    /// The peer sent STOP_SENDING with this code.
+    Stopped(StreamId, u64),
+    /// The connection ended. The last event.
+    Closed(CloseReason),
+}
+
+/// What happened, for the endpoint that routes datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndpointEvent {
+    /// Datagrams to this connection id belong to the connection.
+    AddId(ConnectionId),
+    /// They do no longer.
+    RemoveId(ConnectionId),
+    /// A datagram that ends in this token resets the connection (RFC 9000 §10.3).
+    AddResetToken([u8; 16]),
+    /// The token's connection id was retired.
+    RemoveResetToken([u8; 16]),
+}

@@ -1,0 +1,357 @@
+//! The pacer (RFC 9002 §7.7), made for bundles.
+//!
+//! ```text
+//!  rate = gain × window / smoothed_rtt        credit, a leaky bucket
+//!      ──────────────── fills ───────────────▶ │ … │ ── a quantum is full ──▶ released ──▶ sent
+//! ```
+//!
+//! A pacer that lets single packets out as their time comes would undo every batch above and below
+//! it. This one holds credit back until a quantum is together (what the rate gives in 1 ms, at
+//! least two packets, at most one GSO bundle) and then releases all there is. What was released and
+//! not used stays released: an application that sends little waits for nothing.
+
+use std::time::Duration;
+
+use super::rtt::RttEstimator;
+use crate::time::Time;
+
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
+/// A quantum is what the rate gives in this time: what timers can be trusted with.
+const QUANTUM: Duration = Duration::from_millis(1);
+
+/// Credit for this much time is kept while nobody asks for it. A worker wakes up to a timer tick
+/// late and is busy for a turn; credit cut off in that time would be rate lost.
+const CARRIED: Duration = Duration::from_millis(3);
+
+/// Round-trip times below this are not believed, for the division's sake.
+const MIN_RTT: Duration = Duration::from_micros(1);
+
+/// RFC 9002 §7.2: ten datagrams, at most 14,720 bytes or two datagrams, whichever is larger.
+pub(crate) fn initial_window(max_datagram: u16) -> u64 {
+    let datagram = u64::from(max_datagram);
+    (10 * datagram).min((2 * datagram).max(14_720))
+}
+
+/// Decides how many bytes may leave now.
+#[derive(Clone, Debug)]
+pub(crate) struct Pacer {
+    enabled: bool,
+    /// `None` before the first call.
+    bucket: Option<Bucket>,
+}
+
+#[derive(Clone, Debug)]
+struct Bucket {
+    /// Bytes per second, at least 1.
+    rate: u64,
+    /// Bytes earned and not sent.
+    credit: u64,
+    /// The part of the credit that may be used: less than a quantum may remain here, but never
+    /// comes here in the first place.
+    released: u64,
+    quantum: u64,
+    /// Up to when the rate has been credited; the fraction of a byte stays behind it.
+    credited_until: Time,
+}
+
+impl Pacer {
+    /// A pacer; not `enabled`, it lets everything pass.
+    pub(crate) fn new(enabled: bool) -> Self {
+        Self {
+            enabled,
+            bucket: None,
+        }
+    }
+
+    /// Bytes that may be sent now; `u64::MAX` when pacing is off. Less than a datagram is given as 0.
+    ///
+    /// `window` is the congestion window and `slow_start` whether it still doubles, `max_datagram`
+    /// the size of a packet and `max_bundle` that of the largest GSO bundle, all in bytes.
+    pub(crate) fn budget(
+        &mut self,
+        now: Time,
+        window: u64,
+        rtt: &RttEstimator,
+        slow_start: bool,
+        max_datagram: u16,
+        max_bundle: usize,
+    ) -> u64 {
+        if !self.enabled {
+            return u64::MAX;
+        }
+        // RFC 9002 §7.7: N is 1.25, so that the window is used up in spite of variations of the
+        // RTT; 2 in slow start, where the window doubles while its bytes are on the way.
+        let gain = if slow_start { 8 } else { 5 };
+        let rtt_nanos = rtt.smoothed().max(MIN_RTT).as_nanos();
+        let rate = u128::from(window) * gain * NANOS_PER_SECOND / (4 * rtt_nanos);
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
+
+        let datagram = u64::from(max_datagram);
+        // Two packets go before one bundle: without GSO a bundle is one packet.
+        let quantum = bytes_in(rate, QUANTUM)
+            .min(max_bundle as u64)
+            .max(2 * datagram);
+        // RFC 9002 §7.7: bursts are limited to the initial window, which is all that may leave
+        // before the path is known; later, to what a late worker needs where that is more.
+        let burst = initial_window(max_datagram);
+        let capacity = if rtt.has_sample() {
+            burst.max(bytes_in(rate, CARRIED).saturating_add(quantum))
+        } else {
+            burst
+        };
+        let bucket = self.bucket.get_or_insert(Bucket {
+            rate,
+            credit: burst,
+            released: burst,
+            quantum,
+            credited_until: now,
+        });
+        bucket.fill(now, rate, capacity);
+        bucket.quantum = quantum;
+        bucket.release();
+        if bucket.released < datagram {
+            0
+        } else {
+            bucket.released
+        }
+    }
+
+    /// `bytes` were sent. Packets that go past the budget (probes, RFC 9002 §7.5) are counted too.
+    pub(crate) fn on_sent(&mut self, bytes: u64) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.credit = bucket.credit.saturating_sub(bytes);
+            bucket.released = bucket.released.saturating_sub(bytes);
+        }
+    }
+
+    /// When the next quantum is full, to be asked for after [`budget`](Self::budget) gave 0 or was
+    /// used up; `None` when nothing holds the sender back.
+    pub(crate) fn next_release(&self, now: Time) -> Option<Time> {
+        let bucket = self.bucket.as_ref()?;
+        let missing = bucket.quantum.saturating_sub(bucket.credit);
+        if missing == 0 {
+            return None;
+        }
+        let nanos = (u128::from(missing) * NANOS_PER_SECOND).div_ceil(bucket.rate.into());
+        let wait = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        Some((bucket.credited_until + wait).max(now))
+    }
+}
+
+impl Bucket {
+    /// Credits the time up to `now`: at the rate that was in force, then the new one takes over.
+    fn fill(&mut self, now: Time, rate: u64, capacity: u64) {
+        let elapsed = now - self.credited_until;
+        let earned = bytes_in(self.rate, elapsed);
+        self.credit = self.credit.saturating_add(earned);
+        if self.credit >= capacity || self.rate != rate {
+            // A full bucket earns nothing; at a change of the rate less than a byte is lost.
+            self.credited_until = self.credited_until.max(now);
+        } else {
+            let nanos = u128::from(earned) * NANOS_PER_SECOND / u128::from(self.rate);
+            self.credited_until +=
+                Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(elapsed);
+        }
+        self.credit = self.credit.min(capacity);
+        self.rate = rate;
+    }
+
+    fn release(&mut self) {
+        if self.credit >= self.quantum {
+            self.released = self.credit;
+        }
+        self.released = self.released.min(self.credit);
+    }
+}
+
+/// What `rate` (bytes per second) gives in `time`.
+fn bytes_in(rate: u64, time: Duration) -> u64 {
+    let bytes = u128::from(rate).saturating_mul(time.as_nanos()) / NANOS_PER_SECOND;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DATAGRAM: u16 = 1200;
+    const BUNDLE: usize = 65_507;
+    const START: u64 = 1_000_000_000;
+
+    fn rtt(micros: u64) -> RttEstimator {
+        let mut rtt = RttEstimator::new(Duration::from_millis(333));
+        rtt.update(Duration::from_micros(micros), Duration::ZERO);
+        rtt
+    }
+
+    /// A sender with endless data that sends all it may in whole datagrams and wakes `late` after it
+    /// was told to. Gives each wake-up's time (ns) and bytes.
+    fn send(
+        pacer: &mut Pacer,
+        window: u64,
+        rtt: &RttEstimator,
+        slow_start: bool,
+        duration: Duration,
+        late: Duration,
+    ) -> Vec<(u64, u64)> {
+        let mut now = Time::from_nanos(START);
+        let end = now + duration;
+        let mut bursts = Vec::new();
+        while now < end {
+            let mut sent = 0;
+            loop {
+                let budget = pacer.budget(now, window, rtt, slow_start, DATAGRAM, BUNDLE);
+                let packets = budget.min(BUNDLE as u64) / u64::from(DATAGRAM);
+                if packets == 0 {
+                    break;
+                }
+                let bytes = packets * u64::from(DATAGRAM);
+                pacer.on_sent(bytes);
+                sent += bytes;
+            }
+            bursts.push((now.as_nanos(), sent));
+            let next = pacer.next_release(now).expect("the quantum was used up");
+            assert!(next > now, "a wake-up must make progress");
+            now = next + late;
+        }
+        bursts
+    }
+
+    #[test]
+    fn off_means_no_limit() {
+        let mut pacer = Pacer::new(false);
+        let budget = pacer.budget(Time::ZERO, 1, &rtt(100), false, DATAGRAM, BUNDLE);
+        assert_eq!(budget, u64::MAX);
+        pacer.on_sent(1 << 40);
+        assert_eq!(pacer.next_release(Time::ZERO), None);
+    }
+
+    // test: RFC 9002 §7.7 — quanta, and over a long run the rate: 1.25 windows a round trip, 2 in slow start.
+    #[test]
+    fn releases_quanta_at_the_rate() {
+        for (window, rtt_us, slow_start) in [
+            (1_000_000, 50_000, false),
+            (1_000_000, 50_000, true),
+            (40_000, 100_000, false),
+            (12_000, 300_000, false),
+            (100_000_000, 20_000, false),
+            (2_400, 1_000_000, false),
+        ] {
+            let seconds = 10.0;
+            let bursts = send(
+                &mut Pacer::new(true),
+                window,
+                &rtt(rtt_us),
+                slow_start,
+                Duration::from_secs_f64(seconds),
+                Duration::ZERO,
+            );
+            let gain = if slow_start { 2.0 } else { 1.25 };
+            let rate = gain * window as f64 / (rtt_us as f64 / 1e6);
+            let quantum = (rate / 1000.0).clamp(2400.0, BUNDLE as f64);
+            let sent: u64 = bursts.iter().map(|burst| burst.1).sum();
+            let excess = sent as f64 - rate * seconds;
+            // Never more than the rate and the first burst; short of it by a quantum at most.
+            assert!(excess <= 12_000.0 + quantum, "{excess} over at {rate} B/s");
+            assert!(excess >= -quantum, "{excess} short at {rate} B/s");
+            for pair in bursts[1..].windows(2) {
+                let (gap, bytes) = ((pair[1].0 - pair[0].0) as f64 / 1e9, pair[1].1 as f64);
+                assert!(
+                    bytes <= quantum + 1200.0,
+                    "a release of {bytes}, not a quantum"
+                );
+                assert!(bytes > quantum - 1200.0, "a release of {bytes}, cut small");
+                assert!((gap * rate - quantum).abs() < 1200.0);
+            }
+        }
+    }
+
+    #[test]
+    fn late_wake_ups_lose_no_rate() {
+        let late = Duration::from_millis(2);
+        let window = 1_000_000;
+        let bursts = send(
+            &mut Pacer::new(true),
+            window,
+            &rtt(50_000),
+            false,
+            Duration::from_secs(10),
+            late,
+        );
+        let sent: u64 = bursts.iter().map(|burst| burst.1).sum();
+        let expected = 1.25 * window as f64 / 0.05 * 10.0;
+        assert!((sent as f64 / expected - 1.0).abs() < 0.01, "{sent}");
+    }
+
+    // test: RFC 9002 §7.7 — after a pause the burst is bounded.
+    #[test]
+    fn credit_is_bounded() {
+        let (rtt, window) = (rtt(50_000), 1_000_000);
+        let mut pacer = Pacer::new(true);
+        let mut budget =
+            |now: u64| pacer.budget(Time::from_nanos(now), window, &rtt, false, DATAGRAM, BUNDLE);
+        assert_eq!(budget(START), 12_000, "the initial window at first");
+        // 25 MB/s: 25,000 bytes a quantum, three of them carried on top of one.
+        assert_eq!(budget(START + 3_600_000_000_000), 100_000);
+    }
+
+    // test: RFC 9002 §7.7 — before the first sample no more than the initial window at once.
+    #[test]
+    fn before_the_first_sample() {
+        let unknown = RttEstimator::new(Duration::from_millis(333));
+        let mut pacer = Pacer::new(true);
+        let budget = |now: u64, pacer: &mut Pacer| {
+            pacer.budget(
+                Time::from_nanos(now),
+                12_000,
+                &unknown,
+                true,
+                DATAGRAM,
+                BUNDLE,
+            )
+        };
+        assert_eq!(budget(START, &mut pacer), 12_000);
+        pacer.on_sent(12_000);
+        assert_eq!(budget(START, &mut pacer), 0);
+        assert_eq!(budget(START + 3_600_000_000_000, &mut pacer), 12_000);
+    }
+
+    #[test]
+    fn what_was_released_stays_released() {
+        let (rtt, window) = (rtt(100_000), 40_000);
+        let mut pacer = Pacer::new(true);
+        let now = Time::from_nanos(START);
+        let budget = |pacer: &mut Pacer| pacer.budget(now, window, &rtt, false, DATAGRAM, BUNDLE);
+        for sent in 0..10 {
+            assert_eq!(budget(&mut pacer), 12_000 - sent * 1200);
+            pacer.on_sent(1200);
+        }
+        assert_eq!(budget(&mut pacer), 0);
+        assert!(pacer.next_release(now).is_some());
+    }
+
+    // Without GSO a bundle is one datagram; the quantum is two packets all the same.
+    #[test]
+    fn a_quantum_is_two_packets_at_least() {
+        let (rtt, window) = (rtt(100_000), 40_000);
+        let mut pacer = Pacer::new(true);
+        let bundle = usize::from(DATAGRAM);
+        let now = Time::from_nanos(START);
+        let first = pacer.budget(now, window, &rtt, false, DATAGRAM, bundle);
+        pacer.on_sent(first);
+        let next = pacer.next_release(now).unwrap();
+        assert_eq!(
+            pacer.budget(next, window, &rtt, false, DATAGRAM, bundle),
+            2400
+        );
+        let before = Time::from_nanos(next.as_nanos() - 1);
+        let mut pacer = Pacer::new(true);
+        pacer.budget(now, window, &rtt, false, DATAGRAM, bundle);
+        pacer.on_sent(first);
+        assert_eq!(
+            pacer.budget(before, window, &rtt, false, DATAGRAM, bundle),
+            0
+        );
+    }
+}

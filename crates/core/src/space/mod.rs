@@ -1,0 +1,62 @@
+//! One packet number space (RFC 9000 §12.3): numbers received and owed an acknowledgement, packets sent and open, and
+//! the CRYPTO stream of its level.
+
+pub mod received;
+pub mod sent;
+
+use squall_protect::Keys;
+
+use crate::stream::reassembly::Reassembly;
+use crate::stream::send_buffer::SendBuffer;
+use crate::time::Time;
+use received::ReceivedPackets;
+use sent::SentPackets;
+
+/// The three packet number spaces; `as usize` indexes arrays of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SpaceId {
+    /// Initial packets.
+    Initial = 0,
+    /// Handshake packets.
+    Handshake = 1,
+    /// 0-RTT and 1-RTT packets.
+    Data = 2,
+}
+
+impl SpaceId {
+    /// All spaces, in the order of the handshake.
+    pub const ALL: [Self; 3] = [Self::Initial, Self::Handshake, Self::Data];
+}
+
+/// State of one packet number space.
+#[derive(Default)]
+pub struct Space {
+    /// Keys of the level; for the data space they lie in the key ring.
+    pub keys: Option<LevelKeys>,
+    /// Whether the keys were dropped: late packets are ignored (RFC 9001 §4.9).
+    pub discarded: bool,
+    /// Numbers received.
+    pub received: ReceivedPackets,
+    /// Packets sent.
+    pub sent: SentPackets,
+    /// The largest number that the peer has acknowledged.
+    pub largest_acked: Option<u64>,
+    /// When the earliest packet that is late, but not late enough, counts as lost.
+    pub loss_time: Option<Time>,
+    /// When the last ack-eliciting packet left.
+    pub last_eliciting: Time,
+    /// Probe packets owed after a probe timeout (RFC 9002 §6.2.4).
+    pub probes: u8,
+    /// Handshake bytes to be sent.
+    pub crypto_send: SendBuffer,
+    /// Handshake bytes received.
+    pub crypto_recv: Reassembly,
+}
+
+/// Keys of both directions of one level.
+pub struct LevelKeys {
+    /// What this end seals with.
+    pub local: Keys,
+    /// What this end opens with.
+    pub remote: Keys,
+}

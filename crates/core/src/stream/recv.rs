@@ -1,0 +1,228 @@
+//! The receiving part of a stream (RFC 9000 §3.2).
+
+use bytes::Bytes;
+use squall_wire::TransportErrorCode;
+
+use super::flow::ReceiveCredit;
+use super::reassembly::{ChunkPool, Reassembly, TooFragmented};
+use crate::error::ReadError;
+
+/// States of RFC 9000 §3.2, figure 3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecvState {
+    /// Data arrives.
+    Recv,
+    /// The final size is known, data is missing.
+    SizeKnown,
+    /// All data has arrived.
+    DataReceived,
+    /// The application has read all.
+    DataRead,
+    /// The peer reset the stream.
+    ResetReceived,
+    /// The application knows of the reset.
+    ResetRead,
+}
+
+/// The receiving part of a stream.
+#[derive(Debug)]
+pub struct RecvStream {
+    /// State of RFC 9000 §3.2.
+    pub state: RecvState,
+    /// The bytes.
+    pub data: Reassembly,
+    /// Credit given to the peer.
+    pub credit: ReceiveCredit,
+    final_size: Option<u64>,
+    reset_code: u64,
+    /// Code of our STOP_SENDING and whether the frame is to be sent (again).
+    pub stop: Option<(u64, bool)>,
+    /// Whether a MAX_STREAM_DATA is to be sent.
+    pub credit_pending: bool,
+    /// Whether the reader was told of data and has not come back empty-handed since.
+    pub reader_told: bool,
+}
+
+/// What a STREAM or RESET_STREAM frame did.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// So many more bytes of the connection's flow control are used.
+    More(u64),
+    /// The packet must be dropped unacknowledged.
+    Refused,
+}
+
+impl RecvStream {
+    /// A new stream that gives the peer `window` bytes of credit, growing to `max_window`.
+    #[must_use]
+    pub fn new(window: u64, max_window: u64) -> Self {
+        Self {
+            state: RecvState::Recv,
+            data: Reassembly::default(),
+            credit: ReceiveCredit::new(window, max_window),
+            final_size: None,
+            reset_code: 0,
+            stop: None,
+            credit_pending: false,
+            reader_told: false,
+        }
+    }
+
+    /// Takes the data of a STREAM frame.
+    ///
+    /// # Errors
+    /// `FINAL_SIZE_ERROR` and `FLOW_CONTROL_ERROR` of RFC 9000 §4.
+    #[inline]
+    pub fn receive(&mut self, offset: u64, data: &[u8], fin: bool, pool: &mut ChunkPool) -> Result<Received, TransportErrorCode> {
+        let end = offset + data.len() as u64;
+        // RFC 9000 §4.5: the final size never changes and nothing lies beyond it.
+        match self.final_size {
+            Some(size) if end > size || (fin && end != size) => return Err(TransportErrorCode::FINAL_SIZE_ERROR),
+            None if fin && end < self.credit.received() => return Err(TransportErrorCode::FINAL_SIZE_ERROR),
+            _ => {}
+        }
+        if !matches!(self.state, RecvState::Recv | RecvState::SizeKnown) {
+            return Ok(Received::More(0));
+        }
+        let before = self.credit;
+        let rise = self.credit.receive_to(end).ok_or(TransportErrorCode::FLOW_CONTROL_ERROR)?;
+        if self.stop.is_some() {
+            // Nobody reads: the bytes count against flow control only.
+            self.data.clear(self.credit.received());
+        } else if let Err(TooFragmented) = self.data.insert(offset, data, pool) {
+            self.credit = before;
+            return Ok(Received::Refused);
+        }
+        if fin && self.final_size.is_none() {
+            self.final_size = Some(end);
+            self.state = RecvState::SizeKnown;
+        }
+        Ok(Received::More(rise))
+    }
+
+    /// Takes a RESET_STREAM frame.
+    ///
+    /// # Errors
+    /// `FINAL_SIZE_ERROR` and `FLOW_CONTROL_ERROR` of RFC 9000 §4.
+    pub fn receive_reset(&mut self, code: u64, final_size: u64) -> Result<u64, TransportErrorCode> {
+        if self.final_size.is_some_and(|size| size != final_size) || final_size < self.credit.received() {
+            return Err(TransportErrorCode::FINAL_SIZE_ERROR);
+        }
+        let rise = self.credit.receive_to(final_size).ok_or(TransportErrorCode::FLOW_CONTROL_ERROR)?;
+        self.final_size = Some(final_size);
+        if matches!(self.state, RecvState::Recv | RecvState::SizeKnown) {
+            self.state = RecvState::ResetReceived;
+            self.reset_code = code;
+            self.data.clear(final_size);
+        }
+        Ok(rise)
+    }
+
+    /// Whether a reader would learn something now: data, the end or a reset.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        match self.state {
+            RecvState::Recv => self.data.is_readable(),
+            RecvState::SizeKnown => self.data.is_readable() || self.at_end(),
+            RecvState::ResetReceived => true,
+            RecvState::DataReceived | RecvState::DataRead | RecvState::ResetRead => false,
+        }
+    }
+
+    fn at_end(&self) -> bool {
+        self.final_size == Some(self.data.read_offset())
+    }
+
+    /// Gives the reader the next bytes; `None` is the end of the stream.
+    ///
+    /// # Errors
+    /// `Blocked`, `Reset` once, `Closed` after the end.
+    pub fn read(&mut self, max: usize, pool: &mut ChunkPool) -> Result<Option<Bytes>, ReadError> {
+        if self.stop.is_some() {
+            return Err(ReadError::Closed);
+        }
+        match self.state {
+            RecvState::Recv | RecvState::SizeKnown | RecvState::DataReceived => {}
+            RecvState::ResetReceived => {
+                self.state = RecvState::ResetRead;
+                return Err(ReadError::Reset(self.reset_code));
+            }
+            RecvState::ResetRead => return Err(ReadError::Reset(self.reset_code)),
+            RecvState::DataRead => return Ok(None),
+        }
+        if let Some(bytes) = self.data.read(max, pool) {
+            self.credit.consume(bytes.len() as u64);
+            return Ok(Some(bytes));
+        }
+        if self.at_end() {
+            self.state = RecvState::DataRead;
+            return Ok(None);
+        }
+        self.reader_told = false;
+        Err(ReadError::Blocked)
+    }
+
+    /// Stops reading; STOP_SENDING is to be sent unless all has arrived.
+    pub fn stop(&mut self, code: u64) {
+        if self.stop.is_none() {
+            let open = matches!(self.state, RecvState::Recv);
+            self.stop = Some((code, open));
+            self.data.clear(self.credit.received());
+        }
+    }
+
+    /// Bytes received that no reader has taken: what the connection's credit gets back when the stream goes.
+    #[must_use]
+    pub const fn unread(&self) -> u64 {
+        self.credit.received() - self.credit.consumed()
+    }
+
+    /// Whether nothing more will happen here.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        match self.state {
+            RecvState::DataRead | RecvState::ResetRead => true,
+            // Stopped: all that matters is that the final size is known (RFC 9000 §3.5).
+            _ => self.stop.is_some() && self.final_size.is_some(),
+        }
+    }
+
+    /// Whether the peer may still need credit.
+    #[must_use]
+    pub const fn wants_credit(&self) -> bool {
+        matches!(self.state, RecvState::Recv) && self.stop.is_none() && self.credit.wants_update()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream() -> (RecvStream, ChunkPool) {
+        (RecvStream::new(100, 100), ChunkPool::default())
+    }
+
+    // test: RFC 9000 §4.5
+    #[test]
+    fn the_final_size_is_final() {
+        let (mut s, mut pool) = stream();
+        assert_eq!(s.receive(0, &[0; 10], true, &mut pool), Ok(Received::More(10)));
+        assert_eq!(s.receive(10, &[0], false, &mut pool), Err(TransportErrorCode::FINAL_SIZE_ERROR));
+        assert_eq!(s.receive(0, &[0; 5], true, &mut pool), Err(TransportErrorCode::FINAL_SIZE_ERROR));
+        assert_eq!(s.receive_reset(0, 9), Err(TransportErrorCode::FINAL_SIZE_ERROR));
+        let (mut s, mut pool) = stream();
+        assert_eq!(s.receive(20, &[0; 10], false, &mut pool), Ok(Received::More(30)));
+        assert_eq!(s.receive(0, &[0; 10], true, &mut pool), Err(TransportErrorCode::FINAL_SIZE_ERROR));
+        assert_eq!(s.receive(90, &[0; 11], false, &mut pool), Err(TransportErrorCode::FLOW_CONTROL_ERROR));
+    }
+
+    #[test]
+    fn reads_data_then_the_end_once() {
+        let (mut s, mut pool) = stream();
+        s.receive(0, b"abc", true, &mut pool).unwrap();
+        assert_eq!(s.read(2, &mut pool), Ok(Some(Bytes::from_static(b"ab"))));
+        assert_eq!(s.read(2, &mut pool), Ok(Some(Bytes::from_static(b"c"))));
+        assert_eq!(s.read(2, &mut pool), Ok(None));
+        assert!(s.is_terminal());
+    }
+}

@@ -1,0 +1,179 @@
+//! The cipher work, and the only `unsafe` of the crate.
+//!
+//! ```text
+//!   Job         one packet: a checked, exclusive slice with a header, a payload and room for a tag
+//!   Kernel      an expanded AEAD key; which variant it is decides which code runs: one branch a batch
+//!   Header      an expanded header-protection key, likewise
+//! ```
+//!
+//! A kernel is chosen once, when a key is expanded: the best of this CPU, or what `SQUALL_CPU` asks for if that is
+//! available. A variant of a vector kernel holds a token that only detection makes, so an expanded key is the
+//! proof that its instructions exist.
+
+mod portable;
+#[cfg(test)]
+mod wycheproof;
+
+use std::sync::OnceLock;
+
+use crate::material::{HeaderKeyMaterial, KeyMaterial};
+use crate::span::{SAMPLE_LEN, TAG_LEN};
+
+/// Jobs in one call of a kernel: enough to fill the lanes, small enough that setting them up costs nothing.
+pub(crate) const MAX_JOBS: usize = 8;
+
+/// One packet for a kernel.
+///
+/// Invariant: `header_len + TAG_LEN <= packet.len()`, and `source` is no longer than the payload between them.
+#[derive(Default)]
+pub(crate) struct Job<'a> {
+    packet: &'a mut [u8],
+    source: &'a [u8],
+    header_len: usize,
+    number: u64,
+}
+
+impl<'a> Job<'a> {
+    /// `packet` is header, payload and room for the tag; the last `source.len()` bytes of the payload are still to
+    /// come from there. `None` where the lengths do not fit.
+    pub(crate) fn new(
+        packet: &'a mut [u8],
+        header_len: usize,
+        number: u64,
+        source: &'a [u8],
+    ) -> Option<Self> {
+        let payload_len = packet.len().checked_sub(TAG_LEN)?.checked_sub(header_len)?;
+        (source.len() <= payload_len).then_some(Self {
+            packet,
+            source,
+            header_len,
+            number,
+        })
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn packet(&mut self) -> &mut [u8] {
+        self.packet
+    }
+
+    /// Header, payload and tag.
+    pub(crate) fn parts(&mut self) -> (&[u8], &mut [u8], &mut [u8; TAG_LEN]) {
+        let (rest, tag) = self
+            .packet
+            .split_last_chunk_mut()
+            .expect("a job has room for a tag");
+        let (header, payload) = rest.split_at_mut(self.header_len);
+        (header, payload, tag)
+    }
+
+    /// Copies the source to its place.
+    fn take_source(&mut self) {
+        let source = std::mem::take(&mut self.source);
+        let (_, payload, _) = self.parts();
+        let head_len = payload.len() - source.len();
+        payload[head_len..].copy_from_slice(source);
+    }
+}
+
+/// The implementations of the cipher work.
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
+#[non_exhaustive]
+pub enum KernelKind {
+    /// RustCrypto, one packet at a time: runs everywhere, and is what the others are compared with.
+    Portable,
+}
+
+impl KernelKind {
+    /// The name that `SQUALL_CPU` knows the kernel by.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+        }
+    }
+}
+
+/// The kernels that this CPU can run, the slowest first.
+#[must_use]
+pub fn kernels_available() -> Vec<KernelKind> {
+    vec![KernelKind::Portable]
+}
+
+/// The kernel that new keys are expanded for: `SQUALL_CPU` where it names an available one, otherwise the best one.
+/// Read once in the life of a process.
+#[must_use]
+pub fn chosen_kernel() -> KernelKind {
+    static CHOSEN: OnceLock<KernelKind> = OnceLock::new();
+    *CHOSEN.get_or_init(|| {
+        let wish = std::env::var("SQUALL_CPU").unwrap_or_default();
+        choose(&kernels_available(), &wish)
+    })
+}
+
+fn choose(available: &[KernelKind], wish: &str) -> KernelKind {
+    let best = || available.last().copied();
+    let wished = available.iter().copied().find(|kind| kind.name() == wish);
+    wished.or_else(best).unwrap_or(KernelKind::Portable)
+}
+
+/// An expanded AEAD key.
+pub(crate) enum Kernel {
+    Portable(portable::Aead),
+}
+
+impl Kernel {
+    /// `None` where the CPU lacks the kernel, or the kernel lacks the suite.
+    pub(crate) fn expand(material: &KeyMaterial, kind: KernelKind) -> Option<Self> {
+        match kind {
+            KernelKind::Portable => Some(Self::Portable(portable::Aead::new(material))),
+        }
+    }
+
+    /// Drops the long class of powers, where there is one.
+    pub(crate) fn shrink(&mut self) {
+        match self {
+            Self::Portable(_) => {}
+        }
+    }
+
+    /// Encrypts the payloads and writes the tags.
+    pub(crate) fn seal(&mut self, jobs: &mut [Job<'_>]) {
+        match self {
+            Self::Portable(aead) => jobs.iter_mut().for_each(|job| aead.seal(job)),
+        }
+    }
+
+    /// Decrypts in place; bit `i` of the answer says that job `i` is authentic. What is left in the payload of one
+    /// that is not is of no use and may be plaintext: the caller wipes it.
+    pub(crate) fn open(&mut self, jobs: &mut [Job<'_>]) -> u32 {
+        debug_assert!(jobs.len() <= MAX_JOBS);
+        match self {
+            Self::Portable(aead) => (jobs.iter_mut().enumerate())
+                .fold(0, |good, (i, job)| good | u32::from(aead.open(job)) << i),
+        }
+    }
+}
+
+/// An expanded header-protection key.
+pub(crate) enum Header {
+    Portable(portable::Header),
+}
+
+impl Header {
+    /// `None` where the CPU lacks the kernel, or the kernel lacks the suite.
+    pub(crate) fn expand(material: &HeaderKeyMaterial, kind: KernelKind) -> Option<Self> {
+        match kind {
+            KernelKind::Portable => Some(Self::Portable(portable::Header::new(material))),
+        }
+    }
+
+    /// Turns samples into masks, in place. The first five bytes of a mask are used.
+    pub(crate) fn masks(&self, samples: &mut [[u8; SAMPLE_LEN]]) {
+        match self {
+            Self::Portable(header) => header.masks(samples),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The keys that callers hold: an expanded AEAD key and an expanded header-protection key for each direction.
+
+use std::fmt;
+
+use crate::kernel::{Header, Kernel, KernelKind, chosen_kernel};
+use crate::material::{HeaderKeyMaterial, KeyMaterial};
+use crate::open;
+use crate::seal;
+use crate::span::PacketSpan;
+use crate::suite::Suite;
+
+/// An expanded AEAD key of one direction (RFC 9001 §5.3). Wiped when dropped.
+pub struct PacketKey {
+    suite: Suite,
+    kernel: Kernel,
+}
+
+/// An expanded header-protection key of one direction (RFC 9001 §5.4). Wiped when dropped.
+pub struct HeaderKey {
+    suite: Suite,
+    header: Header,
+}
+
+/// The keys of one direction.
+#[derive(Debug)]
+pub struct Keys {
+    /// AEAD key.
+    pub packet: PacketKey,
+    /// Header-protection key.
+    pub header: HeaderKey,
+}
+
+/// The keys of both directions.
+#[derive(Debug)]
+pub struct Pair {
+    /// What this endpoint seals with.
+    pub local: Keys,
+    /// What this endpoint opens with.
+    pub remote: Keys,
+}
+
+impl PacketKey {
+    /// Expands a key for the kernel of [`chosen_kernel`], or for the portable one where that lacks the suite.
+    #[must_use]
+    pub fn new(material: &KeyMaterial) -> Self {
+        Self::with_kernel(material, chosen_kernel())
+            .or_else(|| Self::with_kernel(material, KernelKind::Portable))
+            .expect("the portable kernel has every suite")
+    }
+
+    /// Expands a key for a given kernel; `None` where the CPU lacks the kernel or the kernel lacks the suite.
+    #[must_use]
+    pub fn with_kernel(material: &KeyMaterial, kind: KernelKind) -> Option<Self> {
+        let kernel = Kernel::expand(material, kind)?;
+        Some(Self {
+            suite: material.suite(),
+            kernel,
+        })
+    }
+
+    /// The suite of the key.
+    #[must_use]
+    pub fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    /// Drops what a busy key keeps to be fast, up to 3 kB; for a connection that goes idle. It comes back when a call
+    /// brings many full packets.
+    pub fn shrink(&mut self) {
+        self.kernel.shrink();
+    }
+
+    /// Opens the pending spans of `slot`, in place (RFC 9001 §5.3).
+    ///
+    /// Each becomes [`Outcome::Open`](crate::Outcome::Open), or [`Outcome::Forged`](crate::Outcome::Forged) with its
+    /// payload wiped, or [`Outcome::Skip`](crate::Outcome::Skip) when its geometry or number is impossible. A forged
+    /// packet does not hinder the others. Bytes outside the payloads are not touched.
+    pub fn open(&mut self, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
+        open::open(&mut self.kernel, buf, spans, slot);
+    }
+
+    /// Seals the pending spans (RFC 9001 §5.3) and applies header protection (RFC 9001 §5.4).
+    ///
+    /// The payload of a span is `buf[start + header_len .. start + len - 16]`; the tag goes into the last 16 bytes.
+    /// `sources` is empty when all payloads lie in place, or else holds one slice for each span (empty for none): the
+    /// *last* bytes of the payload are read from there. Each span becomes [`Outcome::Open`](crate::Outcome::Open),
+    /// or [`Outcome::Skip`](crate::Outcome::Skip) when it is refused: outside the buffer, over an earlier span, a number
+    /// length that the first byte contradicts, a number above 2^62-1, number and payload together below four bytes,
+    /// a source longer than the payload or missing.
+    ///
+    /// # Panics
+    ///
+    /// Never; a header key of another suite gives packets that the peer cannot read.
+    pub fn seal(
+        &mut self,
+        header: &HeaderKey,
+        buf: &mut [u8],
+        spans: &mut [PacketSpan],
+        sources: &[&[u8]],
+    ) {
+        debug_assert_eq!(self.suite, header.suite);
+        seal::seal(&mut self.kernel, &header.header, buf, spans, sources);
+    }
+}
+
+impl HeaderKey {
+    /// Expands a key for the kernel of [`chosen_kernel`], or for the portable one where that lacks the suite.
+    #[must_use]
+    pub fn new(material: &HeaderKeyMaterial) -> Self {
+        Self::with_kernel(material, chosen_kernel())
+            .or_else(|| Self::with_kernel(material, KernelKind::Portable))
+            .expect("the portable kernel has every suite")
+    }
+
+    /// Expands a key for a given kernel; `None` where the CPU lacks the kernel or the kernel lacks the suite.
+    #[must_use]
+    pub fn with_kernel(material: &HeaderKeyMaterial, kind: KernelKind) -> Option<Self> {
+        let header = Header::expand(material, kind)?;
+        Some(Self {
+            suite: material.suite(),
+            header,
+        })
+    }
+
+    /// The suite of the key.
+    #[must_use]
+    pub fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    /// Removes header protection from the pending spans (RFC 9001 §5.4.1), and sets their `header_len` and their
+    /// truncated `packet_number`.
+    ///
+    /// They stay [`Outcome::Pending`](crate::Outcome::Pending); one that is too short to hold a sample, or outside the
+    /// buffer, or over an earlier span, becomes [`Outcome::Skip`](crate::Outcome::Skip).
+    pub fn unprotect(&self, buf: &mut [u8], spans: &mut [PacketSpan]) {
+        open::unprotect(&self.header, buf, spans);
+    }
+}
+
+// Secrets never reach a log: only the suite is shown.
+impl fmt::Debug for PacketKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PacketKey")
+            .field("suite", &self.suite)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for HeaderKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeaderKey")
+            .field("suite", &self.suite)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,428 @@
+//! Every kernel does what the portable one does, on batches of every shape.
+//!
+//! ```text
+//!   plan (random geometry, plaintext, headers) ─▶ portable, all in place      ─▶ buffer A
+//!                                              └▶ kernel, payloads from sources ─▶ buffer B     A == B, byte for byte
+//!   A with some packets damaged ─▶ unprotect, open by both: same outcomes, same bytes, forged payloads wiped
+//! ```
+//! Buffers are compared as a whole, so that a byte written between two packets shows.
+
+#![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
+
+use std::ops::RangeInclusive;
+
+use squall_protect::{
+    HeaderKey, HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, Outcome, PacketKey, PacketSpan,
+    Suite, TAG_LEN, kernels_available,
+};
+
+const SUITES: [Suite; 3] = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn within(&mut self, range: RangeInclusive<usize>) -> usize {
+        range.start() + (self.next() % (range.end() - range.start() + 1) as u64) as usize
+    }
+
+    fn chance(&mut self, one_in: u64) -> bool {
+        self.next().is_multiple_of(one_in)
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) {
+        bytes.iter_mut().for_each(|byte| *byte = self.next() as u8);
+    }
+
+    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes);
+        bytes
+    }
+}
+
+struct Material(KeyMaterial, HeaderKeyMaterial);
+
+fn material(random: &mut Random, suite: Suite) -> Material {
+    let (key, hp) = (random.bytes::<32>(), random.bytes::<32>());
+    Material(
+        KeyMaterial::new(suite, &key[..suite.key_len()], &random.bytes()).unwrap(),
+        HeaderKeyMaterial::new(suite, &hp[..suite.key_len()]).unwrap(),
+    )
+}
+
+fn keys(material: &Material, kind: KernelKind) -> Option<Keys> {
+    Some(Keys {
+        packet: PacketKey::with_kernel(&material.0, kind)?,
+        header: HeaderKey::with_kernel(&material.1, kind)?,
+    })
+}
+
+/// Packets in plaintext, in place, with gaps between some.
+#[derive(Clone)]
+struct Plan {
+    buf: Vec<u8>,
+    spans: Vec<PacketSpan>,
+}
+
+impl Plan {
+    fn new(first_gap: usize) -> Self {
+        Self {
+            buf: vec![0xa5; first_gap],
+            spans: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, random: &mut Random, pn_offset: usize, pn_len: usize, payload_len: usize) {
+        let payload_len = payload_len.max(4 - pn_len);
+        let start = self.buf.len();
+        let len = pn_offset + pn_len + payload_len + TAG_LEN;
+        self.buf.resize(start + len, 0);
+        random.fill(&mut self.buf[start..start + len - TAG_LEN]);
+        self.buf[start] = self.buf[start] & !3 | (pn_len - 1) as u8;
+        let number = random.next() >> random.within(2..=63);
+        let field = start + pn_offset;
+        let number_bytes = number.to_be_bytes();
+        self.buf[field..field + pn_len].copy_from_slice(&number_bytes[8 - pn_len..]);
+        let mut span = PacketSpan::new(start as u32, len as u32, pn_offset as u16);
+        span.header_len = (pn_offset + pn_len) as u16;
+        span.packet_number = number;
+        self.spans.push(span);
+    }
+
+    fn gap(&mut self, len: usize) {
+        self.buf.resize(self.buf.len() + len, 0xa5);
+    }
+
+    fn payload(&self, i: usize) -> std::ops::Range<usize> {
+        let span = &self.spans[i];
+        let start = span.start as usize;
+        start + usize::from(span.header_len)..start + span.len as usize - TAG_LEN
+    }
+}
+
+fn random_plan(random: &mut Random, count: usize, longest: usize) -> Plan {
+    let mut plan = Plan::new(random.within(0..=70));
+    let uniform = random.chance(2).then(|| random.within(0..=longest));
+    for _ in 0..count {
+        let pn_offset = match random.within(0..=9) {
+            0 => random.within(1..=1300),
+            1..=3 => random.within(1..=60),
+            _ => 9,
+        };
+        let payload_len = uniform.unwrap_or_else(|| random.within(0..=longest));
+        let pn_len = random.within(1..=4);
+        plan.push(random, pn_offset, pn_len, payload_len);
+        if random.chance(3) {
+            plan.gap(random.within(1..=40));
+        }
+    }
+    plan
+}
+
+/// Seals by the portable kernel, all in place: what the others are compared with.
+fn sealed_by_reference(plan: &Plan, material: &Material) -> Plan {
+    let mut sealed = plan.clone();
+    let mut keys = keys(material, KernelKind::Portable).unwrap();
+    keys.packet
+        .seal(&keys.header, &mut sealed.buf, &mut sealed.spans, &[]);
+    assert!(
+        sealed
+            .spans
+            .iter()
+            .all(|span| span.outcome == Outcome::Open)
+    );
+    sealed
+}
+
+/// Seals with the last `cut(i, payload length)` bytes of each payload taken from a source.
+fn sealed_from_sources(
+    plan: &Plan,
+    keys: &mut Keys,
+    mut cut: impl FnMut(usize, usize) -> usize,
+) -> Plan {
+    let mut sealed = plan.clone();
+    let mut sources = Vec::new();
+    for i in 0..plan.spans.len() {
+        let payload = plan.payload(i);
+        let from_source = payload.end - cut(i, payload.len())..payload.end;
+        sources.push(plan.buf[from_source.clone()].to_vec());
+        sealed.buf[from_source].fill(0x77);
+    }
+    let sources: Vec<&[u8]> = sources.iter().map(Vec::as_slice).collect();
+    keys.packet
+        .seal(&keys.header, &mut sealed.buf, &mut sealed.spans, &sources);
+    sealed
+}
+
+/// Unprotects and opens; the numbers come from the plan, as an expansion would give them.
+fn open(sealed: &Plan, plan: &Plan, keys: &mut Keys) -> Plan {
+    let mut opened = sealed.clone();
+    for span in &mut opened.spans {
+        (span.outcome, span.header_len, span.packet_number) = (Outcome::Pending, 0, 0);
+    }
+    keys.header.unprotect(&mut opened.buf, &mut opened.spans);
+    for (span, planned) in opened.spans.iter_mut().zip(&plan.spans) {
+        let bits = 8 * u32::from(span.header_len - span.pn_offset);
+        if span.header_len == planned.header_len {
+            let mask = (1_u64 << bits) - 1;
+            span.packet_number |= planned.packet_number & !mask;
+        }
+    }
+    keys.packet.open(&mut opened.buf, &mut opened.spans, 0);
+    opened
+}
+
+fn assert_same(a: &Plan, b: &Plan, what: &str) {
+    for (i, (a, b)) in a.spans.iter().zip(&b.spans).enumerate() {
+        assert_eq!(
+            (a.outcome, a.header_len, a.packet_number),
+            (b.outcome, b.header_len, b.packet_number),
+            "{what}: packet {i} of {b:?}"
+        );
+    }
+    if let Some(at) = (0..a.buf.len()).find(|&at| a.buf[at] != b.buf[at]) {
+        let inside = a
+            .spans
+            .iter()
+            .position(|s| (s.start..s.start + s.len).contains(&(at as u32)));
+        panic!(
+            "{what}: byte {at} differs, packet {inside:?}: {:?}",
+            inside.map(|i| a.spans[i])
+        );
+    }
+}
+
+/// Runs a check for every suite and every kernel that has it; says how many ran.
+fn for_every_kernel(mut check: impl FnMut(Suite, KernelKind)) {
+    let mut ran = 0;
+    for suite in SUITES {
+        for kind in kernels_available() {
+            if keys(&material(&mut Random(1), suite), kind).is_some() {
+                check(suite, kind);
+                ran += 1;
+            }
+        }
+    }
+    assert!(ran >= SUITES.len(), "the portable kernel has every suite");
+}
+
+fn check_plan(random: &mut Random, plan: &Plan, material: &Material, keys_: &mut Keys, what: &str) {
+    let reference = sealed_by_reference(plan, material);
+    let sealed = sealed_from_sources(plan, keys_, |_, _| 0);
+    assert_same(&reference, &sealed, &format!("{what}, sealed in place"));
+    let sealed = sealed_from_sources(plan, keys_, |_, len| match random.within(0..=3) {
+        0 => 0,
+        1 => len,
+        2 => len - len.min(random.within(0..=40)),
+        _ => random.within(0..=len),
+    });
+    assert_same(&reference, &sealed, &format!("{what}, sealed from sources"));
+
+    let mut damaged = reference;
+    for i in 0..damaged.spans.len() {
+        if random.chance(6) {
+            let span = damaged.spans[i];
+            let at = random.within(span.start as usize..=(span.start + span.len) as usize - 1);
+            damaged.buf[at] ^= 1 << random.within(0..=7);
+        }
+    }
+    let mut reference_keys = keys(material, KernelKind::Portable).unwrap();
+    let expected = open(&damaged, plan, &mut reference_keys);
+    let opened = open(&damaged, plan, keys_);
+    assert_same(&expected, &opened, &format!("{what}, opened"));
+    for (i, span) in opened.spans.iter().enumerate() {
+        let payload = &opened.buf[opened.payload(i)];
+        match span.outcome {
+            Outcome::Open => assert_eq!(payload, &plan.buf[plan.payload(i)], "{what}"),
+            Outcome::Forged => assert!(payload.iter().all(|byte| *byte == 0), "{what}"),
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn random_batches() {
+    for_every_kernel(|suite, kind| {
+        for seed in 0..60 {
+            let random = &mut Random(seed);
+            let material = material(random, suite);
+            let mut keys = keys(&material, kind).unwrap();
+            let count = random.within(1..=64);
+            let longest = [24, 120, 600, 1500][random.within(0..=3)];
+            let plan = random_plan(random, count, longest);
+            let what = format!("{suite:?} {kind:?} seed {seed}");
+            check_plan(random, &plan, &material, &mut keys, &what);
+        }
+    });
+}
+
+#[test]
+fn every_payload_length_alone_and_with_neighbours() {
+    for_every_kernel(|suite, kind| {
+        let random = &mut Random(7);
+        let material = material(random, suite);
+        let mut keys = keys(&material, kind).unwrap();
+        let mut lengths = 0..=1530;
+        while let Some(first) = lengths.next() {
+            // Alone; then three equal ones and a different one, which is where kernels pair packets.
+            let count = if first % 2 == 0 { 1 } else { 4 };
+            let mut plan = Plan::new(random.within(0..=32));
+            for i in 0..count {
+                let payload_len = if i == 3 {
+                    lengths.next().unwrap_or(0)
+                } else {
+                    first
+                };
+                let (pn_offset, pn_len) = (random.within(1..=20), random.within(1..=4));
+                plan.push(random, pn_offset, pn_len, payload_len);
+            }
+            let what = format!("{suite:?} {kind:?} payload {first}");
+            check_plan(random, &plan, &material, &mut keys, &what);
+        }
+    });
+}
+
+#[test]
+fn long_packets() {
+    for_every_kernel(|suite, kind| {
+        let random = &mut Random(11);
+        let material = material(random, suite);
+        let mut keys = keys(&material, kind).unwrap();
+        // Around the powers of H that the two classes hold, and around a carry of the block counter's low bytes.
+        let around = [1488, 1504, 1520, 3024, 3040, 4096, 32_768].map(|n| n - 17..=n + 17);
+        let mut lengths: Vec<usize> = around.into_iter().flatten().step_by(3).collect();
+        lengths.extend([9000, 16_000, 65_507 - 13 - TAG_LEN, 65_507]);
+        for payload_len in lengths {
+            let mut plan = Plan::new(3);
+            plan.push(random, 9, 4, payload_len);
+            plan.push(random, 9, 1, 30);
+            let what = format!("{suite:?} {kind:?} payload {payload_len}");
+            check_plan(random, &plan, &material, &mut keys, &what);
+        }
+    });
+}
+
+#[test]
+fn the_long_class_of_powers_changes_nothing() {
+    for_every_kernel(|suite, kind| {
+        let random = &mut Random(13);
+        let material = material(random, suite);
+        let mut keys = keys(&material, kind).unwrap();
+        // Short class, then the call that builds the long one, then all lengths with it, then without it again.
+        for round in 0..4 {
+            let full = if round == 1 { 12 } else { 2 };
+            let mut plan = Plan::new(0);
+            (0..full).for_each(|_| plan.push(random, 9, 2, 1433));
+            (0..40).for_each(|i| plan.push(random, 9, 2, 37 * i + i));
+            let what = format!("{suite:?} {kind:?} round {round}");
+            check_plan(random, &plan, &material, &mut keys, &what);
+            if round == 2 {
+                keys.packet.shrink();
+            }
+        }
+    });
+}
+
+#[test]
+fn join_of_source_at_every_offset() {
+    for_every_kernel(|suite, kind| {
+        let random = &mut Random(17);
+        let material = material(random, suite);
+        let mut keys = keys(&material, kind).unwrap();
+        for payload_len in [5, 31, 48, 100, 300, 333] {
+            let mut plan = Plan::new(1);
+            plan.push(random, 9, 3, payload_len);
+            let reference = sealed_by_reference(&plan, &material);
+            for from_source in 0..=payload_len {
+                let sealed = sealed_from_sources(&plan, &mut keys, |_, _| from_source);
+                let what = format!("{suite:?} {kind:?} {from_source} of {payload_len}");
+                assert_same(&reference, &sealed, &what);
+            }
+        }
+    });
+}
+
+#[test]
+fn one_forged_tag_spoils_one_packet() {
+    for_every_kernel(|suite, kind| {
+        let random = &mut Random(19);
+        let material = material(random, suite);
+        let mut keys = keys(&material, kind).unwrap();
+        for (count, payload_len) in [
+            (1, 64),
+            (2, 3),
+            (3, 40),
+            (8, 70),
+            (9, 100),
+            (17, 1400),
+            (64, 20),
+        ] {
+            let mut plan = Plan::new(0);
+            (0..count).for_each(|_| plan.push(random, 9, 4, payload_len));
+            let sealed = sealed_by_reference(&plan, &material);
+            for victim in 0..count {
+                let mut damaged = sealed.clone();
+                let tag = plan.payload(victim).end + random.within(0..=TAG_LEN - 1);
+                damaged.buf[tag] ^= 1 << random.within(0..=7);
+                // A short packet's sample may reach into the tag: then its header is spoilt too, and no other's.
+                let opened = open(&damaged, &plan, &mut keys);
+                for (i, span) in opened.spans.iter().enumerate() {
+                    let expected = if i == victim {
+                        Outcome::Forged
+                    } else {
+                        Outcome::Open
+                    };
+                    assert_eq!(
+                        span.outcome, expected,
+                        "{suite:?} {kind:?} {i} of {count}, {victim}"
+                    );
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn slots_and_outcomes_choose_the_spans() {
+    for_every_kernel(|suite, kind| {
+        let random = &mut Random(23);
+        let (ours, other) = (material(random, suite), material(random, suite));
+        let mut plan = Plan::new(0);
+        (0..30).for_each(|i| plan.push(random, 9, 2, 50 * i));
+        let mut sealed = sealed_by_reference(&plan, &ours);
+        for (i, span) in sealed.spans.iter_mut().enumerate() {
+            span.outcome = if i % 5 == 4 {
+                Outcome::NoKey
+            } else {
+                Outcome::Pending
+            };
+            span.slot = (i % 3) as u8;
+        }
+        let mut ours = keys(&ours, kind).unwrap();
+        let mut other = keys(&other, kind).unwrap();
+        ours.header.unprotect(&mut sealed.buf, &mut sealed.spans);
+        for (span, planned) in sealed.spans.iter_mut().zip(&plan.spans) {
+            span.packet_number = planned.packet_number;
+        }
+        ours.packet.open(&mut sealed.buf, &mut sealed.spans, 1);
+        other.packet.open(&mut sealed.buf, &mut sealed.spans, 2);
+        for (i, span) in sealed.spans.iter().enumerate() {
+            let expected = match (i % 5, i % 3) {
+                (4, _) => Outcome::NoKey,
+                (_, 0) => Outcome::Pending,
+                (_, 1) => Outcome::Open,
+                _ => Outcome::Forged,
+            };
+            assert_eq!(span.outcome, expected, "{suite:?} {kind:?} {i}");
+        }
+    });
+}

@@ -1,0 +1,199 @@
+//! Impossible spans are refused, whatever they say; nothing panics, and bytes outside the buffer do not exist.
+
+#![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
+
+use squall_protect::{
+    HeaderKey, HeaderKeyMaterial, KeyMaterial, Keys, Outcome, PacketKey, PacketSpan, Suite,
+    kernels_available,
+};
+
+const SUITES: [Suite; 3] = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
+
+fn each_key(mut check: impl FnMut(&mut Keys)) {
+    for suite in SUITES {
+        let packet = KeyMaterial::new(suite, &[1; 32][..suite.key_len()], &[2; 12]).unwrap();
+        let header = HeaderKeyMaterial::new(suite, &[3; 32][..suite.key_len()]).unwrap();
+        for kind in kernels_available() {
+            let packet = PacketKey::with_kernel(&packet, kind);
+            let header = HeaderKey::with_kernel(&header, kind);
+            if let (Some(packet), Some(header)) = (packet, header) {
+                check(&mut Keys { packet, header });
+            }
+        }
+    }
+}
+
+fn span(start: u32, len: u32, pn_offset: u16, header_len: u16, packet_number: u64) -> PacketSpan {
+    PacketSpan {
+        header_len,
+        packet_number,
+        ..PacketSpan::new(start, len, pn_offset)
+    }
+}
+
+/// A first byte that says that the number has two bytes.
+const TWO: u8 = 0x41;
+
+#[test]
+fn seal_refuses_what_cannot_be_a_packet() {
+    let refused = [
+        ("past the end", span(90, 40, 9, 11, 0)),
+        ("far past the end", span(u32::MAX, u32::MAX, 9, 11, 0)),
+        ("length without end", span(0, u32::MAX, 9, 11, 0)),
+        ("empty", span(0, 0, 9, 11, 0)),
+        ("shorter than a tag", span(0, 15, 9, 11, 0)),
+        ("header longer than the packet", span(0, 60, 58, 60, 0)),
+        (
+            "header and tag longer than the packet",
+            span(0, 60, 43, 45, 0),
+        ),
+        ("header ends before its number", span(0, 60, 9, 9, 0)),
+        ("header ends before its number starts", span(0, 60, 9, 3, 0)),
+        ("number in the first byte's place", span(0, 60, 0, 2, 0)),
+        ("number of five bytes", span(0, 60, 9, 14, 0)),
+        (
+            "number length that the first byte contradicts",
+            span(0, 60, 9, 12, 0),
+        ),
+        ("number above 2^62-1", span(0, 60, 9, 11, 1 << 62)),
+        (
+            "number and payload below four bytes",
+            span(0, 9 + 2 + 1 + 16, 9, 11, 0),
+        ),
+    ];
+    each_key(|keys| {
+        for (what, bad) in refused {
+            let mut buf = [TWO; 100];
+            let mut spans = [bad];
+            keys.packet.seal(&keys.header, &mut buf, &mut spans, &[]);
+            assert_eq!(spans[0].outcome, Outcome::Skip, "{what}");
+            assert_eq!(buf, [TWO; 100], "{what}");
+        }
+        let mut buf = [TWO; 100];
+        let mut spans = [span(0, 9 + 2 + 2 + 16, 9, 11, (1 << 62) - 1)];
+        keys.packet.seal(&keys.header, &mut buf, &mut spans, &[]);
+        assert_eq!(
+            spans[0].outcome,
+            Outcome::Open,
+            "the shortest packet with the highest number"
+        );
+        keys.packet.seal(&keys.header, &mut [], &mut [], &[]);
+    });
+}
+
+#[test]
+fn seal_refuses_sources_that_do_not_fit() {
+    each_key(|keys| {
+        let mut buf = [TWO; 200];
+        let mut spans = [
+            span(0, 60, 9, 11, 1),
+            span(60, 60, 9, 11, 2),
+            span(120, 60, 9, 11, 3),
+        ];
+        let (fits, too_long) = ([5; 33], [5; 34]);
+        keys.packet
+            .seal(&keys.header, &mut buf, &mut spans, &[&fits, &too_long]);
+        let outcomes = spans.map(|span| span.outcome);
+        // The third span has no source at all.
+        assert_eq!(outcomes, [Outcome::Open, Outcome::Skip, Outcome::Skip]);
+        assert_eq!(buf[60..], [TWO; 140]);
+    });
+}
+
+#[test]
+fn overlapping_and_descending_spans_are_refused() {
+    each_key(|keys| {
+        let plan = [
+            (span(10, 60, 9, 11, 1), Outcome::Open),
+            (span(69, 40, 9, 11, 2), Outcome::Skip),
+            (span(10, 60, 9, 11, 3), Outcome::Skip),
+            (span(0, 30, 9, 11, 4), Outcome::Skip),
+            (span(70, 60, 9, 11, 5), Outcome::Open),
+        ];
+        let mut buf = [TWO; 200];
+        let mut spans = plan.map(|(span, _)| span);
+        keys.packet.seal(&keys.header, &mut buf, &mut spans, &[]);
+        assert_eq!(
+            spans.map(|span| span.outcome),
+            plan.map(|(_, outcome)| outcome)
+        );
+
+        let mut spans = plan.map(|(span, _)| span);
+        keys.header.unprotect(&mut buf, &mut spans);
+        let pending = |outcome| {
+            if outcome == Outcome::Open {
+                Outcome::Pending
+            } else {
+                outcome
+            }
+        };
+        assert_eq!(
+            spans.map(|span| span.outcome),
+            plan.map(|(_, outcome)| pending(outcome))
+        );
+
+        let mut spans = plan.map(|(span, _)| span);
+        keys.packet.open(&mut buf, &mut spans, 0);
+        assert_eq!(
+            spans.map(|span| span.outcome),
+            plan.map(|(_, outcome)| outcome)
+        );
+    });
+}
+
+#[test]
+// test: RFC 9001 §5.4.2: a packet too short for a sample is discarded
+fn unprotect_skips_what_has_no_sample() {
+    each_key(|keys| {
+        for (len, expected) in [
+            (28, Outcome::Skip),
+            (29, Outcome::Pending),
+            (0, Outcome::Skip),
+        ] {
+            let mut buf = [TWO; 100];
+            let mut spans = [span(0, len, 9, 0, 0)];
+            keys.header.unprotect(&mut buf, &mut spans);
+            assert_eq!(spans[0].outcome, expected, "{len}");
+        }
+        for bad in [
+            span(80, 29, 9, 0, 0),
+            span(0, 60, u16::MAX, 0, 0),
+            span(0, 60, 0, 0, 0),
+        ] {
+            let mut buf = [TWO; 100];
+            let mut spans = [bad];
+            keys.header.unprotect(&mut buf, &mut spans);
+            assert_eq!(spans[0].outcome, Outcome::Skip);
+            assert_eq!(buf, [TWO; 100]);
+        }
+    });
+}
+
+#[test]
+fn open_refuses_what_cannot_be_a_packet() {
+    let refused = [
+        span(90, 40, 9, 11, 0),
+        span(u32::MAX, u32::MAX, 9, 11, 0),
+        span(0, 15, 9, 11, 0),
+        span(0, 60, 43, 45, 0),
+        span(0, 60, 9, 9, 0),
+        span(0, 60, 9, 3, 0),
+        span(0, 60, 9, 14, 0),
+        span(0, 60, 9, 11, 1 << 62),
+        span(0, 60, 9, 11, u64::MAX),
+    ];
+    each_key(|keys| {
+        for bad in refused {
+            let mut buf = [TWO; 100];
+            let mut spans = [bad];
+            keys.packet.open(&mut buf, &mut spans, 0);
+            assert_eq!(spans[0].outcome, Outcome::Skip, "{bad:?}");
+            assert_eq!(buf, [TWO; 100]);
+        }
+        // The shortest that unprotect lets through: nothing but number and tag.
+        let mut buf = [TWO; 100];
+        let mut spans = [span(0, 9 + 4 + 16, 9, 13, 0)];
+        keys.packet.open(&mut buf, &mut spans, 0);
+        assert_eq!(spans[0].outcome, Outcome::Forged);
+    });
+}

@@ -1,0 +1,199 @@
+//! A connection, as an application holds it.
+
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use squall_core::{CloseReason, Stats};
+use squall_wire::{Direction, Side};
+use tokio::sync::oneshot;
+
+use crate::error::ConnectError;
+use crate::stream::{RecvStream, SendStream};
+use crate::worker::Handle;
+
+/// A handle of a connection: cheap to clone, usable from any task.
+///
+/// When the last handle and the last stream are dropped, the connection closes with code 0.
+#[derive(Clone)]
+pub struct Connection(Arc<Handle>);
+
+impl Connection {
+    async fn open(&self, direction: Direction) -> Result<squall_wire::StreamId, CloseReason> {
+        poll_fn(|cx| self.0.0.call(|state| state.poll_open(direction, cx.waker()))).await
+    }
+
+    async fn accept(&self, direction: Direction) -> Result<squall_wire::StreamId, CloseReason> {
+        poll_fn(|cx| self.0.0.call(|state| state.poll_accept(direction, cx.waker()))).await
+    }
+
+    fn send(&self, id: squall_wire::StreamId) -> SendStream {
+        SendStream::new(Arc::clone(&self.0), id)
+    }
+
+    fn recv(&self, id: squall_wire::StreamId) -> RecvStream {
+        RecvStream::new(Arc::clone(&self.0), id)
+    }
+
+    /// Opens a bidirectional stream; waits while the peer allows no more. The peer learns of it with the first write.
+    ///
+    /// # Errors
+    /// The connection ended.
+    pub async fn open_bi(&self) -> Result<(SendStream, RecvStream), CloseReason> {
+        let id = self.open(Direction::Bidirectional).await?;
+        Ok((self.send(id), self.recv(id)))
+    }
+
+    /// Opens a stream for sending only; waits while the peer allows no more.
+    ///
+    /// # Errors
+    /// The connection ended.
+    pub async fn open_uni(&self) -> Result<SendStream, CloseReason> {
+        Ok(self.send(self.open(Direction::Unidirectional).await?))
+    }
+
+    /// Waits for the next bidirectional stream of the peer.
+    ///
+    /// # Errors
+    /// The connection ended.
+    pub async fn accept_bi(&self) -> Result<(SendStream, RecvStream), CloseReason> {
+        let id = self.accept(Direction::Bidirectional).await?;
+        Ok((self.send(id), self.recv(id)))
+    }
+
+    /// Waits for the next stream on which only the peer sends.
+    ///
+    /// # Errors
+    /// The connection ended.
+    pub async fn accept_uni(&self) -> Result<RecvStream, CloseReason> {
+        Ok(self.recv(self.accept(Direction::Unidirectional).await?))
+    }
+
+    /// Ends the connection at once: the peer is told `code` and `reason`, what is not delivered yet is lost. Wait for
+    /// [`SendStream::stopped`] before, where that matters.
+    pub fn close(&self, code: u64, reason: &[u8]) {
+        self.0.0.close(code, reason);
+    }
+
+    /// Waits for the connection's end and tells why it came.
+    pub async fn closed(&self) -> CloseReason {
+        poll_fn(|cx| {
+            let mut state = self.0.0.lock();
+            match &state.closed {
+                Some(reason) => Poll::Ready(reason.clone()),
+                None => {
+                    state.lifetime.register(cx.waker());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Why the connection ended, if it did.
+    #[must_use]
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.0.0.lock().closed.clone()
+    }
+
+    /// Counters of the connection: packets, bytes, losses, round-trip time, congestion window.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.0.0.lock().core.stats().clone()
+    }
+
+    /// Where the peer is now.
+    #[must_use]
+    pub fn remote_address(&self) -> SocketAddr {
+        self.0.0.lock().core.path().remote
+    }
+
+    /// Which side of the connection this is.
+    #[must_use]
+    pub fn side(&self) -> Side {
+        self.0.0.lock().core.side()
+    }
+
+    /// The application protocol that the handshake chose (RFC 7301).
+    #[must_use]
+    pub fn alpn(&self) -> Option<Vec<u8>> {
+        self.0.0.lock().core.alpn().map(<[u8]>::to_vec)
+    }
+
+    /// The server name that the client asked for (RFC 6066 §3); `None` on the client's side.
+    #[must_use]
+    pub fn server_name(&self) -> Option<String> {
+        self.0.0.lock().core.tls().server_name().map(str::to_owned)
+    }
+
+    /// The peer's certificate chain, its own first.
+    #[must_use]
+    pub fn peer_certificates(&self) -> Option<Vec<rustls::pki_types::CertificateDer<'static>>> {
+        self.0.0.lock().core.tls().peer_certificates().map(<[_]>::to_vec)
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("handle", &self.0.0.handle.0).finish_non_exhaustive()
+    }
+}
+
+/// A connection whose handshake is under way: await it. Dropped before, it is given up.
+#[must_use = "a connection that nobody waits for is given up"]
+pub struct Connecting(Progress);
+
+enum Progress {
+    /// The worker has not answered yet.
+    Asked(oneshot::Receiver<Result<Handle, ConnectError>>),
+    Handshaking(Arc<Handle>),
+    Done,
+}
+
+impl Connecting {
+    pub(crate) fn new(answer: oneshot::Receiver<Result<Handle, ConnectError>>) -> Self {
+        Self(Progress::Asked(answer))
+    }
+}
+
+impl Future for Connecting {
+    type Output = Result<Connection, ConnectError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Progress::Asked(answer) = &mut self.0 {
+            // No answer: the worker is gone.
+            let handle = ready!(Pin::new(answer).poll(cx)).unwrap_or(Err(ConnectError::EndpointClosed));
+            self.0 = match handle {
+                Ok(handle) => Progress::Handshaking(Arc::new(handle)),
+                Err(error) => {
+                    self.0 = Progress::Done;
+                    return Poll::Ready(Err(error));
+                }
+            };
+        }
+        let Progress::Handshaking(handle) = &self.0 else {
+            // Polled after its end, against the contract of futures.
+            return Poll::Pending;
+        };
+        let mut state = handle.0.lock();
+        let result = match (&state.closed, state.connected) {
+            (Some(reason), _) => Err(ConnectError::Closed(reason.clone())),
+            (None, true) => Ok(Connection(Arc::clone(handle))),
+            (None, false) => {
+                state.lifetime.register(cx.waker());
+                return Poll::Pending;
+            }
+        };
+        drop(state);
+        self.0 = Progress::Done;
+        Poll::Ready(result)
+    }
+}
+
+impl std::fmt::Debug for Connecting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connecting").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,179 @@
+//! What can go wrong, one clear line each.
+
+use std::{fmt, io};
+
+use squall_core::CloseReason;
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The endpoint was built without a client configuration and none was given.
+    NoClientConfig,
+    /// The name cannot be a server's: neither a DNS name nor an IP address.
+    InvalidServerName(String),
+    /// The endpoint is closed.
+    EndpointClosed,
+    /// The transport refused to start: a limit, or a TLS configuration that it cannot use.
+    Refused(String),
+    /// The connection ended before its handshake was done.
+    Closed(CloseReason),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoClientConfig => write!(f, "the endpoint has no client configuration"),
+            Self::InvalidServerName(name) => write!(f, "{name:?} is not a server name"),
+            Self::EndpointClosed => write!(f, "the endpoint is closed"),
+            Self::Refused(why) => write!(f, "the connection could not be started: {why}"),
+            Self::Closed(reason) => write!(f, "the handshake failed: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+/// Why a write failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteError {
+    /// The peer does not want more and said so with this code (RFC 9000 §19.5).
+    Stopped(u64),
+    /// The stream was finished or reset before.
+    Closed,
+    /// The connection ended.
+    ConnectionLost(CloseReason),
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped(code) => write!(f, "the peer stopped reading the stream with code {code}"),
+            Self::Closed => write!(f, "the stream is finished or reset"),
+            Self::ConnectionLost(reason) => write!(f, "connection lost: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for WriteError {}
+
+impl From<WriteError> for io::Error {
+    fn from(error: WriteError) -> Self {
+        let kind = match &error {
+            WriteError::Stopped(_) | WriteError::Closed => io::ErrorKind::BrokenPipe,
+            WriteError::ConnectionLost(reason) => kind_of(reason),
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// Why a read failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// The peer gave the stream up with this code (RFC 9000 §19.4).
+    Reset(u64),
+    /// The stream was stopped before.
+    Closed,
+    /// The connection ended before the stream did.
+    ConnectionLost(CloseReason),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reset(code) => write!(f, "the peer reset the stream with code {code}"),
+            Self::Closed => write!(f, "the stream is stopped"),
+            Self::ConnectionLost(reason) => write!(f, "connection lost: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+impl From<ReadError> for io::Error {
+    fn from(error: ReadError) -> Self {
+        let kind = match &error {
+            ReadError::Reset(_) => io::ErrorKind::ConnectionReset,
+            ReadError::Closed => io::ErrorKind::NotConnected,
+            ReadError::ConnectionLost(reason) => kind_of(reason),
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// Why a stream could not be read whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadToEndError {
+    /// Reading failed.
+    Read(ReadError),
+    /// The stream holds more bytes than the limit.
+    TooLong,
+}
+
+impl fmt::Display for ReadToEndError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(error) => error.fmt(f),
+            Self::TooLong => write!(f, "the stream is longer than the limit"),
+        }
+    }
+}
+
+impl std::error::Error for ReadToEndError {}
+
+impl From<ReadError> for ReadToEndError {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
+}
+
+/// Why a buffer could not be filled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadExactError {
+    /// Reading failed.
+    Read(ReadError),
+    /// The stream ended after this many bytes of the buffer.
+    FinishedEarly(usize),
+}
+
+impl fmt::Display for ReadExactError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(error) => error.fmt(f),
+            Self::FinishedEarly(read) => write!(f, "the stream ended after {read} bytes of the buffer"),
+        }
+    }
+}
+
+impl std::error::Error for ReadExactError {}
+
+impl From<ReadError> for ReadExactError {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
+}
+
+/// The kind of I/O error that a lost connection comes nearest to.
+fn kind_of(reason: &CloseReason) -> io::ErrorKind {
+    match reason {
+        CloseReason::IdleTimeout | CloseReason::HandshakeTimeout => io::ErrorKind::TimedOut,
+        CloseReason::Reset => io::ErrorKind::ConnectionReset,
+        CloseReason::Application { remote: false, .. } => io::ErrorKind::NotConnected,
+        _ => io::ErrorKind::ConnectionAborted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_one_line_and_keep_their_kind() {
+        let lost = WriteError::ConnectionLost(CloseReason::IdleTimeout);
+        assert!(!lost.to_string().contains('\n'));
+        assert!(lost.to_string().starts_with("connection lost: "));
+        assert_eq!(io::Error::from(lost).kind(), io::ErrorKind::TimedOut);
+        assert_eq!(io::Error::from(ReadError::Reset(7)).kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(ReadToEndError::from(ReadError::Reset(7)).to_string(), "the peer reset the stream with code 7");
+    }
+}

@@ -1,0 +1,342 @@
+//! The two halves of a stream, as an application holds them.
+//!
+//! Every call takes the connection's lock once. A half that has to wait leaves its waker with the connection and is
+//! woken once a run, whatever the run brought.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use squall_wire::StreamId;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::error::{ReadError, ReadExactError, ReadToEndError, WriteError};
+use crate::worker::{Handle, SendEnd, register};
+
+/// The most that one write of borrowed bytes copies: a full send buffer then wastes no large copy.
+const MAX_COPY: usize = 64 * 1024;
+
+/// The sending half of a stream.
+///
+/// Bytes that a write took are owned by the connection and sent in bundles. Dropping the half finishes the stream as
+/// [`finish`](Self::finish) does.
+pub struct SendStream {
+    connection: Arc<Handle>,
+    id: StreamId,
+    /// Finished or reset by us: dropping does no more.
+    ended: bool,
+}
+
+impl SendStream {
+    pub(crate) fn new(connection: Arc<Handle>, id: StreamId) -> Self {
+        Self { connection, id, ended: false }
+    }
+
+    /// The stream's id (RFC 9000 §2.1).
+    #[must_use]
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// Takes from the front of `data` what there is room for, without copying it. Waits while there is none.
+    fn poll_write_bytes(&self, cx: &Context<'_>, data: &mut Bytes) -> Poll<Result<usize, WriteError>> {
+        if data.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        self.connection.0.call(|state| {
+            let error = match state.core.write(self.id, data) {
+                Ok(written) => return Poll::Ready(Ok(written)),
+                Err(error) => error,
+            };
+            Poll::Ready(Err(match (error, &state.closed) {
+                (squall_core::WriteError::Stopped(code), _) => WriteError::Stopped(code),
+                (_, Some(reason)) => WriteError::ConnectionLost(reason.clone()),
+                (squall_core::WriteError::Blocked, None) => {
+                    register(&mut state.waiters(self.id).writer, cx.waker());
+                    return Poll::Pending;
+                }
+                // A stream that the peer stopped may be gone by now; its code is not.
+                (squall_core::WriteError::Closed, None) => match state.waiters(self.id).send_end {
+                    Some(SendEnd::Stopped(code)) => WriteError::Stopped(code),
+                    _ => WriteError::Closed,
+                },
+            }))
+        })
+    }
+
+    fn poll_write_slice(&self, cx: &Context<'_>, data: &[u8]) -> Poll<Result<usize, WriteError>> {
+        let front = data.get(..MAX_COPY).unwrap_or(data);
+        self.poll_write_bytes(cx, &mut Bytes::copy_from_slice(front))
+    }
+
+    /// Writes some of `data` and returns how much; waits while the send buffer is full.
+    ///
+    /// # Errors
+    /// The peer stopped the stream, it was finished or reset, or the connection ended.
+    pub async fn write(&mut self, data: &[u8]) -> Result<usize, WriteError> {
+        poll_fn(|cx| self.poll_write_slice(cx, data)).await
+    }
+
+    /// Writes all of `data`.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); some of `data` may have been written.
+    pub async fn write_all(&mut self, mut data: &[u8]) -> Result<(), WriteError> {
+        while !data.is_empty() {
+            let written = self.write(data).await?;
+            data = data.get(written..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Writes a whole chunk without copying it.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); some of the chunk may have been written.
+    pub async fn write_chunk(&mut self, mut chunk: Bytes) -> Result<(), WriteError> {
+        while !chunk.is_empty() {
+            poll_fn(|cx| self.poll_write_bytes(cx, &mut chunk)).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the stream behind what was written. Does not wait for delivery: [`stopped`](Self::stopped) does.
+    ///
+    /// # Errors
+    /// The peer stopped the stream, it was finished or reset before, or the connection ended.
+    pub fn finish(&mut self) -> Result<(), WriteError> {
+        self.ended = true;
+        self.connection.0.call(|state| state.core.finish(self.id).map_err(|error| self.ending_error(error, state)))
+    }
+
+    /// Gives the stream up: what was not delivered is dropped, and the peer is told `code` (RFC 9000 §19.4).
+    ///
+    /// # Errors
+    /// There is nothing left to reset, or the connection ended.
+    pub fn reset(&mut self, code: u64) -> Result<(), WriteError> {
+        self.ended = true;
+        self.connection.0.call(|state| state.core.reset(self.id, code).map_err(|error| self.ending_error(error, state)))
+    }
+
+    fn ending_error(&self, error: squall_core::WriteError, state: &crate::worker::State) -> WriteError {
+        match (error, &state.closed) {
+            (squall_core::WriteError::Stopped(code), _) => WriteError::Stopped(code),
+            (_, Some(reason)) => WriteError::ConnectionLost(reason.clone()),
+            (_, None) => WriteError::Closed,
+        }
+    }
+
+    /// Waits until the stream's fate is known: `None`, the peer has acknowledged all data and the end; `Some(code)`,
+    /// the peer stopped it.
+    ///
+    /// # Errors
+    /// The connection ended before.
+    pub async fn stopped(&mut self) -> Result<Option<u64>, WriteError> {
+        poll_fn(|cx| {
+            self.connection.0.call(|state| match (state.waiters(self.id).send_end, &state.closed) {
+                (Some(SendEnd::Delivered), _) => Poll::Ready(Ok(None)),
+                (Some(SendEnd::Stopped(code)), _) => Poll::Ready(Ok(Some(code))),
+                (None, Some(reason)) => Poll::Ready(Err(WriteError::ConnectionLost(reason.clone()))),
+                (None, None) => {
+                    register(&mut state.waiters(self.id).ended, cx.waker());
+                    Poll::Pending
+                }
+            })
+        })
+        .await
+    }
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        self.connection.0.call(|state| {
+            if !self.ended {
+                // An error means that the stream has ended anyway.
+                let _ = state.core.finish(self.id);
+            }
+            state.release_half(self.id);
+        });
+    }
+}
+
+impl std::fmt::Debug for SendStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendStream").field("id", &self.id.0).finish_non_exhaustive()
+    }
+}
+
+impl AsyncWrite for SendStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_slice(cx, data).map_err(Into::into)
+    }
+
+    /// Nothing to do: what was written is on its way.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// Finishes the stream.
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.ended {
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Ready(self.finish().map_err(Into::into))
+    }
+}
+
+/// The receiving half of a stream.
+///
+/// Dropping the half before its end was read stops the stream with code 0.
+pub struct RecvStream {
+    connection: Arc<Handle>,
+    id: StreamId,
+    /// Read to the end, or to a reset, or stopped by us: dropping does no more.
+    ended: bool,
+}
+
+impl RecvStream {
+    pub(crate) fn new(connection: Arc<Handle>, id: StreamId) -> Self {
+        Self { connection, id, ended: false }
+    }
+
+    /// The stream's id (RFC 9000 §2.1).
+    #[must_use]
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// The next bytes in order, at most `max`, as they lie in the receive buffer; `None` is the end.
+    fn poll_read_bytes(&mut self, cx: &Context<'_>, max: usize) -> Poll<Result<Option<Bytes>, ReadError>> {
+        let ended = &mut self.ended;
+        let id = self.id;
+        self.connection.0.call(|state| {
+            if *ended {
+                return Poll::Ready(Ok(None));
+            }
+            // What arrived before the connection's end is still read.
+            let error = match state.core.read(id, max) {
+                Ok(bytes) => {
+                    *ended = bytes.is_none();
+                    return Poll::Ready(Ok(bytes));
+                }
+                Err(error) => error,
+            };
+            Poll::Ready(Err(match (error, &state.closed) {
+                (squall_core::ReadError::Reset(code), _) => {
+                    *ended = true;
+                    ReadError::Reset(code)
+                }
+                (_, Some(reason)) => ReadError::ConnectionLost(reason.clone()),
+                (squall_core::ReadError::Closed, None) => ReadError::Closed,
+                (squall_core::ReadError::Blocked, None) => {
+                    register(&mut state.waiters(id).reader, cx.waker());
+                    return Poll::Pending;
+                }
+            }))
+        })
+    }
+
+    /// Reads the next chunk, at most `max` bytes, without copying it; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// The peer reset the stream, it was stopped, or the connection ended.
+    pub async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
+        poll_fn(|cx| self.poll_read_bytes(cx, max)).await
+    }
+
+    /// Reads some bytes into `buffer` and returns how many; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk).
+    pub async fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, ReadError> {
+        if buffer.is_empty() {
+            return Ok(Some(0));
+        }
+        let chunk = self.read_chunk(buffer.len()).await?;
+        Ok(chunk.map(|chunk| {
+            let len = chunk.len().min(buffer.len());
+            buffer.iter_mut().zip(chunk).for_each(|(to, from)| *to = from);
+            len
+        }))
+    }
+
+    /// Fills `buffer`.
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk), or the stream ended before.
+    pub async fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), ReadExactError> {
+        let mut filled = 0;
+        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.read(rest).await? {
+                Some(read) => filled += read,
+                None => return Err(ReadExactError::FinishedEarly(filled)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the stream to its end, at most `limit` bytes.
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk), or the stream is longer than `limit`.
+    pub async fn read_to_end(&mut self, limit: usize) -> Result<Vec<u8>, ReadToEndError> {
+        let mut all = Vec::new();
+        while let Some(chunk) = self.read_chunk(usize::MAX).await? {
+            if chunk.len() > limit - all.len() {
+                return Err(ReadToEndError::TooLong);
+            }
+            all.extend_from_slice(&chunk);
+        }
+        Ok(all)
+    }
+
+    /// Tells the peer that no more will be read, with `code` (RFC 9000 §19.5). What has arrived is dropped.
+    ///
+    /// # Errors
+    /// There is nothing to stop, or the connection ended.
+    pub fn stop(&mut self, code: u64) -> Result<(), ReadError> {
+        if std::mem::replace(&mut self.ended, true) {
+            return Err(ReadError::Closed);
+        }
+        self.connection.0.call(|state| {
+            state.core.stop_sending(self.id, code).map_err(|_| match &state.closed {
+                Some(reason) => ReadError::ConnectionLost(reason.clone()),
+                None => ReadError::Closed,
+            })
+        })
+    }
+}
+
+impl Drop for RecvStream {
+    fn drop(&mut self) {
+        self.connection.0.call(|state| {
+            if !self.ended {
+                // An error means that the stream has ended anyway.
+                let _ = state.core.stop_sending(self.id, 0);
+            }
+            state.release_half(self.id);
+        });
+    }
+}
+
+impl std::fmt::Debug for RecvStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RecvStream").field("id", &self.id.0).finish_non_exhaustive()
+    }
+}
+
+impl AsyncRead for RecvStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let room = buffer.remaining();
+        if room == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(chunk) = ready!(self.poll_read_bytes(cx, room))? {
+            buffer.put_slice(chunk.get(..room).unwrap_or(&chunk));
+        }
+        Poll::Ready(Ok(()))
+    }
+}

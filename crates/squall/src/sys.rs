@@ -1,0 +1,98 @@
+//! The three things that std does not offer: pinning a thread, its number, and a cheap clock. The only `unsafe` here.
+
+use std::io;
+
+/// Pins the calling thread to one CPU.
+#[cfg(target_os = "linux")]
+pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no CPU has number {cpu}")));
+    }
+    // SAFETY: all-zero bytes are a valid, empty cpu_set_t: it is an array of integers.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `cpu` is below CPU_SETSIZE, due to the check above.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the pointer is to a live cpu_set_t and the length is its size; 0 is the calling thread.
+    let rc = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Pinning is only known for Linux.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn pin_to_cpu(_: usize) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// The calling thread's number in the system's lists; 0 where there is none.
+#[cfg(target_os = "linux")]
+pub(crate) fn thread_id() -> i32 {
+    // SAFETY: takes nothing, touches nothing, cannot fail.
+    unsafe { libc::gettid() }
+}
+
+/// The calling thread's number in the system's lists; 0 where there is none.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn thread_id() -> i32 {
+    0
+}
+
+/// Ticks of the cheapest monotonic counter of this machine: the clock of stage accounting. Its rate is the machine's
+/// own; scale by the thread's CPU time.
+#[cfg(target_arch = "x86_64")]
+#[must_use]
+pub fn ticks() -> u64 {
+    // SAFETY: RDTSC exists on every x86-64 and only writes registers.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Ticks of the cheapest monotonic counter of this machine: the clock of stage accounting. Its rate is the machine's
+/// own; scale by the thread's CPU time.
+#[cfg(target_arch = "aarch64")]
+#[must_use]
+pub fn ticks() -> u64 {
+    let count: u64;
+    // SAFETY: the virtual counter may be read from user mode on the systems that std supports; no memory is touched.
+    unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack)) };
+    count
+}
+
+/// Ticks of the cheapest monotonic counter of this machine: the clock of stage accounting. Its rate is the machine's
+/// own; scale by the thread's CPU time.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[must_use]
+pub fn ticks() -> u64 {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_do_not_run_backwards() {
+        let first = ticks();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert!(ticks() > first);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_runs_where_it_was_pinned() {
+        std::thread::spawn(|| {
+            assert!(thread_id() > 0);
+            // Whatever CPUs this process may use, the one it runs on now is among them.
+            // SAFETY: takes nothing, touches nothing.
+            let cpu = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
+            pin_to_cpu(cpu).unwrap();
+            std::thread::yield_now();
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::sched_getcpu() }, cpu as i32);
+            assert!(pin_to_cpu(100_000).is_err());
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,198 @@
+//! The worker's loop: when it works, when it lets tasks run, when it sleeps.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use squall_core::{Stage, Stages, Time};
+use squall_udp::{RecvBatch, Socket};
+use tokio::io::unix::AsyncFd;
+use tokio::time::Sleep;
+
+use super::shared::{Shared, lock};
+use super::{MESSAGE_BYTES, RECV_MESSAGES, Worker};
+
+/// Runs a worker until its endpoint is dropped and its last connection is gone.
+///
+/// # Errors
+/// The socket broke.
+pub(crate) async fn run(mut worker: Worker, fd: AsyncFd<Arc<Socket>>) -> std::io::Result<()> {
+    let shared = Arc::clone(&worker.shared);
+    let mut alarm = Alarm::new(&shared);
+    let mut recv = RecvBatch::new(RECV_MESSAGES, MESSAGE_BYTES);
+    // Nothing is known of the socket before the first look.
+    let mut busy = true;
+    loop {
+        // Taken before receiving: readiness that comes meanwhile must not be cleared with it.
+        let readable = poll_fn(|cx| {
+            Poll::Ready(match fd.poll_read_ready(cx) {
+                Poll::Ready(Ok(guard)) => Some(guard),
+                _ => None,
+            })
+        })
+        .await;
+        let woken = {
+            let mut stages = lock(&shared.stages);
+            stages.mark(Stage::Other);
+            worker.now = shared.clock.now();
+            shared.counters.turns.add(1);
+            if readable.is_some() || busy {
+                let drained = worker.receive(&mut recv, &mut stages)?;
+                if let Some(mut guard) = readable.filter(|_| drained) {
+                    guard.clear_ready();
+                }
+            }
+            worker.time_out(&mut stages);
+            worker.wake_tasks()
+        };
+        if woken {
+            // What these tasks do belongs to this turn.
+            let_tasks_run().await;
+        }
+        {
+            let mut stages = lock(&shared.stages);
+            if woken {
+                stages.mark(Stage::Other);
+                worker.now = shared.clock.now();
+            }
+            worker.take_inbox(&mut stages);
+            worker.transmit(&mut stages)?;
+            worker.wake_tasks();
+            stages.mark(Stage::Other);
+        }
+        if worker.is_done() {
+            return Ok(());
+        }
+        busy = worker.more_to_receive || (!worker.blocked && !worker.ready.is_empty());
+        if busy {
+            let_tasks_run().await;
+        } else {
+            let deadline = worker.wheel.next();
+            worker.blocked = sleep(&fd, &shared, worker.blocked, alarm.as_mut(), deadline).await?;
+            if !worker.send.is_empty() && !worker.blocked {
+                let mut stages = lock(&shared.stages);
+                worker.flush_marked(&mut stages)?;
+            }
+        }
+    }
+}
+
+/// Goes to the end of the runtime's line: every task that is ready runs first. Unlike `yield_now` this does not make
+/// the runtime look at the socket in between, which would cost a system call; it does that by itself now and then.
+async fn let_tasks_run() {
+    let mut passed = false;
+    poll_fn(|cx| {
+        if passed {
+            return Poll::Ready(());
+        }
+        passed = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// The runtime's timer, set anew only where it would ring too late: deadlines mostly move later, and a turn for
+/// nothing once in a while costs less than setting the timer every turn.
+struct Alarm {
+    sleep: Pin<Box<Sleep>>,
+    armed: Option<Time>,
+    shared: Arc<Shared>,
+}
+
+impl Alarm {
+    fn new(shared: &Arc<Shared>) -> Self {
+        let sleep = Box::pin(tokio::time::sleep_until(shared.clock.instant(Time::ZERO)));
+        Self { sleep, armed: None, shared: Arc::clone(shared) }
+    }
+
+    fn as_mut(&mut self) -> &mut Self {
+        self
+    }
+
+    /// Rings no later than `deadline`.
+    fn set(&mut self, deadline: Option<Time>) {
+        if let Some(deadline) = deadline
+            && self.armed.is_none_or(|armed| deadline < armed)
+        {
+            self.sleep.as_mut().reset(self.shared.clock.instant(deadline));
+            self.armed = Some(deadline);
+        }
+    }
+
+    fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<()> {
+        if self.armed.is_none() {
+            return Poll::Pending;
+        }
+        let poll = self.sleep.as_mut().poll(cx);
+        if poll.is_ready() {
+            self.armed = None;
+        }
+        poll
+    }
+}
+
+/// Sleeps until there is something to do. `blocked`: until then the socket has no room; returns whether that is so
+/// still.
+async fn sleep(
+    fd: &AsyncFd<Arc<Socket>>,
+    shared: &Shared,
+    blocked: bool,
+    alarm: &mut Alarm,
+    deadline: Option<Time>,
+) -> std::io::Result<bool> {
+    alarm.set(deadline);
+    let mut blocked = blocked;
+    // The readiness known so far is from before the send call that found no room.
+    let mut stale = blocked;
+    let result = poll_fn(|cx| {
+        while blocked {
+            match fd.poll_write_ready(cx) {
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(mut guard)) if stale => {
+                    stale = false;
+                    guard.clear_ready();
+                }
+                Poll::Ready(Ok(_)) => {
+                    blocked = false;
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+        if let Poll::Ready(ready) = fd.poll_read_ready(cx) {
+            return Poll::Ready(ready.map(drop));
+        }
+        if alarm.poll(cx).is_ready() || !shared.fall_asleep(cx.waker()) {
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Pending
+    })
+    .await;
+    shared.wake_up();
+    result.map(|()| blocked)
+}
+
+/// A task of the application on the worker's thread, with its time told apart from the worker's.
+pub(crate) struct Accounted<F> {
+    pub(crate) task: Pin<Box<F>>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl<F: Future> Future for Accounted<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<F::Output> {
+        mark(&self.shared, Stage::Other);
+        let poll = self.task.as_mut().poll(cx);
+        mark(&self.shared, Stage::Application);
+        poll
+    }
+}
+
+/// Marks outside of a worker's turn.
+pub(crate) fn mark(shared: &Shared, stage: Stage) {
+    let mut stages: std::sync::MutexGuard<'_, Stages> = lock(&shared.stages);
+    stages.mark(stage);
+}

@@ -1,0 +1,422 @@
+//! A worker: one thread, one socket, one endpoint, one timer wheel, and the connections that live on it.
+//!
+//! ```text
+//! a turn    receive    recvmmsg, bounded ── route ──> connection: one lock a run, wake-ups collected
+//!           time out   what the wheel says is due
+//!           (wake the applications' tasks; those of this thread run now, so that what they write leaves with the
+//!            acknowledgements of what they read)
+//!           transmit   each connection in line: one lock, a bounded share of bundles, one timer update
+//!           flush      sendmmsg
+//!           sleep      until the socket is readable, the wheel's next deadline, or the doorbell
+//! ```
+//! The clock is read once a turn. Who else calls: applications' handles, through `shared` only.
+
+mod drive;
+mod incoming;
+mod shared;
+mod state;
+mod timer_wheel;
+
+pub(crate) use drive::{Accounted, mark, run};
+pub use shared::EndpointStats;
+pub(crate) use shared::{Command, Offer, Shared, lock};
+pub(crate) use state::{Handle, SendEnd, State, register};
+use state::ConnectionShared;
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use squall_core::{ConnectionHandle, Route, Stage, Stages, Time};
+use squall_udp::{RecvBatch, SendBatch, Socket};
+use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
+
+use incoming::Held;
+use shared::{HeldRun, Inbox};
+use timer_wheel::TimerWheel;
+
+/// Bytes of one message: the largest GRO bundle.
+const MESSAGE_BYTES: usize = 65_536;
+/// Messages of one receive call: with what is made of them they fit the level-2 cache.
+const RECV_MESSAGES: usize = 4;
+/// Receive calls of one turn: timers and senders must get theirs under a flood too.
+const RECV_CALLS: usize = 16;
+/// Messages of one flush: most of them small ones, for a full flush holds `SEND_BYTES`.
+const SEND_MESSAGES: usize = 32;
+/// Bytes sealed before they are flushed, so that the kernel copies them out of the level-2 cache.
+const SEND_BYTES: usize = 4 * MESSAGE_BYTES;
+/// Bundles that one connection may send in one turn before the others get theirs.
+const SHARE: usize = 8;
+
+const _: () = assert!(SEND_BYTES >= MESSAGE_BYTES);
+
+/// A worker's own state. Only `shared` and the connections' states are seen by other threads.
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    socket: Arc<Socket>,
+    endpoint: squall_core::Endpoint,
+    /// By handle: small and dense.
+    connections: Vec<Option<Arc<ConnectionShared>>>,
+    count: usize,
+    wheel: TimerWheel,
+    send: SendBatch,
+    /// Connections with something to send, in turn; `queued` is set in each.
+    ready: Vec<Arc<ConnectionShared>>,
+    inbox: Inbox,
+    held: Held,
+    wakers: Vec<Waker>,
+    due: Vec<usize>,
+    now: Time,
+    /// The socket's buffer is full: nothing is sealed until it has room.
+    blocked: bool,
+    /// The receive phase stopped at its bound: there is more.
+    more_to_receive: bool,
+    /// No new connections.
+    closing: bool,
+    detached: bool,
+}
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>, socket: Arc<Socket>, endpoint: squall_core::Endpoint) -> Self {
+        let now = shared.clock.now();
+        Self {
+            shared,
+            socket,
+            endpoint,
+            connections: Vec::new(),
+            count: 0,
+            wheel: TimerWheel::new(now),
+            send: SendBatch::packed(SEND_MESSAGES, MESSAGE_BYTES, SEND_BYTES),
+            ready: Vec::new(),
+            inbox: Inbox::default(),
+            held: Held::default(),
+            wakers: Vec::new(),
+            due: Vec::new(),
+            now,
+            blocked: false,
+            more_to_receive: false,
+            closing: false,
+            detached: false,
+        }
+    }
+
+    // ---- receive ------------------------------------------------------------------------------------------------
+
+    /// Receives all that is there, up to the bound. Returns whether the socket was found empty.
+    fn receive(&mut self, recv: &mut RecvBatch, stages: &mut Stages) -> std::io::Result<bool> {
+        self.more_to_receive = false;
+        for _ in 0..RECV_CALLS {
+            let received = self.socket.recv(recv);
+            stages.mark(Stage::UdpReceive);
+            match received {
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) => return Err(error),
+            }
+            for bundle in recv.iter_mut() {
+                self.dispatch(bundle, stages);
+            }
+            if recv.drained() {
+                return Ok(true);
+            }
+        }
+        self.more_to_receive = true;
+        Ok(false)
+    }
+
+    /// Cuts a bundle into runs and hands each to where it belongs.
+    fn dispatch(&mut self, bundle: DatagramBatch<'_>, stages: &mut Stages) {
+        let DatagramBatch { path, ecn, segment_size, bytes } = bundle;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let run = self.endpoint.route(self.now, path, rest, segment_size);
+            // A run of nothing would come again for ever.
+            let len = run.len.clamp(1, rest.len());
+            let (bytes, tail) = rest.split_at_mut(len);
+            rest = tail;
+            stages.mark(Stage::Other);
+            let run_bytes = DatagramBatch { path, ecn, segment_size, bytes };
+            match run.to {
+                Route::Connection(handle) => self.deliver(handle, run_bytes, stages),
+                Route::Incoming(incoming) => self.on_incoming(incoming, run_bytes),
+                Route::Respond(datagram) => self.respond(path, &datagram),
+                Route::Discard => self.shared.counters.runs_discarded.add(1),
+            }
+        }
+    }
+
+    /// Hands a run to its connection: one lock, one call, one look at its events.
+    fn deliver(&mut self, handle: ConnectionHandle, run: DatagramBatch<'_>, stages: &mut Stages) {
+        let Some(Some(connection)) = self.connections.get(handle.0) else {
+            self.shared.counters.runs_discarded.add(1);
+            return;
+        };
+        let mut state = connection.lock();
+        state.core.receive(self.now, run, stages);
+        while let Some(event) = state.core.poll_endpoint_event() {
+            self.endpoint.apply(handle, event);
+        }
+        state.take_events(&mut self.wakers);
+        let enqueue = !std::mem::replace(&mut state.queued, true);
+        drop(state);
+        if enqueue {
+            self.ready.push(Arc::clone(connection));
+        }
+        self.shared.counters.locks.add(1);
+        self.shared.counters.runs_received.add(1);
+        stages.mark(Stage::Other);
+    }
+
+    /// Sends one stateless datagram. If there is no room it is lost, as it might be on the way.
+    fn respond(&mut self, path: Path, datagram: &[u8]) {
+        self.shared.counters.responses.add(1);
+        if self.send.is_full() && !self.blocked {
+            let _ = self.flush();
+        }
+        let Some(slot) = self.send.free_slot().and_then(|slot| slot.get_mut(..datagram.len())) else { return };
+        slot.copy_from_slice(datagram);
+        let segment_size = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
+        self.send.push(Transmit { path, ecn: Ecn::NotEct, segment_size, len: datagram.len() });
+    }
+
+    // ---- time out -----------------------------------------------------------------------------------------------
+
+    /// Tells every connection whose deadline has passed.
+    fn time_out(&mut self, stages: &mut Stages) {
+        let mut due = std::mem::take(&mut self.due);
+        self.wheel.expire(self.now, &mut due);
+        for index in due.drain(..) {
+            let Some(Some(connection)) = self.connections.get(index) else { continue };
+            let mut state = connection.lock();
+            state.core.on_timeout(self.now);
+            state.take_events(&mut self.wakers);
+            let enqueue = !std::mem::replace(&mut state.queued, true);
+            drop(state);
+            if enqueue {
+                self.ready.push(Arc::clone(connection));
+            }
+            self.shared.counters.locks.add(1);
+        }
+        self.due = due;
+        stages.mark(Stage::Timers);
+    }
+
+    // ---- commands -----------------------------------------------------------------------------------------------
+
+    /// Takes what applications put into the inbox.
+    fn take_inbox(&mut self, stages: &mut Stages) {
+        let mut inbox = std::mem::take(&mut self.inbox);
+        self.shared.take_inbox(&mut inbox);
+        self.ready.append(&mut inbox.ready);
+        for command in inbox.commands.drain(..) {
+            self.execute(command, stages);
+        }
+        self.inbox = inbox;
+    }
+
+    fn execute(&mut self, command: Command, stages: &mut Stages) {
+        match command {
+            Command::Connect { config, remote, server_name, reply } => {
+                let path = Path { remote, local: None };
+                let result = if self.closing {
+                    Err(crate::error::ConnectError::EndpointClosed)
+                } else {
+                    match self.endpoint.connect(self.now, config, path, &server_name) {
+                        Ok((handle, core)) => Ok(Handle(self.insert(handle, core))),
+                        Err(error) => Err(crate::error::ConnectError::Refused(error.to_string())),
+                    }
+                };
+                // If nobody waits any more, the handle drops and the connection closes.
+                let _ = reply.send(result);
+            }
+            Command::Accept { offer, reply } => {
+                let result = self.accept(offer, stages);
+                let _ = reply.send(result);
+            }
+            Command::Refuse { offer } => self.refuse(offer),
+            Command::Ignore { remote } => self.held.forget(&remote),
+            Command::Close { code, reason } => self.close(code, &reason),
+            Command::Detach => {
+                self.detached = true;
+                self.let_nobody_in();
+            }
+        }
+    }
+
+    /// Makes a core connection one of ours and puts it in line.
+    fn insert(&mut self, handle: ConnectionHandle, core: squall_core::Connection) -> Arc<ConnectionShared> {
+        let connection = Arc::new(ConnectionShared::new(handle, core, Arc::clone(&self.shared)));
+        if handle.0 >= self.connections.len() {
+            self.connections.resize_with(handle.0 + 1, || None);
+        }
+        if let Some(slot) = self.connections.get_mut(handle.0) {
+            *slot = Some(Arc::clone(&connection));
+        }
+        self.count += 1;
+        self.shared.counters.connections.set(self.count as u64);
+        connection.lock().queued = true;
+        self.ready.push(Arc::clone(&connection));
+        connection
+    }
+
+    /// Closes everything and lets nothing new in.
+    fn close(&mut self, code: u64, reason: &[u8]) {
+        self.let_nobody_in();
+        for connection in self.connections.iter().flatten() {
+            let mut state = connection.lock();
+            state.close(self.now, code, reason, &mut self.wakers);
+            if !std::mem::replace(&mut state.queued, true) {
+                self.ready.push(Arc::clone(connection));
+            }
+        }
+    }
+
+    /// Refuses attempts that nobody took, and all that come.
+    fn let_nobody_in(&mut self) {
+        self.closing = true;
+        for offer in self.shared.close_accept() {
+            self.refuse(offer);
+        }
+    }
+
+    // ---- transmit -----------------------------------------------------------------------------------------------
+
+    /// Lets every connection in line send its share. Afterwards `ready` holds those that have more.
+    fn transmit(&mut self, stages: &mut Stages) -> std::io::Result<()> {
+        if self.blocked {
+            return Ok(());
+        }
+        let mut line = std::mem::take(&mut self.ready).into_iter();
+        for connection in line.by_ref() {
+            self.transmit_one(&connection, stages)?;
+            if self.blocked {
+                break;
+            }
+        }
+        // Those that did not get their turn come first in the next.
+        self.ready.splice(0..0, line);
+        self.flush_marked(stages)
+    }
+
+    /// One connection's share: bundles into the send buffer until it has no more to send, then its timer.
+    fn transmit_one(&mut self, connection: &Arc<ConnectionShared>, stages: &mut Stages) -> std::io::Result<()> {
+        let segments = self.socket.limits().gso_segments;
+        let mut bundles = 0;
+        loop {
+            let mut state = connection.lock();
+            self.shared.counters.locks.add(1);
+            if state.removed {
+                return Ok(());
+            }
+            let mut done = false;
+            while bundles < SHARE {
+                let Some(slot) = self.send.free_slot() else { break };
+                let Some(transmit) = state.core.transmit(self.now, slot, segments, stages) else {
+                    done = true;
+                    break;
+                };
+                self.send.push(transmit);
+                bundles += 1;
+            }
+            while let Some(event) = state.core.poll_endpoint_event() {
+                self.endpoint.apply(connection.handle, event);
+            }
+            state.take_events(&mut self.wakers);
+            if done {
+                state.queued = false;
+                let drained = state.core.is_drained();
+                let deadline = state.core.next_timeout();
+                state.removed = drained;
+                drop(state);
+                stages.mark(Stage::Other);
+                self.settle(connection, drained, deadline, stages);
+                return Ok(());
+            }
+            drop(state);
+            stages.mark(Stage::Other);
+            if bundles >= SHARE {
+                // Still `queued`: the rest comes with the next turn.
+                self.ready.push(Arc::clone(connection));
+                return Ok(());
+            }
+            // The buffer is full: never flush with a connection's lock held.
+            self.flush_marked(stages)?;
+            if self.blocked {
+                self.ready.push(Arc::clone(connection));
+                return Ok(());
+            }
+        }
+    }
+
+    /// After a round of transmission: the connection's one timer update, or its end.
+    fn settle(&mut self, connection: &ConnectionShared, drained: bool, deadline: Option<Time>, stages: &mut Stages) {
+        let handle = connection.handle;
+        let deadline = deadline.filter(|_| !drained);
+        if self.wheel.set(handle.0, deadline) {
+            self.shared.counters.timer_updates.add(1);
+        }
+        stages.mark(Stage::Timers);
+        if drained && self.connections.get_mut(handle.0).and_then(Option::take).is_some() {
+            self.endpoint.remove(handle);
+            self.count -= 1;
+            self.shared.counters.connections.set(self.count as u64);
+            if self.count == 0 {
+                self.shared.idle.notify_waiters();
+            }
+        }
+    }
+
+    fn flush_marked(&mut self, stages: &mut Stages) -> std::io::Result<()> {
+        if self.send.is_empty() {
+            return Ok(());
+        }
+        let result = self.flush();
+        stages.mark(Stage::UdpSend);
+        result
+    }
+
+    /// Sends what lies in the send buffer.
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self.socket.send(&mut self.send) {
+            Ok(_) => self.blocked = false,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => self.blocked = true,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Wakes everybody that the turn found reason to wake; returns whether there was one.
+    fn wake_tasks(&mut self) -> bool {
+        let woken = self.wakers.len();
+        self.shared.counters.wakeups.add(woken as u64);
+        self.wakers.drain(..).for_each(Waker::wake);
+        woken > 0
+    }
+
+    /// Whether the worker has nothing left to live for.
+    fn is_done(&self) -> bool {
+        self.detached && self.count == 0 && self.ready.is_empty() && self.send.is_empty()
+    }
+}
+
+impl Drop for Worker {
+    /// However the worker ends, by its end or by a panic, nobody waits for it for ever.
+    fn drop(&mut self) {
+        let reason = squall_core::CloseReason::Transport {
+            code: squall_wire::TransportErrorCode::INTERNAL_ERROR,
+            reason: "the endpoint's worker has ended".to_owned(),
+            remote: false,
+        };
+        for connection in self.connections.iter().flatten() {
+            let mut state = connection.lock();
+            state.removed = true;
+            state.on_closed(reason.clone(), &mut self.wakers);
+        }
+        self.shared.die();
+        self.wakers.drain(..).for_each(Waker::wake);
+    }
+}
+
+/// A copy of a run, for later.
+fn hold(run: &DatagramBatch<'_>) -> HeldRun {
+    HeldRun { path: run.path, ecn: run.ecn, segment_size: run.segment_size, bytes: run.bytes.to_vec() }
+}

@@ -1,0 +1,238 @@
+//! A connection as the worker and the application's handles share it: one mutex, taken once a run received, once a
+//! round of transmission and once an application call.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
+
+use squall_core::{CloseReason, ConnectionHandle, Event, Time};
+use squall_wire::{Direction, StreamId};
+
+use super::shared::{Shared, Waiters, lock};
+
+/// How the sending part of a stream came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendEnd {
+    /// The peer has acknowledged everything.
+    Delivered,
+    /// The peer stopped it with this code.
+    Stopped(u64),
+}
+
+/// Who waits for what on one stream that the application holds.
+#[derive(Debug, Default)]
+pub(crate) struct StreamWaiters {
+    pub(crate) reader: Option<Waker>,
+    pub(crate) writer: Option<Waker>,
+    pub(crate) ended: Option<Waker>,
+    pub(crate) send_end: Option<SendEnd>,
+    /// Halves that the application holds.
+    halves: u8,
+}
+
+/// The state under the lock.
+pub(crate) struct State {
+    pub(crate) core: squall_core::Connection,
+    /// In the line for transmission, the application's or the worker's.
+    pub(crate) queued: bool,
+    /// The worker has let go of the connection.
+    pub(crate) removed: bool,
+    pub(crate) connected: bool,
+    pub(crate) closed: Option<CloseReason>,
+    /// Who waits for the handshake or the end.
+    pub(crate) lifetime: Waiters,
+    opening: [Waiters; 2],
+    accepting: [Waiters; 2],
+    streams: HashMap<StreamId, StreamWaiters>,
+}
+
+/// A connection, shared.
+pub(crate) struct ConnectionShared {
+    pub(crate) handle: ConnectionHandle,
+    pub(crate) worker: Arc<Shared>,
+    state: Mutex<State>,
+}
+
+/// Replaces the waker in a slot, if it is another.
+pub(crate) fn register(slot: &mut Option<Waker>, waker: &Waker) {
+    if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
+        *slot = Some(waker.clone());
+    }
+}
+
+impl ConnectionShared {
+    pub(crate) fn new(handle: ConnectionHandle, core: squall_core::Connection, worker: Arc<Shared>) -> Self {
+        let state = State {
+            core,
+            queued: false,
+            removed: false,
+            connected: false,
+            closed: None,
+            lifetime: Waiters::default(),
+            opening: Default::default(),
+            accepting: Default::default(),
+            streams: HashMap::new(),
+        };
+        Self { handle, worker, state: Mutex::new(state) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Runs an application's call, and puts the connection in line if the call left something to send. Transmission
+    /// is the worker's next turn, so that several calls fill a bundle together.
+    pub(crate) fn call<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.lock();
+        let result = f(&mut state);
+        let enqueue = !state.queued && !state.removed && state.core.wants_transmit();
+        state.queued |= enqueue;
+        drop(state);
+        if enqueue {
+            self.worker.enqueue(Arc::clone(self));
+        }
+        result
+    }
+
+    /// Closes the connection, tells all who wait, and has the worker send the news.
+    pub(crate) fn close(self: &Arc<Self>, code: u64, reason: &[u8]) {
+        let now = self.worker.clock.now();
+        let mut wakers = Vec::new();
+        let mut state = self.lock();
+        state.close(now, code, reason, &mut wakers);
+        let enqueue = !state.queued && !state.removed;
+        state.queued |= enqueue;
+        drop(state);
+        if enqueue {
+            self.worker.enqueue(Arc::clone(self));
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl State {
+    /// Ends the connection from this side.
+    pub(crate) fn close(&mut self, now: Time, code: u64, reason: &[u8], wakers: &mut Vec<Waker>) {
+        if self.closed.is_some() {
+            return;
+        }
+        self.core.close(now, code, reason);
+        self.take_events(wakers);
+        if self.closed.is_none() {
+            let reason = bytes::Bytes::copy_from_slice(reason);
+            self.on_closed(CloseReason::Application { code, reason, remote: false }, wakers);
+        }
+    }
+
+    /// Takes the core's events and collects who is to be woken: once a stream, whatever a run brought for it.
+    pub(crate) fn take_events(&mut self, wakers: &mut Vec<Waker>) {
+        while let Some(event) = self.core.poll_event() {
+            match event {
+                Event::Connected => {
+                    self.connected = true;
+                    self.lifetime.move_into(wakers);
+                }
+                Event::StreamOpened(direction) => self.accepting[index(direction)].move_into(wakers),
+                Event::StreamsAvailable(direction) => self.opening[index(direction)].move_into(wakers),
+                Event::Readable(id) => wakers.extend(self.streams.get_mut(&id).and_then(|s| s.reader.take())),
+                Event::Writable(id) => wakers.extend(self.streams.get_mut(&id).and_then(|s| s.writer.take())),
+                Event::Finished(id) => self.on_send_end(id, SendEnd::Delivered, wakers),
+                Event::Stopped(id, code) => self.on_send_end(id, SendEnd::Stopped(code), wakers),
+                Event::Closed(reason) => self.on_closed(reason, wakers),
+            }
+        }
+    }
+
+    fn on_send_end(&mut self, id: StreamId, end: SendEnd, wakers: &mut Vec<Waker>) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.send_end = Some(end);
+            wakers.extend(stream.writer.take());
+            wakers.extend(stream.ended.take());
+        }
+    }
+
+    /// Notes the end, once, and wakes everybody.
+    pub(crate) fn on_closed(&mut self, reason: CloseReason, wakers: &mut Vec<Waker>) {
+        if self.closed.is_some() {
+            return;
+        }
+        self.closed = Some(reason);
+        self.lifetime.move_into(wakers);
+        for waiters in self.opening.iter_mut().chain(&mut self.accepting) {
+            waiters.move_into(wakers);
+        }
+        for stream in self.streams.values_mut() {
+            wakers.extend(stream.reader.take());
+            wakers.extend(stream.writer.take());
+            wakers.extend(stream.ended.take());
+        }
+    }
+
+    /// Opens a stream of ours when the peer's limit allows.
+    pub(crate) fn poll_open(&mut self, direction: Direction, waker: &Waker) -> Poll<Result<StreamId, CloseReason>> {
+        if let Some(reason) = &self.closed {
+            return Poll::Ready(Err(reason.clone()));
+        }
+        match self.core.open(direction) {
+            Some(id) => Poll::Ready(Ok(self.hold(id, direction))),
+            None => {
+                self.opening[index(direction)].register(waker);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Takes the next stream that the peer opened.
+    pub(crate) fn poll_accept(&mut self, direction: Direction, waker: &Waker) -> Poll<Result<StreamId, CloseReason>> {
+        // What arrived before the end is still handed out.
+        if let Some(id) = self.core.accept(direction) {
+            return Poll::Ready(Ok(self.hold(id, direction)));
+        }
+        if let Some(reason) = &self.closed {
+            return Poll::Ready(Err(reason.clone()));
+        }
+        self.accepting[index(direction)].register(waker);
+        Poll::Pending
+    }
+
+    /// The application holds the stream from now on.
+    fn hold(&mut self, id: StreamId, direction: Direction) -> StreamId {
+        let halves = match direction {
+            Direction::Bidirectional => 2,
+            Direction::Unidirectional => 1,
+        };
+        self.streams.insert(id, StreamWaiters { halves, ..StreamWaiters::default() });
+        id
+    }
+
+    /// The application lets go of one half of the stream.
+    pub(crate) fn release_half(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.halves = stream.halves.saturating_sub(1);
+            if stream.halves == 0 {
+                self.streams.remove(&id);
+            }
+        }
+    }
+
+    /// Who waits on a stream that the application holds.
+    pub(crate) fn waiters(&mut self, id: StreamId) -> &mut StreamWaiters {
+        self.streams.entry(id).or_default()
+    }
+}
+
+fn index(direction: Direction) -> usize {
+    match direction {
+        Direction::Bidirectional => 0,
+        Direction::Unidirectional => 1,
+    }
+}
+
+/// A user's share in a connection. When the last one goes, the connection closes with code 0.
+pub(crate) struct Handle(pub(crate) Arc<ConnectionShared>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.close(0, b"");
+    }
+}

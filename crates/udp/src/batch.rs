@@ -1,0 +1,447 @@
+//! The two buffers of a worker: one that bundles are received into, one that they are sent from.
+//!
+//! ```text
+//! RecvBatch   | slot 0: 64 KiB | slot 1: 64 KiB | …      one message a slot, reused by the next receive
+//!
+//! SendBatch   |bundle|ack|bundle   |ack|  free …          packed, each message on a fresh cache line:
+//!              ^cursor: first message not sent yet        small messages share few, hot cache lines
+//! ```
+//! The send cursor moves by messages, or by datagrams inside a message while its bundle is sent singly. So what a
+//! full socket buffer leaves behind is sent later, in order and exactly once.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
+
+/// The largest bundle that the kernel takes in one message: an IPv4 packet of 65,535 bytes less the IPv4 and UDP
+/// headers. (IPv6 allows 20 bytes more; one limit for both keeps callers simple.)
+pub const MAX_BUNDLE_BYTES: usize = 65_507;
+
+/// Messages start on a fresh cache line, so that sealing one does not touch the line of the one before.
+const CACHE_LINE: usize = 64;
+
+/// What one received message is; its bytes lie in the slot of the same index.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) path: Path,
+    pub(crate) ecn: Ecn,
+    pub(crate) segment_size: u16,
+    pub(crate) len: usize,
+}
+
+impl Entry {
+    /// What a slot holds before its first message.
+    const EMPTY: Self = Self {
+        path: Path {
+            remote: SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+            local: None,
+        },
+        ecn: Ecn::NotEct,
+        segment_size: 0,
+        len: 0,
+    };
+}
+
+/// The buffer of a receive call: some slots of one message each.
+#[derive(Debug)]
+pub struct RecvBatch {
+    buffer: Box<[u8]>,
+    slot_bytes: usize,
+    entries: Box<[Entry]>,
+    filled: usize,
+    drained: bool,
+    dropped: u64,
+}
+
+impl RecvBatch {
+    /// A batch of `messages` slots (at least 1) of `bytes` bytes each. With GRO a slot should hold 65,536 bytes;
+    /// 4 such slots still fit the level-2 cache of a core together with what is made of them.
+    #[must_use]
+    pub fn new(messages: usize, bytes: usize) -> Self {
+        let messages = messages.max(1);
+        let slot_bytes = bytes.max(1);
+        Self {
+            buffer: vec![0; messages * slot_bytes].into_boxed_slice(),
+            slot_bytes,
+            entries: vec![Entry::EMPTY; messages].into_boxed_slice(),
+            filled: 0,
+            drained: false,
+            dropped: 0,
+        }
+    }
+
+    /// The bundles of the last receive call, in order of arrival. Empty datagrams are left out: they were counted
+    /// as messages received, and there is nothing in them to look at.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = DatagramBatch<'_>> {
+        let slots = self.buffer.chunks_exact_mut(self.slot_bytes);
+        self.entries
+            .iter()
+            .take(self.filled)
+            .zip(slots)
+            .filter_map(|(entry, slot)| {
+                let bytes = slot
+                    .get_mut(..entry.len)
+                    .filter(|bytes| !bytes.is_empty())?;
+                Some(DatagramBatch {
+                    path: entry.path,
+                    ecn: entry.ecn,
+                    segment_size: entry.segment_size,
+                    bytes,
+                })
+            })
+    }
+
+    /// Bytes that the last receive call brought.
+    pub(crate) fn bytes(&self) -> usize {
+        self.entries
+            .iter()
+            .take(self.filled)
+            .map(|entry| entry.len)
+            .sum()
+    }
+
+    /// Whether the last receive call found the socket's queue empty behind its last message. A caller that sleeps on
+    /// readiness may then sleep without another call that only returns `WouldBlock`.
+    #[must_use]
+    pub fn drained(&self) -> bool {
+        self.drained
+    }
+
+    /// Datagrams that the kernel reported as dropped for want of receive buffer, summed over the calls with this batch.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// The slots to receive into and the entries to describe them with.
+    pub(crate) fn parts(&mut self) -> (std::slice::ChunksExactMut<'_, u8>, &mut [Entry]) {
+        self.filled = 0;
+        self.drained = false;
+        (
+            self.buffer.chunks_exact_mut(self.slot_bytes),
+            &mut self.entries,
+        )
+    }
+
+    /// Tells what a receive call brought: `filled` messages of `asked`, and so many new drops.
+    pub(crate) fn received(&mut self, filled: usize, drained: bool, dropped: u64) {
+        self.filled = filled.min(self.entries.len());
+        self.drained = drained;
+        self.dropped += dropped;
+    }
+}
+
+/// One committed message of a [`SendBatch`].
+#[derive(Copy, Clone, Debug)]
+struct Message {
+    transmit: Transmit,
+    start: usize,
+    /// The kernel refused this bundle as a whole: its datagrams go out one by one.
+    single: bool,
+}
+
+/// A message as a send call sees it: a whole bundle, or one datagram of it.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Outgoing<'a> {
+    pub(crate) path: Path,
+    pub(crate) ecn: Ecn,
+    /// `Some`: a bundle of datagrams of this size, the last one at most this size.
+    pub(crate) segment_size: Option<u16>,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl Outgoing<'_> {
+    /// Datagrams in the message.
+    pub(crate) fn datagrams(&self) -> usize {
+        self.segment_size
+            .map_or(1, |size| self.bytes.len().div_ceil(usize::from(size)))
+    }
+}
+
+/// The buffer that bundles are written into before they are sent.
+///
+/// ```
+/// # use squall_udp::SendBatch; use squall_wire::{Ecn, Path, Transmit};
+/// let mut batch = SendBatch::new(4, 65_536);
+/// let slot = batch.free_slot().expect("an empty batch has a slot");
+/// slot[..3].copy_from_slice(b"abc");
+/// let path = Path { remote: "127.0.0.1:4433".parse().unwrap(), local: None };
+/// batch.push(Transmit { path, ecn: Ecn::NotEct, segment_size: 3, len: 3 });
+/// assert!(!batch.is_empty());
+/// ```
+#[derive(Debug)]
+pub struct SendBatch {
+    buffer: Box<[u8]>,
+    slot_bytes: usize,
+    max_messages: usize,
+    messages: Vec<Message>,
+    /// Where the next slot starts.
+    used: usize,
+    /// First message that is not sent, and the bytes of it that are (only a `single` message is ever half sent).
+    front: usize,
+    front_bytes: usize,
+}
+
+impl SendBatch {
+    /// A batch of up to `messages` messages (at least 1) of `bytes` bytes each.
+    #[must_use]
+    pub fn new(messages: usize, bytes: usize) -> Self {
+        let slot = bytes
+            .clamp(1, MAX_BUNDLE_BYTES)
+            .next_multiple_of(CACHE_LINE);
+        Self::packed(messages, bytes, messages.max(1).saturating_mul(slot))
+    }
+
+    /// A batch of up to `messages` messages of up to `bytes` bytes each and `total` bytes (at least `bytes`) together:
+    /// room for many small messages or a few full bundles in a buffer that stays in the level-2 cache.
+    #[must_use]
+    pub fn packed(messages: usize, bytes: usize, total: usize) -> Self {
+        let slot_bytes = bytes.clamp(1, MAX_BUNDLE_BYTES);
+        let max_messages = messages.max(1);
+        Self {
+            buffer: vec![0; total.max(slot_bytes)].into_boxed_slice(),
+            slot_bytes,
+            max_messages,
+            messages: Vec::with_capacity(max_messages),
+            used: 0,
+            front: 0,
+            front_bytes: 0,
+        }
+    }
+
+    /// Room for one message of up to the batch's message size (never above [`MAX_BUNDLE_BYTES`]), or `None` when the
+    /// batch is full. Asking again without a [`push`](Self::push) hands out the same slot.
+    pub fn free_slot(&mut self) -> Option<&mut [u8]> {
+        if self.messages.len() == self.max_messages {
+            return None;
+        }
+        self.buffer.get_mut(self.used..self.used + self.slot_bytes)
+    }
+
+    /// Commits the slot last handed out. `transmit.len` is cut to the slot; a `segment_size` of 0 or of at least
+    /// `len` makes the message one single datagram; a full batch (no slot was handed out) ignores the call.
+    pub fn push(&mut self, transmit: Transmit) {
+        if self.is_full() {
+            return;
+        }
+        let len = transmit.len.min(self.slot_bytes);
+        self.messages.push(Message {
+            transmit: Transmit { len, ..transmit },
+            start: self.used,
+            single: false,
+        });
+        self.used = (self.used + len).next_multiple_of(CACHE_LINE);
+    }
+
+    /// Whether nothing waits to be sent.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Whether [`free_slot`](Self::free_slot) has none to give.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.messages.len() == self.max_messages || self.used + self.slot_bytes > self.buffer.len()
+    }
+
+    /// What waits to be sent, in order: whole bundles where `gso`, else single datagrams.
+    pub(crate) fn pending(&self, gso: bool) -> impl Iterator<Item = Outgoing<'_>> {
+        let mut sent = self.front_bytes;
+        self.messages
+            .iter()
+            .skip(self.front)
+            .flat_map(move |message| {
+                let Transmit {
+                    path,
+                    ecn,
+                    segment_size,
+                    len,
+                } = message.transmit;
+                let bytes = self
+                    .buffer
+                    .get(message.start + sent..message.start + len)
+                    .unwrap_or_default();
+                sent = 0;
+                let segment = usize::from(segment_size);
+                let bundle = segment > 0 && segment < len;
+                let stride = if bundle && (message.single || !gso) {
+                    segment
+                } else {
+                    bytes.len().max(1)
+                };
+                // An empty message is still one datagram; `chunks` would give none.
+                let empty = bytes.is_empty().then_some(bytes);
+                empty
+                    .into_iter()
+                    .chain(bytes.chunks(stride))
+                    .map(move |bytes| Outgoing {
+                        path,
+                        ecn,
+                        segment_size: (bytes.len() > segment && bundle).then_some(segment_size),
+                        bytes,
+                    })
+            })
+    }
+
+    /// Moves the cursor over what [`pending`](Self::pending) gave first. `bytes` is that message's length.
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        let Some(message) = self.messages.get(self.front) else {
+            return;
+        };
+        self.front_bytes += bytes;
+        if self.front_bytes >= message.transmit.len {
+            self.front += 1;
+            self.front_bytes = 0;
+        }
+        if self.front == self.messages.len() {
+            self.clear();
+        }
+    }
+
+    /// From now on the first waiting bundle goes out as single datagrams.
+    pub(crate) fn split_front(&mut self) {
+        if let Some(message) = self.messages.get_mut(self.front) {
+            message.single = true;
+        }
+    }
+
+    fn clear(&mut self) {
+        self.messages.clear();
+        self.used = 0;
+        self.front = 0;
+        self.front_bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transmit(len: usize, segment_size: u16) -> Transmit {
+        let path = Path {
+            remote: SocketAddr::from(([127, 0, 0, 1], 1)),
+            local: None,
+        };
+        Transmit {
+            path,
+            ecn: Ecn::NotEct,
+            segment_size,
+            len,
+        }
+    }
+
+    fn push(batch: &mut SendBatch, len: usize, segment_size: u16, fill: u8) {
+        batch.free_slot().unwrap()[..len].fill(fill);
+        batch.push(transmit(len, segment_size));
+    }
+
+    fn shape(batch: &SendBatch, gso: bool) -> Vec<(usize, Option<u16>, u8)> {
+        batch
+            .pending(gso)
+            .map(|o| {
+                (
+                    o.bytes.len(),
+                    o.segment_size,
+                    o.bytes.first().copied().unwrap_or(0),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn bundles_stay_whole_or_fall_apart_into_datagrams() {
+        let mut batch = SendBatch::new(4, 4096);
+        push(&mut batch, 250, 100, 1);
+        push(&mut batch, 50, 100, 2);
+        push(&mut batch, 0, 0, 0);
+        assert_eq!(
+            shape(&batch, true),
+            [(250, Some(100), 1), (50, None, 2), (0, None, 0)]
+        );
+        assert_eq!(
+            shape(&batch, false),
+            [
+                (100, None, 1),
+                (100, None, 1),
+                (50, None, 1),
+                (50, None, 2),
+                (0, None, 0)
+            ]
+        );
+    }
+
+    #[test]
+    fn the_cursor_survives_a_change_of_mind() {
+        let mut batch = SendBatch::new(4, 4096);
+        push(&mut batch, 250, 100, 1);
+        push(&mut batch, 300, 100, 2);
+        batch.split_front();
+        assert_eq!(
+            shape(&batch, true),
+            [
+                (100, None, 1),
+                (100, None, 1),
+                (50, None, 1),
+                (300, Some(100), 2)
+            ]
+        );
+        batch.advance(100);
+        batch.advance(100);
+        assert_eq!(shape(&batch, true), [(50, None, 1), (300, Some(100), 2)]);
+        batch.advance(50);
+        batch.advance(300);
+        assert!(batch.is_empty());
+        assert!(batch.free_slot().is_some());
+    }
+
+    #[test]
+    fn an_empty_message_is_passed_over_once() {
+        let mut batch = SendBatch::new(2, 64);
+        push(&mut batch, 0, 0, 0);
+        push(&mut batch, 1, 1, 7);
+        batch.advance(0);
+        assert_eq!(shape(&batch, true), [(1, None, 7)]);
+    }
+
+    #[test]
+    fn small_messages_pack_and_a_full_batch_says_so() {
+        let mut batch = SendBatch::packed(3, 1000, 1100);
+        push(&mut batch, 40, 40, 1);
+        assert!(!batch.is_full());
+        push(&mut batch, 40, 40, 2);
+        // Two lines of 64 bytes are gone: 972 bytes are left, less than a whole message.
+        assert!(batch.is_full());
+        assert!(batch.free_slot().is_none());
+        batch.push(transmit(10, 10));
+        assert_eq!(shape(&batch, true).len(), 2);
+    }
+
+    #[test]
+    fn a_batch_takes_as_many_full_messages_as_it_promised() {
+        let mut batch = SendBatch::new(3, 1000);
+        for fill in 0..3 {
+            push(&mut batch, 1000, 1000, fill);
+        }
+        assert!(batch.is_full());
+    }
+
+    #[test]
+    fn no_slot_exceeds_what_one_message_can_carry() {
+        let mut batch = SendBatch::new(2, 65_536);
+        assert_eq!(batch.free_slot().unwrap().len(), MAX_BUNDLE_BYTES);
+    }
+
+    #[test]
+    fn received_empty_datagrams_are_left_out() {
+        let mut batch = RecvBatch::new(3, 16);
+        let (_, entries) = batch.parts();
+        entries[0].len = 4;
+        entries[1].len = 0;
+        entries[2].len = 5;
+        batch.received(3, true, 2);
+        let lens: Vec<usize> = batch.iter_mut().map(|b| b.bytes.len()).collect();
+        assert_eq!(lens, [4, 5]);
+        assert_eq!(batch.dropped(), 2);
+    }
+}

@@ -1,0 +1,69 @@
+//! What a socket counts: every fate a datagram can have, so that nothing is lost in silence.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A reading of a socket's counters, all since the socket was bound.
+        #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
+
+        /// The counters themselves. One thread counts at a time in practice; any thread may read.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
+
+        impl Counters {
+            pub(crate) fn read(&self) -> Stats {
+                Stats { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// `sendmmsg` calls, failed ones included.
+    send_calls,
+    /// `recvmmsg` calls, empty ones included.
+    recv_calls,
+    /// Messages given to the kernel: GSO bundles and single datagrams.
+    messages_sent,
+    /// Datagrams given to the kernel.
+    datagrams_sent,
+    /// Bytes of UDP payload given to the kernel.
+    bytes_sent,
+    /// Messages received: GRO bundles and single datagrams.
+    messages_received,
+    /// Datagrams received.
+    datagrams_received,
+    /// Bytes of UDP payload received.
+    bytes_received,
+    /// Bundles that the kernel or the device refused and that were resent at once as single datagrams.
+    gso_fallbacks,
+    /// 1 once GSO was switched off for this socket after it failed.
+    gso_disabled,
+    /// Single datagrams dropped because they exceed the MTU of their route (EMSGSIZE).
+    send_too_large,
+    /// Messages dropped because of an ICMP-like error (refused, unreachable, not permitted, no buffers).
+    send_errors,
+    /// ICMP-like errors that a receive call reported and that were passed over.
+    recv_errors,
+    /// Received messages dropped because they did not fit their buffer.
+    recv_truncated,
+    /// Datagrams that the kernel dropped because the receive buffer was full (`SO_RXQ_OVFL`).
+    recv_dropped,
+}
+
+/// A counter that costs one relaxed addition.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+}

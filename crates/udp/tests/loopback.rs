@@ -1,0 +1,659 @@
+//! The sockets over loopback: what goes in as bundles comes out byte for byte, marked and addressed as sent.
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use squall_udp::{Options, RecvBatch, SendBatch, Socket};
+use squall_wire::{Ecn, Path, Transmit};
+
+const SEGMENT: usize = 1472;
+
+fn bind(address: &str) -> Socket {
+    Socket::bind(address.parse().unwrap(), &Options::default()).unwrap()
+}
+
+/// The same address where a wildcard was bound: loopback of that family.
+fn reachable(socket: &Socket) -> SocketAddr {
+    let mut address = socket.local_addr().unwrap();
+    if address.ip().is_unspecified() {
+        let loopback = |v4| {
+            if v4 {
+                IpAddr::from(Ipv4Addr::LOCALHOST)
+            } else {
+                Ipv6Addr::LOCALHOST.into()
+            }
+        };
+        address.set_ip(loopback(address.is_ipv4()));
+    }
+    address
+}
+
+fn to(remote: SocketAddr) -> Path {
+    Path {
+        remote,
+        local: None,
+    }
+}
+
+/// Bytes that tell their place: no two datagrams of a test are alike.
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| ((i / 7) ^ (i * 31) ^ (seed * 131)) as u8)
+        .collect()
+}
+
+fn push(batch: &mut SendBatch, path: Path, ecn: Ecn, segment_size: usize, bytes: &[u8]) {
+    batch.free_slot().expect("room")[..bytes.len()].copy_from_slice(bytes);
+    batch.push(Transmit {
+        path,
+        ecn,
+        segment_size: segment_size as u16,
+        len: bytes.len(),
+    });
+}
+
+struct Message {
+    path: Path,
+    ecn: Ecn,
+    segment_size: usize,
+    bytes: Vec<u8>,
+}
+
+impl Message {
+    fn datagrams(&self) -> impl Iterator<Item = &[u8]> {
+        self.bytes.chunks(self.segment_size)
+    }
+}
+
+/// Receives until `bytes` bytes are there; panics after two seconds.
+fn collect(socket: &Socket, bytes: usize) -> Vec<Message> {
+    let mut batch = RecvBatch::new(4, 65_536);
+    let mut messages: Vec<Message> = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while messages.iter().map(|m| m.bytes.len()).sum::<usize>() < bytes {
+        assert!(
+            Instant::now() < deadline,
+            "{} messages, too few bytes",
+            messages.len()
+        );
+        match socket.recv(&mut batch) {
+            Ok(_) => messages.extend(batch.iter_mut().map(|b| Message {
+                path: b.path,
+                ecn: b.ecn,
+                segment_size: usize::from(b.segment_size),
+                bytes: b.bytes.to_vec(),
+            })),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    messages
+}
+
+fn datagrams(messages: &[Message]) -> Vec<&[u8]> {
+    messages.iter().flat_map(Message::datagrams).collect()
+}
+
+#[test]
+fn bundles_cross_byte_exact_and_stay_bundles() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let mut batch = SendBatch::new(4, 65_536);
+    let path = to(reachable(&b));
+    // 44 full datagrams, and 44 whose last one is shorter.
+    let (full, short) = (pattern(44 * SEGMENT, 1), pattern(43 * SEGMENT + 100, 2));
+    push(&mut batch, path, Ecn::NotEct, SEGMENT, &full);
+    push(&mut batch, path, Ecn::NotEct, SEGMENT, &short);
+    let gso = a.limits().gso_segments > 1;
+    assert_eq!(a.send(&mut batch).unwrap(), if gso { 2 } else { 88 });
+    assert!(batch.is_empty());
+
+    let got = collect(&b, full.len() + short.len());
+    let expected: Vec<&[u8]> = full.chunks(SEGMENT).chain(short.chunks(SEGMENT)).collect();
+    assert!(datagrams(&got) == expected, "the datagrams differ");
+    assert_eq!(got[0].path.remote, reachable(&a));
+    if gso && b.limits().gro {
+        // Loopback hands a GSO bundle to a GRO socket whole.
+        assert_eq!(got.len(), 2);
+        assert_eq!(b.stats().messages_received, 2);
+    }
+    assert_eq!(b.stats().datagrams_received, 88);
+    assert_eq!(b.stats().bytes_received, (full.len() + short.len()) as u64);
+    assert_eq!(a.stats().datagrams_sent, 88);
+    assert_eq!(a.stats().send_calls, if gso { 1 } else { 6 });
+}
+
+#[test]
+fn a_receiver_without_gro_gets_single_datagrams() {
+    let a = bind("127.0.0.1:0");
+    let b = Socket::bind(
+        "127.0.0.1:0".parse().unwrap(),
+        &Options {
+            gro: false,
+            ..Options::default()
+        },
+    )
+    .unwrap();
+    assert!(!b.limits().gro);
+    let bytes = pattern(10 * 1200, 3);
+    let mut batch = SendBatch::new(1, 65_536);
+    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1200, &bytes);
+    a.send(&mut batch).unwrap();
+    let got = collect(&b, bytes.len());
+    assert_eq!(got.len(), 10);
+    assert!(datagrams(&got) == bytes.chunks(1200).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_largest_bundles_that_the_limits_allow_pass() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let mut batch = SendBatch::new(2, 65_536);
+    let segments = a.limits().gso_segments;
+    let many = pattern(segments * 20, 4);
+    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 20, &many);
+    let longest = pattern(squall_udp::MAX_BUNDLE_BYTES, 5);
+    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1472, &longest);
+    a.send(&mut batch).unwrap();
+    let got = collect(&b, many.len() + longest.len());
+    assert!(
+        datagrams(&got)
+            == many
+                .chunks(20)
+                .chain(longest.chunks(1472))
+                .collect::<Vec<_>>()
+    );
+    assert_eq!(a.stats().gso_fallbacks, 0);
+}
+
+#[test]
+fn more_segments_than_the_limit_are_resent_singly_and_gso_stays() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let segments = a.limits().gso_segments;
+    if segments == 1 {
+        return; // a kernel without GSO: nothing to refuse
+    }
+    let bytes = pattern((segments + 1) * 20, 6);
+    let mut batch = SendBatch::new(1, 65_536);
+    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 20, &bytes);
+    a.send(&mut batch).unwrap();
+    assert!(datagrams(&collect(&b, bytes.len())) == bytes.chunks(20).collect::<Vec<_>>());
+    assert_eq!(a.stats().gso_fallbacks, 1);
+    assert_eq!(a.limits().gso_segments, segments);
+}
+
+#[test]
+fn eio_switches_gso_off_and_loses_nothing() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let (one, two) = (pattern(5 * 1200, 7), pattern(3 * 1200 + 11, 8));
+    let mut batch = SendBatch::new(2, 65_536);
+    push(&mut batch, to(reachable(&b)), Ecn::Ect0, 1200, &one);
+    push(&mut batch, to(reachable(&b)), Ecn::Ect0, 1200, &two);
+    let gso = a.limits().gso_segments > 1;
+    a.inject_send_error(libc::EIO);
+    a.send(&mut batch).unwrap();
+    if !gso {
+        return; // the error hit a single datagram, which counts as lost
+    }
+    let got = collect(&b, one.len() + two.len());
+    assert!(datagrams(&got) == one.chunks(1200).chain(two.chunks(1200)).collect::<Vec<_>>());
+    assert!(got.iter().all(|m| m.ecn == Ecn::Ect0));
+    assert_eq!(a.limits().gso_segments, 1);
+    let stats = a.stats();
+    assert_eq!(
+        (stats.gso_fallbacks, stats.gso_disabled, stats.messages_sent),
+        (1, 1, 9)
+    );
+    assert_eq!((stats.datagrams_sent, stats.send_errors), (9, 0));
+
+    // A bundle that comes later goes out singly without a failing call.
+    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1200, &one);
+    a.send(&mut batch).unwrap();
+    assert!(datagrams(&collect(&b, one.len())) == one.chunks(1200).collect::<Vec<_>>());
+    assert_eq!(a.stats().gso_fallbacks, 1);
+}
+
+#[test]
+fn einval_resends_one_bundle_and_only_its_persistence_switches_gso_off() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let segments = a.limits().gso_segments;
+    if segments == 1 {
+        return;
+    }
+    let mut batch = SendBatch::new(1, 65_536);
+    let mut send = |seed, errno| {
+        let bytes = pattern(4 * 1000, seed);
+        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1000, &bytes);
+        a.inject_send_error(errno);
+        a.send(&mut batch).unwrap();
+        assert!(datagrams(&collect(&b, bytes.len())) == bytes.chunks(1000).collect::<Vec<_>>());
+    };
+    send(1, libc::EINVAL);
+    send(2, libc::EMSGSIZE);
+    assert_eq!(a.limits().gso_segments, segments);
+    send(3, 0); // a bundle that passes whole: the count starts again
+    send(4, libc::EINVAL);
+    send(5, libc::EINVAL);
+    assert_eq!(a.limits().gso_segments, segments);
+    send(6, libc::EINVAL);
+    assert_eq!(a.limits().gso_segments, 1);
+    assert_eq!(a.stats().gso_fallbacks, 5);
+}
+
+#[test]
+fn a_datagram_above_the_mtu_is_dropped_and_counted() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let mut batch = SendBatch::new(2, 65_536);
+    // Above loopback's MTU there is none to send: the injected error stands for a smaller one on the way.
+    push(
+        &mut batch,
+        to(reachable(&b)),
+        Ecn::NotEct,
+        1200,
+        &pattern(1200, 1),
+    );
+    push(
+        &mut batch,
+        to(reachable(&b)),
+        Ecn::NotEct,
+        1000,
+        &pattern(1000, 2),
+    );
+    a.inject_send_error(libc::EMSGSIZE);
+    assert_eq!(a.send(&mut batch).unwrap(), 1);
+    assert_eq!(collect(&b, 1000)[0].bytes.len(), 1000);
+    assert_eq!((a.stats().send_too_large, a.stats().datagrams_sent), (1, 1));
+}
+
+#[test]
+fn would_block_keeps_the_rest_in_order() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let mut batch = SendBatch::new(3, 65_536);
+    for seed in 0..3 {
+        push(
+            &mut batch,
+            to(reachable(&b)),
+            Ecn::NotEct,
+            1000,
+            &pattern(3000 - seed * 10, seed),
+        );
+    }
+    a.inject_send_error(libc::EAGAIN);
+    assert_eq!(
+        a.send(&mut batch).unwrap_err().kind(),
+        ErrorKind::WouldBlock
+    );
+    assert!(!batch.is_empty());
+    a.send(&mut batch).unwrap();
+    let got = collect(&b, 9000 - 30);
+    let expected: Vec<Vec<u8>> = (0..3).map(|seed| pattern(3000 - seed * 10, seed)).collect();
+    assert!(
+        datagrams(&got)
+            == expected
+                .iter()
+                .flat_map(|m| m.chunks(1000))
+                .collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn icmp_like_errors_are_passed_over() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let mut batch = SendBatch::new(4, 65_536);
+    for errno in [
+        libc::ECONNREFUSED,
+        libc::EHOSTUNREACH,
+        libc::EPERM,
+        libc::ENOBUFS,
+    ] {
+        push(
+            &mut batch,
+            to(reachable(&b)),
+            Ecn::NotEct,
+            100,
+            &pattern(300, 1),
+        );
+        push(
+            &mut batch,
+            to(reachable(&b)),
+            Ecn::NotEct,
+            100,
+            &pattern(200, 2),
+        );
+        a.inject_send_error(errno);
+        a.send(&mut batch).unwrap();
+        assert!(batch.is_empty());
+        assert!(datagrams(&collect(&b, 200)) == pattern(200, 2).chunks(100).collect::<Vec<_>>());
+    }
+    assert_eq!(a.stats().send_errors, 4);
+    // A real one: nobody listens on a port just given up, and nothing comes of it.
+    let gone = reachable(&bind("127.0.0.1:0"));
+    for _ in 0..3 {
+        push(&mut batch, to(gone), Ecn::NotEct, 100, &pattern(100, 3));
+        a.send(&mut batch).unwrap();
+    }
+    let error = a.recv(&mut RecvBatch::new(1, 2048)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_destination_of_the_other_family_is_lost_and_counted() {
+    let a = bind("127.0.0.1:0");
+    let mut batch = SendBatch::new(1, 2048);
+    push(
+        &mut batch,
+        to("[::1]:9".parse().unwrap()),
+        Ecn::NotEct,
+        3,
+        b"abc",
+    );
+    a.send(&mut batch).unwrap();
+    assert_eq!(a.stats().send_errors, 1);
+}
+
+#[test]
+fn a_broken_socket_is_told() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let mut batch = SendBatch::new(1, 2048);
+    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 3, b"abc");
+    a.inject_send_error(libc::EBADF);
+    assert_eq!(
+        a.send(&mut batch).unwrap_err().raw_os_error(),
+        Some(libc::EBADF)
+    );
+}
+
+fn ecn_round_trip(a: &Socket, b: &Socket, remote: SocketAddr) {
+    let mut batch = SendBatch::new(4, 65_536);
+    for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce] {
+        push(&mut batch, to(remote), ecn, 500, &pattern(1200, 9));
+        a.send(&mut batch).unwrap();
+        let got = collect(b, 1200);
+        assert!(
+            got.iter().all(|m| m.ecn == ecn),
+            "{ecn:?} to {remote}: {:?}",
+            got[0].ecn
+        );
+    }
+}
+
+#[test]
+fn ecn_marks_cross() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    ecn_round_trip(&a, &b, reachable(&b));
+    let (a, b) = (bind("[::1]:0"), bind("[::1]:0"));
+    ecn_round_trip(&a, &b, reachable(&b));
+    // IPv4 through dual-stack sockets: the marks are IPv4's, the sockets IPv6's.
+    let (a, b) = (bind("[::]:0"), bind("[::]:0"));
+    let remote = SocketAddr::from((Ipv4Addr::LOCALHOST, b.local_addr().unwrap().port()));
+    ecn_round_trip(&a, &b, remote);
+}
+
+#[test]
+fn a_dual_stack_socket_serves_both_families_under_their_own_names() {
+    let server = bind("[::]:0");
+    let port = server.local_addr().unwrap().port();
+    let mut batch = SendBatch::new(2, 65_536);
+    for (client, name) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1")] {
+        let client = bind(client);
+        let ip: IpAddr = name.parse().unwrap();
+        push(
+            &mut batch,
+            to((ip, port).into()),
+            Ecn::Ect0,
+            400,
+            &pattern(1000, 1),
+        );
+        client.send(&mut batch).unwrap();
+        let got = collect(&server, 1000);
+        assert_eq!(
+            got[0].path,
+            Path {
+                remote: reachable(&client),
+                local: Some(ip)
+            }
+        );
+        // And back, along the path as received.
+        push(&mut batch, got[0].path, Ecn::Ect0, 400, &pattern(1000, 2));
+        server.send(&mut batch).unwrap();
+        let back = collect(&client, 1000);
+        assert_eq!(
+            back[0].path,
+            Path {
+                remote: (ip, port).into(),
+                local: Some(ip)
+            }
+        );
+        assert!(datagrams(&back) == pattern(1000, 2).chunks(400).collect::<Vec<_>>());
+    }
+    let only = Socket::bind(
+        "[::]:0".parse().unwrap(),
+        &Options {
+            only_v6: true,
+            ..Options::default()
+        },
+    )
+    .unwrap();
+    let v4 = bind("127.0.0.1:0");
+    let port = only.local_addr().unwrap().port();
+    push(
+        &mut batch,
+        to((Ipv4Addr::LOCALHOST, port).into()),
+        Ecn::NotEct,
+        1,
+        b"x",
+    );
+    v4.send(&mut batch).unwrap();
+    assert_eq!(
+        only.recv(&mut RecvBatch::new(1, 2048)).unwrap_err().kind(),
+        ErrorKind::WouldBlock
+    );
+}
+
+#[test]
+fn the_source_address_is_the_one_asked_for() {
+    // All of 127.0.0.0/8 is local; without a source the kernel would take 127.0.0.1.
+    let (a, b) = (bind("0.0.0.0:0"), bind("127.0.0.1:0"));
+    let source = IpAddr::from([127, 0, 0, 3]);
+    let mut batch = SendBatch::new(1, 2048);
+    push(
+        &mut batch,
+        Path {
+            remote: reachable(&b),
+            local: Some(source),
+        },
+        Ecn::NotEct,
+        3,
+        b"abc",
+    );
+    a.send(&mut batch).unwrap();
+    let got = collect(&b, 3);
+    assert_eq!(got[0].path.remote.ip(), source);
+    // An answer to that address tells where it arrived.
+    push(&mut batch, to(got[0].path.remote), Ecn::NotEct, 3, b"def");
+    b.send(&mut batch).unwrap();
+    assert_eq!(collect(&a, 3)[0].path.local, Some(source));
+    // The same through a dual-stack socket.
+    let c = bind("[::]:0");
+    push(
+        &mut batch,
+        Path {
+            remote: reachable(&b),
+            local: Some(source),
+        },
+        Ecn::NotEct,
+        3,
+        b"ghi",
+    );
+    c.send(&mut batch).unwrap();
+    assert_eq!(collect(&b, 3)[0].path.remote.ip(), source);
+    // An address that is not ours cannot be a source: lost and counted.
+    push(
+        &mut batch,
+        Path {
+            remote: reachable(&b),
+            local: Some([192, 0, 2, 1].into()),
+        },
+        Ecn::NotEct,
+        3,
+        b"jkl",
+    );
+    a.send(&mut batch).unwrap();
+    assert_eq!(a.stats().send_errors + a.stats().send_too_large, 1);
+}
+
+#[test]
+fn empty_datagrams_count_and_end() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let mut batch = SendBatch::new(8, 100);
+    for _ in 0..3 {
+        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 0, b"");
+    }
+    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1, b"x");
+    assert_eq!(a.send(&mut batch).unwrap(), 4);
+    let mut recv = RecvBatch::new(2, 2048);
+    // Two slots, both taken by empty datagrams.
+    assert_eq!(b.recv(&mut recv).unwrap(), 2);
+    assert_eq!(recv.iter_mut().count(), 0);
+    assert!(!recv.drained());
+    assert_eq!(b.recv(&mut recv).unwrap(), 2);
+    assert_eq!(
+        recv.iter_mut()
+            .map(|b| b.bytes.to_vec())
+            .collect::<Vec<_>>(),
+        [b"x"]
+    );
+    assert_eq!(b.recv(&mut recv).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert_eq!(b.stats().datagrams_received, 4);
+}
+
+#[test]
+fn a_short_receive_says_that_the_queue_is_drained() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let mut batch = SendBatch::new(1, 100);
+    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1, b"x");
+    a.send(&mut batch).unwrap();
+    let mut recv = RecvBatch::new(2, 2048);
+    assert_eq!(b.recv(&mut recv).unwrap(), 1);
+    assert!(recv.drained());
+}
+
+#[test]
+fn what_does_not_fit_its_slot_is_dropped_and_counted() {
+    let a = bind("127.0.0.1:0");
+    let b = Socket::bind(
+        "127.0.0.1:0".parse().unwrap(),
+        &Options {
+            gro: false,
+            ..Options::default()
+        },
+    )
+    .unwrap();
+    let mut batch = SendBatch::new(2, 2048);
+    push(
+        &mut batch,
+        to(reachable(&b)),
+        Ecn::NotEct,
+        1000,
+        &pattern(1000, 1),
+    );
+    push(
+        &mut batch,
+        to(reachable(&b)),
+        Ecn::NotEct,
+        10,
+        &pattern(10, 2),
+    );
+    a.send(&mut batch).unwrap();
+    let mut recv = RecvBatch::new(2, 100);
+    assert_eq!(b.recv(&mut recv).unwrap(), 2);
+    assert_eq!(
+        recv.iter_mut()
+            .map(|b| b.bytes.to_vec())
+            .collect::<Vec<_>>(),
+        [pattern(10, 2)]
+    );
+    assert_eq!(b.stats().recv_truncated, 1);
+}
+
+#[test]
+fn drops_of_a_full_receive_buffer_are_counted() {
+    let a = bind("127.0.0.1:0");
+    let options = Options {
+        receive_buffer: 4096,
+        ..Options::default()
+    };
+    let b = Socket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+    assert!(b.limits().receive_buffer < 65_536, "{:?}", b.limits());
+    let mut batch = SendBatch::new(64, 1200);
+    for seed in 0..64 {
+        push(
+            &mut batch,
+            to(reachable(&b)),
+            Ecn::NotEct,
+            1200,
+            &pattern(1200, seed),
+        );
+    }
+    a.send(&mut batch).unwrap();
+    let mut recv = RecvBatch::new(4, 65_536);
+    let mut got = 0;
+    while let Ok(n) = b.recv(&mut recv) {
+        got += n as u64;
+    }
+    // The counter comes with the next datagram that is queued after the drops.
+    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1, b"x");
+    a.send(&mut batch).unwrap();
+    got += b.recv(&mut recv).unwrap() as u64;
+    assert!(got < 65);
+    assert_eq!(b.stats().recv_dropped, 65 - got);
+    assert_eq!(recv.dropped(), 65 - got);
+}
+
+#[test]
+fn switched_off_gso_is_not_used() {
+    let a = Socket::bind(
+        "127.0.0.1:0".parse().unwrap(),
+        &Options {
+            gso: false,
+            ..Options::default()
+        },
+    )
+    .unwrap();
+    let b = bind("127.0.0.1:0");
+    assert_eq!(a.limits().gso_segments, 1);
+    let mut batch = SendBatch::new(1, 65_536);
+    push(
+        &mut batch,
+        to(reachable(&b)),
+        Ecn::NotEct,
+        1000,
+        &pattern(20_500, 1),
+    );
+    assert_eq!(a.send(&mut batch).unwrap(), 21);
+    assert!(datagrams(&collect(&b, 20_500)) == pattern(20_500, 1).chunks(1000).collect::<Vec<_>>());
+    assert_eq!((a.stats().send_calls, a.stats().gso_fallbacks), (2, 0));
+}
+
+#[test]
+fn ports_are_shared_only_when_asked() {
+    let options = Options {
+        reuse_port: true,
+        ..Options::default()
+    };
+    let a = Socket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+    let address = a.local_addr().unwrap();
+    assert!(Socket::bind(address, &options).is_ok());
+    assert_eq!(
+        Socket::bind(address, &Options::default())
+            .unwrap_err()
+            .kind(),
+        ErrorKind::AddrInUse
+    );
+}

@@ -1,0 +1,197 @@
+//! ACK frames: RFC 9000 §19.3. Both directions, for the arithmetic of ranges is the same.
+//!
+//! ```text
+//!            ┌ first_range ┐     gap + 1      ┌ length ┐
+//!   ◄────────┤             │◄────────────────┤        │◄──── … descending packet numbers
+//!      largest         smallest           next largest
+//! ```
+
+use super::kind::ty;
+use super::read::Malformed;
+use crate::cursor::{Reader, Writer};
+use crate::varint;
+use std::ops::RangeInclusive;
+
+/// How many packets arrived with each ECN mark (RFC 9000 §19.3.2).
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct EcnCounts {
+    /// With ECT(0).
+    pub ect0: u64,
+    /// With ECT(1).
+    pub ect1: u64,
+    /// With CE, congestion experienced.
+    pub ce: u64,
+}
+
+/// An ACK frame whose ranges have been validated.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Ack<'a> {
+    /// The largest packet number that is acknowledged.
+    pub largest: u64,
+    /// The delay as sent: microseconds, to be shifted left by the sender's ack_delay_exponent.
+    pub delay: u64,
+    /// How many packets right below `largest` are acknowledged with it.
+    pub first_range: u64,
+    /// How many ranges follow the first.
+    pub range_count: u64,
+    /// `range_count` pairs of gap and length.
+    ranges: &'a [u8],
+    /// ECN counts, in frames of type 0x03.
+    pub ecn: Option<EcnCounts>,
+}
+
+impl<'a> Ack<'a> {
+    /// The acknowledged packet numbers, from the largest downwards; at least one range.
+    #[inline]
+    #[must_use]
+    pub fn ranges(&self) -> AckRanges<'a> {
+        AckRanges {
+            next: Some((self.largest, self.first_range)),
+            rest: Reader::new(self.ranges),
+        }
+    }
+
+    /// Reads the fields behind the type.
+    pub(super) fn read(r: &mut Reader<'a>, with_ecn: bool) -> Result<Self, Malformed> {
+        let largest = r.varint()?;
+        let delay = r.varint()?;
+        let range_count = r.varint()?;
+        let first_range = r.varint()?;
+        let Some(mut smallest) = largest.checked_sub(first_range) else {
+            return Err(NEGATIVE);
+        };
+        // A copy runs ahead over the ranges; what it passes is the slice that `ranges` walks later.
+        let mut ahead = *r;
+        for _ in 0..range_count {
+            let (gap, len) = (ahead.varint()?, ahead.varint()?);
+            // RFC 9000 §19.3.1: largest = previous_smallest - gap - 2; smallest = largest - length.
+            // Both are below 2^62, so the sum cannot overflow.
+            smallest = smallest.checked_sub(gap + len + 2).ok_or(NEGATIVE)?;
+        }
+        let ranges = r.bytes(r.remaining() - ahead.remaining())?;
+        let ecn = if with_ecn {
+            Some(EcnCounts {
+                ect0: r.varint()?,
+                ect1: r.varint()?,
+                ce: r.varint()?,
+            })
+        } else {
+            None
+        };
+        Ok(Self {
+            largest,
+            delay,
+            first_range,
+            range_count,
+            ranges,
+            ecn,
+        })
+    }
+}
+
+const NEGATIVE: Malformed = Malformed("ACK range below packet number 0");
+
+/// The ranges of an [`Ack`], in descending order.
+#[derive(Clone, Debug)]
+pub struct AckRanges<'a> {
+    /// Largest packet number and length less one of the next range.
+    next: Option<(u64, u64)>,
+    rest: Reader<'a>,
+}
+
+impl Iterator for AckRanges<'_> {
+    type Item = RangeInclusive<u64>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let (largest, len) = self.next?;
+        // `Ack::read` has done these subtractions with checks; wrapping ones need no branch.
+        let smallest = largest.wrapping_sub(len);
+        self.next = match (self.rest.varint(), self.rest.varint()) {
+            (Ok(gap), Ok(len)) => Some((smallest.wrapping_sub(gap).wrapping_sub(2), len)),
+            _ => None,
+        };
+        Some(smallest..=largest)
+    }
+}
+
+/// Puts an ACK frame with as many of the ranges as fit, and gives their number; where not even the
+/// first fits, or there is none, it writes nothing and gives 0.
+///
+/// `ranges_descending` starts with the largest packet numbers; between two ranges at least one number
+/// is missing. `delay` is already divided by this end's ack_delay_exponent. The frame has type 0x03
+/// when there are ECN counts.
+pub(super) fn write(
+    w: &mut Writer<'_>,
+    ranges_descending: impl Iterator<Item = RangeInclusive<u64>> + Clone,
+    delay: u64,
+    ecn: Option<EcnCounts>,
+) -> usize {
+    let Some(first) = ranges_descending.clone().next() else {
+        return 0;
+    };
+    let (largest, first_range) = (*first.end(), first.end().saturating_sub(*first.start()));
+    let ecn_size = ecn.map_or(0, |ecn| {
+        varint::size(ecn.ect0) + varint::size(ecn.ect1) + varint::size(ecn.ce)
+    });
+    let fixed =
+        1 + varint::size(largest) + varint::size(delay) + varint::size(first_range) + ecn_size;
+
+    // The count comes before the ranges: one pass finds how many fit, a second one writes them.
+    let additional = Gaps::new(*first.start(), ranges_descending.skip(1));
+    let (mut size, mut count) = (fixed, 0u64);
+    if size + varint::size(count) > w.remaining() {
+        return 0;
+    }
+    for (gap, len) in additional.clone() {
+        size += varint::size(gap) + varint::size(len);
+        if size + varint::size(count + 1) > w.remaining() {
+            break;
+        }
+        count += 1;
+    }
+
+    w.u8(if ecn.is_some() { ty::ACK_ECN } else { ty::ACK } as u8);
+    w.varint(largest);
+    w.varint(delay);
+    w.varint(count);
+    w.varint(first_range);
+    let mut written = 1;
+    // `count` was found on the same ranges, so both ends of the zip are reached together.
+    for ((gap, len), _) in additional.zip(0..count) {
+        w.varint(gap);
+        w.varint(len);
+        written += 1;
+    }
+    if let Some(ecn) = ecn {
+        w.varint(ecn.ect0);
+        w.varint(ecn.ect1);
+        w.varint(ecn.ce);
+    }
+    written
+}
+
+/// Turns ranges into the pairs of gap and length that the frame holds.
+#[derive(Clone)]
+struct Gaps<I> {
+    smallest: u64,
+    ranges: I,
+}
+
+impl<I: Iterator<Item = RangeInclusive<u64>>> Gaps<I> {
+    const fn new(smallest: u64, ranges: I) -> Self {
+        Self { smallest, ranges }
+    }
+}
+
+impl<I: Iterator<Item = RangeInclusive<u64>>> Iterator for Gaps<I> {
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        let range = self.ranges.next()?;
+        let gap = self.smallest.checked_sub(range.end().saturating_add(2));
+        debug_assert!(gap.is_some(), "ACK ranges descend and do not touch");
+        self.smallest = *range.start();
+        Some((gap?, range.end().saturating_sub(*range.start())))
+    }
+}

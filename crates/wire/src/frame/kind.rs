@@ -1,0 +1,314 @@
+//! The frames that there are, as values, and where each of them may appear.
+
+use super::ack::Ack;
+use crate::connection_id::ConnectionId;
+use crate::stream_id::{Direction, StreamId};
+
+/// Frame types (RFC 9000 §19, RFC 9221 §4).
+pub mod ty {
+    /// PADDING.
+    pub const PADDING: u64 = 0x00;
+    /// PING.
+    pub const PING: u64 = 0x01;
+    /// ACK without ECN counts.
+    pub const ACK: u64 = 0x02;
+    /// ACK with ECN counts.
+    pub const ACK_ECN: u64 = 0x03;
+    /// RESET_STREAM.
+    pub const RESET_STREAM: u64 = 0x04;
+    /// STOP_SENDING.
+    pub const STOP_SENDING: u64 = 0x05;
+    /// CRYPTO.
+    pub const CRYPTO: u64 = 0x06;
+    /// NEW_TOKEN.
+    pub const NEW_TOKEN: u64 = 0x07;
+    /// STREAM, without any of its three bits.
+    pub const STREAM: u64 = 0x08;
+    /// STREAM with all of its three bits.
+    pub const STREAM_LAST: u64 = 0x0f;
+    /// The bit of STREAM that says: this is the end of the stream.
+    pub const STREAM_FIN: u64 = 0x01;
+    /// The bit of STREAM that says: there is a length.
+    pub const STREAM_LEN: u64 = 0x02;
+    /// The bit of STREAM that says: there is an offset.
+    pub const STREAM_OFF: u64 = 0x04;
+    /// MAX_DATA.
+    pub const MAX_DATA: u64 = 0x10;
+    /// MAX_STREAM_DATA.
+    pub const MAX_STREAM_DATA: u64 = 0x11;
+    /// MAX_STREAMS for bidirectional streams.
+    pub const MAX_STREAMS_BIDI: u64 = 0x12;
+    /// MAX_STREAMS for unidirectional streams.
+    pub const MAX_STREAMS_UNI: u64 = 0x13;
+    /// DATA_BLOCKED.
+    pub const DATA_BLOCKED: u64 = 0x14;
+    /// STREAM_DATA_BLOCKED.
+    pub const STREAM_DATA_BLOCKED: u64 = 0x15;
+    /// STREAMS_BLOCKED for bidirectional streams.
+    pub const STREAMS_BLOCKED_BIDI: u64 = 0x16;
+    /// STREAMS_BLOCKED for unidirectional streams.
+    pub const STREAMS_BLOCKED_UNI: u64 = 0x17;
+    /// NEW_CONNECTION_ID.
+    pub const NEW_CONNECTION_ID: u64 = 0x18;
+    /// RETIRE_CONNECTION_ID.
+    pub const RETIRE_CONNECTION_ID: u64 = 0x19;
+    /// PATH_CHALLENGE.
+    pub const PATH_CHALLENGE: u64 = 0x1a;
+    /// PATH_RESPONSE.
+    pub const PATH_RESPONSE: u64 = 0x1b;
+    /// CONNECTION_CLOSE of the transport.
+    pub const CONNECTION_CLOSE: u64 = 0x1c;
+    /// CONNECTION_CLOSE of the application.
+    pub const CONNECTION_CLOSE_APPLICATION: u64 = 0x1d;
+    /// HANDSHAKE_DONE.
+    pub const HANDSHAKE_DONE: u64 = 0x1e;
+    /// DATAGRAM that extends to the end of the packet.
+    pub const DATAGRAM: u64 = 0x30;
+    /// DATAGRAM with a length.
+    pub const DATAGRAM_LEN: u64 = 0x31;
+}
+
+/// One frame. Data, tokens, reasons and ACK ranges are borrowed from the packet.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Frame<'a> {
+    /// So many PADDING frames in a row (RFC 9000 §19.1).
+    Padding(usize),
+    /// PING (RFC 9000 §19.2).
+    Ping,
+    /// ACK (RFC 9000 §19.3).
+    Ack(Ack<'a>),
+    /// RESET_STREAM (RFC 9000 §19.4).
+    ResetStream {
+        /// The stream whose sending part ends.
+        id: StreamId,
+        /// The application's error code.
+        error_code: u64,
+        /// Bytes that the stream has in the end.
+        final_size: u64,
+    },
+    /// STOP_SENDING (RFC 9000 §19.5).
+    StopSending {
+        /// The stream that is no longer read.
+        id: StreamId,
+        /// The application's error code.
+        error_code: u64,
+    },
+    /// CRYPTO (RFC 9000 §19.6).
+    Crypto {
+        /// Where the data starts, in bytes.
+        offset: u64,
+        /// The data; its end is at most 2^62 - 1.
+        data: &'a [u8],
+    },
+    /// NEW_TOKEN (RFC 9000 §19.7).
+    NewToken {
+        /// The token; not empty.
+        token: &'a [u8],
+    },
+    /// STREAM (RFC 9000 §19.8).
+    Stream {
+        /// The stream.
+        id: StreamId,
+        /// Where the data starts, in bytes.
+        offset: u64,
+        /// Whether the stream ends with this data.
+        fin: bool,
+        /// The data; its end is at most 2^62 - 1.
+        data: &'a [u8],
+    },
+    /// MAX_DATA: bytes that may be sent on the connection (RFC 9000 §19.9).
+    MaxData(u64),
+    /// MAX_STREAM_DATA (RFC 9000 §19.10).
+    MaxStreamData {
+        /// The stream.
+        id: StreamId,
+        /// Bytes that may be sent on it.
+        maximum: u64,
+    },
+    /// MAX_STREAMS (RFC 9000 §19.11).
+    MaxStreams {
+        /// Of which kind.
+        direction: Direction,
+        /// How many streams of that kind may be opened, all told; at most 2^60.
+        maximum: u64,
+    },
+    /// DATA_BLOCKED: the limit at which the sender stands (RFC 9000 §19.12).
+    DataBlocked(u64),
+    /// STREAM_DATA_BLOCKED (RFC 9000 §19.13).
+    StreamDataBlocked {
+        /// The stream.
+        id: StreamId,
+        /// The limit at which the sender stands.
+        limit: u64,
+    },
+    /// STREAMS_BLOCKED (RFC 9000 §19.14).
+    StreamsBlocked {
+        /// Of which kind.
+        direction: Direction,
+        /// The limit at which the sender stands; at most 2^60.
+        limit: u64,
+    },
+    /// NEW_CONNECTION_ID (RFC 9000 §19.15).
+    NewConnectionId {
+        /// The number of the connection id.
+        sequence: u64,
+        /// Connection ids below this number are to be retired; at most `sequence`.
+        retire_prior_to: u64,
+        /// The connection id; not empty.
+        id: ConnectionId,
+        /// The stateless reset token that belongs to it.
+        reset_token: [u8; 16],
+    },
+    /// RETIRE_CONNECTION_ID (RFC 9000 §19.16).
+    RetireConnectionId {
+        /// The number of the connection id.
+        sequence: u64,
+    },
+    /// PATH_CHALLENGE (RFC 9000 §19.17).
+    PathChallenge([u8; 8]),
+    /// PATH_RESPONSE (RFC 9000 §19.18).
+    PathResponse([u8; 8]),
+    /// CONNECTION_CLOSE (RFC 9000 §19.19).
+    ConnectionClose {
+        /// A transport error code, or one of the application's.
+        error_code: u64,
+        /// Type 0x1c: the frame that caused the error, 0 when unknown. `None`: type 0x1d, the
+        /// application closed.
+        frame_type: Option<u64>,
+        /// Why, for people; should be UTF-8 but need not be.
+        reason: &'a [u8],
+    },
+    /// HANDSHAKE_DONE (RFC 9000 §19.20).
+    HandshakeDone,
+    /// DATAGRAM (RFC 9221 §4).
+    Datagram {
+        /// The data; may be empty.
+        data: &'a [u8],
+    },
+}
+
+impl Frame<'_> {
+    /// The type, as error reports name it. Of STREAM and DATAGRAM the bit that says whether there was
+    /// a length is not kept: it is shown as absent.
+    #[must_use]
+    pub const fn ty(&self) -> u64 {
+        match self {
+            Self::Padding(_) => ty::PADDING,
+            Self::Ping => ty::PING,
+            Self::Ack(Ack { ecn: None, .. }) => ty::ACK,
+            Self::Ack(Ack { ecn: Some(_), .. }) => ty::ACK_ECN,
+            Self::ResetStream { .. } => ty::RESET_STREAM,
+            Self::StopSending { .. } => ty::STOP_SENDING,
+            Self::Crypto { .. } => ty::CRYPTO,
+            Self::NewToken { .. } => ty::NEW_TOKEN,
+            Self::Stream { offset, fin, .. } => {
+                let off = if *offset == 0 { 0 } else { ty::STREAM_OFF };
+                let fin = if *fin { ty::STREAM_FIN } else { 0 };
+                ty::STREAM | off | fin
+            }
+            Self::MaxData(_) => ty::MAX_DATA,
+            Self::MaxStreamData { .. } => ty::MAX_STREAM_DATA,
+            Self::MaxStreams { direction, .. } => ty::MAX_STREAMS_BIDI + *direction as u64,
+            Self::DataBlocked(_) => ty::DATA_BLOCKED,
+            Self::StreamDataBlocked { .. } => ty::STREAM_DATA_BLOCKED,
+            Self::StreamsBlocked { direction, .. } => ty::STREAMS_BLOCKED_BIDI + *direction as u64,
+            Self::NewConnectionId { .. } => ty::NEW_CONNECTION_ID,
+            Self::RetireConnectionId { .. } => ty::RETIRE_CONNECTION_ID,
+            Self::PathChallenge(_) => ty::PATH_CHALLENGE,
+            Self::PathResponse(_) => ty::PATH_RESPONSE,
+            Self::ConnectionClose {
+                frame_type: Some(_),
+                ..
+            } => ty::CONNECTION_CLOSE,
+            Self::ConnectionClose {
+                frame_type: None, ..
+            } => ty::CONNECTION_CLOSE_APPLICATION,
+            Self::HandshakeDone => ty::HANDSHAKE_DONE,
+            Self::Datagram { .. } => ty::DATAGRAM,
+        }
+    }
+
+    /// Whether a packet with this frame has to be acknowledged: all but those that RFC 9000 §12.4
+    /// marks with N.
+    #[inline]
+    #[must_use]
+    pub const fn is_ack_eliciting(&self) -> bool {
+        !matches!(
+            self,
+            Self::Padding(_) | Self::Ack(_) | Self::ConnectionClose { .. }
+        )
+    }
+
+    /// Whether a packet of nothing but such frames only probes a path: those that RFC 9000 §12.4
+    /// marks with P (see §9.1).
+    #[inline]
+    #[must_use]
+    pub const fn is_probing(&self) -> bool {
+        matches!(
+            self,
+            Self::Padding(_)
+                | Self::PathChallenge(_)
+                | Self::PathResponse(_)
+                | Self::NewConnectionId { .. }
+        )
+    }
+}
+
+/// The types of packets that contain frames.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum PacketType {
+    /// Initial.
+    Initial = 0,
+    /// 0-RTT.
+    ZeroRtt = 1,
+    /// Handshake.
+    Handshake = 2,
+    /// 1-RTT.
+    OneRtt = 3,
+}
+
+/// Whether a frame of type `ty` may appear in a packet of this type (RFC 9000 §12.4, table 3, and
+/// §12.5). Types unknown here may appear in none. Which *end* may send a frame is not asked.
+#[inline]
+#[must_use]
+pub fn allowed(ty: u64, packet: PacketType) -> bool {
+    let packets = usize::try_from(ty)
+        .ok()
+        .and_then(|ty| ALLOWED.get(ty))
+        .copied()
+        .unwrap_or(0);
+    packets & (1 << packet as u8) != 0
+}
+
+/// For every frame type one bit for each [`PacketType`].
+static ALLOWED: [u8; ty::DATAGRAM_LEN as usize + 1] = {
+    let mut table = [0; ty::DATAGRAM_LEN as usize + 1];
+    let mut frame = 0;
+    while frame < table.len() {
+        table[frame] = packets_of(frame as u64);
+        frame += 1;
+    }
+    table
+};
+
+const fn packets_of(frame: u64) -> u8 {
+    const I: u8 = 1 << PacketType::Initial as u8;
+    const Z: u8 = 1 << PacketType::ZeroRtt as u8;
+    const H: u8 = 1 << PacketType::Handshake as u8;
+    const O: u8 = 1 << PacketType::OneRtt as u8;
+    match frame {
+        ty::PADDING | ty::PING | ty::CONNECTION_CLOSE => I | H | Z | O,
+        ty::ACK | ty::ACK_ECN | ty::CRYPTO => I | H | O,
+        // RFC 9000 §12.5: RETIRE_CONNECTION_ID cannot be sent in 0-RTT, although table 3 has it.
+        ty::NEW_TOKEN | ty::PATH_RESPONSE | ty::HANDSHAKE_DONE | ty::RETIRE_CONNECTION_ID => O,
+        // RFC 9221 §4: DATAGRAM is protected with 0-RTT or 1-RTT keys.
+        ty::RESET_STREAM
+        | ty::STOP_SENDING
+        | ty::STREAM..=ty::NEW_CONNECTION_ID
+        | ty::PATH_CHALLENGE
+        | ty::CONNECTION_CLOSE_APPLICATION
+        | ty::DATAGRAM
+        | ty::DATAGRAM_LEN => Z | O,
+        _ => 0,
+    }
+}

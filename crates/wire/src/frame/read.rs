@@ -1,0 +1,306 @@
+//! Reading the frames of a packet.
+
+use super::ack::Ack;
+use super::kind::{Frame, ty};
+use crate::connection_id::ConnectionId;
+use crate::cursor::{Reader, Truncated};
+use crate::error_code::{TransportError, TransportErrorCode};
+use crate::stream_id::{Direction, StreamId};
+use crate::varint;
+
+/// A frame that breaks the rules of its own layout: FRAME_ENCODING_ERROR.
+pub(super) struct Malformed(pub(super) &'static str);
+
+impl From<Truncated> for Malformed {
+    #[inline]
+    fn from(_: Truncated) -> Self {
+        Self("frame ends early")
+    }
+}
+
+/// The frames of one packet's payload, in order. After an error there are no more.
+///
+/// A payload without a single frame is an error too: PROTOCOL_VIOLATION (RFC 9000 §12.4).
+#[derive(Clone, Debug)]
+pub struct Frames<'a> {
+    reader: Reader<'a>,
+    /// Neither a frame nor an error has been given yet.
+    untouched: bool,
+}
+
+impl<'a> Frames<'a> {
+    /// The frames of `payload`, the whole plaintext of a packet.
+    #[inline]
+    #[must_use]
+    pub const fn new(payload: &'a [u8]) -> Self {
+        Self {
+            reader: Reader::new(payload),
+            untouched: true,
+        }
+    }
+
+    /// Bytes of the payload read so far.
+    #[inline]
+    #[must_use]
+    pub const fn position(&self) -> usize {
+        self.reader.position()
+    }
+
+    /// RFC 9000 §12.4: a packet has at least one frame.
+    #[cold]
+    fn no_frame(&mut self) -> TransportError {
+        self.untouched = false;
+        TransportError::new(
+            TransportErrorCode::PROTOCOL_VIOLATION,
+            "packet without a frame",
+        )
+    }
+
+    #[cold]
+    fn fail(
+        &mut self,
+        code: TransportErrorCode,
+        frame_type: u64,
+        reason: &'static str,
+    ) -> TransportError {
+        self.reader.rest();
+        TransportError {
+            code,
+            frame_type,
+            reason,
+        }
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Result<Frame<'a>, TransportError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let Some(first) = self.reader.peek_u8() else {
+            return if self.untouched {
+                Some(Err(self.no_frame()))
+            } else {
+                None
+            };
+        };
+        self.untouched = false;
+        let first = u64::from(first);
+        // The one frame that matters for speed stands before the table of all others.
+        let frame = if (ty::STREAM..=ty::STREAM_LAST).contains(&first) {
+            stream(&mut self.reader, first)
+        } else if first < 0x40 {
+            other(&mut self.reader, first)
+        } else {
+            return Some(Err(self.long_type()));
+        };
+        Some(frame.map_err(|Malformed(reason)| {
+            self.fail(TransportErrorCode::FRAME_ENCODING_ERROR, first, reason)
+        }))
+    }
+}
+
+impl std::iter::FusedIterator for Frames<'_> {}
+
+impl Frames<'_> {
+    /// All frame types known here have one byte, so a longer one is an error; the question is which.
+    #[cold]
+    fn long_type(&mut self) -> TransportError {
+        let before = self.reader.remaining();
+        match self.reader.varint() {
+            // RFC 9000 §12.4: a frame type MUST use the shortest possible encoding.
+            Ok(ty) if varint::size(ty) < before - self.reader.remaining() => {
+                let reason = "frame type in more bytes than necessary";
+                self.fail(TransportErrorCode::PROTOCOL_VIOLATION, ty, reason)
+            }
+            // RFC 9000 §12.4: an unknown type is a FRAME_ENCODING_ERROR.
+            Ok(ty) => self.fail(TransportErrorCode::FRAME_ENCODING_ERROR, ty, UNKNOWN),
+            Err(Truncated) => self.fail(
+                TransportErrorCode::FRAME_ENCODING_ERROR,
+                0,
+                "frame type ends early",
+            ),
+        }
+    }
+}
+
+const UNKNOWN: &str = "unknown frame type";
+const BEYOND: &str = "data beyond offset 2^62 - 1";
+
+/// RFC 9000 §19.8.
+#[inline]
+fn stream<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, Malformed> {
+    r.u8()?;
+    let id = StreamId(r.varint()?);
+    let offset = if ty & ty::STREAM_OFF != 0 {
+        r.varint()?
+    } else {
+        0
+    };
+    let data = if ty & ty::STREAM_LEN != 0 {
+        let len = r.varint()?;
+        r.bytes_u64(len)?
+    } else {
+        r.rest()
+    };
+    check_end(offset, data)?;
+    Ok(Frame::Stream {
+        id,
+        offset,
+        fin: ty & ty::STREAM_FIN != 0,
+        data,
+    })
+}
+
+/// RFC 9000 §19.6, §19.8: the end of the data cannot exceed 2^62 - 1.
+#[inline]
+fn check_end(offset: u64, data: &[u8]) -> Result<(), Malformed> {
+    if offset + data.len() as u64 > varint::MAX {
+        return Err(Malformed(BEYOND));
+    }
+    Ok(())
+}
+
+/// Every frame but STREAM; `ty` is the value of the next byte, below 0x40.
+fn other<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, Malformed> {
+    if ty == ty::PADDING {
+        return Ok(Frame::Padding(padding(r)));
+    }
+    r.u8()?;
+    Ok(match ty {
+        ty::PING => Frame::Ping,
+        ty::ACK | ty::ACK_ECN => Frame::Ack(Ack::read(r, ty == ty::ACK_ECN)?),
+        ty::RESET_STREAM => Frame::ResetStream {
+            id: StreamId(r.varint()?),
+            error_code: r.varint()?,
+            final_size: r.varint()?,
+        },
+        ty::STOP_SENDING => Frame::StopSending {
+            id: StreamId(r.varint()?),
+            error_code: r.varint()?,
+        },
+        ty::CRYPTO => crypto(r)?,
+        ty::NEW_TOKEN => new_token(r)?,
+        ty::MAX_DATA => Frame::MaxData(r.varint()?),
+        ty::MAX_STREAM_DATA => Frame::MaxStreamData {
+            id: StreamId(r.varint()?),
+            maximum: r.varint()?,
+        },
+        ty::MAX_STREAMS_BIDI | ty::MAX_STREAMS_UNI => Frame::MaxStreams {
+            direction: direction(ty),
+            maximum: stream_count(r)?,
+        },
+        ty::DATA_BLOCKED => Frame::DataBlocked(r.varint()?),
+        ty::STREAM_DATA_BLOCKED => Frame::StreamDataBlocked {
+            id: StreamId(r.varint()?),
+            limit: r.varint()?,
+        },
+        ty::STREAMS_BLOCKED_BIDI | ty::STREAMS_BLOCKED_UNI => Frame::StreamsBlocked {
+            direction: direction(ty),
+            limit: stream_count(r)?,
+        },
+        ty::NEW_CONNECTION_ID => new_connection_id(r)?,
+        ty::RETIRE_CONNECTION_ID => Frame::RetireConnectionId {
+            sequence: r.varint()?,
+        },
+        ty::PATH_CHALLENGE => Frame::PathChallenge(r.array()?),
+        ty::PATH_RESPONSE => Frame::PathResponse(r.array()?),
+        ty::CONNECTION_CLOSE | ty::CONNECTION_CLOSE_APPLICATION => connection_close(r, ty)?,
+        ty::HANDSHAKE_DONE => Frame::HandshakeDone,
+        ty::DATAGRAM => Frame::Datagram { data: r.rest() },
+        ty::DATAGRAM_LEN => {
+            let len = r.varint()?;
+            Frame::Datagram {
+                data: r.bytes_u64(len)?,
+            }
+        }
+        _ => return Err(Malformed(UNKNOWN)),
+    })
+}
+
+/// Reads a run of PADDING frames and gives its length: padded packets have hundreds of them.
+fn padding(r: &mut Reader<'_>) -> usize {
+    let before = r.remaining();
+    let mut ahead = *r;
+    while let Ok(block) = ahead.array() {
+        if u128::from_be_bytes(block) != 0 {
+            break;
+        }
+        *r = ahead;
+    }
+    while r.peek_u8() == Some(0) && r.u8().is_ok() {}
+    before - r.remaining()
+}
+
+/// RFC 9000 §19.6.
+fn crypto<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
+    let offset = r.varint()?;
+    let len = r.varint()?;
+    let data = r.bytes_u64(len)?;
+    check_end(offset, data)?;
+    Ok(Frame::Crypto { offset, data })
+}
+
+/// RFC 9000 §19.7.
+fn new_token<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
+    let len = r.varint()?;
+    let token = r.bytes_u64(len)?;
+    if token.is_empty() {
+        return Err(Malformed("NEW_TOKEN with an empty token"));
+    }
+    Ok(Frame::NewToken { token })
+}
+
+/// RFC 9000 §19.11, §19.14: a count above 2^60 permits stream ids that cannot be encoded.
+fn stream_count(r: &mut Reader<'_>) -> Result<u64, Malformed> {
+    let count = r.varint()?;
+    if count > crate::stream_id::MAX_COUNT {
+        return Err(Malformed("more than 2^60 streams"));
+    }
+    Ok(count)
+}
+
+/// The low bit of the types of MAX_STREAMS and STREAMS_BLOCKED.
+const fn direction(ty: u64) -> Direction {
+    if ty & 1 == 0 {
+        Direction::Bidirectional
+    } else {
+        Direction::Unidirectional
+    }
+}
+
+/// RFC 9000 §19.15.
+fn new_connection_id<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
+    let sequence = r.varint()?;
+    let retire_prior_to = r.varint()?;
+    if retire_prior_to > sequence {
+        return Err(Malformed("NEW_CONNECTION_ID retires itself"));
+    }
+    let len = r.u8()?;
+    if !(1..=ConnectionId::MAX_LEN).contains(&len.into()) {
+        return Err(Malformed("NEW_CONNECTION_ID with a length outside 1 to 20"));
+    }
+    let id = ConnectionId::new(r.bytes(len.into())?).ok_or(Truncated)?;
+    Ok(Frame::NewConnectionId {
+        sequence,
+        retire_prior_to,
+        id,
+        reset_token: r.array()?,
+    })
+}
+
+/// RFC 9000 §19.19.
+fn connection_close<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, Malformed> {
+    let error_code = r.varint()?;
+    let frame_type = if ty == ty::CONNECTION_CLOSE {
+        Some(r.varint()?)
+    } else {
+        None
+    };
+    let len = r.varint()?;
+    Ok(Frame::ConnectionClose {
+        error_code,
+        frame_type,
+        reason: r.bytes_u64(len)?,
+    })
+}
