@@ -8,29 +8,29 @@ use squall_wire::varint;
 use crate::algorithm::CongestionAlgorithm;
 
 /// ACK ranges remembered for each packet number space (`threats.md` row 8).
-pub const MAX_ACK_RANGES: usize = 64;
+pub(crate) const MAX_ACK_RANGES: usize = 64;
 /// CRYPTO bytes buffered ahead of the handshake for each level, RFC 9000 §7.5.
-pub const MAX_CRYPTO_BUFFER: u64 = 64 * 1024;
+pub(crate) const MAX_CRYPTO_BUFFER: u64 = 64 * 1024;
 /// Packets held that came before their keys.
-pub const MAX_EARLY_PACKETS: usize = 16;
+pub(crate) const MAX_EARLY_PACKETS: usize = 16;
 /// Bytes held of packets that came before their keys.
-pub const MAX_EARLY_BYTES: usize = 24_000;
+pub(crate) const MAX_EARLY_BYTES: usize = 24_000;
 /// Connection ids of ours that a peer may hold at a time.
-pub const MAX_LOCAL_IDS: u64 = 4;
+pub(crate) const MAX_LOCAL_IDS: u64 = 4;
 /// Connection ids of the peer that we hold at a time: our `active_connection_id_limit`.
-pub const MAX_REMOTE_IDS: u64 = 4;
+pub(crate) const MAX_REMOTE_IDS: u64 = 4;
 /// Retired ids of the peer whose RETIRE_CONNECTION_ID is not yet acknowledged (RFC 9000 §5.1.2).
-pub const MAX_RETIRE_BACKLOG: usize = 3 * MAX_REMOTE_IDS as usize;
+pub(crate) const MAX_RETIRE_BACKLOG: usize = 3 * MAX_REMOTE_IDS as usize;
 /// PATH_RESPONSE frames waiting to be sent; the newest win.
-pub const MAX_PATH_RESPONSES: usize = 4;
+pub(crate) const MAX_PATH_RESPONSES: usize = 4;
 /// Pieces of one stream that wait behind gaps; a packet that would add one more is dropped unacknowledged.
-pub const MAX_STREAM_FRAGMENTS: usize = 8192;
+pub(crate) const MAX_STREAM_FRAGMENTS: usize = 8192;
 /// The smallest UDP payload that a QUIC path carries, and the least size of a datagram with an Initial (RFC 9000 §14.1).
-pub const MIN_UDP_PAYLOAD: u16 = 1200;
+pub(crate) const MIN_UDP_PAYLOAD: u16 = 1200;
 /// Room needed behind the packet number for the header-protection sample (RFC 9001 §5.4.2).
-pub const MIN_PROTECTED: usize = 4;
+pub(crate) const MIN_PROTECTED: usize = 4;
 /// Packets in one coalesced datagram that are looked at.
-pub const MAX_COALESCED: usize = 8;
+pub(crate) const MAX_COALESCED: usize = 8;
 
 const _: () = assert!(MAX_EARLY_BYTES >= MAX_EARLY_PACKETS * MIN_UDP_PAYLOAD as usize);
 const _: () = assert!(MAX_LOCAL_IDS >= 2 && MAX_REMOTE_IDS >= 2);
@@ -114,7 +114,9 @@ impl TransportConfig {
         if self.receive_window > varint::MAX || self.stream_receive_window > varint::MAX {
             return Err("receive windows must be below 2^62 bytes");
         }
-        if self.initial_window > self.receive_window || self.initial_stream_window > self.stream_receive_window {
+        if self.initial_window > self.receive_window
+            || self.initial_stream_window > self.stream_receive_window
+        {
             return Err("an initial window must not be larger than the window that it grows to");
         }
         if self.stream_send_window == 0 || self.send_window == 0 {
@@ -168,7 +170,12 @@ impl EndpointConfig {
     /// The usual settings, with the secret that only the caller can make.
     #[must_use]
     pub fn new(reset_key: [u8; 32]) -> Self {
-        Self { cid_len: 8, worker_index: 0, reset_key, max_connections: 100_000 }
+        Self {
+            cid_len: 8,
+            worker_index: 0,
+            reset_key,
+            max_connections: 100_000,
+        }
     }
 }
 

@@ -39,18 +39,44 @@ impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let by = |remote: bool| if remote { "the peer" } else { "this end" };
         match self {
-            Self::Transport { code, reason, remote } if reason.is_empty() => write!(f, "closed by {}: {code}", by(*remote)),
-            Self::Transport { code, reason, remote } => write!(f, "closed by {}: {code}: {reason}", by(*remote)),
-            Self::Application { code, reason, remote } if reason.is_empty() => {
+            Self::Transport {
+                code,
+                reason,
+                remote,
+            } if reason.is_empty() => write!(f, "closed by {}: {code}", by(*remote)),
+            Self::Transport {
+                code,
+                reason,
+                remote,
+            } => write!(f, "closed by {}: {code}: {reason}", by(*remote)),
+            Self::Application {
+                code,
+                reason,
+                remote,
+            } if reason.is_empty() => {
                 write!(f, "closed by {} with application code {code}", by(*remote))
             }
-            Self::Application { code, reason, remote } => {
-                write!(f, "closed by {} with application code {code}: {}", by(*remote), String::from_utf8_lossy(reason))
+            Self::Application {
+                code,
+                reason,
+                remote,
+            } => {
+                write!(
+                    f,
+                    "closed by {} with application code {code}: {}",
+                    by(*remote),
+                    String::from_utf8_lossy(reason)
+                )
             }
             Self::IdleTimeout => write!(f, "nothing was heard from the peer for the idle timeout"),
             Self::HandshakeTimeout => write!(f, "the peer did not complete the handshake in time"),
-            Self::Reset => write!(f, "the peer has lost the connection's state (stateless reset)"),
-            Self::VersionMismatch => write!(f, "the peer speaks neither QUIC version 1 nor version 2"),
+            Self::Reset => write!(
+                f,
+                "the peer has lost the connection's state (stateless reset)"
+            ),
+            Self::VersionMismatch => {
+                write!(f, "the peer speaks neither QUIC version 1 nor version 2")
+            }
         }
     }
 }
@@ -72,7 +98,9 @@ impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Blocked => write!(f, "the stream's send buffer is full"),
-            Self::Stopped(code) => write!(f, "the peer stopped reading the stream with code {code}"),
+            Self::Stopped(code) => {
+                write!(f, "the peer stopped reading the stream with code {code}")
+            }
             Self::Closed => write!(f, "the stream is closed for sending"),
         }
     }

@@ -1,1 +1,40 @@
 //! The sans-I/O QUIC endpoint and connection.
+//!
+//! ```text
+//! 7  endpoint      the connection ids of one socket: which run of datagrams belongs to whom
+//! 6  connection    state and the two trips: receive (a run in), transmit (a bundle out)
+//! 5  path          address, amplification limit, connection ids, size
+//! 4  congestion    how much may be in flight
+//! 3  recovery      round-trip times, losses, pacing
+//! 2  space stream  packet numbers, stream data
+//! 1  everything that the floors above share
+//! ```
+//!
+//! Nothing here reads a clock, a socket or a source of randomness: times, datagrams and seeds are arguments. A file
+//! imports only from lower floors; `cargo xtask tidy` checks it.
+
+#![forbid(unsafe_code)]
+
+mod algorithm;
+mod config;
+mod congestion;
+mod connection;
+mod endpoint;
+mod error;
+mod event;
+mod path;
+mod range_set;
+mod recovery;
+mod space;
+mod stages;
+mod stream;
+mod time;
+
+pub use algorithm::CongestionAlgorithm;
+pub use config::{ClientConfig, EndpointConfig, ServerConfig, TransportConfig};
+pub use connection::{Connection, Stats};
+pub use endpoint::{AcceptError, ConnectError, ConnectionHandle, Endpoint, Incoming, Route, Run};
+pub use error::{CloseReason, ReadError, WriteError};
+pub use event::{EndpointEvent, Event};
+pub use stages::{Stage, Stages};
+pub use time::Time;

@@ -9,61 +9,63 @@ use std::ops::Range;
 
 /// A set of `u64`, in memory proportional to the number of its gaps.
 #[derive(Clone, Debug, Default)]
-pub struct RangeSet {
+pub(crate) struct RangeSet {
     ranges: VecDeque<Range<u64>>,
 }
 
 impl RangeSet {
     /// The empty set; allocates nothing.
     #[must_use]
-    pub const fn new() -> Self {
-        Self { ranges: VecDeque::new() }
+    pub(crate) const fn new() -> Self {
+        Self {
+            ranges: VecDeque::new(),
+        }
     }
 
     /// Number of ranges, not of members.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ranges.len()
     }
 
     /// Whether the set has no member.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
     /// The ranges, ascending.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Range<u64>> + Clone {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Range<u64>> + Clone {
         self.ranges.iter()
     }
 
     /// The lowest range.
     #[must_use]
-    pub fn first(&self) -> Option<&Range<u64>> {
+    pub(crate) fn first(&self) -> Option<&Range<u64>> {
         self.ranges.front()
     }
 
     /// The highest range.
     #[must_use]
-    pub fn last(&self) -> Option<&Range<u64>> {
+    pub(crate) fn last(&self) -> Option<&Range<u64>> {
         self.ranges.back()
     }
 
     /// Removes and returns the lowest range.
-    pub fn pop_first(&mut self) -> Option<Range<u64>> {
+    pub(crate) fn pop_first(&mut self) -> Option<Range<u64>> {
         self.ranges.pop_front()
     }
 
     /// Whether `value` is a member.
     #[must_use]
-    pub fn contains(&self, value: u64) -> bool {
+    pub(crate) fn contains(&self, value: u64) -> bool {
         let i = self.ranges.partition_point(|r| r.end <= value);
         self.ranges.get(i).is_some_and(|r| r.start <= value)
     }
 
     /// Adds one member; `false` if it was there.
     #[inline]
-    pub fn insert_one(&mut self, value: u64) -> bool {
+    pub(crate) fn insert_one(&mut self, value: u64) -> bool {
         match self.ranges.back_mut() {
             Some(last) if last.end == value => {
                 last.end += 1;
@@ -88,7 +90,7 @@ impl RangeSet {
     }
 
     /// Adds every member of `range`.
-    pub fn insert(&mut self, range: Range<u64>) {
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
@@ -108,7 +110,7 @@ impl RangeSet {
     }
 
     /// Takes every member of `range` out.
-    pub fn remove(&mut self, range: Range<u64>) {
+    pub(crate) fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
@@ -150,7 +152,9 @@ mod tests {
         // A small linear generator keeps the test free of dependencies and repeatable.
         let mut state = 1u64;
         let mut next = move |n: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % n
         };
         for _ in 0..200 {
@@ -171,7 +175,12 @@ mod tests {
                 }
                 let members: Vec<u64> = set.iter().cloned().flatten().collect();
                 assert_eq!(members, twin.iter().copied().collect::<Vec<_>>());
-                assert!(set.iter().zip(set.iter().skip(1)).all(|(a, b)| a.end < b.start), "ranges must not touch");
+                assert!(
+                    set.iter()
+                        .zip(set.iter().skip(1))
+                        .all(|(a, b)| a.end < b.start),
+                    "ranges must not touch"
+                );
                 assert!((0..140).all(|v| set.contains(v) == twin.contains(&v)));
             }
         }

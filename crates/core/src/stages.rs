@@ -86,13 +86,23 @@ impl Stages {
     /// Accounting off: marks do nothing.
     #[must_use]
     pub const fn off() -> Self {
-        Self { clock: None, last: 0, ticks: [0; Stage::COUNT], stamps: 0 }
+        Self {
+            clock: None,
+            last: 0,
+            ticks: [0; Stage::COUNT],
+            stamps: 0,
+        }
     }
 
     /// Accounting on, with `clock` as the source of ticks (any monotonic counter).
     #[must_use]
     pub fn on(clock: fn() -> u64) -> Self {
-        Self { clock: Some(clock), last: clock(), ticks: [0; Stage::COUNT], stamps: 0 }
+        Self {
+            clock: Some(clock),
+            last: clock(),
+            ticks: [0; Stage::COUNT],
+            stamps: 0,
+        }
     }
 
     /// Whether marks are counted.

@@ -21,6 +21,16 @@ pub struct HeaderKey {
     header: Header,
 }
 
+/// A call with so many packets ...
+const BUSY_PACKETS: usize = 8;
+/// ... of so many bytes makes a key keep what it needs for many more.
+const BUSY_LEN: u32 = 1000;
+
+/// Whether a call is the start of a stream of full packets.
+fn is_busy(spans: &[PacketSpan]) -> bool {
+    spans.iter().filter(|span| span.len >= BUSY_LEN).count() >= BUSY_PACKETS
+}
+
 /// The keys of one direction.
 #[derive(Debug)]
 pub struct Keys {
@@ -76,7 +86,8 @@ impl PacketKey {
     /// payload wiped, or [`Outcome::Skip`](crate::Outcome::Skip) when its geometry or number is impossible. A forged
     /// packet does not hinder the others. Bytes outside the payloads are not touched.
     pub fn open(&mut self, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
-        open::open(&mut self.kernel, buf, spans, slot);
+        self.kernel.grow_if(|| is_busy(spans));
+        open::open(&self.kernel, buf, spans, slot);
     }
 
     /// Seals the pending spans (RFC 9001 §5.3) and applies header protection (RFC 9001 §5.4).
@@ -99,7 +110,8 @@ impl PacketKey {
         sources: &[&[u8]],
     ) {
         debug_assert_eq!(self.suite, header.suite);
-        seal::seal(&mut self.kernel, &header.header, buf, spans, sources);
+        self.kernel.grow_if(|| is_busy(spans));
+        seal::seal(&self.kernel, &header.header, buf, spans, sources);
     }
 }
 

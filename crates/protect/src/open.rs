@@ -81,7 +81,7 @@ pub(crate) fn protected_bits(first: u8) -> u8 {
 }
 
 /// Opens the pending spans of a slot, in place.
-pub(crate) fn open(kernel: &mut Kernel, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
+pub(crate) fn open(kernel: &Kernel, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
     let mut cutter = Cutter::new(buf);
     let mut pending = spans
         .iter_mut()

@@ -15,7 +15,7 @@ use crate::span::{
 
 /// Seals the pending spans and applies header protection.
 pub(crate) fn seal(
-    kernel: &mut Kernel,
+    kernel: &Kernel,
     header: &Header,
     buf: &mut [u8],
     spans: &mut [PacketSpan],

@@ -225,6 +225,12 @@ impl<'a> Writer<'a> {
         self.buf.get_mut(self.len..).unwrap_or_default()
     }
 
+    /// The bytes written so far, for a caller that fills in what [`advance`](Self::advance) skipped.
+    #[inline]
+    pub fn written_mut(&mut self) -> &mut [u8] {
+        self.buf.get_mut(..self.len).unwrap_or_default()
+    }
+
     /// Counts the first `n` bytes of [`spare`](Self::spare) as written.
     #[inline]
     pub fn advance(&mut self, n: usize) {

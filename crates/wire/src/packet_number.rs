@@ -109,6 +109,13 @@ mod tests {
         assert_eq!(expand(0x9b32, 2, Some(0xa82f_30ea)), 0xa82f_9b32);
     }
 
+    // test: RFC 9000 A.3: above expected - half a window, up to and including expected + half of it
+    #[test]
+    fn expand_takes_the_larger_of_two_equally_near() {
+        assert_eq!(expand(0x00, 1, Some(0x17f)), 0x200);
+        assert_eq!(expand(0x80, 1, Some(0x0ff)), 0x180);
+    }
+
     #[test]
     fn expand_stays_in_the_number_space_at_both_ends() {
         assert_eq!(expand(0, 1, None), 0);

@@ -14,7 +14,6 @@ mod newreno;
 use self::cubic::Cubic;
 use self::newreno::NewReno;
 use crate::algorithm::CongestionAlgorithm;
-use crate::recovery::pacer::initial_window;
 use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
 

@@ -10,20 +10,20 @@ use squall_tls::{LevelMaterial, Secrets};
 use crate::time::Time;
 
 /// Slot of the keys before the last update.
-pub const PREVIOUS: u8 = 0;
+pub(crate) const PREVIOUS: u8 = 0;
 /// Slot of the keys in use.
-pub const CURRENT: u8 = 1;
+pub(crate) const CURRENT: u8 = 1;
 /// Slot of the keys of the next update.
-pub const NEXT: u8 = 2;
+pub(crate) const NEXT: u8 = 2;
 
 /// Keys and phase of the 1-RTT level.
-pub struct KeyRing {
+pub(crate) struct KeyRing {
     /// Header protection never changes with an update (RFC 9001 §6).
-    pub local_header: HeaderKey,
+    pub(crate) local_header: HeaderKey,
     /// The same for received packets.
-    pub remote_header: HeaderKey,
+    pub(crate) remote_header: HeaderKey,
     /// What this end seals with.
-    pub local: PacketKey,
+    pub(crate) local: PacketKey,
     remote: PacketKey,
     previous: Option<PacketKey>,
     next: PacketKey,
@@ -37,14 +37,16 @@ pub struct KeyRing {
     phase_acked: bool,
     sealed: u64,
     /// When the previous keys are dropped (RFC 9001 §6.5).
-    pub drop_previous_at: Option<Time>,
+    pub(crate) drop_previous_at: Option<Time>,
     updates: u64,
+    /// `updates` when the group being received was numbered.
+    group_epoch: u64,
 }
 
 impl KeyRing {
     /// The first 1-RTT keys.
     #[must_use]
-    pub fn new(material: &LevelMaterial, mut secrets: Secrets) -> Self {
+    pub(crate) fn new(material: &LevelMaterial, mut secrets: Secrets) -> Self {
         let (next_local, next_remote) = secrets.next();
         Self {
             local_header: HeaderKey::new(&material.local.header),
@@ -62,25 +64,26 @@ impl KeyRing {
             sealed: 0,
             drop_previous_at: None,
             updates: 0,
+            group_epoch: 0,
         }
     }
 
     /// The phase bit of packets to be sent.
     #[must_use]
-    pub const fn phase(&self) -> bool {
+    pub(crate) const fn phase(&self) -> bool {
         self.phase
     }
 
     /// Key updates so far, by either side.
     #[must_use]
-    pub const fn updates(&self) -> u64 {
+    pub(crate) const fn updates(&self) -> u64 {
         self.updates
     }
 
     /// The slot for a packet with this phase bit and number.
     #[inline]
     #[must_use]
-    pub fn slot(&self, phase: bool, number: u64) -> u8 {
+    pub(crate) fn slot(&self, phase: bool, number: u64) -> u8 {
         if phase == self.phase {
             CURRENT
         } else if self.updates > 0 && self.first_received.is_none_or(|first| number < first) {
@@ -92,7 +95,7 @@ impl KeyRing {
     }
 
     /// The opening key of a slot; the previous one may be gone.
-    pub fn opening(&mut self, slot: u8) -> Option<&mut PacketKey> {
+    pub(crate) fn opening(&mut self, slot: u8) -> Option<&mut PacketKey> {
         match slot {
             PREVIOUS => self.previous.as_mut(),
             CURRENT => Some(&mut self.remote),
@@ -100,23 +103,38 @@ impl KeyRing {
         }
     }
 
-    /// Notes a packet that opened under the current keys.
+    /// Slots handed out from now on refer to the phase of now, until the group's packets are noted.
     #[inline]
-    pub fn on_opened_current(&mut self, number: u64) {
-        if self.first_received.is_none_or(|first| number < first) {
-            self.first_received = Some(number);
+    pub(crate) fn begin_group(&mut self) {
+        self.group_epoch = self.updates;
+    }
+
+    /// Notes a packet that opened; `true` if it is the first under the next keys, so that the update is to be committed.
+    #[inline]
+    #[must_use]
+    pub(crate) fn on_opened(&mut self, slot: u8, number: u64) -> bool {
+        let turned = self.group_epoch != self.updates;
+        match (slot, turned) {
+            (NEXT, false) => return true,
+            (CURRENT, false) | (NEXT, true) => {
+                if self.first_received.is_none_or(|first| number < first) {
+                    self.first_received = Some(number);
+                }
+            }
+            _ => {}
         }
+        false
     }
 
     /// A packet opened under the next keys: the peer has updated, and so do we (RFC 9001 §6.2).
-    pub fn commit_remote_update(&mut self, number: u64, next_sent: u64, drop_previous_at: Time) {
+    pub(crate) fn commit_remote_update(&mut self, number: u64, next_sent: u64) {
         self.turn(next_sent);
         self.first_received = Some(number);
-        self.drop_previous_at = Some(drop_previous_at);
+        self.drop_previous_at = None;
     }
 
     /// Starts an update of our own, if the last one is settled (RFC 9001 §6.1).
-    pub fn initiate(&mut self, next_sent: u64) -> bool {
+    pub(crate) fn initiate(&mut self, next_sent: u64) -> bool {
         if !self.phase_acked || self.previous.is_some() {
             return false;
         }
@@ -139,32 +157,32 @@ impl KeyRing {
     }
 
     /// The peer has followed our update: the previous keys go some time after.
-    pub const fn awaits_first_of_phase(&self) -> bool {
+    pub(crate) const fn awaits_first_of_phase(&self) -> bool {
         self.previous.is_some() && self.drop_previous_at.is_none() && self.first_received.is_some()
     }
 
     /// Forgets the previous keys.
-    pub fn drop_previous(&mut self) {
+    pub(crate) fn drop_previous(&mut self) {
         self.previous = None;
         self.drop_previous_at = None;
     }
 
     /// Notes that `largest` was acknowledged.
     #[inline]
-    pub fn on_acked(&mut self, largest: u64) {
+    pub(crate) fn on_acked(&mut self, largest: u64) {
         self.phase_acked |= largest >= self.first_sent;
     }
 
     /// Counts packets sealed; returns how many this key has sealed.
     #[inline]
-    pub fn on_sealed(&mut self, packets: u64) -> u64 {
+    pub(crate) fn on_sealed(&mut self, packets: u64) -> u64 {
         self.sealed += packets;
         self.sealed
     }
 
     /// Packets sealed with the current key.
     #[must_use]
-    pub const fn sealed(&self) -> u64 {
+    pub(crate) const fn sealed(&self) -> u64 {
         self.sealed
     }
 }

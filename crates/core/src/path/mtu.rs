@@ -11,7 +11,7 @@ const RESOLUTION: u16 = 16;
 
 /// What UDP payload the path carries.
 #[derive(Clone, Copy, Debug)]
-pub struct Mtu {
+pub(crate) struct Mtu {
     current: u16,
     /// Sizes above are known or taken not to pass.
     ceiling: u16,
@@ -23,37 +23,50 @@ pub struct Mtu {
 impl Mtu {
     /// Starts at the smallest size that QUIC allows and looks up to `ceiling`.
     #[must_use]
-    pub fn new(ceiling: u16) -> Self {
+    pub(crate) fn new(ceiling: u16) -> Self {
         let ceiling = ceiling.max(MIN_UDP_PAYLOAD);
-        Self { current: MIN_UDP_PAYLOAD, ceiling, probe: ceiling, losses: 0, in_flight: false }
+        Self {
+            current: MIN_UDP_PAYLOAD,
+            ceiling,
+            probe: ceiling,
+            losses: 0,
+            in_flight: false,
+        }
     }
 
     /// Lowers the ceiling to what the peer accepts (max_udp_payload_size, RFC 9000 §18.2).
-    pub fn limit(&mut self, ceiling: u64) {
-        self.ceiling = self.ceiling.min(u16::try_from(ceiling).unwrap_or(u16::MAX)).max(MIN_UDP_PAYLOAD);
+    pub(crate) fn limit(&mut self, ceiling: u64) {
+        self.ceiling = self
+            .ceiling
+            .min(u16::try_from(ceiling).unwrap_or(u16::MAX))
+            .max(MIN_UDP_PAYLOAD);
         self.probe = self.probe.min(self.ceiling);
         self.current = self.current.min(self.ceiling);
     }
 
     /// The size that is known to pass, in bytes.
     #[must_use]
-    pub const fn current(&self) -> u16 {
+    pub(crate) const fn current(&self) -> u16 {
         self.current
     }
 
     /// The size to probe now, if any.
     #[must_use]
-    pub const fn wants_probe(&self) -> Option<u16> {
-        if self.in_flight || self.ceiling == self.current || self.probe <= self.current { None } else { Some(self.probe) }
+    pub(crate) const fn wants_probe(&self) -> Option<u16> {
+        if self.in_flight || self.ceiling == self.current || self.probe <= self.current {
+            None
+        } else {
+            Some(self.probe)
+        }
     }
 
     /// A probe left.
-    pub fn on_probe_sent(&mut self) {
+    pub(crate) fn on_probe_sent(&mut self) {
         self.in_flight = true;
     }
 
     /// A probe of `size` arrived: `true` if the path's size rose.
-    pub fn on_probe_acked(&mut self, size: u16) -> bool {
+    pub(crate) fn on_probe_acked(&mut self, size: u16) -> bool {
         self.in_flight = false;
         self.losses = 0;
         let rose = size > self.current;
@@ -63,7 +76,7 @@ impl Mtu {
     }
 
     /// A probe was lost; that is no sign of congestion (RFC 9000 §14.4).
-    pub fn on_probe_lost(&mut self) {
+    pub(crate) fn on_probe_lost(&mut self) {
         self.in_flight = false;
         self.losses += 1;
         if self.losses >= MAX_PROBES {
@@ -75,7 +88,11 @@ impl Mtu {
 
     fn next(&mut self) {
         let gap = self.ceiling.saturating_sub(self.current);
-        self.probe = if gap < RESOLUTION { self.current } else { self.current + gap.div_ceil(2) };
+        self.probe = if gap < RESOLUTION {
+            self.current
+        } else {
+            self.current + gap.div_ceil(2)
+        };
     }
 }
 
@@ -93,9 +110,17 @@ mod tests {
                 probes += 1;
                 mtu.on_probe_sent();
                 assert_eq!(mtu.wants_probe(), None);
-                if size <= passes { mtu.on_probe_acked(size); } else { mtu.on_probe_lost() }
+                if size <= passes {
+                    mtu.on_probe_acked(size);
+                } else {
+                    mtu.on_probe_lost()
+                }
             }
-            assert!(mtu.current() <= passes && mtu.current() + RESOLUTION >= passes.min(1472) , "{passes}: {}", mtu.current());
+            assert!(
+                mtu.current() <= passes && mtu.current() + RESOLUTION >= passes.min(1472),
+                "{passes}: {}",
+                mtu.current()
+            );
             assert!(probes <= 20);
         }
     }

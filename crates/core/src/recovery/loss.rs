@@ -2,26 +2,24 @@
 
 use std::time::Duration;
 
-use super::rtt::RttEstimator;
+use super::rtt::{GRANULARITY, RttEstimator};
 use crate::space::Space;
 use crate::time::Time;
 
 /// RFC 9002 §6.1.1: packets so many numbers below an acknowledged one are lost.
 const PACKET_THRESHOLD: u64 = 3;
-/// RFC 9002 §6.1.2: the timer's granularity.
-pub const GRANULARITY: Duration = Duration::from_millis(1);
 /// RFC 9002 §7.6.1: probe timeouts that make a persistent congestion.
 const PERSISTENT_CONGESTION: u32 = 3;
 
 /// What one pass of loss detection found.
 #[derive(Debug, Default)]
-pub struct Lost {
+pub(crate) struct Lost {
     /// Numbers, ascending. The buffer is reused from pass to pass.
-    pub numbers: Vec<u64>,
+    pub(crate) numbers: Vec<u64>,
     /// When the newest of them was sent.
-    pub newest_sent: Time,
+    pub(crate) newest_sent: Time,
     /// Whether they span a persistent congestion (RFC 9002 §7.6).
-    pub persistent: bool,
+    pub(crate) persistent: bool,
 }
 
 /// How long a packet may be overtaken before it counts as lost (RFC 9002 §6.1.2).
@@ -33,11 +31,19 @@ fn loss_delay(rtt: &RttEstimator) -> Duration {
 /// Finds the packets below the largest acknowledged number that are lost at `now`, and when the next one will be.
 ///
 /// `pto` is the probe timeout without backoff, `max_ack_delay` included, for the persistent-congestion rule.
-pub fn detect(space: &mut Space, now: Time, rtt: &RttEstimator, pto: Duration, lost: &mut Lost) {
+pub(crate) fn detect(
+    space: &mut Space,
+    now: Time,
+    rtt: &RttEstimator,
+    pto: Duration,
+    lost: &mut Lost,
+) {
     lost.numbers.clear();
     lost.persistent = false;
     space.loss_time = None;
-    let Some(largest) = space.largest_acked else { return };
+    let Some(largest) = space.largest_acked else {
+        return;
+    };
     let delay = loss_delay(rtt);
     let (mut run_start, mut run_next) = (None::<Time>, 0);
     for (number, packet) in space.sent.outstanding_through(largest) {
@@ -106,7 +112,13 @@ mod tests {
         space.sent.acknowledge(3);
         space.largest_acked = Some(3);
         let mut lost = Lost::default();
-        detect(&mut space, ms(5100), &rtt, Duration::from_millis(200), &mut lost);
+        detect(
+            &mut space,
+            ms(5100),
+            &rtt,
+            Duration::from_millis(200),
+            &mut lost,
+        );
         assert_eq!(lost.numbers, [0, 1, 2]);
         assert!(lost.persistent);
     }

@@ -1,5 +1,5 @@
 //! Loss recovery (RFC 9002): round-trip times, loss detection, pacing.
 
-pub mod loss;
-pub mod pacer;
-pub mod rtt;
+pub(crate) mod loss;
+pub(crate) mod pacer;
+pub(crate) mod rtt;

@@ -65,11 +65,13 @@ impl RttEstimator {
     }
 
     /// rttvar.
+    #[cfg(test)]
     pub(crate) fn var(&self) -> Duration {
         self.var
     }
 
     /// min_rtt.
+    #[cfg(test)]
     pub(crate) fn min(&self) -> Duration {
         self.min
     }

@@ -1,8 +1,8 @@
 //! One packet number space (RFC 9000 §12.3): numbers received and owed an acknowledgement, packets sent and open, and
 //! the CRYPTO stream of its level.
 
-pub mod received;
-pub mod sent;
+pub(crate) mod received;
+pub(crate) mod sent;
 
 use squall_protect::Keys;
 
@@ -14,7 +14,7 @@ use sent::SentPackets;
 
 /// The three packet number spaces; `as usize` indexes arrays of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SpaceId {
+pub(crate) enum SpaceId {
     /// Initial packets.
     Initial = 0,
     /// Handshake packets.
@@ -25,38 +25,38 @@ pub enum SpaceId {
 
 impl SpaceId {
     /// All spaces, in the order of the handshake.
-    pub const ALL: [Self; 3] = [Self::Initial, Self::Handshake, Self::Data];
+    pub(crate) const ALL: [Self; 3] = [Self::Initial, Self::Handshake, Self::Data];
 }
 
 /// State of one packet number space.
 #[derive(Default)]
-pub struct Space {
+pub(crate) struct Space {
     /// Keys of the level; for the data space they lie in the key ring.
-    pub keys: Option<LevelKeys>,
+    pub(crate) keys: Option<LevelKeys>,
     /// Whether the keys were dropped: late packets are ignored (RFC 9001 §4.9).
-    pub discarded: bool,
+    pub(crate) discarded: bool,
     /// Numbers received.
-    pub received: ReceivedPackets,
+    pub(crate) received: ReceivedPackets,
     /// Packets sent.
-    pub sent: SentPackets,
+    pub(crate) sent: SentPackets,
     /// The largest number that the peer has acknowledged.
-    pub largest_acked: Option<u64>,
+    pub(crate) largest_acked: Option<u64>,
     /// When the earliest packet that is late, but not late enough, counts as lost.
-    pub loss_time: Option<Time>,
+    pub(crate) loss_time: Option<Time>,
     /// When the last ack-eliciting packet left.
-    pub last_eliciting: Time,
+    pub(crate) last_eliciting: Time,
     /// Probe packets owed after a probe timeout (RFC 9002 §6.2.4).
-    pub probes: u8,
+    pub(crate) probes: u8,
     /// Handshake bytes to be sent.
-    pub crypto_send: SendBuffer,
+    pub(crate) crypto_send: SendBuffer,
     /// Handshake bytes received.
-    pub crypto_recv: Reassembly,
+    pub(crate) crypto_recv: Reassembly,
 }
 
 /// Keys of both directions of one level.
-pub struct LevelKeys {
+pub(crate) struct LevelKeys {
     /// What this end seals with.
-    pub local: Keys,
+    pub(crate) local: Keys,
     /// What this end opens with.
-    pub remote: Keys,
+    pub(crate) remote: Keys,
 }

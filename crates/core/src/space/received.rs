@@ -2,8 +2,8 @@
 //!
 //! The decision is taken once a received run (`design.md` §3 step 6), not once a packet.
 
-use squall_wire::frame::EcnCounts;
 use squall_wire::Ecn;
+use squall_wire::frame::EcnCounts;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ enum Owed {
 
 /// The packet numbers received in one space.
 #[derive(Debug, Default)]
-pub struct ReceivedPackets {
+pub(crate) struct ReceivedPackets {
     numbers: RangeSet,
     /// Numbers below were received or given up: the oldest ranges are forgotten beyond `MAX_ACK_RANGES`.
     forgotten_below: u64,
@@ -39,13 +39,13 @@ pub struct ReceivedPackets {
 impl ReceivedPackets {
     /// The largest number received.
     #[must_use]
-    pub fn largest(&self) -> Option<u64> {
+    pub(crate) fn largest(&self) -> Option<u64> {
         self.numbers.last().map(|r| r.end - 1)
     }
 
     /// Notes an opened packet; `false` if it is a duplicate, whose frames must not act (RFC 9000 §12.3).
     #[inline]
-    pub fn insert(&mut self, number: u64, now: Time) -> bool {
+    pub(crate) fn insert(&mut self, number: u64, now: Time) -> bool {
         if number < self.forgotten_below {
             return false;
         }
@@ -69,13 +69,13 @@ impl ReceivedPackets {
     }
 
     /// Takes back a number noted by `insert`: the packet was dropped after all and must not be acknowledged.
-    pub fn forget(&mut self, number: u64) {
+    pub(crate) fn forget(&mut self, number: u64) {
         self.numbers.remove(number..number + 1);
     }
 
     /// Counts one ack-eliciting packet, and its ECN mark.
     #[inline]
-    pub fn note(&mut self, ack_eliciting: bool, ecn: Ecn) {
+    pub(crate) fn note(&mut self, ack_eliciting: bool, ecn: Ecn) {
         self.eliciting_since_ack += u32::from(ack_eliciting);
         match ecn {
             Ecn::NotEct => return,
@@ -91,7 +91,7 @@ impl ReceivedPackets {
     }
 
     /// The one decision of a received run: acknowledge now, or within `max_ack_delay` of `now`.
-    pub fn settle(&mut self, now: Time, immediately: bool, max_ack_delay: Duration) {
+    pub(crate) fn settle(&mut self, now: Time, immediately: bool, max_ack_delay: Duration) {
         if self.eliciting_since_ack == 0 {
             self.out_of_order = false;
             return;
@@ -106,7 +106,7 @@ impl ReceivedPackets {
 
     /// Whether an acknowledgement must go out now.
     #[must_use]
-    pub fn must_ack(&self, now: Time) -> bool {
+    pub(crate) fn must_ack(&self, now: Time) -> bool {
         match self.owed {
             Owed::Nothing => false,
             Owed::By(time) => time <= now,
@@ -116,13 +116,13 @@ impl ReceivedPackets {
 
     /// Whether an acknowledgement is owed at all, so that it rides along with other frames.
     #[must_use]
-    pub fn may_ack(&self) -> bool {
+    pub(crate) fn may_ack(&self) -> bool {
         self.eliciting_since_ack > 0
     }
 
     /// When an acknowledgement held back must go out.
     #[must_use]
-    pub const fn deadline(&self) -> Option<Time> {
+    pub(crate) const fn deadline(&self) -> Option<Time> {
         match self.owed {
             Owed::By(time) => Some(time),
             Owed::Nothing | Owed::Now => None,
@@ -130,32 +130,36 @@ impl ReceivedPackets {
     }
 
     /// The ranges to report, descending, as an ACK frame wants them.
-    pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + Clone + '_ {
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + Clone + '_ {
         let below = self.reported_below;
-        self.numbers.iter().rev().take_while(move |r| r.end > below).map(|r| r.start..=r.end - 1)
+        self.numbers
+            .iter()
+            .rev()
+            .take_while(move |r| r.end > below)
+            .map(|r| r.start..=r.end - 1)
     }
 
     /// How long the largest number has waited for its acknowledgement.
     #[must_use]
-    pub fn delay(&self, now: Time) -> Duration {
+    pub(crate) fn delay(&self, now: Time) -> Duration {
         now - self.largest_time
     }
 
     /// The ECN counts to report, once any mark was seen (RFC 9000 §13.4.1).
     #[must_use]
-    pub fn ecn_counts(&self) -> Option<EcnCounts> {
+    pub(crate) fn ecn_counts(&self) -> Option<EcnCounts> {
         self.ecn_seen.then_some(self.ecn)
     }
 
     /// Notes that an acknowledgement was written.
-    pub fn on_ack_sent(&mut self) {
+    pub(crate) fn on_ack_sent(&mut self) {
         self.owed = Owed::Nothing;
         self.eliciting_since_ack = 0;
         self.out_of_order = false;
     }
 
     /// The peer has seen our acknowledgement up to `largest`: ranges wholly below it need no further report.
-    pub fn on_ack_acked(&mut self, largest: u64) {
+    pub(crate) fn on_ack_acked(&mut self, largest: u64) {
         self.reported_below = self.reported_below.max(largest);
     }
 }
@@ -174,7 +178,10 @@ mod tests {
             assert!(received.insert(2 * n, Time::ZERO));
         }
         assert_eq!(received.ranges().count(), MAX_ACK_RANGES);
-        assert!((0..1000).all(|n| !received.insert(2 * n, Time::ZERO)), "duplicates, forgotten ones too, are refused");
+        assert!(
+            (0..1000).all(|n| !received.insert(2 * n, Time::ZERO)),
+            "duplicates, forgotten ones too, are refused"
+        );
     }
 
     // test: RFC 9000 §13.2.1, §13.2.2

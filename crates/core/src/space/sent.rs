@@ -12,9 +12,14 @@ use crate::time::Time;
 
 /// What a sent frame said, as far as its loss or acknowledgement matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SentFrame {
+pub(crate) enum SentFrame {
     /// Bytes of a stream.
-    Stream { id: StreamId, start: u64, len: u32, fin: bool },
+    Stream {
+        id: StreamId,
+        start: u64,
+        len: u32,
+        fin: bool,
+    },
     /// Bytes of the handshake.
     Crypto { start: u64, len: u32 },
     /// An acknowledgement up to `largest`.
@@ -48,27 +53,27 @@ enum State {
 
 /// What is known of one sent packet.
 #[derive(Clone, Copy, Debug)]
-pub struct SentPacket {
+pub(crate) struct SentPacket {
     /// When it was sent.
-    pub time_sent: Time,
+    pub(crate) time_sent: Time,
     first_frame: u64,
     /// Its size in bytes, counted in flight; 0 if congestion control does not count it.
-    pub size: u16,
+    pub(crate) size: u16,
     frames: u16,
     state: State,
     /// Whether it asks for an acknowledgement.
-    pub ack_eliciting: bool,
+    pub(crate) ack_eliciting: bool,
     /// Whether it is a path MTU probe: its loss says nothing about congestion (RFC 9000 §14.4).
-    pub mtu_probe: bool,
+    pub(crate) mtu_probe: bool,
     /// Whether the congestion window, not the application, limited sending at that time (RFC 9002 §7.8).
-    pub window_limited: bool,
+    pub(crate) window_limited: bool,
 }
 
 const _: () = assert!(size_of::<SentPacket>() <= 32);
 
 /// How a packet number answered an acknowledgement.
 #[derive(Clone, Copy, Debug)]
-pub enum Acked {
+pub(crate) enum Acked {
     /// First acknowledgement of an outstanding packet.
     Newly(SentPacket),
     /// It had been declared lost: the loss was spurious.
@@ -81,7 +86,7 @@ pub enum Acked {
 
 /// The packets of one packet number space that were sent and are not yet settled.
 #[derive(Debug, Default)]
-pub struct SentPackets {
+pub(crate) struct SentPackets {
     base: u64,
     packets: VecDeque<SentPacket>,
     frame_base: u64,
@@ -92,45 +97,56 @@ pub struct SentPackets {
 impl SentPackets {
     /// The next packet number to be used.
     #[must_use]
-    pub fn next_number(&self) -> u64 {
+    pub(crate) fn next_number(&self) -> u64 {
         self.base + self.packets.len() as u64
     }
 
     /// Ack-eliciting packets whose fate is open.
     #[must_use]
-    pub const fn outstanding_eliciting(&self) -> usize {
+    pub(crate) const fn outstanding_eliciting(&self) -> usize {
         self.outstanding_eliciting
-    }
-
-    /// Packets remembered, the settled ones behind an open one included.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.packets.len()
     }
 
     /// Notes a frame of the packet that the next `push` completes.
     #[inline]
-    pub fn push_frame(&mut self, frame: SentFrame) {
+    pub(crate) fn push_frame(&mut self, frame: SentFrame) {
         self.frames.push_back(frame);
     }
 
     /// Frames noted so far in all; the difference of two values counts the frames between.
     #[must_use]
-    pub fn frame_mark(&self) -> u64 {
+    pub(crate) fn frame_mark(&self) -> u64 {
         self.frame_base + self.frames.len() as u64
     }
 
     /// Records the packet with the next number, whose frames are those noted since `first_frame`.
     #[inline]
-    pub fn push(&mut self, time_sent: Time, size: u16, ack_eliciting: bool, mtu_probe: bool, window_limited: bool, first_frame: u64) {
+    pub(crate) fn push(
+        &mut self,
+        time_sent: Time,
+        size: u16,
+        ack_eliciting: bool,
+        mtu_probe: bool,
+        window_limited: bool,
+        first_frame: u64,
+    ) {
         let frames = (self.frame_mark() - first_frame) as u16;
         self.outstanding_eliciting += usize::from(ack_eliciting);
         let state = State::Outstanding;
-        self.packets.push_back(SentPacket { time_sent, first_frame, size, frames, state, ack_eliciting, mtu_probe, window_limited });
+        self.packets.push_back(SentPacket {
+            time_sent,
+            first_frame,
+            size,
+            frames,
+            state,
+            ack_eliciting,
+            mtu_probe,
+            window_limited,
+        });
     }
 
     /// Leaves the next number out.
-    pub fn skip_number(&mut self, now: Time) {
+    pub(crate) fn skip_number(&mut self, now: Time) {
         let first_frame = self.frame_mark();
         self.packets.push_back(SentPacket {
             time_sent: now,
@@ -145,18 +161,38 @@ impl SentPackets {
     }
 
     /// The frames of a packet that this ring returned and that `forget_settled` has not dropped since.
-    pub fn frames(&self, packet: &SentPacket) -> impl Iterator<Item = SentFrame> + '_ {
+    pub(crate) fn frames(&self, packet: &SentPacket) -> impl Iterator<Item = SentFrame> + '_ {
         let at = (packet.first_frame - self.frame_base) as usize;
         self.frames.range(at..at + packet.frames as usize).copied()
     }
 
+    /// How many frames the packet carried.
+    pub(crate) fn frame_count(&self, packet: &SentPacket) -> usize {
+        packet.frames as usize
+    }
+
+    /// The packet's frame `i`.
+    pub(crate) fn frame(&self, packet: &SentPacket, i: usize) -> Option<SentFrame> {
+        self.frames
+            .get((packet.first_frame - self.frame_base) as usize + i)
+            .copied()
+    }
+
+    /// The lowest number that is not settled and forgotten.
+    #[inline]
+    pub(crate) fn first_open(&self) -> u64 {
+        self.base
+    }
+
     /// Marks `number` as acknowledged.
     #[inline]
-    pub fn acknowledge(&mut self, number: u64) -> Acked {
+    pub(crate) fn acknowledge(&mut self, number: u64) -> Acked {
         if number < self.base {
             return Acked::Already;
         }
-        let Some(packet) = self.packets.get_mut((number - self.base) as usize) else { return Acked::NeverSent };
+        let Some(packet) = self.packets.get_mut((number - self.base) as usize) else {
+            return Acked::NeverSent;
+        };
         match packet.state {
             State::Outstanding => {
                 packet.state = State::Acknowledged;
@@ -173,8 +209,13 @@ impl SentPackets {
     }
 
     /// The outstanding packets numbered up to `through`, ascending.
-    pub fn outstanding_through(&self, through: u64) -> impl Iterator<Item = (u64, &SentPacket)> {
-        let count = (through + 1).saturating_sub(self.base).min(self.packets.len() as u64) as usize;
+    pub(crate) fn outstanding_through(
+        &self,
+        through: u64,
+    ) -> impl Iterator<Item = (u64, &SentPacket)> {
+        let count = (through + 1)
+            .saturating_sub(self.base)
+            .min(self.packets.len() as u64) as usize;
         let base = self.base;
         self.packets
             .range(..count)
@@ -183,16 +224,11 @@ impl SentPackets {
             .map(move |(i, p)| (base + i as u64, p))
     }
 
-    /// The packet `number` if its fate is open.
-    #[must_use]
-    pub fn outstanding(&self, number: u64) -> Option<&SentPacket> {
-        let packet = self.packets.get(number.checked_sub(self.base)? as usize)?;
-        (packet.state == State::Outstanding).then_some(packet)
-    }
-
     /// Declares `number` lost and returns its record.
-    pub fn declare_lost(&mut self, number: u64) -> Option<SentPacket> {
-        let packet = self.packets.get_mut(number.checked_sub(self.base)? as usize)?;
+    pub(crate) fn declare_lost(&mut self, number: u64) -> Option<SentPacket> {
+        let packet = self
+            .packets
+            .get_mut(number.checked_sub(self.base)? as usize)?;
         if packet.state != State::Outstanding {
             return None;
         }
@@ -202,10 +238,12 @@ impl SentPackets {
     }
 
     /// Drops the settled packets at the ring's front, with their frames. Once an acknowledgement, not once a packet.
-    pub fn forget_settled(&mut self, largest_acked: u64) {
+    pub(crate) fn forget_settled(&mut self, largest_acked: u64) {
         // The newest numbers stay: an acknowledgement of a skipped one must be recognised while its neighbours settle.
         while let Some(front) = self.packets.front() {
-            if front.state == State::Outstanding || (front.state == State::Skipped && self.base >= largest_acked) {
+            if front.state == State::Outstanding
+                || (front.state == State::Skipped && self.base >= largest_acked)
+            {
                 break;
             }
             let frames = front.frames as usize;
@@ -217,8 +255,13 @@ impl SentPackets {
     }
 
     /// Empties the ring, for a key space that is discarded; returns the bytes that were in flight (RFC 9002 §6.4).
-    pub fn discard(&mut self) -> u64 {
-        let in_flight = self.packets.iter().filter(|p| p.state == State::Outstanding).map(|p| u64::from(p.size)).sum();
+    pub(crate) fn discard(&mut self) -> u64 {
+        let in_flight = self
+            .packets
+            .iter()
+            .filter(|p| p.state == State::Outstanding)
+            .map(|p| u64::from(p.size))
+            .sum();
         self.base = self.next_number();
         self.packets = VecDeque::new();
         self.frame_base += self.frames.len() as u64;
@@ -244,13 +287,21 @@ mod tests {
         for i in 0..5 {
             push(&mut sent, SentFrame::NewConnectionId(i));
         }
-        let Acked::Newly(packet) = sent.acknowledge(3) else { panic!("3 was outstanding") };
-        assert_eq!(sent.frames(&packet).collect::<Vec<_>>(), [SentFrame::NewConnectionId(3)]);
+        let Acked::Newly(packet) = sent.acknowledge(3) else {
+            panic!("3 was outstanding")
+        };
+        assert_eq!(
+            sent.frames(&packet).collect::<Vec<_>>(),
+            [SentFrame::NewConnectionId(3)]
+        );
         sent.acknowledge(0);
         sent.forget_settled(3);
-        assert_eq!(sent.len(), 4);
+        assert_eq!(sent.first_open(), 1);
         let lost = sent.declare_lost(1).expect("1 was outstanding");
-        assert_eq!(sent.frames(&lost).collect::<Vec<_>>(), [SentFrame::NewConnectionId(1)]);
+        assert_eq!(
+            sent.frames(&lost).collect::<Vec<_>>(),
+            [SentFrame::NewConnectionId(1)]
+        );
         assert!(matches!(sent.acknowledge(1), Acked::AfterLoss(_)));
         assert!(matches!(sent.acknowledge(0), Acked::Already));
         assert_eq!(sent.outstanding_eliciting(), 2);

@@ -6,7 +6,7 @@ use crate::time::Time;
 
 /// Credit that the peer gave us.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SendCredit {
+pub(crate) struct SendCredit {
     limit: u64,
     used: u64,
 }
@@ -14,31 +14,31 @@ pub struct SendCredit {
 impl SendCredit {
     /// Credit up to `limit`, none used.
     #[must_use]
-    pub const fn new(limit: u64) -> Self {
+    pub(crate) const fn new(limit: u64) -> Self {
         Self { limit, used: 0 }
     }
 
     /// Bytes that may still be sent.
     #[must_use]
-    pub const fn available(&self) -> u64 {
+    pub(crate) const fn available(&self) -> u64 {
         self.limit - self.used
     }
 
     /// The absolute limit.
     #[must_use]
-    pub const fn limit(&self) -> u64 {
+    pub(crate) const fn limit(&self) -> u64 {
         self.limit
     }
 
     /// Raises the limit; a lower one is ignored (RFC 9000 §4.1). Says whether it rose.
-    pub fn raise(&mut self, limit: u64) -> bool {
+    pub(crate) fn raise(&mut self, limit: u64) -> bool {
         let rose = limit > self.limit;
         self.limit = self.limit.max(limit);
         rose
     }
 
     /// Uses `bytes` of the credit.
-    pub fn consume(&mut self, bytes: u64) {
+    pub(crate) fn consume(&mut self, bytes: u64) {
         debug_assert!(bytes <= self.available());
         self.used += bytes;
     }
@@ -46,7 +46,7 @@ impl SendCredit {
 
 /// Credit that we give the peer; its window grows when the reader empties it faster than the path refills it.
 #[derive(Clone, Copy, Debug)]
-pub struct ReceiveCredit {
+pub(crate) struct ReceiveCredit {
     /// Offset up to which the peer may send: what it was last told.
     advertised: u64,
     /// Highest offset received.
@@ -62,14 +62,21 @@ pub struct ReceiveCredit {
 impl ReceiveCredit {
     /// Credit of `window` bytes that may grow to `max_window`.
     #[must_use]
-    pub const fn new(window: u64, max_window: u64) -> Self {
-        Self { advertised: window, received: 0, consumed: 0, window, max_window, renewed: None }
+    pub(crate) const fn new(window: u64, max_window: u64) -> Self {
+        Self {
+            advertised: window,
+            received: 0,
+            consumed: 0,
+            window,
+            max_window,
+            renewed: None,
+        }
     }
 
     /// Notes that data up to `offset` arrived; returns by how much the highest offset rose, or `None` if the peer
     /// went beyond its credit (FLOW_CONTROL_ERROR).
     #[inline]
-    pub fn receive_to(&mut self, offset: u64) -> Option<u64> {
+    pub(crate) fn receive_to(&mut self, offset: u64) -> Option<u64> {
         if offset > self.advertised {
             return None;
         }
@@ -80,46 +87,41 @@ impl ReceiveCredit {
 
     /// The same for a sum over streams: `rise` more bytes arrived.
     #[inline]
-    pub fn receive_more(&mut self, rise: u64) -> Option<()> {
-        self.receive_to(self.received.checked_add(rise)?).map(|_| ())
+    pub(crate) fn receive_more(&mut self, rise: u64) -> Option<()> {
+        self.receive_to(self.received.checked_add(rise)?)
+            .map(|_| ())
     }
 
     /// Highest offset received.
     #[must_use]
-    pub const fn received(&self) -> u64 {
+    pub(crate) const fn received(&self) -> u64 {
         self.received
     }
 
     /// Bytes taken by the reader.
     #[must_use]
-    pub const fn consumed(&self) -> u64 {
+    pub(crate) const fn consumed(&self) -> u64 {
         self.consumed
     }
 
     /// Notes that the reader took `bytes`.
-    pub fn consume(&mut self, bytes: u64) {
+    pub(crate) fn consume(&mut self, bytes: u64) {
         self.consumed += bytes;
     }
 
     /// Whether the peer should be told a new limit: half of the window is used up.
     #[must_use]
-    pub const fn wants_update(&self) -> bool {
+    pub(crate) const fn wants_update(&self) -> bool {
         self.advertised - self.consumed <= self.window / 2
     }
 
     /// The new limit to tell the peer. The window doubles when the last half went in less than two round trips.
-    pub fn renew(&mut self, now: Time, rtt: Duration) -> u64 {
+    pub(crate) fn renew(&mut self, now: Time, rtt: Duration) -> u64 {
         if self.renewed.is_some_and(|last| now - last < 2 * rtt) {
             self.window = (self.window * 2).min(self.max_window);
         }
         self.renewed = Some(now);
         self.advertised = self.advertised.max(self.consumed + self.window);
-        self.advertised
-    }
-
-    /// The limit last told, for a MAX_DATA or MAX_STREAM_DATA that was lost.
-    #[must_use]
-    pub const fn advertised(&self) -> u64 {
         self.advertised
     }
 }
@@ -142,8 +144,16 @@ mod tests {
         let rtt = Duration::from_millis(10);
         assert_eq!(credit.renew(Time::from_nanos(0), rtt), 1500);
         credit.consume(600);
-        assert_eq!(credit.renew(Time::from_nanos(5_000_000), rtt), 1100 + 2000, "used up fast: the window doubles");
+        assert_eq!(
+            credit.renew(Time::from_nanos(5_000_000), rtt),
+            1100 + 2000,
+            "used up fast: the window doubles"
+        );
         credit.consume(1900);
-        assert_eq!(credit.renew(Time::from_nanos(90_000_000), rtt), 3000 + 2000, "used up slowly: it stays");
+        assert_eq!(
+            credit.renew(Time::from_nanos(90_000_000), rtt),
+            3000 + 2000,
+            "used up slowly: it stays"
+        );
     }
 }

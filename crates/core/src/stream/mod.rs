@@ -4,12 +4,12 @@
 //! `write_control` say what the send path puts into packets; `on_acked` and `on_lost` settle what packets carried. A
 //! stream exists from its first frame or use until both its parts are done.
 
-pub mod flow;
-pub mod reassembly;
-pub mod recv;
-pub mod send;
-pub mod send_buffer;
 mod control;
+pub(crate) mod flow;
+pub(crate) mod reassembly;
+pub(crate) mod recv;
+pub(crate) mod send;
+pub(crate) mod send_buffer;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -67,7 +67,7 @@ struct Limits {
 }
 
 /// All streams of a connection.
-pub struct Streams {
+pub(crate) struct Streams {
     side: Side,
     table: HashMap<StreamId, u32>,
     slots: Vec<Option<Box<Stream>>>,
@@ -89,7 +89,7 @@ pub struct Streams {
     blocked_writers: Vec<StreamId>,
     pool: ChunkPool,
     /// Events for the application, in order.
-    pub events: VecDeque<Event>,
+    pub(crate) events: VecDeque<Event>,
 }
 
 const fn index(direction: Direction) -> usize {
@@ -102,15 +102,22 @@ const fn index(direction: Direction) -> usize {
 impl Streams {
     /// No streams yet; the peer's limits come with `set_peer_parameters`.
     #[must_use]
-    pub fn new(side: Side, config: &TransportConfig) -> Self {
-        let opening = |limit| Opening { peer_limit: limit, peer_window: limit, ..Opening::default() };
+    pub(crate) fn new(side: Side, config: &TransportConfig) -> Self {
+        let opening = |limit| Opening {
+            peer_limit: limit,
+            peer_window: limit,
+            ..Opening::default()
+        };
         Self {
             side,
             table: HashMap::new(),
             slots: Vec::new(),
             free: Vec::new(),
             last: None,
-            opening: [opening(config.max_concurrent_bidi_streams), opening(config.max_concurrent_uni_streams)],
+            opening: [
+                opening(config.max_concurrent_bidi_streams),
+                opening(config.max_concurrent_uni_streams),
+            ],
             limits: Limits {
                 recv_initial: config.initial_stream_window,
                 recv_max: config.stream_receive_window,
@@ -131,7 +138,7 @@ impl Streams {
     }
 
     /// Takes the peer's limits (RFC 9000 §18.2); streams opened before get theirs now.
-    pub fn set_peer_parameters(&mut self, params: &TransportParameters) {
+    pub(crate) fn set_peer_parameters(&mut self, params: &TransportParameters) {
         self.limits.send_bidi_local = params.initial_max_stream_data_bidi_local;
         self.limits.send_bidi_remote = params.initial_max_stream_data_bidi_remote;
         self.limits.send_uni = params.initial_max_stream_data_uni;
@@ -143,7 +150,7 @@ impl Streams {
     // ---- the application's side -------------------------------------------------------------------------------------
 
     /// Opens a stream; `None` at the peer's limit, and `StreamsAvailable` follows when it rises.
-    pub fn open(&mut self, direction: Direction) -> Option<StreamId> {
+    pub(crate) fn open(&mut self, direction: Direction) -> Option<StreamId> {
         let opening = &mut self.opening[index(direction)];
         if opening.local_next >= opening.local_limit {
             opening.local_refused = true;
@@ -156,7 +163,7 @@ impl Streams {
     }
 
     /// The next stream that the peer opened, in the order of ids.
-    pub fn accept(&mut self, direction: Direction) -> Option<StreamId> {
+    pub(crate) fn accept(&mut self, direction: Direction) -> Option<StreamId> {
         let opening = &mut self.opening[index(direction)];
         if opening.peer_accepted >= opening.peer_opened {
             return None;
@@ -179,10 +186,13 @@ impl Streams {
     ///
     /// # Errors
     /// `Blocked`, `Stopped`, `Closed`.
-    pub fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, WriteError> {
+    pub(crate) fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, WriteError> {
         let slot = self.find(id).ok_or(WriteError::Closed)?;
         let (limits, buffered) = (self.limits, self.buffered);
-        let send = self.get(slot).and_then(|s| s.send.as_mut()).ok_or(WriteError::Closed)?;
+        let send = self
+            .get(slot)
+            .and_then(|s| s.send.as_mut())
+            .ok_or(WriteError::Closed)?;
         if let Some(code) = send.stopped {
             return Err(WriteError::Stopped(code));
         }
@@ -209,9 +219,12 @@ impl Streams {
     ///
     /// # Errors
     /// `Stopped`, `Closed`.
-    pub fn finish(&mut self, id: StreamId) -> Result<(), WriteError> {
+    pub(crate) fn finish(&mut self, id: StreamId) -> Result<(), WriteError> {
         let slot = self.find(id).ok_or(WriteError::Closed)?;
-        let send = self.get(slot).and_then(|s| s.send.as_mut()).ok_or(WriteError::Closed)?;
+        let send = self
+            .get(slot)
+            .and_then(|s| s.send.as_mut())
+            .ok_or(WriteError::Closed)?;
         if let Some(code) = send.stopped {
             return Err(WriteError::Stopped(code));
         }
@@ -228,9 +241,12 @@ impl Streams {
     ///
     /// # Errors
     /// `Closed` if nothing is left to reset.
-    pub fn reset(&mut self, id: StreamId, code: u64) -> Result<(), WriteError> {
+    pub(crate) fn reset(&mut self, id: StreamId, code: u64) -> Result<(), WriteError> {
         let slot = self.find(id).ok_or(WriteError::Closed)?;
-        let send = self.get(slot).and_then(|s| s.send.as_mut()).ok_or(WriteError::Closed)?;
+        let send = self
+            .get(slot)
+            .and_then(|s| s.send.as_mut())
+            .ok_or(WriteError::Closed)?;
         if !matches!(send.state, SendState::Send | SendState::DataSent) {
             return Err(WriteError::Closed);
         }
@@ -244,10 +260,14 @@ impl Streams {
     ///
     /// # Errors
     /// `Blocked`, `Reset`, `Closed`.
-    pub fn read(&mut self, id: StreamId, max: usize) -> Result<Option<Bytes>, ReadError> {
+    pub(crate) fn read(&mut self, id: StreamId, max: usize) -> Result<Option<Bytes>, ReadError> {
         let slot = self.find(id).ok_or(ReadError::Closed)?;
         let pool = &mut self.pool;
-        let stream = self.slots.get_mut(slot as usize).and_then(Option::as_mut).ok_or(ReadError::Closed)?;
+        let stream = self
+            .slots
+            .get_mut(slot as usize)
+            .and_then(Option::as_mut)
+            .ok_or(ReadError::Closed)?;
         let recv = stream.recv.as_mut().ok_or(ReadError::Closed)?;
         let result = recv.read(max, pool);
         match &result {
@@ -270,9 +290,12 @@ impl Streams {
     ///
     /// # Errors
     /// `Closed` if there is nothing to stop.
-    pub fn stop_sending(&mut self, id: StreamId, code: u64) -> Result<(), ReadError> {
+    pub(crate) fn stop_sending(&mut self, id: StreamId, code: u64) -> Result<(), ReadError> {
         let slot = self.find(id).ok_or(ReadError::Closed)?;
-        let recv = self.get(slot).and_then(|s| s.recv.as_mut()).ok_or(ReadError::Closed)?;
+        let recv = self
+            .get(slot)
+            .and_then(|s| s.recv.as_mut())
+            .ok_or(ReadError::Closed)?;
         recv.stop(code);
         let unread = recv.unread();
         recv.credit.consume(unread);
@@ -290,11 +313,23 @@ impl Streams {
     /// # Errors
     /// The code of RFC 9000 §19.8.
     #[inline]
-    pub fn on_stream(&mut self, id: StreamId, offset: u64, data: &[u8], fin: bool) -> Result<bool, TransportErrorCode> {
-        let Some(slot) = self.find_receiving(id)? else { return Ok(true) };
+    pub(crate) fn on_stream(
+        &mut self,
+        id: StreamId,
+        offset: u64,
+        data: &[u8],
+        fin: bool,
+    ) -> Result<bool, TransportErrorCode> {
+        let Some(slot) = self.find_receiving(id)? else {
+            return Ok(true);
+        };
         let pool = &mut self.pool;
-        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else { return Ok(true) };
-        let Some(recv) = stream.recv.as_mut() else { return Ok(true) };
+        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return Ok(true);
+        };
+        let Some(recv) = stream.recv.as_mut() else {
+            return Ok(true);
+        };
         let rise = match recv.receive(offset, data, fin, pool)? {
             Received::More(rise) => rise,
             Received::Refused => return Ok(false),
@@ -315,9 +350,18 @@ impl Streams {
     ///
     /// # Errors
     /// The code of RFC 9000 §19.4.
-    pub fn on_reset(&mut self, id: StreamId, code: u64, final_size: u64) -> Result<(), TransportErrorCode> {
-        let Some(slot) = self.find_receiving(id)? else { return Ok(()) };
-        let Some(recv) = self.get(slot).and_then(|s| s.recv.as_mut()) else { return Ok(()) };
+    pub(crate) fn on_reset(
+        &mut self,
+        id: StreamId,
+        code: u64,
+        final_size: u64,
+    ) -> Result<(), TransportErrorCode> {
+        let Some(slot) = self.find_receiving(id)? else {
+            return Ok(());
+        };
+        let Some(recv) = self.get(slot).and_then(|s| s.recv.as_mut()) else {
+            return Ok(());
+        };
         let rise = recv.receive_reset(code, final_size)?;
         // What nobody will read counts as read: the connection's credit must not leak away.
         let unread = recv.unread();
@@ -334,9 +378,17 @@ impl Streams {
     ///
     /// # Errors
     /// The code of RFC 9000 §19.5.
-    pub fn on_stop_sending(&mut self, id: StreamId, code: u64) -> Result<(), TransportErrorCode> {
-        let Some(slot) = self.find_sending(id)? else { return Ok(()) };
-        let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else { return Ok(()) };
+    pub(crate) fn on_stop_sending(
+        &mut self,
+        id: StreamId,
+        code: u64,
+    ) -> Result<(), TransportErrorCode> {
+        let Some(slot) = self.find_sending(id)? else {
+            return Ok(());
+        };
+        let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
+            return Ok(());
+        };
         if send.stopped.is_some() || !matches!(send.state, SendState::Send | SendState::DataSent) {
             return Ok(());
         }
@@ -350,7 +402,7 @@ impl Streams {
     }
 
     /// Takes a MAX_DATA frame.
-    pub fn on_max_data(&mut self, limit: u64) {
+    pub(crate) fn on_max_data(&mut self, limit: u64) {
         self.send_credit.raise(limit);
     }
 
@@ -358,16 +410,26 @@ impl Streams {
     ///
     /// # Errors
     /// The code of RFC 9000 §19.10.
-    pub fn on_max_stream_data(&mut self, id: StreamId, limit: u64) -> Result<(), TransportErrorCode> {
-        let Some(slot) = self.find_sending(id)? else { return Ok(()) };
-        if self.get(slot).and_then(|s| s.send.as_mut()).is_some_and(|send| send.credit.raise(limit)) {
+    pub(crate) fn on_max_stream_data(
+        &mut self,
+        id: StreamId,
+        limit: u64,
+    ) -> Result<(), TransportErrorCode> {
+        let Some(slot) = self.find_sending(id)? else {
+            return Ok(());
+        };
+        if self
+            .get(slot)
+            .and_then(|s| s.send.as_mut())
+            .is_some_and(|send| send.credit.raise(limit))
+        {
             self.enqueue(slot);
         }
         Ok(())
     }
 
     /// Takes a MAX_STREAMS frame.
-    pub fn on_max_streams(&mut self, direction: Direction, limit: u64) {
+    pub(crate) fn on_max_streams(&mut self, direction: Direction, limit: u64) {
         let opening = &mut self.opening[index(direction)];
         opening.local_limit = opening.local_limit.max(limit);
         if opening.local_refused && opening.local_next < opening.local_limit {
@@ -380,13 +442,18 @@ impl Streams {
     ///
     /// # Errors
     /// `STREAM_STATE_ERROR` or `STREAM_LIMIT_ERROR`.
-    pub fn on_stream_data_blocked(&mut self, id: StreamId) -> Result<(), TransportErrorCode> {
+    pub(crate) fn on_stream_data_blocked(
+        &mut self,
+        id: StreamId,
+    ) -> Result<(), TransportErrorCode> {
         self.find_receiving(id).map(|_| ())
     }
 
     fn charge(&mut self, rise: u64, nobody_reads: bool) -> Result<(), TransportErrorCode> {
         if rise > 0 {
-            self.recv_credit.receive_more(rise).ok_or(TransportErrorCode::FLOW_CONTROL_ERROR)?;
+            self.recv_credit
+                .receive_more(rise)
+                .ok_or(TransportErrorCode::FLOW_CONTROL_ERROR)?;
             if nobody_reads {
                 self.recv_credit.consume(rise);
                 self.max_data_pending |= self.recv_credit.wants_update();
@@ -398,8 +465,12 @@ impl Streams {
     /// Tells the reader once that there is something to read.
     #[inline]
     fn tell_reader(&mut self, slot: u32) {
-        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else { return };
-        let Some(recv) = stream.recv.as_mut() else { return };
+        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let Some(recv) = stream.recv.as_mut() else {
+            return;
+        };
         if stream.known && !recv.reader_told && recv.is_readable() {
             recv.reader_told = true;
             self.events.push_back(Event::Readable(stream.id));
@@ -410,7 +481,7 @@ impl Streams {
 
     /// Whether a packet could carry stream data or a stream's control frame now.
     #[must_use]
-    pub fn wants_to_send(&self) -> bool {
+    pub(crate) fn wants_to_send(&self) -> bool {
         self.has_control() || !self.ready.is_empty()
     }
 
@@ -419,7 +490,7 @@ impl Streams {
     /// The piece fills the room when its stream has enough (the frame then needs no length), else it is all that the
     /// stream may send now. The caller writes it and tells `on_sent`.
     #[inline]
-    pub fn next_range(&mut self, room: usize) -> Option<(StreamRange, bool)> {
+    pub(crate) fn next_range(&mut self, room: usize) -> Option<(StreamRange, bool)> {
         for _ in 0..self.ready.len() {
             let slot = *self.ready.front()?;
             let connection = self.send_credit.available();
@@ -427,23 +498,43 @@ impl Streams {
                 && let Some(send) = stream.send.as_mut()
                 && send.wants_to_send()
             {
-                let offset = send.buffer.next_range(1, u64::MAX).map_or(send.buffer.unsent(), |r| r.start);
-                let header = frame::stream_header_size(stream.id, offset, None);
+                let offset = send
+                    .buffer
+                    .next_range(1, u64::MAX)
+                    .map_or(send.buffer.unsent(), |r| r.start);
+                let header = frame::write::stream_header_size(stream.id, offset, None);
                 if room <= header + 2 {
                     return None;
                 }
                 let max = (room - header) as u64;
-                let limit = send.credit.limit().min(send.buffer.unsent().saturating_add(connection));
+                let limit = send
+                    .credit
+                    .limit()
+                    .min(send.buffer.unsent().saturating_add(connection));
                 let range = send.buffer.next_range(max, limit).unwrap_or(offset..offset);
                 let at_end = send.state == SendState::DataSent && range.end == send.buffer.end();
                 let fin = at_end && (send.fin_pending || !range.is_empty());
                 if !range.is_empty() || fin {
                     let fills = range.end - range.start == max;
                     // Room for an explicit length, should the frame not fill the packet.
-                    let shortened = if fills { 0 } else { (range.end - range.start + 4).saturating_sub(max).min(range.end - range.start) };
+                    let shortened = if fills {
+                        0
+                    } else {
+                        (range.end - range.start + 4)
+                            .saturating_sub(max)
+                            .min(range.end - range.start)
+                    };
                     let len = (range.end - range.start - shortened) as u32;
                     let fin = fin && shortened == 0;
-                    return Some((StreamRange { id: stream.id, start: range.start, len, fin }, fills));
+                    return Some((
+                        StreamRange {
+                            id: stream.id,
+                            start: range.start,
+                            len,
+                            fin,
+                        },
+                        fills,
+                    ));
                 }
                 // Blocked by the connection's credit alone: let the others try (some may have lost bytes).
                 self.ready.rotate_left(1);
@@ -456,11 +547,17 @@ impl Streams {
 
     /// Notes that the piece is in a packet.
     #[inline]
-    pub fn on_sent(&mut self, range: &StreamRange) {
-        let Some(slot) = self.find(range.id) else { return };
+    pub(crate) fn on_sent(&mut self, range: &StreamRange) {
+        let Some(slot) = self.find(range.id) else {
+            return;
+        };
         let connection = &mut self.send_credit;
-        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else { return };
-        let Some(send) = stream.send.as_mut() else { return };
+        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let Some(send) = stream.send.as_mut() else {
+            return;
+        };
         let end = range.start + u64::from(range.len);
         let fresh = end.saturating_sub(send.buffer.unsent());
         send.credit.consume(fresh);
@@ -475,7 +572,7 @@ impl Streams {
     }
 
     /// Lets the next stream in line send first; called once a bundle.
-    pub fn rotate(&mut self) {
+    pub(crate) fn rotate(&mut self) {
         if self.ready.len() > 1 {
             self.ready.rotate_left(1);
         }
@@ -485,8 +582,10 @@ impl Streams {
     ///
     /// Returns how many bytes precede them. Call `copy_head` for those.
     #[must_use]
-    pub fn tail(&self, range: &StreamRange) -> (usize, &[u8]) {
-        let Some(buffer) = self.send_buffer(range.id) else { return (0, &[]) };
+    pub(crate) fn tail(&self, range: &StreamRange) -> (usize, &[u8]) {
+        let Some(buffer) = self.send_buffer(range.id) else {
+            return (0, &[]);
+        };
         let (mut offset, mut left) = (range.start, range.len as usize);
         loop {
             let piece = buffer.slice_at(offset, left);
@@ -499,7 +598,7 @@ impl Streams {
     }
 
     /// Copies the first `out.len()` bytes of a range.
-    pub fn copy_head(&self, range: &StreamRange, out: &mut [u8]) {
+    pub(crate) fn copy_head(&self, range: &StreamRange, out: &mut [u8]) {
         if let Some(buffer) = self.send_buffer(range.id) {
             buffer.copy_to(range.start, out);
         }
@@ -507,7 +606,7 @@ impl Streams {
 
     /// Prepares the look-up of the bytes of a range.
     #[inline]
-    pub fn seek(&mut self, range: &StreamRange) {
+    pub(crate) fn seek(&mut self, range: &StreamRange) {
         if let Some(slot) = self.find(range.id)
             && let Some(send) = self.get(slot).and_then(|s| s.send.as_mut())
         {
@@ -521,14 +620,24 @@ impl Streams {
             Some((last, slot)) if last == id => slot,
             _ => *self.table.get(&id)?,
         };
-        Some(&self.slots.get(slot as usize)?.as_ref()?.send.as_ref()?.buffer)
+        Some(
+            &self
+                .slots
+                .get(slot as usize)?
+                .as_ref()?
+                .send
+                .as_ref()?
+                .buffer,
+        )
     }
 
     /// Notes that the peer has bytes of a stream, and perhaps its end.
-    pub fn on_acked(&mut self, id: StreamId, start: u64, len: u64, fin: bool) {
+    pub(crate) fn on_acked(&mut self, id: StreamId, start: u64, len: u64, fin: bool) {
         let Some(slot) = self.find(id) else { return };
         let (limits, buffered) = (self.limits, self.buffered);
-        let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else { return };
+        let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
+            return;
+        };
         let (freed, done) = send.on_acked(start, len, fin);
         // A writer is woken for a quarter of the buffer, not for every packet.
         let room = buffered - freed <= limits.send_window / 4 * 3;
@@ -544,7 +653,7 @@ impl Streams {
     }
 
     /// Puts bytes of a stream, and perhaps its end, back in line.
-    pub fn on_lost(&mut self, id: StreamId, start: u64, len: u32, fin: bool) {
+    pub(crate) fn on_lost(&mut self, id: StreamId, start: u64, len: u32, fin: bool) {
         let Some(slot) = self.find(id) else { return };
         if let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) {
             send.on_lost(start, len, fin);
@@ -555,10 +664,15 @@ impl Streams {
     /// Bytes are gone from the send buffers: writers that waited for the connection's sake may go on.
     fn release(&mut self, freed: u64) {
         self.buffered -= freed;
-        if freed > 0 && !self.blocked_writers.is_empty() && self.buffered <= self.limits.send_window / 4 * 3 {
+        if freed > 0
+            && !self.blocked_writers.is_empty()
+            && self.buffered <= self.limits.send_window / 4 * 3
+        {
             for id in std::mem::take(&mut self.blocked_writers) {
                 let Some(slot) = self.find(id) else { continue };
-                let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else { continue };
+                let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
+                    continue;
+                };
                 if std::mem::take(&mut send.writer_waits) {
                     self.events.push_back(Event::Writable(id));
                 }
@@ -597,7 +711,12 @@ impl Streams {
         };
         let recv = (id.direction() == Direction::Bidirectional || !ours)
             .then(|| RecvStream::new(limits.recv_initial, limits.recv_max));
-        let stream = Some(Box::new(Stream { id, send, recv, known }));
+        let stream = Some(Box::new(Stream {
+            id,
+            send,
+            recv,
+            known,
+        }));
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = stream;
@@ -641,7 +760,11 @@ impl Streams {
         let opening = &mut self.opening[index(id.direction())];
         if id.initiator() == self.side {
             // RFC 9000 §19.8: a frame for a stream of ours that was never opened.
-            return if id.index() < opening.local_next { Ok(None) } else { Err(TransportErrorCode::STREAM_STATE_ERROR) };
+            return if id.index() < opening.local_next {
+                Ok(None)
+            } else {
+                Err(TransportErrorCode::STREAM_STATE_ERROR)
+            };
         }
         if id.index() >= opening.peer_limit {
             return Err(TransportErrorCode::STREAM_LIMIT_ERROR);
@@ -678,7 +801,8 @@ impl Streams {
             opening.peer_ended.insert_one(id.index());
             opening.peer_ended_count += 1;
             // Tell the peer once half of its allowance has been used and returned.
-            opening.limit_pending |= opening.peer_ended_count + opening.peer_window >= opening.peer_limit + opening.peer_window.div_ceil(2);
+            opening.limit_pending |= opening.peer_ended_count + opening.peer_window
+                >= opening.peer_limit + opening.peer_window.div_ceil(2);
         }
     }
 
@@ -702,12 +826,12 @@ impl Streams {
 
     /// Streams that exist.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.table.len()
     }
 
     /// Lets all stream memory go; the connection has ended.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.table = HashMap::new();
         self.slots = Vec::new();
         self.free = Vec::new();

@@ -23,14 +23,16 @@ const _: () = assert!(SMALL_CHUNK <= LARGE_CHUNK);
 
 /// Used chunks waiting for their last reader to let go.
 #[derive(Debug, Default)]
-pub struct ChunkPool {
+pub(crate) struct ChunkPool {
     chunks: VecDeque<BytesMut>,
 }
 
 impl ChunkPool {
     fn take(&mut self, capacity: usize) -> BytesMut {
         for _ in 0..self.chunks.len() {
-            let Some(mut chunk) = self.chunks.pop_front() else { break };
+            let Some(mut chunk) = self.chunks.pop_front() else {
+                break;
+            };
             if chunk.try_reclaim(capacity) {
                 return chunk;
             }
@@ -48,7 +50,7 @@ impl ChunkPool {
     }
 
     /// Lets all memory go; for a connection that turns idle or ends.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.chunks = VecDeque::new();
     }
 }
@@ -67,11 +69,11 @@ impl Segment {
 
 /// The stream has more gaps than memory is granted for: the packet is to be dropped unacknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooFragmented;
+pub(crate) struct TooFragmented;
 
 /// Bytes received of one stream, from the reader's position on.
 #[derive(Debug, Default)]
-pub struct Reassembly {
+pub(crate) struct Reassembly {
     read: u64,
     segments: VecDeque<Segment>,
 }
@@ -79,14 +81,16 @@ pub struct Reassembly {
 impl Reassembly {
     /// Offset of the next byte that the reader gets.
     #[must_use]
-    pub const fn read_offset(&self) -> u64 {
+    pub(crate) const fn read_offset(&self) -> u64 {
         self.read
     }
 
     /// Whether the reader would get at least one byte now.
     #[must_use]
-    pub fn is_readable(&self) -> bool {
-        self.segments.front().is_some_and(|s| s.start == self.read && !s.data.is_empty())
+    pub(crate) fn is_readable(&self) -> bool {
+        self.segments
+            .front()
+            .is_some_and(|s| s.start == self.read && !s.data.is_empty())
     }
 
     /// Takes the bytes at `offset` in; bytes already held or read are ignored.
@@ -94,7 +98,12 @@ impl Reassembly {
     /// # Errors
     /// `TooFragmented` if the gaps are more than `MAX_STREAM_FRAGMENTS`.
     #[inline]
-    pub fn insert(&mut self, offset: u64, data: &[u8], pool: &mut ChunkPool) -> Result<(), TooFragmented> {
+    pub(crate) fn insert(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        pool: &mut ChunkPool,
+    ) -> Result<(), TooFragmented> {
         if let Some(last) = self.segments.back_mut()
             && last.end() == offset
             && last.data.capacity() - last.data.len() >= data.len()
@@ -106,7 +115,12 @@ impl Reassembly {
     }
 
     #[inline(never)]
-    fn insert_slow(&mut self, offset: u64, data: &[u8], pool: &mut ChunkPool) -> Result<(), TooFragmented> {
+    fn insert_slow(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        pool: &mut ChunkPool,
+    ) -> Result<(), TooFragmented> {
         let skip = self.read.saturating_sub(offset).min(data.len() as u64) as usize;
         let (mut offset, mut data) = (offset + skip as u64, &data[skip..]);
         if self.segments.len() >= MAX_STREAM_FRAGMENTS {
@@ -132,7 +146,11 @@ impl Reassembly {
                 None => data.len(),
             };
             if gap > 0 {
-                let at = if self.segments.get(i).is_some_and(|s| s.start <= offset) { i + 1 } else { i };
+                let at = if self.segments.get(i).is_some_and(|s| s.start <= offset) {
+                    i + 1
+                } else {
+                    i
+                };
                 let taken = self.place(at, offset, &data[..gap], pool);
                 offset += taken as u64;
                 data = &data[taken..];
@@ -160,31 +178,45 @@ impl Reassembly {
     /// Starts a segment at index `at` with as many bytes of `data` as its chunk holds.
     fn place(&mut self, at: usize, offset: u64, data: &[u8], pool: &mut ChunkPool) -> usize {
         let continues = at == self.segments.len()
-            && (offset == self.read || at.checked_sub(1).is_some_and(|i| self.segments[i].end() == offset));
+            && (offset == self.read
+                || at
+                    .checked_sub(1)
+                    .is_some_and(|i| self.segments[i].end() == offset));
         let mut chunk = if continues {
-            pool.take(if offset >= LARGE_AFTER { LARGE_CHUNK } else { SMALL_CHUNK.max(data.len()) })
+            pool.take(if offset >= LARGE_AFTER {
+                LARGE_CHUNK
+            } else {
+                SMALL_CHUNK.max(data.len())
+            })
         } else {
             // Behind a gap memory follows the bytes that arrived, not what the sender claims will come.
             BytesMut::with_capacity(data.len())
         };
         let n = data.len().min(chunk.capacity());
         chunk.extend_from_slice(&data[..n]);
-        self.segments.insert(at, Segment { start: offset, data: chunk });
+        self.segments.insert(
+            at,
+            Segment {
+                start: offset,
+                data: chunk,
+            },
+        );
         n
     }
 
     /// The next bytes in order, at most `max`, without a copy.
-    pub fn read(&mut self, max: usize, pool: &mut ChunkPool) -> Option<Bytes> {
+    pub(crate) fn read(&mut self, max: usize, pool: &mut ChunkPool) -> Option<Bytes> {
         if max == 0 || !self.is_readable() {
             return None;
         }
+        let several = self.segments.len() > 1;
         let segment = self.segments.front_mut()?;
         let n = max.min(segment.data.len());
         let bytes = segment.data.split_to(n).freeze();
         segment.start += n as u64;
         self.read += n as u64;
         // An empty last segment stays while its chunk has room: the next datagram goes behind it.
-        let spent = segment.data.is_empty() && (self.segments.len() > 1 || segment.data.capacity() == 0);
+        let spent = segment.data.is_empty() && (several || segment.data.capacity() == 0);
         if spent && let Some(segment) = self.segments.pop_front() {
             pool.give(segment.data);
         }
@@ -192,7 +224,7 @@ impl Reassembly {
     }
 
     /// Moves the reader to `offset` without reading: the stream was stopped. Drops what it held.
-    pub fn clear(&mut self, offset: u64) {
+    pub(crate) fn clear(&mut self, offset: u64) {
         self.segments = VecDeque::new();
         self.read = self.read.max(offset);
     }
@@ -210,7 +242,9 @@ mod tests {
     fn any_order_and_overlap_gives_the_stream() {
         let mut state = 7u64;
         let mut next = move |n: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % n
         };
         for round in 0..300 {
@@ -221,11 +255,19 @@ mod tests {
             let mut rounds = 0;
             while (got.len() as u64) < total {
                 rounds += 1;
-                let start = if rounds > 400 { got.len() as u64 } else { next(total) };
+                let start = if rounds > 400 {
+                    got.len() as u64
+                } else {
+                    next(total)
+                };
                 let end = (start + 1 + next(step)).min(total);
                 let data: Vec<u8> = (start..end).map(byte).collect();
                 stream.insert(start, &data, &mut pool).unwrap();
-                let sorted = stream.segments.iter().zip(stream.segments.iter().skip(1)).all(|(a, b)| a.end() <= b.start);
+                let sorted = stream
+                    .segments
+                    .iter()
+                    .zip(stream.segments.iter().skip(1))
+                    .all(|(a, b)| a.end() <= b.start);
                 assert!(sorted, "segments are disjoint and sorted");
                 if next(3) == 0 {
                     while let Some(bytes) = stream.read(1 + next(100_000) as usize, &mut pool) {
@@ -233,7 +275,10 @@ mod tests {
                     }
                 }
             }
-            assert!(got.iter().enumerate().all(|(i, b)| *b == byte(i as u64)), "byte-exact");
+            assert!(
+                got.iter().enumerate().all(|(i, b)| *b == byte(i as u64)),
+                "byte-exact"
+            );
         }
     }
 

@@ -7,15 +7,13 @@ use super::flow::ReceiveCredit;
 use super::reassembly::{ChunkPool, Reassembly, TooFragmented};
 use crate::error::ReadError;
 
-/// States of RFC 9000 §3.2, figure 3.
+/// States of RFC 9000 §3.2, figure 3; Data Recvd is part of SizeKnown, for no decision depends on the difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecvState {
+pub(crate) enum RecvState {
     /// Data arrives.
     Recv,
     /// The final size is known, data is missing.
     SizeKnown,
-    /// All data has arrived.
-    DataReceived,
     /// The application has read all.
     DataRead,
     /// The peer reset the stream.
@@ -26,26 +24,26 @@ pub enum RecvState {
 
 /// The receiving part of a stream.
 #[derive(Debug)]
-pub struct RecvStream {
+pub(crate) struct RecvStream {
     /// State of RFC 9000 §3.2.
-    pub state: RecvState,
+    pub(crate) state: RecvState,
     /// The bytes.
-    pub data: Reassembly,
+    pub(crate) data: Reassembly,
     /// Credit given to the peer.
-    pub credit: ReceiveCredit,
+    pub(crate) credit: ReceiveCredit,
     final_size: Option<u64>,
     reset_code: u64,
     /// Code of our STOP_SENDING and whether the frame is to be sent (again).
-    pub stop: Option<(u64, bool)>,
+    pub(crate) stop: Option<(u64, bool)>,
     /// Whether a MAX_STREAM_DATA is to be sent.
-    pub credit_pending: bool,
+    pub(crate) credit_pending: bool,
     /// Whether the reader was told of data and has not come back empty-handed since.
-    pub reader_told: bool,
+    pub(crate) reader_told: bool,
 }
 
 /// What a STREAM or RESET_STREAM frame did.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Received {
+pub(crate) enum Received {
     /// So many more bytes of the connection's flow control are used.
     More(u64),
     /// The packet must be dropped unacknowledged.
@@ -55,7 +53,7 @@ pub enum Received {
 impl RecvStream {
     /// A new stream that gives the peer `window` bytes of credit, growing to `max_window`.
     #[must_use]
-    pub fn new(window: u64, max_window: u64) -> Self {
+    pub(crate) fn new(window: u64, max_window: u64) -> Self {
         Self {
             state: RecvState::Recv,
             data: Reassembly::default(),
@@ -73,19 +71,32 @@ impl RecvStream {
     /// # Errors
     /// `FINAL_SIZE_ERROR` and `FLOW_CONTROL_ERROR` of RFC 9000 §4.
     #[inline]
-    pub fn receive(&mut self, offset: u64, data: &[u8], fin: bool, pool: &mut ChunkPool) -> Result<Received, TransportErrorCode> {
+    pub(crate) fn receive(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        fin: bool,
+        pool: &mut ChunkPool,
+    ) -> Result<Received, TransportErrorCode> {
         let end = offset + data.len() as u64;
         // RFC 9000 §4.5: the final size never changes and nothing lies beyond it.
         match self.final_size {
-            Some(size) if end > size || (fin && end != size) => return Err(TransportErrorCode::FINAL_SIZE_ERROR),
-            None if fin && end < self.credit.received() => return Err(TransportErrorCode::FINAL_SIZE_ERROR),
+            Some(size) if end > size || (fin && end != size) => {
+                return Err(TransportErrorCode::FINAL_SIZE_ERROR);
+            }
+            None if fin && end < self.credit.received() => {
+                return Err(TransportErrorCode::FINAL_SIZE_ERROR);
+            }
             _ => {}
         }
         if !matches!(self.state, RecvState::Recv | RecvState::SizeKnown) {
             return Ok(Received::More(0));
         }
         let before = self.credit;
-        let rise = self.credit.receive_to(end).ok_or(TransportErrorCode::FLOW_CONTROL_ERROR)?;
+        let rise = self
+            .credit
+            .receive_to(end)
+            .ok_or(TransportErrorCode::FLOW_CONTROL_ERROR)?;
         if self.stop.is_some() {
             // Nobody reads: the bytes count against flow control only.
             self.data.clear(self.credit.received());
@@ -104,11 +115,20 @@ impl RecvStream {
     ///
     /// # Errors
     /// `FINAL_SIZE_ERROR` and `FLOW_CONTROL_ERROR` of RFC 9000 §4.
-    pub fn receive_reset(&mut self, code: u64, final_size: u64) -> Result<u64, TransportErrorCode> {
-        if self.final_size.is_some_and(|size| size != final_size) || final_size < self.credit.received() {
+    pub(crate) fn receive_reset(
+        &mut self,
+        code: u64,
+        final_size: u64,
+    ) -> Result<u64, TransportErrorCode> {
+        if self.final_size.is_some_and(|size| size != final_size)
+            || final_size < self.credit.received()
+        {
             return Err(TransportErrorCode::FINAL_SIZE_ERROR);
         }
-        let rise = self.credit.receive_to(final_size).ok_or(TransportErrorCode::FLOW_CONTROL_ERROR)?;
+        let rise = self
+            .credit
+            .receive_to(final_size)
+            .ok_or(TransportErrorCode::FLOW_CONTROL_ERROR)?;
         self.final_size = Some(final_size);
         if matches!(self.state, RecvState::Recv | RecvState::SizeKnown) {
             self.state = RecvState::ResetReceived;
@@ -120,12 +140,12 @@ impl RecvStream {
 
     /// Whether a reader would learn something now: data, the end or a reset.
     #[must_use]
-    pub fn is_readable(&self) -> bool {
+    pub(crate) fn is_readable(&self) -> bool {
         match self.state {
             RecvState::Recv => self.data.is_readable(),
             RecvState::SizeKnown => self.data.is_readable() || self.at_end(),
             RecvState::ResetReceived => true,
-            RecvState::DataReceived | RecvState::DataRead | RecvState::ResetRead => false,
+            RecvState::DataRead | RecvState::ResetRead => false,
         }
     }
 
@@ -137,12 +157,16 @@ impl RecvStream {
     ///
     /// # Errors
     /// `Blocked`, `Reset` once, `Closed` after the end.
-    pub fn read(&mut self, max: usize, pool: &mut ChunkPool) -> Result<Option<Bytes>, ReadError> {
+    pub(crate) fn read(
+        &mut self,
+        max: usize,
+        pool: &mut ChunkPool,
+    ) -> Result<Option<Bytes>, ReadError> {
         if self.stop.is_some() {
             return Err(ReadError::Closed);
         }
         match self.state {
-            RecvState::Recv | RecvState::SizeKnown | RecvState::DataReceived => {}
+            RecvState::Recv | RecvState::SizeKnown => {}
             RecvState::ResetReceived => {
                 self.state = RecvState::ResetRead;
                 return Err(ReadError::Reset(self.reset_code));
@@ -163,7 +187,7 @@ impl RecvStream {
     }
 
     /// Stops reading; STOP_SENDING is to be sent unless all has arrived.
-    pub fn stop(&mut self, code: u64) {
+    pub(crate) fn stop(&mut self, code: u64) {
         if self.stop.is_none() {
             let open = matches!(self.state, RecvState::Recv);
             self.stop = Some((code, open));
@@ -173,13 +197,13 @@ impl RecvStream {
 
     /// Bytes received that no reader has taken: what the connection's credit gets back when the stream goes.
     #[must_use]
-    pub const fn unread(&self) -> u64 {
+    pub(crate) const fn unread(&self) -> u64 {
         self.credit.received() - self.credit.consumed()
     }
 
     /// Whether nothing more will happen here.
     #[must_use]
-    pub fn is_terminal(&self) -> bool {
+    pub(crate) fn is_terminal(&self) -> bool {
         match self.state {
             RecvState::DataRead | RecvState::ResetRead => true,
             // Stopped: all that matters is that the final size is known (RFC 9000 §3.5).
@@ -189,7 +213,7 @@ impl RecvStream {
 
     /// Whether the peer may still need credit.
     #[must_use]
-    pub const fn wants_credit(&self) -> bool {
+    pub(crate) const fn wants_credit(&self) -> bool {
         matches!(self.state, RecvState::Recv) && self.stop.is_none() && self.credit.wants_update()
     }
 }
@@ -206,14 +230,35 @@ mod tests {
     #[test]
     fn the_final_size_is_final() {
         let (mut s, mut pool) = stream();
-        assert_eq!(s.receive(0, &[0; 10], true, &mut pool), Ok(Received::More(10)));
-        assert_eq!(s.receive(10, &[0], false, &mut pool), Err(TransportErrorCode::FINAL_SIZE_ERROR));
-        assert_eq!(s.receive(0, &[0; 5], true, &mut pool), Err(TransportErrorCode::FINAL_SIZE_ERROR));
-        assert_eq!(s.receive_reset(0, 9), Err(TransportErrorCode::FINAL_SIZE_ERROR));
+        assert_eq!(
+            s.receive(0, &[0; 10], true, &mut pool),
+            Ok(Received::More(10))
+        );
+        assert_eq!(
+            s.receive(10, &[0], false, &mut pool),
+            Err(TransportErrorCode::FINAL_SIZE_ERROR)
+        );
+        assert_eq!(
+            s.receive(0, &[0; 5], true, &mut pool),
+            Err(TransportErrorCode::FINAL_SIZE_ERROR)
+        );
+        assert_eq!(
+            s.receive_reset(0, 9),
+            Err(TransportErrorCode::FINAL_SIZE_ERROR)
+        );
         let (mut s, mut pool) = stream();
-        assert_eq!(s.receive(20, &[0; 10], false, &mut pool), Ok(Received::More(30)));
-        assert_eq!(s.receive(0, &[0; 10], true, &mut pool), Err(TransportErrorCode::FINAL_SIZE_ERROR));
-        assert_eq!(s.receive(90, &[0; 11], false, &mut pool), Err(TransportErrorCode::FLOW_CONTROL_ERROR));
+        assert_eq!(
+            s.receive(20, &[0; 10], false, &mut pool),
+            Ok(Received::More(30))
+        );
+        assert_eq!(
+            s.receive(0, &[0; 10], true, &mut pool),
+            Err(TransportErrorCode::FINAL_SIZE_ERROR)
+        );
+        assert_eq!(
+            s.receive(90, &[0; 11], false, &mut pool),
+            Err(TransportErrorCode::FLOW_CONTROL_ERROR)
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::send_buffer::SendBuffer;
 
 /// States of RFC 9000 §3.1, figure 2; Ready and Send are one here, for no decision depends on the difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendState {
+pub(crate) enum SendState {
     /// Data may be written.
     Send,
     /// The end is known; data or FIN may be unsent.
@@ -22,31 +22,31 @@ pub enum SendState {
 
 /// The sending part of a stream.
 #[derive(Debug)]
-pub struct SendStream {
+pub(crate) struct SendStream {
     /// State of RFC 9000 §3.1.
-    pub state: SendState,
+    pub(crate) state: SendState,
     /// The bytes.
-    pub buffer: SendBuffer,
+    pub(crate) buffer: SendBuffer,
     /// Credit given by the peer.
-    pub credit: SendCredit,
+    pub(crate) credit: SendCredit,
     /// Whether the FIN is to be sent (again).
-    pub fin_pending: bool,
+    pub(crate) fin_pending: bool,
     /// Whether the FIN is acknowledged.
-    pub fin_acked: bool,
+    pub(crate) fin_acked: bool,
     /// Code of a RESET_STREAM and whether the frame is to be sent (again).
-    pub reset: Option<(u64, bool)>,
+    pub(crate) reset: Option<(u64, bool)>,
     /// Code of the peer's STOP_SENDING.
-    pub stopped: Option<u64>,
+    pub(crate) stopped: Option<u64>,
     /// A writer was refused for lack of room and is to be told.
-    pub writer_waits: bool,
+    pub(crate) writer_waits: bool,
     /// Whether the stream is in the line of those that have something to send.
-    pub queued: bool,
+    pub(crate) queued: bool,
 }
 
 impl SendStream {
     /// A new stream with the peer's initial credit.
     #[must_use]
-    pub fn new(limit: u64) -> Self {
+    pub(crate) fn new(limit: u64) -> Self {
         Self {
             state: SendState::Send,
             buffer: SendBuffer::default(),
@@ -62,7 +62,7 @@ impl SendStream {
 
     /// Whether a STREAM frame could be sent now, the connection's credit aside.
     #[must_use]
-    pub fn wants_to_send(&self) -> bool {
+    pub(crate) fn wants_to_send(&self) -> bool {
         if !matches!(self.state, SendState::Send | SendState::DataSent) {
             return false;
         }
@@ -73,12 +73,15 @@ impl SendStream {
 
     /// Whether nothing more will happen here.
     #[must_use]
-    pub const fn is_terminal(&self) -> bool {
-        matches!(self.state, SendState::DataReceived | SendState::ResetReceived)
+    pub(crate) const fn is_terminal(&self) -> bool {
+        matches!(
+            self.state,
+            SendState::DataReceived | SendState::ResetReceived
+        )
     }
 
     /// Turns to ResetSent: unsent and lost data is given up. Returns the bytes freed.
-    pub fn reset(&mut self, code: u64) -> u64 {
+    pub(crate) fn reset(&mut self, code: u64) -> u64 {
         if !matches!(self.state, SendState::Send | SendState::DataSent) {
             return 0;
         }
@@ -90,12 +93,12 @@ impl SendStream {
 
     /// The final size that a RESET_STREAM reports: what flow control was charged for (RFC 9000 §4.5).
     #[must_use]
-    pub const fn charged(&self) -> u64 {
+    pub(crate) const fn charged(&self) -> u64 {
         self.credit.limit() - self.credit.available()
     }
 
     /// Notes that a range, and perhaps the FIN, is acknowledged. Returns the bytes freed and whether all is settled now.
-    pub fn on_acked(&mut self, start: u64, len: u64, fin: bool) -> (u64, bool) {
+    pub(crate) fn on_acked(&mut self, start: u64, len: u64, fin: bool) -> (u64, bool) {
         if !matches!(self.state, SendState::Send | SendState::DataSent) {
             return (0, false);
         }
@@ -110,7 +113,7 @@ impl SendStream {
     }
 
     /// Notes that a range, and perhaps the FIN, was lost.
-    pub fn on_lost(&mut self, start: u64, len: u32, fin: bool) {
+    pub(crate) fn on_lost(&mut self, start: u64, len: u32, fin: bool) {
         if matches!(self.state, SendState::Send | SendState::DataSent) {
             self.buffer.on_lost(start..start + u64::from(len));
             self.fin_pending |= fin && !self.fin_acked;
@@ -120,13 +123,13 @@ impl SendStream {
 
 /// A STREAM frame that a packet is to carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamRange {
+pub(crate) struct StreamRange {
     /// The stream.
-    pub id: StreamId,
+    pub(crate) id: StreamId,
     /// Offset of the first byte.
-    pub start: u64,
+    pub(crate) start: u64,
     /// Number of bytes.
-    pub len: u32,
+    pub(crate) len: u32,
     /// Whether the stream ends behind them.
-    pub fin: bool,
+    pub(crate) fin: bool,
 }

@@ -12,7 +12,7 @@ use crate::range_set::RangeSet;
 
 /// Bytes written and not yet acknowledged.
 #[derive(Debug, Default)]
-pub struct SendBuffer {
+pub(crate) struct SendBuffer {
     /// Offset of each chunk's first byte, and the chunk.
     chunks: VecDeque<(u64, Bytes)>,
     /// All bytes below are acknowledged and gone.
@@ -32,42 +32,42 @@ pub struct SendBuffer {
 impl SendBuffer {
     /// Offset behind the last byte written.
     #[must_use]
-    pub const fn end(&self) -> u64 {
+    pub(crate) const fn end(&self) -> u64 {
         self.end
     }
 
     /// Offset of the first byte that was never sent.
     #[must_use]
-    pub const fn unsent(&self) -> u64 {
+    pub(crate) const fn unsent(&self) -> u64 {
         self.unsent
     }
 
     /// Bytes held: written and not acknowledged.
     #[must_use]
-    pub const fn held(&self) -> u64 {
+    pub(crate) const fn held(&self) -> u64 {
         self.end - self.base
     }
 
     /// Whether every byte written is acknowledged.
     #[must_use]
-    pub const fn is_settled(&self) -> bool {
+    pub(crate) const fn is_settled(&self) -> bool {
         self.base == self.end
     }
 
     /// Whether lost bytes wait to be sent again.
     #[must_use]
-    pub fn has_lost(&self) -> bool {
+    pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
     /// Whether anything waits to be sent, flow control aside.
     #[must_use]
-    pub fn wants_to_send(&self) -> bool {
+    pub(crate) fn wants_to_send(&self) -> bool {
         self.unsent < self.end || self.has_lost()
     }
 
     /// Appends `data`.
-    pub fn write(&mut self, data: Bytes) {
+    pub(crate) fn write(&mut self, data: Bytes) {
         if !data.is_empty() {
             let start = self.end;
             self.end += data.len() as u64;
@@ -77,7 +77,7 @@ impl SendBuffer {
 
     /// The next range to be sent, at most `max` bytes long, new bytes only below `limit`; lost bytes come first.
     #[inline]
-    pub fn next_range(&self, max: u64, limit: u64) -> Option<Range<u64>> {
+    pub(crate) fn next_range(&self, max: u64, limit: u64) -> Option<Range<u64>> {
         if let Some(lost) = self.lost.first() {
             return Some(lost.start..lost.end.min(lost.start + max));
         }
@@ -87,7 +87,7 @@ impl SendBuffer {
 
     /// Notes that `range` is in a packet now.
     #[inline]
-    pub fn on_sent(&mut self, range: &Range<u64>) {
+    pub(crate) fn on_sent(&mut self, range: &Range<u64>) {
         if !self.lost.is_empty() {
             self.lost.remove(range.clone());
         }
@@ -95,7 +95,7 @@ impl SendBuffer {
     }
 
     /// Notes that the peer has `range`; returns how many bytes that freed.
-    pub fn on_acked(&mut self, range: Range<u64>) -> u64 {
+    pub(crate) fn on_acked(&mut self, range: Range<u64>) -> u64 {
         self.lost.remove(range.clone());
         let before = self.base;
         if range.start <= self.base {
@@ -107,7 +107,11 @@ impl SendBuffer {
                 self.base = self.base.max(first.end);
                 self.acked.pop_first();
             }
-            while self.chunks.front().is_some_and(|(start, data)| start + data.len() as u64 <= self.base) {
+            while self
+                .chunks
+                .front()
+                .is_some_and(|(start, data)| start + data.len() as u64 <= self.base)
+            {
                 self.chunks.pop_front();
                 self.hint = self.hint.saturating_sub(1);
             }
@@ -118,48 +122,65 @@ impl SendBuffer {
     }
 
     /// Notes that `range` was lost: what is not acknowledged of it is sent again.
-    pub fn on_lost(&mut self, range: Range<u64>) {
+    pub(crate) fn on_lost(&mut self, range: Range<u64>) {
         let range = range.start.max(self.base)..range.end;
         self.lost.insert(range.clone());
-        for acked in self.acked.iter().filter(|a| a.start < range.end && a.end > range.start) {
+        for acked in self
+            .acked
+            .iter()
+            .filter(|a| a.start < range.end && a.end > range.start)
+        {
             self.lost.remove(acked.clone());
         }
     }
 
     /// Puts everything not acknowledged back in line (RFC 9002 §6.2.4 and Retry).
-    pub fn on_all_lost(&mut self) {
+    pub(crate) fn on_all_lost(&mut self) {
         self.on_lost(self.base..self.unsent);
     }
 
     /// Moves the look-up's hint to the chunk that holds `offset`.
     #[inline]
-    pub fn seek(&mut self, offset: u64) {
-        let holds = |c: Option<&(u64, Bytes)>| c.is_some_and(|(s, d)| *s <= offset && offset < s + d.len() as u64);
+    pub(crate) fn seek(&mut self, offset: u64) {
+        let holds = |c: Option<&(u64, Bytes)>| {
+            c.is_some_and(|(s, d)| *s <= offset && offset < s + d.len() as u64)
+        };
         if holds(self.chunks.get(self.hint)) {
             return;
         }
         self.hint = if holds(self.chunks.get(self.hint + 1)) {
             self.hint + 1
         } else {
-            self.chunks.partition_point(|(start, _)| *start <= offset).saturating_sub(1)
+            self.chunks
+                .partition_point(|(start, _)| *start <= offset)
+                .saturating_sub(1)
         };
     }
 
     /// The contiguous bytes at `offset`, at most `max`; empty if they are gone. Call `seek(offset)` first for speed.
     #[inline]
     #[must_use]
-    pub fn slice_at(&self, offset: u64, max: usize) -> &[u8] {
+    pub(crate) fn slice_at(&self, offset: u64, max: usize) -> &[u8] {
         let mut i = self.hint;
-        if !self.chunks.get(i).is_some_and(|(s, d)| *s <= offset && offset < s + d.len() as u64) {
-            i = self.chunks.partition_point(|(start, _)| *start <= offset).saturating_sub(1);
+        if !self
+            .chunks
+            .get(i)
+            .is_some_and(|(s, d)| *s <= offset && offset < s + d.len() as u64)
+        {
+            i = self
+                .chunks
+                .partition_point(|(start, _)| *start <= offset)
+                .saturating_sub(1);
         }
-        let Some((start, data)) = self.chunks.get(i) else { return &[] };
+        let Some((start, data)) = self.chunks.get(i) else {
+            return &[];
+        };
         let at = offset.saturating_sub(*start) as usize;
         data.get(at..data.len().min(at + max)).unwrap_or(&[])
     }
 
     /// Copies `out.len()` bytes from `offset` on; the range must be held.
-    pub fn copy_to(&self, mut offset: u64, mut out: &mut [u8]) {
+    pub(crate) fn copy_to(&self, mut offset: u64, mut out: &mut [u8]) {
         while !out.is_empty() {
             let piece = self.slice_at(offset, out.len());
             if piece.is_empty() {
@@ -174,7 +195,7 @@ impl SendBuffer {
     }
 
     /// Drops all bytes: the stream was reset. Returns how many were held.
-    pub fn clear(&mut self) -> u64 {
+    pub(crate) fn clear(&mut self) -> u64 {
         let held = self.held();
         self.chunks = VecDeque::new();
         self.base = self.end;

@@ -10,9 +10,17 @@
 //! available. A variant of a vector kernel holds a token that only detection makes, so an expanded key is the
 //! proof that its instructions exist.
 
+#[cfg(target_arch = "x86_64")]
+mod gcm;
+#[cfg(target_arch = "x86_64")]
+mod ghash;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 mod portable;
 #[cfg(test)]
 mod wycheproof;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
 use std::sync::OnceLock;
 
@@ -59,6 +67,16 @@ impl<'a> Job<'a> {
         self.packet
     }
 
+    pub(crate) fn packet_and_header_len(&self) -> (&[u8], usize) {
+        (self.packet, self.header_len)
+    }
+
+    /// Payload and room for the tag in one piece, and the source.
+    fn body_and_source(&mut self) -> (&mut [u8], &'a [u8]) {
+        let (_, body) = self.packet.split_at_mut(self.header_len);
+        (body, self.source)
+    }
+
     /// Header, payload and tag.
     pub(crate) fn parts(&mut self) -> (&[u8], &mut [u8], &mut [u8; TAG_LEN]) {
         let (rest, tag) = self
@@ -84,6 +102,8 @@ impl<'a> Job<'a> {
 pub enum KernelKind {
     /// RustCrypto, one packet at a time: runs everywhere, and is what the others are compared with.
     Portable,
+    /// AES-GCM by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3 and Ice Lake).
+    Vaes256,
 }
 
 impl KernelKind {
@@ -92,6 +112,7 @@ impl KernelKind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
+            Self::Vaes256 => "vaes256",
         }
     }
 }
@@ -99,7 +120,12 @@ impl KernelKind {
 /// The kernels that this CPU can run, the slowest first.
 #[must_use]
 pub fn kernels_available() -> Vec<KernelKind> {
-    vec![KernelKind::Portable]
+    let mut kinds = vec![KernelKind::Portable];
+    #[cfg(target_arch = "x86_64")]
+    if x86_64::Vaes256::detect().is_some() {
+        kinds.push(KernelKind::Vaes256);
+    }
+    kinds
 }
 
 /// The kernel that new keys are expanded for: `SQUALL_CPU` where it names an available one, otherwise the best one.
@@ -122,6 +148,8 @@ fn choose(available: &[KernelKind], wish: &str) -> KernelKind {
 /// An expanded AEAD key.
 pub(crate) enum Kernel {
     Portable(portable::Aead),
+    #[cfg(target_arch = "x86_64")]
+    Vaes256(x86_64::Aead),
 }
 
 impl Kernel {
@@ -129,6 +157,23 @@ impl Kernel {
     pub(crate) fn expand(material: &KeyMaterial, kind: KernelKind) -> Option<Self> {
         match kind {
             KernelKind::Portable => Some(Self::Portable(portable::Aead::new(material))),
+            #[cfg(target_arch = "x86_64")]
+            KernelKind::Vaes256 => {
+                let token = x86_64::Vaes256::detect()?;
+                x86_64::Aead::new(token, material).map(Self::Vaes256)
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            KernelKind::Vaes256 => None,
+        }
+    }
+
+    /// Builds the long class of powers, where the kernel has one and does not have it yet: `busy` says whether the
+    /// call at hand is worth it.
+    pub(crate) fn grow_if(&mut self, busy: impl FnOnce() -> bool) {
+        match self {
+            Self::Portable(_) => {}
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes256(aead) => aead.grow_if(busy),
         }
     }
 
@@ -136,23 +181,30 @@ impl Kernel {
     pub(crate) fn shrink(&mut self) {
         match self {
             Self::Portable(_) => {}
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes256(aead) => aead.shrink(),
         }
     }
 
     /// Encrypts the payloads and writes the tags.
-    pub(crate) fn seal(&mut self, jobs: &mut [Job<'_>]) {
+    pub(crate) fn seal(&self, jobs: &mut [Job<'_>]) {
+        debug_assert!(jobs.len() <= MAX_JOBS);
         match self {
             Self::Portable(aead) => jobs.iter_mut().for_each(|job| aead.seal(job)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes256(aead) => aead.seal(jobs),
         }
     }
 
     /// Decrypts in place; bit `i` of the answer says that job `i` is authentic. What is left in the payload of one
     /// that is not is of no use and may be plaintext: the caller wipes it.
-    pub(crate) fn open(&mut self, jobs: &mut [Job<'_>]) -> u32 {
+    pub(crate) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
         debug_assert!(jobs.len() <= MAX_JOBS);
         match self {
             Self::Portable(aead) => (jobs.iter_mut().enumerate())
                 .fold(0, |good, (i, job)| good | u32::from(aead.open(job)) << i),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes256(aead) => aead.open(jobs),
         }
     }
 }
@@ -160,6 +212,8 @@ impl Kernel {
 /// An expanded header-protection key.
 pub(crate) enum Header {
     Portable(portable::Header),
+    #[cfg(target_arch = "x86_64")]
+    Vaes256(x86_64::Header),
 }
 
 impl Header {
@@ -167,6 +221,13 @@ impl Header {
     pub(crate) fn expand(material: &HeaderKeyMaterial, kind: KernelKind) -> Option<Self> {
         match kind {
             KernelKind::Portable => Some(Self::Portable(portable::Header::new(material))),
+            #[cfg(target_arch = "x86_64")]
+            KernelKind::Vaes256 => {
+                let token = x86_64::Vaes256::detect()?;
+                x86_64::Header::new(token, material).map(Self::Vaes256)
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            KernelKind::Vaes256 => None,
         }
     }
 
@@ -174,6 +235,8 @@ impl Header {
     pub(crate) fn masks(&self, samples: &mut [[u8; SAMPLE_LEN]]) {
         match self {
             Self::Portable(header) => header.masks(samples),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes256(header) => header.masks(samples),
         }
     }
 }

@@ -1,0 +1,290 @@
+//! Acknowledgements and losses: what packets carried is settled (RFC 9000 §13, RFC 9002).
+
+use std::time::Duration;
+
+use squall_wire::{Ack, StreamId, TransportError, TransportErrorCode};
+
+use super::Connection;
+use super::receive::Trip;
+use crate::recovery::loss;
+use crate::space::SpaceId;
+use crate::space::sent::{Acked, SentFrame, SentPacket};
+use crate::time::Time;
+
+/// What the acknowledgements of one run came to, handed to congestion control once.
+#[derive(Debug, Default)]
+pub(super) struct AckTotals {
+    /// Spaces with a packet newly acknowledged.
+    spaces: [bool; 3],
+    bytes: u64,
+    newest_sent: Time,
+    window_limited: bool,
+}
+
+/// Neighbouring stream ranges, merged before the stream hears of them: work by ranges, not by packets.
+#[derive(Default)]
+struct StreamRun {
+    run: Option<(StreamId, u64, u64, bool)>,
+}
+
+impl StreamRun {
+    /// Adds a range; returns the run before it if it does not continue that.
+    #[inline]
+    fn add(
+        &mut self,
+        id: StreamId,
+        start: u64,
+        len: u32,
+        fin: bool,
+    ) -> Option<(StreamId, u64, u64, bool)> {
+        let end = start + u64::from(len);
+        match &mut self.run {
+            Some((run_id, _, run_end, run_fin)) if *run_id == id && *run_end == start => {
+                *run_end = end;
+                *run_fin |= fin;
+                None
+            }
+            run => run.replace((id, start, end, fin)),
+        }
+    }
+}
+
+impl Connection {
+    /// Takes an ACK frame.
+    pub(super) fn on_ack(
+        &mut self,
+        id: SpaceId,
+        ack: &Ack<'_>,
+        now: Time,
+        trip: &mut Trip,
+    ) -> Result<(), TransportError> {
+        self.stats.acks_received += 1;
+        let never_sent = TransportError {
+            code: TransportErrorCode::PROTOCOL_VIOLATION,
+            frame_type: 0x02,
+            reason: "an acknowledgement of a packet that was never sent",
+        };
+        // RFC 9000 §13.1.
+        if ack.largest >= self.spaces[id as usize].sent.next_number() {
+            return Err(never_sent);
+        }
+        let mut largest_newly = None;
+        let mut eliciting_newly = false;
+        let mut run = StreamRun::default();
+        for range in ack.ranges() {
+            let first = self.spaces[id as usize].sent.first_open();
+            if *range.end() < first {
+                // Ranges descend: what follows is settled too.
+                break;
+            }
+            for number in (*range.start()).max(first)..=*range.end() {
+                match self.spaces[id as usize].sent.acknowledge(number) {
+                    Acked::Newly(packet) => {
+                        if number == ack.largest {
+                            largest_newly = Some(packet);
+                        }
+                        eliciting_newly |= packet.ack_eliciting;
+                        self.on_packet_acked(id, &packet, &mut run, trip);
+                    }
+                    Acked::AfterLoss(packet) => {
+                        self.stats.packets_spuriously_lost += 1;
+                        self.settle_acked_frames(id, &packet, &mut run);
+                    }
+                    Acked::Already => {}
+                    Acked::NeverSent => return Err(never_sent),
+                }
+            }
+        }
+        if let Some((id, start, end, fin)) = run.run {
+            self.streams.on_acked(id, start, end - start, fin);
+        }
+        let space = self.space(id);
+        space.largest_acked = space.largest_acked.max(Some(ack.largest));
+        space.sent.forget_settled(ack.largest);
+        if id == SpaceId::Data
+            && let Some(ring) = &mut self.ring
+        {
+            ring.on_acked(ack.largest);
+        }
+        // RFC 9002 §5.1: a sample needs the largest newly acknowledged and one packet that asked.
+        if let Some(packet) = largest_newly.filter(|_| eliciting_newly) {
+            let delay = ack
+                .delay
+                .checked_shl(self.peer.ack_delay_exponent)
+                .unwrap_or(u64::MAX);
+            // RFC 9002 §5.3: Initial acknowledgements are not delayed; later ones no longer than promised.
+            let mut delay = if id == SpaceId::Data {
+                Duration::from_micros(delay)
+            } else {
+                Duration::ZERO
+            };
+            if self.handshake_confirmed {
+                delay = delay.min(self.peer.max_ack_delay);
+            }
+            self.rtt.update(now - packet.time_sent, delay);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn on_packet_acked(
+        &mut self,
+        id: SpaceId,
+        packet: &SentPacket,
+        run: &mut StreamRun,
+        trip: &mut Trip,
+    ) {
+        self.bytes_in_flight -= u64::from(packet.size);
+        let totals = &mut trip.acked;
+        totals.spaces[id as usize] = true;
+        totals.bytes += u64::from(packet.size);
+        if packet.time_sent >= totals.newest_sent {
+            totals.newest_sent = packet.time_sent;
+            totals.window_limited = packet.window_limited;
+        }
+        if packet.mtu_probe {
+            if self.path.mtu.on_probe_acked(packet.size) {
+                self.congestion.set_max_datagram(self.path.mtu.current());
+            }
+            return;
+        }
+        self.settle_acked_frames(id, packet, run);
+    }
+
+    #[inline]
+    fn settle_acked_frames(&mut self, id: SpaceId, packet: &SentPacket, run: &mut StreamRun) {
+        let Self {
+            spaces,
+            streams,
+            remote_ids,
+            ..
+        } = self;
+        let space = &mut spaces[id as usize];
+        let (sent, received, crypto) = (&space.sent, &mut space.received, &mut space.crypto_send);
+        for frame in sent.frames(packet) {
+            match frame {
+                SentFrame::Stream {
+                    id,
+                    start,
+                    len,
+                    fin,
+                } => {
+                    if let Some((id, start, end, fin)) = run.add(id, start, len, fin) {
+                        streams.on_acked(id, start, end - start, fin);
+                    }
+                }
+                SentFrame::Ack { largest } => received.on_ack_acked(largest),
+                SentFrame::Crypto { start, len } => {
+                    crypto.on_acked(start..start + u64::from(len));
+                }
+                SentFrame::ResetStream(id) => streams.on_reset_acked(id),
+                SentFrame::RetireConnectionId(_) => remote_ids.on_acked(),
+                _ => {}
+            }
+        }
+    }
+
+    /// The losses of a space, found and handled.
+    pub(super) fn detect_and_handle_loss(&mut self, id: SpaceId, now: Time) {
+        let pto = self.probe_timeout();
+        let mut lost = std::mem::take(&mut self.lost);
+        loss::detect(
+            &mut self.spaces[id as usize],
+            now,
+            &self.rtt,
+            pto,
+            &mut lost,
+        );
+        let mut congested = None;
+        for number in &lost.numbers {
+            let Some(packet) = self.spaces[id as usize].sent.declare_lost(*number) else {
+                continue;
+            };
+            self.stats.packets_lost += 1;
+            self.bytes_in_flight -= u64::from(packet.size);
+            if packet.mtu_probe {
+                // RFC 9000 §14.4: the loss of a probe is no sign of congestion.
+                self.path.mtu.on_probe_lost();
+                continue;
+            }
+            if packet.size > 0 {
+                congested = Some(packet.time_sent);
+            }
+            let frames = self.spaces[id as usize].sent.frame_count(&packet);
+            for i in 0..frames {
+                let Some(frame) = self.spaces[id as usize].sent.frame(&packet, i) else {
+                    break;
+                };
+                self.on_frame_lost(id, frame);
+            }
+        }
+        if let Some(newest_sent) = congested {
+            let before = self.congestion.window();
+            self.congestion.on_congestion_event(now, newest_sent);
+            self.stats.congestion_events += u64::from(self.congestion.window() < before);
+            if lost.persistent {
+                self.congestion.on_persistent_congestion();
+                // RFC 9002 §5.2.
+                self.rtt.reset_min();
+            }
+        }
+        let space = self.space(id);
+        space.sent.forget_settled(space.largest_acked.unwrap_or(0));
+        self.lost = lost;
+    }
+
+    /// What a lost frame said is put back in line where it still matters (RFC 9000 §13.3).
+    pub(super) fn on_frame_lost(&mut self, id: SpaceId, frame: SentFrame) {
+        match frame {
+            SentFrame::Stream {
+                id,
+                start,
+                len,
+                fin,
+            } => self.streams.on_lost(id, start, len, fin),
+            SentFrame::Crypto { start, len } => self
+                .space(id)
+                .crypto_send
+                .on_lost(start..start + u64::from(len)),
+            SentFrame::NewConnectionId(sequence) => self.local_ids.on_lost(sequence),
+            SentFrame::RetireConnectionId(sequence) => self.remote_ids.on_lost(sequence),
+            SentFrame::HandshakeDone => self.handshake_done_pending = true,
+            SentFrame::Ack { .. } => {}
+            control => self.streams.on_control_lost(control),
+        }
+    }
+
+    /// The part of settling that acknowledgements make: once a run (`design.md` §3 step 6).
+    pub(super) fn settle_acks(&mut self, now: Time, totals: &AckTotals) {
+        for id in SpaceId::ALL {
+            if totals.spaces[id as usize] {
+                self.detect_and_handle_loss(id, now);
+            }
+        }
+        if totals.bytes > 0 {
+            let app_limited = !totals.window_limited;
+            self.congestion.on_ack(
+                now,
+                totals.bytes,
+                totals.newest_sent,
+                app_limited,
+                &self.rtt,
+            );
+        }
+        // RFC 9002 §6.2.1: a client that may be locked out keeps its backoff.
+        if self.side == squall_wire::Side::Server
+            || self.spaces[SpaceId::Handshake as usize]
+                .largest_acked
+                .is_some()
+            || self.handshake_confirmed
+        {
+            self.pto_count = 0;
+        }
+        self.set_loss_timer(now);
+    }
+
+    /// Whether the run acknowledged anything.
+    pub(super) fn any_acked(totals: &AckTotals) -> bool {
+        totals.spaces.iter().any(|s| *s)
+    }
+}

@@ -1,0 +1,134 @@
+//! The end of a connection (RFC 9000 §10).
+
+use bytes::Bytes;
+use squall_wire::{TransportError, TransportErrorCode};
+
+use super::timers::Timer;
+use super::{Connection, State};
+use crate::error::CloseReason;
+use crate::event::Event;
+use crate::time::Time;
+
+/// What our CONNECTION_CLOSE says, and when it is said again.
+#[derive(Debug)]
+pub(super) struct CloseFrame {
+    pub(super) code: u64,
+    /// The frame type that caused it; `None` is an application's close.
+    pub(super) frame_type: Option<u64>,
+    pub(super) reason: Bytes,
+    /// Whether it is to be sent now.
+    pub(super) due: bool,
+    /// Packets that came since it was first sent.
+    received: u64,
+}
+
+impl Connection {
+    /// Ends the connection with the application's `code`, below 2^62, and `reason`. Data not yet acknowledged is lost;
+    /// what the peer has acknowledged is not.
+    pub fn close(&mut self, now: Time, code: u64, reason: &[u8]) {
+        if self.is_closed() {
+            return;
+        }
+        let code = code.min(squall_wire::varint::MAX);
+        let reason = Bytes::copy_from_slice(reason);
+        self.begin_closing(now, code, None, reason.clone());
+        self.streams
+            .events
+            .push_back(Event::Closed(CloseReason::Application {
+                code,
+                reason,
+                remote: false,
+            }));
+    }
+
+    /// Ends the connection for an offence of the peer.
+    pub(super) fn close_with_error(&mut self, now: Time, error: &TransportError) {
+        if self.is_closed() {
+            return;
+        }
+        let reason = Bytes::from_static(error.reason.as_bytes());
+        self.begin_closing(now, error.code.0, Some(error.frame_type), reason);
+        let reason = CloseReason::Transport {
+            code: error.code,
+            reason: error.reason.to_owned(),
+            remote: false,
+        };
+        self.streams.events.push_back(Event::Closed(reason));
+    }
+
+    /// Ends the connection for what TLS found (RFC 9001 §4.8).
+    pub(super) fn close_with_alert(&mut self, now: Time, alert: &squall_tls::Alert) {
+        if self.is_closed() {
+            return;
+        }
+        let code = alert.code.map_or(
+            TransportErrorCode::INTERNAL_ERROR,
+            TransportErrorCode::crypto,
+        );
+        self.begin_closing(
+            now,
+            code.0,
+            Some(0x06),
+            Bytes::copy_from_slice(alert.reason.as_bytes()),
+        );
+        let reason = CloseReason::Transport {
+            code,
+            reason: alert.reason.clone(),
+            remote: false,
+        };
+        self.streams.events.push_back(Event::Closed(reason));
+    }
+
+    fn begin_closing(&mut self, now: Time, code: u64, frame_type: Option<u64>, reason: Bytes) {
+        self.state = State::Closing(CloseFrame {
+            code,
+            frame_type,
+            reason,
+            due: true,
+            received: 0,
+        });
+        self.end(now);
+    }
+
+    /// The peer closed: nothing more is sent (RFC 9000 §10.2.2).
+    pub(super) fn drain(&mut self, now: Time, reason: CloseReason) {
+        if matches!(self.state, State::Draining | State::Drained) {
+            return;
+        }
+        let told = matches!(self.state, State::Closing(_));
+        self.state = State::Draining;
+        self.end(now);
+        if !told {
+            self.streams.events.push_back(Event::Closed(reason));
+        }
+    }
+
+    /// The connection is over without a word: idle timeout, stateless reset.
+    pub(super) fn abandon(&mut self, reason: CloseReason) {
+        let told = self.is_closed();
+        self.state = State::Drained;
+        self.timers.clear();
+        self.streams.clear();
+        if !told {
+            self.streams.events.push_back(Event::Closed(reason));
+        }
+    }
+
+    fn end(&mut self, now: Time) {
+        self.timers.clear();
+        // RFC 9000 §10.2: long enough for packets under way to be discarded.
+        self.timers
+            .set(Timer::Close, Some(now + 3 * self.probe_timeout()));
+        self.streams.clear();
+    }
+
+    /// A packet came while closing: the answer is repeated, ever more rarely (RFC 9000 §10.2.1).
+    pub(super) fn answer_while_closing(&mut self, datagrams: u64) {
+        if let State::Closing(close) = &mut self.state {
+            let before = close.received;
+            close.received += datagrams;
+            let due = before.checked_ilog2() != close.received.checked_ilog2();
+            close.due |= due;
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Packets that came before their keys (`design.md` §3): copied aside within bounds, replayed when the keys are there.
+
+use squall_wire::Ecn;
+
+use crate::config::{MAX_EARLY_BYTES, MAX_EARLY_PACKETS};
+use crate::space::SpaceId;
+use crate::time::Time;
+
+/// One packet, from its header to the end of its datagram.
+pub(crate) struct EarlyPacket {
+    /// Whose keys it waits for.
+    pub(crate) space: SpaceId,
+    /// The bytes.
+    pub(crate) bytes: Vec<u8>,
+    /// Its ECN mark.
+    pub(crate) ecn: Ecn,
+    /// When it arrived.
+    pub(crate) arrived: Time,
+}
+
+/// Packets that wait for keys.
+#[derive(Default)]
+pub(crate) struct EarlyPackets {
+    packets: Vec<EarlyPacket>,
+    bytes: usize,
+}
+
+impl EarlyPackets {
+    /// Keeps a packet if there is room; says whether.
+    pub(crate) fn keep(&mut self, space: SpaceId, bytes: &[u8], ecn: Ecn, arrived: Time) -> bool {
+        if self.packets.len() >= MAX_EARLY_PACKETS || self.bytes + bytes.len() > MAX_EARLY_BYTES {
+            return false;
+        }
+        self.bytes += bytes.len();
+        self.packets.push(EarlyPacket {
+            space,
+            bytes: bytes.to_vec(),
+            ecn,
+            arrived,
+        });
+        true
+    }
+
+    /// Takes the packets of a space out, in the order of arrival.
+    pub(crate) fn take(&mut self, space: SpaceId) -> Vec<EarlyPacket> {
+        if !self.packets.iter().any(|p| p.space == space) {
+            return Vec::new();
+        }
+        let (taken, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.packets)
+            .into_iter()
+            .partition(|p| p.space == space);
+        self.bytes = kept.iter().map(|p| p.bytes.len()).sum();
+        self.packets = kept;
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_bounded_in_packets_and_bytes() {
+        let mut early = EarlyPackets::default();
+        let kept = (0..100)
+            .filter(|_| early.keep(SpaceId::Data, &[0; 100], Ecn::NotEct, Time::ZERO))
+            .count();
+        assert_eq!(kept, MAX_EARLY_PACKETS);
+        assert_eq!(early.take(SpaceId::Handshake).len(), 0);
+        assert_eq!(early.take(SpaceId::Data).len(), MAX_EARLY_PACKETS);
+        let kept = (0..100)
+            .filter(|_| early.keep(SpaceId::Data, &[0; 5000], Ecn::NotEct, Time::ZERO))
+            .count();
+        assert_eq!(kept, MAX_EARLY_BYTES / 5000);
+    }
+}

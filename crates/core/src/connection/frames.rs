@@ -1,0 +1,272 @@
+//! Received frames: one match (RFC 9000 §19).
+
+use bytes::Bytes;
+use squall_wire::{
+    Frame, Frames, PacketType, Reader, Side, StreamId, TransportError, TransportErrorCode, frame,
+};
+
+use super::Connection;
+use super::receive::Trip;
+use crate::config::MAX_PATH_RESPONSES;
+use crate::error::CloseReason;
+use crate::event::EndpointEvent;
+use crate::space::SpaceId;
+use crate::time::Time;
+
+/// What the frames of a packet came to.
+pub(super) struct Taken {
+    /// Whether one of them asks for an acknowledgement.
+    pub(super) ack_eliciting: bool,
+    /// Whether the packet is to be acknowledged at all.
+    pub(super) acknowledge: bool,
+}
+
+const fn packet_type(id: SpaceId) -> PacketType {
+    match id {
+        SpaceId::Initial => PacketType::Initial,
+        SpaceId::Handshake => PacketType::Handshake,
+        SpaceId::Data => PacketType::OneRtt,
+    }
+}
+
+const fn violation(frame_type: u64, reason: &'static str) -> TransportError {
+    TransportError {
+        code: TransportErrorCode::PROTOCOL_VIOLATION,
+        frame_type,
+        reason,
+    }
+}
+
+impl Connection {
+    /// Takes the frames of one opened packet, in order.
+    #[inline]
+    pub(super) fn take_frames(
+        &mut self,
+        id: SpaceId,
+        payload: &[u8],
+        now: Time,
+        trip: &mut Trip,
+    ) -> Result<Taken, TransportError> {
+        // The common packet of a transfer: one STREAM frame without a length fills it.
+        if id == SpaceId::Data
+            && let Some(&ty) = payload.first()
+            && ty & 0xfa == 0x08
+            && let Some((id, offset, data)) = stream_to_end(ty, payload)
+        {
+            let fin = ty & 1 != 0;
+            let acknowledge = self.take_stream(id, offset, data, fin)?;
+            return Ok(Taken {
+                ack_eliciting: true,
+                acknowledge,
+            });
+        }
+        self.take_any_frames(id, payload, now, trip)
+    }
+
+    fn take_any_frames(
+        &mut self,
+        id: SpaceId,
+        payload: &[u8],
+        now: Time,
+        trip: &mut Trip,
+    ) -> Result<Taken, TransportError> {
+        // RFC 9000 §12.4: a packet without frames.
+        if payload.is_empty() {
+            return Err(violation(0, "a packet without frames"));
+        }
+        let mut taken = Taken {
+            ack_eliciting: false,
+            acknowledge: true,
+        };
+        for frame in Frames::new(payload) {
+            let frame = frame?;
+            if id != SpaceId::Data && !frame::allowed(frame.ty(), packet_type(id)) {
+                return Err(violation(
+                    frame.ty(),
+                    "a frame that this type of packet must not carry",
+                ));
+            }
+            taken.ack_eliciting |= frame.is_ack_eliciting();
+            taken.acknowledge &= self.take_frame(id, &frame, now, trip)?;
+            if self.is_closed() {
+                break;
+            }
+        }
+        Ok(taken)
+    }
+
+    fn take_stream(
+        &mut self,
+        id: StreamId,
+        offset: u64,
+        data: &[u8],
+        fin: bool,
+    ) -> Result<bool, TransportError> {
+        self.streams
+            .on_stream(id, offset, data, fin)
+            .map_err(|code| TransportError {
+                code,
+                frame_type: 0x08,
+                reason: "a STREAM frame against the stream's state or limits",
+            })
+    }
+
+    /// Takes one frame; `Ok(false)` if the packet must be dropped unacknowledged.
+    fn take_frame(
+        &mut self,
+        id: SpaceId,
+        frame: &Frame<'_>,
+        now: Time,
+        trip: &mut Trip,
+    ) -> Result<bool, TransportError> {
+        let ty = frame.ty();
+        let coded = |reason| {
+            move |code| TransportError {
+                code,
+                frame_type: ty,
+                reason,
+            }
+        };
+        match *frame {
+            Frame::Padding(_)
+            | Frame::Ping
+            | Frame::DataBlocked(_)
+            | Frame::StreamsBlocked { .. } => {}
+            Frame::Ack(ref ack) => self.on_ack(id, ack, now, trip)?,
+            Frame::Crypto { offset, data } => self.on_crypto(id, offset, data, now)?,
+            Frame::Stream {
+                id,
+                offset,
+                fin,
+                data,
+            } => return self.take_stream(id, offset, data, fin),
+            Frame::ResetStream {
+                id,
+                error_code,
+                final_size,
+            } => self
+                .streams
+                .on_reset(id, error_code, final_size)
+                .map_err(coded("a RESET_STREAM against the stream's state or limits"))?,
+            Frame::StopSending { id, error_code } => {
+                self.streams
+                    .on_stop_sending(id, error_code)
+                    .map_err(coded("a STOP_SENDING for no stream to stop"))?;
+            }
+            Frame::MaxData(limit) => self.streams.on_max_data(limit),
+            Frame::MaxStreamData { id, maximum } => self
+                .streams
+                .on_max_stream_data(id, maximum)
+                .map_err(coded("a MAX_STREAM_DATA for no stream to send on"))?,
+            Frame::MaxStreams { direction, maximum } => {
+                self.streams.on_max_streams(direction, maximum)
+            }
+            Frame::StreamDataBlocked { id, .. } => {
+                self.streams
+                    .on_stream_data_blocked(id)
+                    .map_err(coded("a STREAM_DATA_BLOCKED for no stream to receive on"))?;
+            }
+            Frame::NewConnectionId {
+                sequence,
+                retire_prior_to,
+                id,
+                reset_token,
+            } => {
+                let change = self
+                    .remote_ids
+                    .on_new(sequence, retire_prior_to, id, reset_token)
+                    .map_err(coded(
+                        "a NEW_CONNECTION_ID against the limits or an earlier one",
+                    ))?;
+                self.endpoint_events
+                    .extend(change.removed.map(EndpointEvent::RemoveResetToken));
+                self.endpoint_events
+                    .extend(change.added.map(EndpointEvent::AddResetToken));
+            }
+            Frame::RetireConnectionId { sequence } => self.on_retire(sequence, trip).map_err(
+                coded("a RETIRE_CONNECTION_ID for an id not issued or in use"),
+            )?,
+            Frame::PathChallenge(data) => {
+                // RFC 9000 §8.2.2; a flood leaves the newest few (`threats.md` row 1).
+                if self.path_responses.len() == MAX_PATH_RESPONSES {
+                    self.path_responses.pop_front();
+                }
+                self.path_responses.push_back(data);
+            }
+            // RFC 9000 §19.18: we never challenge, so nothing can answer.
+            Frame::PathResponse(_) => {
+                return Err(violation(ty, "a PATH_RESPONSE to no PATH_CHALLENGE"));
+            }
+            Frame::NewToken { token } => {
+                // RFC 9000 §19.7. Tokens for later connections are not kept.
+                if self.side == Side::Server {
+                    return Err(violation(ty, "a NEW_TOKEN from a client"));
+                }
+                if token.is_empty() {
+                    return Err(coded("an empty token")(
+                        TransportErrorCode::FRAME_ENCODING_ERROR,
+                    ));
+                }
+            }
+            Frame::HandshakeDone => {
+                // RFC 9000 §19.20.
+                if self.side == Side::Server {
+                    return Err(violation(ty, "a HANDSHAKE_DONE from a client"));
+                }
+                self.confirm_handshake(now);
+            }
+            Frame::ConnectionClose {
+                error_code,
+                frame_type,
+                reason,
+            } => self.on_close(error_code, frame_type, reason, now),
+            // RFC 9221 §3: we declare no max_datagram_frame_size.
+            Frame::Datagram { .. } => {
+                return Err(violation(ty, "a DATAGRAM although none are accepted"));
+            }
+        }
+        Ok(true)
+    }
+
+    fn on_retire(&mut self, sequence: u64, trip: &Trip) -> Result<(), TransportErrorCode> {
+        if let Some(id) = self.local_ids.retire(sequence)? {
+            // RFC 9000 §19.16: the id under which the frame itself came cannot be retired by it.
+            if id == trip.dcid {
+                return Err(TransportErrorCode::PROTOCOL_VIOLATION);
+            }
+            self.endpoint_events.push_back(EndpointEvent::RemoveId(id));
+            self.issue_ids();
+        }
+        Ok(())
+    }
+
+    fn on_close(&mut self, code: u64, frame_type: Option<u64>, reason: &[u8], now: Time) {
+        let reason = match frame_type {
+            Some(_) => CloseReason::Transport {
+                code: TransportErrorCode(code),
+                reason: String::from_utf8_lossy(reason).into_owned(),
+                remote: true,
+            },
+            None => CloseReason::Application {
+                code,
+                reason: Bytes::copy_from_slice(reason),
+                remote: true,
+            },
+        };
+        self.drain(now, reason);
+    }
+}
+
+/// The fields of a STREAM frame without a length (RFC 9000 §19.8); `None` leaves the error to the full parser.
+#[inline]
+fn stream_to_end(ty: u8, payload: &[u8]) -> Option<(StreamId, u64, &[u8])> {
+    let mut reader = Reader::new(payload.get(1..)?);
+    let id = StreamId(reader.varint().ok()?);
+    let offset = if ty & 0x04 == 0 {
+        0
+    } else {
+        reader.varint().ok()?
+    };
+    let data = reader.rest();
+    (offset + data.len() as u64 <= squall_wire::varint::MAX).then_some((id, offset, data))
+}

@@ -1,0 +1,288 @@
+//! TLS inside QUIC (RFC 9001 §4): CRYPTO bytes in and out, keys installed and discarded, transport parameters checked.
+
+use std::time::Duration;
+
+use squall_protect::initial;
+use squall_tls::{KeyChange, LevelMaterial};
+use squall_wire::{ConnectionId, Side, TransportError, TransportErrorCode, TransportParameters};
+
+use super::keyring::KeyRing;
+use super::timers::Timer;
+use super::{Connection, State};
+use crate::config::{MAX_CRYPTO_BUFFER, MAX_REMOTE_IDS, TransportConfig};
+use crate::event::{EndpointEvent, Event};
+use crate::path::cid::IdSource;
+use crate::space::{LevelKeys, SpaceId};
+use crate::stream::reassembly::ChunkPool;
+use crate::time::Time;
+
+/// The transport parameters that this end declares (RFC 9000 §18.2).
+pub(crate) fn declared(
+    side: Side,
+    config: &TransportConfig,
+    local_id: ConnectionId,
+    original_dcid: ConnectionId,
+    ids: &IdSource,
+) -> TransportParameters {
+    let server = side == Side::Server;
+    TransportParameters {
+        original_destination_connection_id: server.then_some(original_dcid),
+        stateless_reset_token: server.then(|| ids.reset_token(local_id.as_slice())),
+        max_idle_timeout_ms: u64::try_from(config.max_idle_timeout.as_millis())
+            .unwrap_or(u64::MAX)
+            .min(squall_wire::varint::MAX),
+        max_udp_payload_size: 65_527,
+        initial_max_data: config.initial_window,
+        initial_max_stream_data_bidi_local: config.initial_stream_window,
+        initial_max_stream_data_bidi_remote: config.initial_stream_window,
+        initial_max_stream_data_uni: config.initial_stream_window,
+        initial_max_streams_bidi: config.max_concurrent_bidi_streams,
+        initial_max_streams_uni: config.max_concurrent_uni_streams,
+        max_ack_delay_ms: u64::try_from(config.max_ack_delay.as_millis()).unwrap_or(25),
+        // Packets from a new address are dropped, not yet followed.
+        disable_active_migration: true,
+        active_connection_id_limit: MAX_REMOTE_IDS,
+        initial_source_connection_id: Some(local_id),
+        ..TransportParameters::default()
+    }
+}
+
+const fn parameter_error(reason: &'static str) -> TransportError {
+    TransportError {
+        code: TransportErrorCode::TRANSPORT_PARAMETER_ERROR,
+        frame_type: 0x06,
+        reason,
+    }
+}
+
+impl Connection {
+    /// Initial keys come from the destination of the client's first packet (RFC 9001 §5.2).
+    pub(super) fn install_initial_keys(&mut self, dcid: ConnectionId) {
+        let pair = initial::keys(self.version, dcid.as_slice(), self.side == Side::Client);
+        self.space(SpaceId::Initial).keys = Some(LevelKeys {
+            local: pair.local,
+            remote: pair.remote,
+        });
+    }
+
+    /// Takes the data of a CRYPTO frame.
+    pub(super) fn on_crypto(
+        &mut self,
+        id: SpaceId,
+        offset: u64,
+        data: &[u8],
+        now: Time,
+    ) -> Result<(), TransportError> {
+        let error = |code, reason| TransportError {
+            code,
+            frame_type: 0x06,
+            reason,
+        };
+        let space = self.space(id);
+        let end = offset + data.len() as u64;
+        // RFC 9000 §7.5.
+        if end > space.crypto_recv.read_offset() + MAX_CRYPTO_BUFFER {
+            return Err(error(
+                TransportErrorCode::CRYPTO_BUFFER_EXCEEDED,
+                "handshake data beyond the buffer",
+            ));
+        }
+        let mut pool = ChunkPool::default();
+        if space.crypto_recv.insert(offset, data, &mut pool).is_err() {
+            return Err(error(
+                TransportErrorCode::CRYPTO_BUFFER_EXCEEDED,
+                "handshake data in too many pieces",
+            ));
+        }
+        let mut progress = false;
+        while let Some(bytes) = self.space(id).crypto_recv.read(usize::MAX, &mut pool) {
+            progress = true;
+            if let Err(alert) = self.tls.read(&bytes) {
+                self.flush_tls(now);
+                self.close_with_alert(now, &alert);
+                return Ok(());
+            }
+        }
+        if progress {
+            self.advance_handshake(now);
+        }
+        Ok(())
+    }
+
+    /// Lets TLS write what it has, installs the keys that it gives, and notes its end.
+    pub(super) fn advance_handshake(&mut self, now: Time) {
+        self.flush_tls(now);
+        if self.is_closed() {
+            return;
+        }
+        if matches!(self.state, State::Handshaking)
+            && !self.tls.is_handshaking()
+            && self.ring.is_some()
+        {
+            self.state = State::Established;
+            self.timers.set(Timer::Handshake, None);
+            self.streams.events.push_back(Event::Connected);
+            self.restart_idle_timer(now);
+            if self.side == Side::Server {
+                // RFC 9001 §4.1.2: for a server complete is confirmed.
+                self.handshake_done_pending = true;
+                self.confirm_handshake(now);
+                let original = self.original_dcid;
+                self.endpoint_events
+                    .push_back(EndpointEvent::RemoveId(original));
+            }
+            self.issue_ids();
+        }
+    }
+
+    /// Moves what TLS has written into the CRYPTO streams, level by level.
+    fn flush_tls(&mut self, now: Time) {
+        // A handshake changes keys twice; what is more would be a TLS driver that loops.
+        for _ in 0..4 {
+            let level = self.tls_level();
+            let mut out = Vec::new();
+            let change = match self.tls.write(&mut out) {
+                Ok(change) => change,
+                Err(error) => {
+                    let alert = squall_tls::Alert {
+                        code: None,
+                        reason: error.to_string(),
+                    };
+                    self.close_with_alert(now, &alert);
+                    return;
+                }
+            };
+            let wrote = !out.is_empty();
+            if wrote && !self.spaces[level as usize].discarded {
+                self.space(level).crypto_send.write(out.into());
+            }
+            match change {
+                Some(KeyChange::Handshake(material)) => self.install_handshake_keys(&material),
+                Some(KeyChange::OneRtt(material, secrets)) => {
+                    self.ring = Some(KeyRing::new(&material, secrets));
+                    if let Err(error) = self.take_peer_parameters() {
+                        self.close_with_error(now, &error);
+                        return;
+                    }
+                }
+                None if !wrote => return,
+                None => {}
+            }
+        }
+    }
+
+    /// The level that TLS writes at: the highest with keys.
+    fn tls_level(&self) -> SpaceId {
+        if self.ring.is_some() {
+            SpaceId::Data
+        } else if self.spaces[SpaceId::Handshake as usize].keys.is_some() {
+            SpaceId::Handshake
+        } else {
+            SpaceId::Initial
+        }
+    }
+
+    fn install_handshake_keys(&mut self, material: &LevelMaterial) {
+        use squall_protect::{HeaderKey, Keys, PacketKey};
+        let keys = |m: &squall_tls::DirectionMaterial| Keys {
+            packet: PacketKey::new(&m.packet),
+            header: HeaderKey::new(&m.header),
+        };
+        self.space(SpaceId::Handshake).keys = Some(LevelKeys {
+            local: keys(&material.local),
+            remote: keys(&material.remote),
+        });
+    }
+
+    /// Checks and takes the peer's transport parameters (RFC 9000 §7.3, §7.4).
+    fn take_peer_parameters(&mut self) -> Result<(), TransportError> {
+        if self.peer_parameters_taken {
+            return Ok(());
+        }
+        let missing = TransportError {
+            code: TransportErrorCode::crypto(109),
+            frame_type: 0x06,
+            reason: "the peer sent no transport parameters",
+        };
+        let bytes = self.tls.peer_transport_parameters().ok_or(missing)?;
+        let params = TransportParameters::decode(bytes, self.side.peer())?;
+        if params.initial_source_connection_id != self.peer_scid {
+            return Err(parameter_error(
+                "initial_source_connection_id is not the source of the peer's packets",
+            ));
+        }
+        if self.side == Side::Client {
+            if params.original_destination_connection_id != Some(self.original_dcid) {
+                return Err(parameter_error(
+                    "original_destination_connection_id is not what the first packet was sent to",
+                ));
+            }
+            if params.retry_source_connection_id != self.retry_scid {
+                return Err(parameter_error(
+                    "retry_source_connection_id is not the source of the Retry",
+                ));
+            }
+            if let Some(token) = params.stateless_reset_token {
+                self.remote_ids.set_first_token(token);
+                self.endpoint_events
+                    .push_back(EndpointEvent::AddResetToken(token));
+            }
+        }
+        self.peer_parameters_taken = true;
+        self.peer.ack_delay_exponent = u32::try_from(params.ack_delay_exponent).unwrap_or(3);
+        self.peer.max_ack_delay = Duration::from_millis(params.max_ack_delay_ms);
+        if params.max_idle_timeout_ms > 0 {
+            // RFC 9000 §10.1: the smaller of both, where zero is none.
+            let theirs = Duration::from_millis(params.max_idle_timeout_ms);
+            self.idle_timeout = if self.idle_timeout.is_zero() {
+                theirs
+            } else {
+                self.idle_timeout.min(theirs)
+            };
+        }
+        self.path.mtu.limit(params.max_udp_payload_size);
+        self.local_ids
+            .set_peer_limit(params.active_connection_id_limit);
+        self.streams.set_peer_parameters(&params);
+        Ok(())
+    }
+
+    /// The handshake is confirmed (RFC 9001 §4.1.2): Handshake keys go, address and peer are known.
+    pub(super) fn confirm_handshake(&mut self, now: Time) {
+        if self.handshake_confirmed {
+            return;
+        }
+        self.handshake_confirmed = true;
+        self.discard_space(SpaceId::Initial, now);
+        self.discard_space(SpaceId::Handshake, now);
+        self.set_loss_timer(now);
+    }
+
+    /// Drops a level's keys and all that is open there (RFC 9001 §4.9, RFC 9002 §6.4).
+    pub(super) fn discard_space(&mut self, id: SpaceId, now: Time) {
+        let space = self.space(id);
+        if space.discarded {
+            return;
+        }
+        space.discarded = true;
+        space.keys = None;
+        space.probes = 0;
+        space.loss_time = None;
+        space.crypto_send.clear();
+        space.crypto_recv.clear(0);
+        let in_flight = space.sent.discard();
+        self.bytes_in_flight -= in_flight;
+        self.pto_count = 0;
+        drop(self.early.take(id));
+        self.set_loss_timer(now);
+    }
+
+    /// Hands the peer as many connection ids as it takes (RFC 9000 §5.1.1).
+    pub(super) fn issue_ids(&mut self) {
+        while self.local_ids.wants_more() {
+            let id = self.ids.make(&mut self.rng);
+            self.local_ids.issue(id);
+            self.endpoint_events.push_back(EndpointEvent::AddId(id));
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! One QUIC connection: its state and the verbs of its owner.
+//!
+//! ```text
+//!            a run of datagrams                        a bundle of datagrams
+//!                   │ receive                                 ▲ transmit
+//!   split · unprotect · number · open · frames · settle       allow · plan · write · seal · settle
+//!                   │                                         │
+//!        spaces  ring  streams  path  recovery  congestion  timers       ← the fields below
+//!                   │                                         ▲
+//!                   └── events ──►  the application  ── verbs ┘
+//! ```
+//!
+//! The pipelines are `impl Connection` blocks in the files beside this one; what lies on lower floors gets plain data.
+
+mod ack;
+mod close;
+mod early;
+mod frames;
+mod handshake;
+mod keyring;
+mod receive;
+mod stats;
+mod timeout;
+mod timers;
+mod transmit;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rand::rngs::StdRng;
+use squall_tls::Session;
+use squall_wire::{ConnectionId, Direction, Path, Side, StreamId};
+
+use crate::config::TransportConfig;
+use crate::congestion::Controller;
+use crate::error::{ReadError, WriteError};
+use crate::event::{EndpointEvent, Event};
+use crate::path::PathState;
+use crate::path::cid::{IdSource, LocalIds, RemoteIds};
+use crate::recovery::loss::Lost;
+use crate::recovery::pacer::Pacer;
+use crate::recovery::rtt::RttEstimator;
+use crate::space::{Space, SpaceId};
+use crate::stream::Streams;
+use crate::time::Time;
+use close::CloseFrame;
+use early::EarlyPackets;
+pub(crate) use handshake::declared;
+use keyring::KeyRing;
+pub use stats::Stats;
+use timers::Timers;
+
+/// Where the connection stands (RFC 9000 §7, §10).
+#[derive(Debug)]
+enum State {
+    /// Until TLS is done.
+    Handshaking,
+    /// TLS is done.
+    Established,
+    /// A CONNECTION_CLOSE of ours answers whatever still comes (RFC 9000 §10.2.1).
+    Closing(CloseFrame),
+    /// The peer has closed: nothing is sent any more (RFC 9000 §10.2.2).
+    Draining,
+    /// Nothing is left to do; the owner may forget the connection.
+    Drained,
+}
+
+/// What the peer's transport parameters say beside what streams and ids have taken.
+#[derive(Clone, Copy, Debug)]
+struct PeerParameters {
+    ack_delay_exponent: u32,
+    max_ack_delay: std::time::Duration,
+}
+
+/// How a connection begins: what the endpoint knows.
+pub(crate) struct Start {
+    pub(crate) side: Side,
+    pub(crate) config: Arc<TransportConfig>,
+    pub(crate) version: u32,
+    pub(crate) tls: Session,
+    pub(crate) path: Path,
+    /// The id that this end has chosen for itself.
+    pub(crate) local_id: ConnectionId,
+    /// The id of the peer; for a client the one that it made up.
+    pub(crate) remote_id: ConnectionId,
+    /// The destination of the client's very first packet.
+    pub(crate) original_dcid: ConnectionId,
+    pub(crate) ids: IdSource,
+    pub(crate) rng: StdRng,
+}
+
+/// One QUIC connection, either role. Free of I/O, clock and locks.
+///
+/// After `receive`, `on_timeout` or any verb the owner takes the events, calls `transmit` until it gives nothing, and
+/// reads `next_timeout` once.
+pub struct Connection {
+    side: Side,
+    config: Arc<TransportConfig>,
+    version: u32,
+    state: State,
+    tls: Session,
+    spaces: [Space; 3],
+    ring: Option<KeyRing>,
+    streams: Streams,
+    path: PathState,
+    local_ids: LocalIds,
+    remote_ids: RemoteIds,
+    ids: IdSource,
+    rng: StdRng,
+    /// Destination of the client's first packet, to be confirmed by the server (RFC 9000 §7.3).
+    original_dcid: ConnectionId,
+    /// Source of the Retry that the client followed.
+    retry_scid: Option<ConnectionId>,
+    /// Source of the peer's first packet, once there was one.
+    peer_scid: Option<ConnectionId>,
+    /// The token for Initial packets.
+    token: Vec<u8>,
+    peer: PeerParameters,
+    peer_parameters_taken: bool,
+    early: EarlyPackets,
+    rtt: RttEstimator,
+    congestion: Controller,
+    pacer: Pacer,
+    bytes_in_flight: u64,
+    pto_count: u32,
+    timers: Timers,
+    /// Scratch of loss detection.
+    lost: Lost,
+    handshake_confirmed: bool,
+    handshake_done_pending: bool,
+    /// Whether an ack-eliciting packet left since the last receipt (RFC 9000 §10.1).
+    eliciting_since_receipt: bool,
+    idle_timeout: std::time::Duration,
+    path_responses: VecDeque<[u8; 8]>,
+    ping_pending: bool,
+    /// ACK-only packets since the last ack-eliciting one.
+    ack_only_run: u32,
+    /// The packet number that is left out next (RFC 9000 §21.4).
+    skip_number: u64,
+    forged: u64,
+    endpoint_events: VecDeque<EndpointEvent>,
+    stats: Stats,
+}
+
+impl Connection {
+    /// A connection before its first packet.
+    pub(crate) fn new(start: Start, now: Time) -> Self {
+        let Start {
+            side,
+            config,
+            version,
+            tls,
+            path,
+            local_id,
+            remote_id,
+            original_dcid,
+            ids,
+            rng,
+        } = start;
+        let path = PathState::new(path, side == Side::Client, config.max_udp_payload);
+        let mtu = path.mtu.current();
+        let mut connection = Self {
+            side,
+            version,
+            state: State::Handshaking,
+            tls,
+            spaces: Default::default(),
+            ring: None,
+            streams: Streams::new(side, &config),
+            local_ids: LocalIds::new(local_id),
+            remote_ids: RemoteIds::new(remote_id),
+            ids,
+            rng,
+            original_dcid,
+            retry_scid: None,
+            peer_scid: (side == Side::Server).then_some(remote_id),
+            token: Vec::new(),
+            peer: PeerParameters {
+                ack_delay_exponent: 3,
+                max_ack_delay: std::time::Duration::from_millis(25),
+            },
+            peer_parameters_taken: false,
+            early: EarlyPackets::default(),
+            rtt: RttEstimator::new(config.initial_rtt),
+            congestion: Controller::new(config.congestion, mtu),
+            pacer: Pacer::new(config.pacing),
+            bytes_in_flight: 0,
+            pto_count: 0,
+            timers: Timers::default(),
+            lost: Lost::default(),
+            handshake_confirmed: false,
+            handshake_done_pending: false,
+            eliciting_since_receipt: false,
+            idle_timeout: config.max_idle_timeout,
+            path_responses: VecDeque::new(),
+            ping_pending: false,
+            ack_only_run: 0,
+            skip_number: 0,
+            forged: 0,
+            endpoint_events: VecDeque::new(),
+            stats: Stats::default(),
+            path,
+            config,
+        };
+        connection.choose_skip_number();
+        connection.install_initial_keys(original_dcid);
+        connection.timers.set(
+            timers::Timer::Handshake,
+            Some(now + connection.config.handshake_timeout),
+        );
+        connection.restart_idle_timer(now);
+        if side == Side::Client {
+            connection.advance_handshake(now);
+        }
+        connection
+    }
+
+    fn space(&mut self, id: SpaceId) -> &mut Space {
+        &mut self.spaces[id as usize]
+    }
+
+    // ---- streams ----------------------------------------------------------------------------------------------------
+
+    /// Opens a stream. `None` at the peer's limit: `Event::StreamsAvailable` follows when it rises.
+    pub fn open(&mut self, direction: Direction) -> Option<StreamId> {
+        if self.is_closed() {
+            None
+        } else {
+            self.streams.open(direction)
+        }
+    }
+
+    /// The next stream that the peer has opened.
+    pub fn accept(&mut self, direction: Direction) -> Option<StreamId> {
+        if self.is_closed() {
+            None
+        } else {
+            self.streams.accept(direction)
+        }
+    }
+
+    /// Takes from the front of `data` what the send buffer has room for: at least one byte, or an error. The bytes are
+    /// kept as they are and read from where they lie when packets are sealed.
+    ///
+    /// # Errors
+    /// `Blocked` when the buffer is full (`Event::Writable` follows), `Stopped` after STOP_SENDING, `Closed`.
+    pub fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, WriteError> {
+        if self.is_closed() {
+            return Err(WriteError::Closed);
+        }
+        self.streams.write(id, data)
+    }
+
+    /// Ends a stream behind the data written so far (RFC 9000 §3.1). `Event::Finished` follows when the peer has all.
+    ///
+    /// # Errors
+    /// `Stopped`, `Closed`.
+    pub fn finish(&mut self, id: StreamId) -> Result<(), WriteError> {
+        if self.is_closed() {
+            return Err(WriteError::Closed);
+        }
+        self.streams.finish(id)
+    }
+
+    /// Gives up sending with RESET_STREAM and the application's `code`, below 2^62 (RFC 9000 §19.4).
+    ///
+    /// # Errors
+    /// `Closed` if nothing is left to reset.
+    pub fn reset(&mut self, id: StreamId, code: u64) -> Result<(), WriteError> {
+        if self.is_closed() {
+            return Err(WriteError::Closed);
+        }
+        self.streams.reset(id, code.min(squall_wire::varint::MAX))
+    }
+
+    /// The next bytes in order, at most `max`, without a copy; `None` is the end of the stream. What is read gives the
+    /// peer credit to send more.
+    ///
+    /// # Errors
+    /// `Blocked` when nothing is there (`Event::Readable` follows), `Reset`, `Closed`.
+    pub fn read(&mut self, id: StreamId, max: usize) -> Result<Option<Bytes>, ReadError> {
+        self.streams.read(id, max)
+    }
+
+    /// Stops reading, with STOP_SENDING and the application's `code` (RFC 9000 §19.5).
+    ///
+    /// # Errors
+    /// `Closed` if there is nothing to stop.
+    pub fn stop_sending(&mut self, id: StreamId, code: u64) -> Result<(), ReadError> {
+        if self.is_closed() {
+            return Err(ReadError::Closed);
+        }
+        self.streams
+            .stop_sending(id, code.min(squall_wire::varint::MAX))
+    }
+
+    // ---- what there is to know --------------------------------------------------------------------------------------
+
+    /// The next event for the application.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.streams.events.pop_front()
+    }
+
+    /// The next event for the endpoint; the owner hands it to `Endpoint::apply`.
+    pub fn poll_endpoint_event(&mut self) -> Option<EndpointEvent> {
+        self.endpoint_events.pop_front()
+    }
+
+    /// Whether a verb left something to transmit. Cheap; a `true` costs a call of `transmit`.
+    #[must_use]
+    pub fn wants_transmit(&self) -> bool {
+        match &self.state {
+            State::Closing(close) => close.due,
+            State::Draining | State::Drained => false,
+            State::Handshaking | State::Established => self.streams.wants_to_send(),
+        }
+    }
+
+    /// When `on_timeout` is to be called next.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// Whether TLS is still at work.
+    #[must_use]
+    pub const fn is_handshaking(&self) -> bool {
+        matches!(self.state, State::Handshaking)
+    }
+
+    /// Whether the connection has ended, or begun to.
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        matches!(
+            self.state,
+            State::Closing(_) | State::Draining | State::Drained
+        )
+    }
+
+    /// Whether nothing is left to do: the owner may call `Endpoint::remove` and drop the connection.
+    #[must_use]
+    pub const fn is_drained(&self) -> bool {
+        matches!(self.state, State::Drained)
+    }
+
+    /// Client or server.
+    #[must_use]
+    pub const fn side(&self) -> Side {
+        self.side
+    }
+
+    /// The addresses in use.
+    #[must_use]
+    pub const fn path(&self) -> Path {
+        self.path.path
+    }
+
+    /// The QUIC version in use.
+    #[must_use]
+    pub const fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The protocol that ALPN chose.
+    #[must_use]
+    pub fn alpn(&self) -> Option<&[u8]> {
+        self.tls.alpn()
+    }
+
+    /// The TLS session, for certificates, server name and exporters.
+    #[must_use]
+    pub const fn tls(&self) -> &Session {
+        &self.tls
+    }
+
+    /// Figures since the connection began.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            rtt: self.rtt.smoothed(),
+            congestion_window: self.congestion.window(),
+            bytes_in_flight: self.bytes_in_flight,
+            max_udp_payload: self.path.mtu.current(),
+            key_updates: self.ring.as_ref().map_or(0, KeyRing::updates),
+            open_streams: self.streams.count(),
+            ..self.stats
+        }
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("side", &self.side)
+            .field("path", &self.path.path)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}

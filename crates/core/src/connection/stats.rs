@@ -1,0 +1,58 @@
+//! Figures of a connection.
+
+use std::time::Duration;
+
+/// Figures since the connection began. Sizes are UDP payload bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Datagrams received, discarded ones included.
+    pub datagrams_received: u64,
+    /// Their bytes.
+    pub bytes_received: u64,
+    /// Datagrams sent.
+    pub datagrams_sent: u64,
+    /// Their bytes.
+    pub bytes_sent: u64,
+    /// Packets opened and processed.
+    pub packets_received: u64,
+    /// Packets sent.
+    pub packets_sent: u64,
+    /// Packets that arrived twice.
+    pub packets_duplicate: u64,
+    /// Packets dropped: malformed, without keys, from elsewhere.
+    pub packets_dropped: u64,
+    /// Packets whose tag was wrong.
+    pub packets_forged: u64,
+    /// Packets declared lost.
+    pub packets_lost: u64,
+    /// Packets declared lost whose acknowledgement came after all.
+    pub packets_spuriously_lost: u64,
+    /// ACK frames received.
+    pub acks_received: u64,
+    /// ACK frames sent.
+    pub acks_sent: u64,
+    /// Times that the congestion window was reduced.
+    pub congestion_events: u64,
+    /// Probe timeouts.
+    pub probe_timeouts: u64,
+    /// Runs received: calls of `receive`.
+    pub runs: u64,
+    /// Calls of the header-protection kernel on receipt.
+    pub unprotect_calls: u64,
+    /// Calls of the AEAD kernel on receipt.
+    pub open_calls: u64,
+    /// Calls of the AEAD and header-protection kernel on sending.
+    pub seal_calls: u64,
+    /// Key updates so far, by either side (RFC 9001 §6).
+    pub key_updates: u64,
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Bytes that congestion control allows in flight.
+    pub congestion_window: u64,
+    /// Bytes in flight.
+    pub bytes_in_flight: u64,
+    /// UDP payload that the path is known to carry.
+    pub max_udp_payload: u16,
+    /// Streams that have state.
+    pub open_streams: usize,
+}

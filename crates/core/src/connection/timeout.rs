@@ -1,0 +1,219 @@
+//! What happens when time passes (RFC 9002 §6.2, RFC 9000 §10.1).
+
+use std::time::Duration;
+
+use squall_wire::{Side, TransportError, TransportErrorCode};
+
+use super::keyring::KeyRing;
+use super::timers::Timer;
+use super::{Connection, State};
+use crate::error::CloseReason;
+use crate::recovery::rtt::GRANULARITY;
+use crate::space::SpaceId;
+use crate::space::sent::SentFrame;
+use crate::time::Time;
+
+/// RFC 9002 §6.2.4: probes sent when a probe timeout expires.
+const PROBES: u8 = 2;
+/// A probe timeout is doubled at most so often.
+const MAX_BACKOFF: u32 = 10;
+
+impl Connection {
+    /// Handles every timer that is due at `now`.
+    pub fn on_timeout(&mut self, now: Time) {
+        for timer in Timer::ALL {
+            if !self.timers.take_due(timer, now) {
+                continue;
+            }
+            match timer {
+                Timer::LossDetection => self.on_loss_timer(now),
+                // Both only make `transmit` look again.
+                Timer::AckDelay | Timer::Pacing => {}
+                Timer::Idle => self.abandon(if matches!(self.state, State::Handshaking) {
+                    CloseReason::HandshakeTimeout
+                } else {
+                    CloseReason::IdleTimeout
+                }),
+                Timer::KeepAlive => self.ping_pending = true,
+                Timer::Handshake => self.abandon(CloseReason::HandshakeTimeout),
+                Timer::KeyDiscard => {
+                    if let Some(ring) = &mut self.ring {
+                        ring.drop_previous();
+                    }
+                }
+                Timer::Close => self.abandon(CloseReason::IdleTimeout),
+            }
+            if self.is_drained() {
+                return;
+            }
+        }
+    }
+
+    /// The probe timeout without backoff, `max_ack_delay` included (RFC 9002 §6.2.1).
+    pub(super) fn probe_timeout(&self) -> Duration {
+        self.rtt.pto_base().max(GRANULARITY) + self.peer.max_ack_delay
+    }
+
+    /// RFC 9002 §A.8: the probe timeout that expires first, and its space.
+    fn next_probe(&self, now: Time) -> Option<(Time, SpaceId)> {
+        let backoff = 1 << self.pto_count.min(MAX_BACKOFF);
+        let base = self.rtt.pto_base() * backoff;
+        if self
+            .spaces
+            .iter()
+            .all(|s| s.sent.outstanding_eliciting() == 0)
+        {
+            // RFC 9002 §6.2.2.1: a client keeps the server's amplification limit from locking both up.
+            if self.peer_completed_validation() {
+                return None;
+            }
+            let space = if self.spaces[SpaceId::Handshake as usize].keys.is_some() {
+                SpaceId::Handshake
+            } else {
+                SpaceId::Initial
+            };
+            return Some((now + base, space));
+        }
+        let mut earliest = None::<(Time, SpaceId)>;
+        for id in SpaceId::ALL {
+            let space = &self.spaces[id as usize];
+            if space.sent.outstanding_eliciting() == 0 {
+                continue;
+            }
+            let mut due = space.last_eliciting + base;
+            if id == SpaceId::Data {
+                // RFC 9002 §6.2.1: not before the handshake is confirmed.
+                if !self.handshake_confirmed {
+                    continue;
+                }
+                due += self.peer.max_ack_delay * backoff;
+            }
+            if earliest.is_none_or(|(time, _)| due < time) {
+                earliest = Some((due, id));
+            }
+        }
+        earliest
+    }
+
+    /// Whether the peer is known to have validated our address.
+    fn peer_completed_validation(&self) -> bool {
+        self.side == Side::Server
+            || self.handshake_confirmed
+            || self.spaces[SpaceId::Handshake as usize]
+                .largest_acked
+                .is_some()
+    }
+
+    /// RFC 9002 §A.8, SetLossDetectionTimer.
+    pub(super) fn set_loss_timer(&mut self, now: Time) {
+        let loss = self.spaces.iter().filter_map(|s| s.loss_time).min();
+        let due = if loss.is_some() {
+            loss
+        } else if self.path.allowance() == 0 {
+            // Nothing could be sent: receiving restarts the timer.
+            None
+        } else {
+            self.next_probe(now).map(|(due, _)| due)
+        };
+        self.timers.set(Timer::LossDetection, due);
+    }
+
+    fn on_loss_timer(&mut self, now: Time) {
+        if let Some(id) = SpaceId::ALL.into_iter().find(|id| {
+            self.spaces[*id as usize]
+                .loss_time
+                .is_some_and(|t| t <= now)
+        }) {
+            self.detect_and_handle_loss(id, now);
+            self.set_loss_timer(now);
+            return;
+        }
+        let Some((_, id)) = self.next_probe(now) else {
+            return;
+        };
+        self.stats.probe_timeouts += 1;
+        self.pto_count += 1;
+        self.spaces[id as usize].probes = PROBES;
+        self.requeue_oldest(id);
+        // RFC 9002 §6.2.4: the other handshake level's data may go along.
+        if id != SpaceId::Data {
+            for id in [SpaceId::Initial, SpaceId::Handshake] {
+                self.spaces[id as usize].crypto_send.on_all_lost();
+            }
+        }
+        self.set_loss_timer(now);
+    }
+
+    /// Puts what the oldest open packets carried back in line, so that a probe says something useful.
+    fn requeue_oldest(&mut self, id: SpaceId) {
+        let space = &self.spaces[id as usize];
+        let oldest: Vec<SentFrame> = space
+            .sent
+            .outstanding_through(u64::MAX - 1)
+            .filter(|(_, p)| p.ack_eliciting && !p.mtu_probe)
+            .take(PROBES as usize)
+            .flat_map(|(_, p)| space.sent.frames(p))
+            .collect();
+        for frame in oldest {
+            self.on_frame_lost(id, frame);
+        }
+    }
+
+    /// Silence is counted from now on (RFC 9000 §10.1).
+    pub(super) fn restart_idle_timer(&mut self, now: Time) {
+        let timeout = self.idle_timeout;
+        if timeout.is_zero() {
+            self.timers.set(Timer::Idle, None);
+        } else {
+            // RFC 9000 §10.1: at least three probe timeouts, so that lost packets can be repaired.
+            self.timers.set(
+                Timer::Idle,
+                Some(now + timeout.max(3 * self.probe_timeout())),
+            );
+        }
+        if let Some(interval) = self.config.keep_alive
+            && matches!(self.state, State::Established)
+        {
+            self.timers.set(Timer::KeepAlive, Some(now + interval));
+        }
+    }
+
+    /// Starts a key update when the current key has sealed enough, and ends the connection at the AEAD's limit.
+    pub(super) fn renew_keys(&mut self, now: Time) {
+        let Some(ring) = self.ring.as_mut() else {
+            return;
+        };
+        if ring.sealed() < self.config.key_update_after || !self.handshake_confirmed {
+            return;
+        }
+        let next = self.spaces[SpaceId::Data as usize].sent.next_number();
+        let limit = ring.local.suite().confidentiality_limit();
+        if !ring.initiate(next) && ring.sealed() + squall_protect::MAX_GROUP as u64 >= limit {
+            // RFC 9001 §6.6.
+            self.close_with_error(
+                now,
+                &TransportError {
+                    code: TransportErrorCode::AEAD_LIMIT_REACHED,
+                    frame_type: 0,
+                    reason: "the peer did not follow a key update before the AEAD's limit",
+                },
+            );
+        }
+    }
+
+    /// The previous keys are kept for three probe timeouts (RFC 9001 §6.5).
+    pub(super) fn schedule_key_discard(&mut self, now: Time) {
+        let due = now + 3 * self.probe_timeout();
+        if let Some(ring) = self
+            .ring
+            .as_mut()
+            .filter(|r| KeyRing::awaits_first_of_phase(r))
+        {
+            ring.drop_previous_at = Some(due);
+        }
+        self.timers.set(
+            Timer::KeyDiscard,
+            self.ring.as_ref().and_then(|r| r.drop_previous_at),
+        );
+    }
+}

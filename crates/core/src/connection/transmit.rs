@@ -1,0 +1,871 @@
+//! The send path: a bundle of datagrams out, in the five steps of `design.md` §3.
+
+use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
+use squall_wire::{Ecn, LongType, Side, Transmit, Writer, frame, header, packet_number};
+
+use super::timers::Timer;
+use super::{Connection, State};
+use crate::config::{MIN_PROTECTED, MIN_UDP_PAYLOAD};
+use crate::space::SpaceId;
+use crate::space::sent::SentFrame;
+use crate::stages::{Stage, Stages};
+use crate::stream::send::StreamRange;
+use crate::time::Time;
+
+/// ACK-only packets after which a PING asks for a sign that they arrive (RFC 9000 §13.2.4).
+const MAX_ACK_ONLY: u32 = 64;
+/// A packet with less room than this left is filled with PADDING rather than ending its bundle.
+const FILL: usize = 32;
+/// Distance between packet numbers left out on purpose, at least and at most (RFC 9000 §21.4).
+const SKIP: std::ops::Range<u64> = 300..6000;
+/// ack_delay_exponent that we declare: the default of RFC 9000 §18.2.
+const ACK_DELAY_EXPONENT: u32 = 3;
+
+const NO_RANGE: StreamRange = StreamRange {
+    id: squall_wire::StreamId(0),
+    start: 0,
+    len: 0,
+    fin: false,
+};
+
+/// A packet written and not yet sealed.
+#[derive(Clone, Copy)]
+struct Draft {
+    space: SpaceId,
+    start: usize,
+    header_len: usize,
+    pn_len: usize,
+    number: u64,
+    /// Where the Length field of a long header lies.
+    length: Option<header::LengthOffset>,
+    /// Bytes written from `start` on, the tail included, without the tag.
+    len: usize,
+    ack_eliciting: bool,
+    in_flight: bool,
+    first_frame: u64,
+}
+
+/// What went into a packet.
+struct Written {
+    ack_eliciting: bool,
+    /// Whether congestion control counts the packet (RFC 9002 §2): more than ACK and CONNECTION_CLOSE.
+    in_flight: bool,
+    /// Stream data that ends the packet and is read from where it lies when the packet is sealed.
+    tail: Option<StreamRange>,
+}
+
+impl Connection {
+    /// Writes the next datagrams to be sent into `buffer`: all of one size but perhaps the last, at most
+    /// `max_segments`. `None`: nothing may or need be sent now. To be called until then.
+    pub fn transmit(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        max_segments: usize,
+        stages: &mut Stages,
+    ) -> Option<Transmit> {
+        let sent = match &self.state {
+            State::Draining | State::Drained => None,
+            State::Closing(close) if !close.due => None,
+            State::Closing(_) => self.transmit_close(buffer),
+            State::Handshaking | State::Established => {
+                self.transmit_open(now, buffer, max_segments, stages)
+            }
+        };
+        if let Some(transmit) = &sent {
+            self.path.on_sent(transmit.len);
+            self.stats.datagrams_sent += transmit.count() as u64;
+            self.stats.bytes_sent += transmit.len as u64;
+        }
+        stages.mark(Stage::AckLoss);
+        sent
+    }
+
+    fn transmit_open(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        max_segments: usize,
+        stages: &mut Stages,
+    ) -> Option<Transmit> {
+        if self.handshake_wants(now) {
+            return self.transmit_handshake(now, buffer, stages);
+        }
+        self.renew_keys(now);
+        if self.is_closed() {
+            return self.transmit_close(buffer);
+        }
+        self.ring.as_ref()?;
+        self.transmit_bundle(now, buffer, max_segments, stages)
+    }
+
+    fn transmit_of(&self, segment_size: usize, len: usize) -> Transmit {
+        Transmit {
+            path: self.path.path,
+            ecn: Ecn::NotEct,
+            segment_size: segment_size as u16,
+            len,
+        }
+    }
+
+    // ---- 1-RTT bundles ----------------------------------------------------------------------------------------------
+
+    fn transmit_bundle(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        max_segments: usize,
+        stages: &mut Stages,
+    ) -> Option<Transmit> {
+        // 1 allow
+        let segment = usize::from(self.path.mtu.current());
+        let probes = self.spaces[SpaceId::Data as usize].probes;
+        let wants_data = self.wants_data();
+        let must_ack = self.spaces[SpaceId::Data as usize].received.must_ack(now);
+        if !wants_data && !must_ack && probes == 0 {
+            return self.transmit_mtu_probe(now, buffer, stages);
+        }
+        let most = max_segments.min(buffer.len() / segment).min(MAX_GROUP);
+        let budget = if wants_data || probes > 0 {
+            self.budget(now, segment, most)
+        } else {
+            0
+        };
+        // 2 plan: probes go beyond the window (RFC 9002 §7.5), acknowledgements beside it.
+        let allowed = self.path.allowance() as usize / segment;
+        let count = (budget as usize / segment)
+            .max(usize::from(probes))
+            .min(most)
+            .min(allowed);
+        if count == 0 && !(must_ack && most > 0 && allowed > 0) {
+            return None;
+        }
+        // 3 write
+        let (mut spans, mut tails) = ([PacketSpan::new(0, 0, 0); MAX_GROUP], [NO_RANGE; MAX_GROUP]);
+        let (written, len) = self.write_bundle(now, buffer, segment, count, &mut spans, &mut tails);
+        stages.mark(Stage::PacketBuilding);
+        if written == 0 {
+            return self.transmit_mtu_probe(now, buffer, stages);
+        }
+        // 4 seal
+        self.seal_bundle(buffer, &mut spans[..written], &tails[..written]);
+        stages.mark(Stage::Aead);
+        // 5 settle
+        self.settle_bundle(now, written, wants_data);
+        Some(self.transmit_of(segment.min(len), len))
+    }
+
+    /// Whether the data space has anything to say but acknowledgements.
+    fn wants_data(&self) -> bool {
+        self.streams.wants_to_send()
+            || self.ping_pending
+            || self.handshake_done_pending
+            || !self.path_responses.is_empty()
+            || self.local_ids.has_pending()
+            || self.remote_ids.has_pending()
+            || self.spaces[SpaceId::Data as usize]
+                .crypto_send
+                .wants_to_send()
+    }
+
+    /// Bytes that congestion control and pacer let go now; arms the pacing timer if it is the pacer that holds.
+    fn budget(&mut self, now: Time, segment: usize, most: usize) -> u64 {
+        let window = self.congestion.window();
+        let room = window.saturating_sub(self.bytes_in_flight);
+        self.timers.set(Timer::Pacing, None);
+        if room < segment as u64 {
+            return 0;
+        }
+        let slow_start = self.congestion.is_slow_start();
+        let paced = self.pacer.budget(
+            now,
+            window,
+            &self.rtt,
+            slow_start,
+            segment as u16,
+            most * segment,
+        );
+        if paced < segment as u64 {
+            self.timers.set(Timer::Pacing, self.pacer.next_release(now));
+        }
+        room.min(paced)
+    }
+
+    /// Writes up to `count` packets at the stride of `segment`; one with acknowledgements alone if `count` is zero.
+    /// Returns how many, and the bytes from the first to the last with its tag.
+    fn write_bundle(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        segment: usize,
+        count: usize,
+        spans: &mut [PacketSpan; MAX_GROUP],
+        tails: &mut [StreamRange; MAX_GROUP],
+    ) -> (usize, usize) {
+        let dcid = self.remote_ids.current();
+        let phase = self
+            .ring
+            .as_ref()
+            .is_some_and(super::keyring::KeyRing::phase);
+        self.skip_a_number(now);
+        let space = &self.spaces[SpaceId::Data as usize];
+        let first = space.sent.next_number();
+        // One width for all, wide enough for the last; two bytes at least, so that the sample never needs padding.
+        let pn_len = packet_number::encoded_len(first + count as u64, space.largest_acked).max(2);
+        let header_len = 1 + dcid.len() + pn_len;
+        let window_limited = self.window_limited(segment * count);
+        let (mut written, mut len) = (0, 0);
+        for (i, packet) in buffer
+            .chunks_exact_mut(segment)
+            .take(count.max(1))
+            .enumerate()
+        {
+            let number = first + i as u64;
+            let mut w = Writer::new(&mut packet[..segment - TAG_LEN]);
+            header::write_short(&mut w, &dcid, false, phase, number, pn_len);
+            let first_frame = self.spaces[SpaceId::Data as usize].sent.frame_mark();
+            let contents = self.write_frames(SpaceId::Data, now, &mut w, i == 0, count == 0);
+            if w.len() == header_len {
+                break;
+            }
+            let room = w.remaining();
+            let more = i + 1 < count;
+            if contents.tail.is_none() {
+                // RFC 9001 §5.4.2: room for the sample. And a packet almost full is filled, for a shorter one ends the bundle.
+                let short = (MIN_PROTECTED + header_len - pn_len).saturating_sub(w.len());
+                frame::write::padding(&mut w, if more && room < FILL { room } else { short });
+            }
+            let size = w.len() + TAG_LEN;
+            let counted = if contents.in_flight { size as u16 } else { 0 };
+            let sent = &mut self.spaces[SpaceId::Data as usize].sent;
+            sent.push(
+                now,
+                counted,
+                contents.ack_eliciting,
+                false,
+                window_limited,
+                first_frame,
+            );
+            self.note_sent(SpaceId::Data, now, &contents, u64::from(counted));
+            let mut span =
+                PacketSpan::new((i * segment) as u32, size as u32, (1 + dcid.len()) as u16);
+            (span.header_len, span.packet_number) = (header_len as u16, number);
+            spans[i] = span;
+            tails[i] = contents.tail.unwrap_or(NO_RANGE);
+            (written, len) = (i + 1, i * segment + size);
+            if size < segment {
+                break;
+            }
+        }
+        self.streams.rotate();
+        (written, len)
+    }
+
+    /// Whether sending `bytes` more shows that the window, not the application, is the limit (RFC 9002 §7.8).
+    fn window_limited(&self, bytes: usize) -> bool {
+        let (window, after) = (
+            self.congestion.window(),
+            self.bytes_in_flight + bytes as u64,
+        );
+        if self.congestion.is_slow_start() {
+            2 * after >= window
+        } else {
+            after * 8 >= window * 7
+        }
+    }
+
+    fn seal_bundle(&mut self, buffer: &mut [u8], spans: &mut [PacketSpan], tails: &[StreamRange]) {
+        let mut sources: [&[u8]; MAX_GROUP] = [&[]; MAX_GROUP];
+        for ((span, range), source) in spans.iter().zip(tails).zip(&mut sources) {
+            if range.len == 0 {
+                continue;
+            }
+            // The last piece is encrypted from where it lies; what precedes it in another chunk is copied.
+            let (head, tail) = self.streams.tail(range);
+            let end = (span.start + span.len) as usize - TAG_LEN;
+            if head > 0 {
+                let at = end - range.len as usize;
+                self.streams.copy_head(range, &mut buffer[at..at + head]);
+            }
+            *source = tail;
+        }
+        if let Some(ring) = &mut self.ring {
+            ring.local
+                .seal(&ring.local_header, buffer, spans, &sources[..spans.len()]);
+            ring.on_sealed(spans.len() as u64);
+        }
+        self.stats.seal_calls += 1;
+        debug_assert!(
+            spans.iter().all(|s| s.outcome == Outcome::Open),
+            "what is written here can be sealed"
+        );
+    }
+
+    fn settle_bundle(&mut self, now: Time, packets: usize, wants_data: bool) {
+        self.stats.packets_sent += packets as u64;
+        let space = self.space(SpaceId::Data);
+        space.probes = space.probes.saturating_sub(packets.min(255) as u8);
+        self.timers.set(
+            Timer::AckDelay,
+            self.spaces[SpaceId::Data as usize].received.deadline(),
+        );
+        if wants_data {
+            self.set_loss_timer(now);
+        }
+    }
+
+    /// One datagram larger than any before, to learn whether the path carries it (RFC 9000 §14.4).
+    fn transmit_mtu_probe(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        stages: &mut Stages,
+    ) -> Option<Transmit> {
+        if !self.handshake_confirmed {
+            return None;
+        }
+        let size = usize::from(self.path.mtu.wants_probe()?);
+        if buffer.len() < size || self.congestion.window() < self.bytes_in_flight + size as u64 {
+            return None;
+        }
+        let dcid = self.remote_ids.current();
+        let phase = self
+            .ring
+            .as_ref()
+            .is_some_and(super::keyring::KeyRing::phase);
+        let space = &mut self.spaces[SpaceId::Data as usize];
+        let number = space.sent.next_number();
+        let pn_len = packet_number::encoded_len(number, space.largest_acked).max(2);
+        let mut w = Writer::new(&mut buffer[..size - TAG_LEN]);
+        header::write_short(&mut w, &dcid, false, phase, number, pn_len);
+        frame::write::ping(&mut w);
+        let room = w.remaining();
+        frame::write::padding(&mut w, room);
+        let mark = space.sent.frame_mark();
+        space.sent.push(now, size as u16, true, true, false, mark);
+        space.last_eliciting = now;
+        self.bytes_in_flight += size as u64;
+        self.path.mtu.on_probe_sent();
+        let mut span = PacketSpan::new(0, size as u32, (1 + dcid.len()) as u16);
+        (span.header_len, span.packet_number) = ((1 + dcid.len() + pn_len) as u16, number);
+        self.seal_bundle(buffer, &mut [span], &[NO_RANGE]);
+        self.stats.packets_sent += 1;
+        self.set_loss_timer(now);
+        stages.mark(Stage::Aead);
+        Some(self.transmit_of(size, size))
+    }
+
+    /// Leaves a packet number out now and then: who acknowledges it has not received our packets (RFC 9000 §21.4).
+    fn skip_a_number(&mut self, now: Time) {
+        let sent = &mut self.spaces[SpaceId::Data as usize].sent;
+        if sent.next_number() >= self.skip_number {
+            sent.skip_number(now);
+            self.choose_skip_number();
+        }
+    }
+
+    pub(super) fn choose_skip_number(&mut self) {
+        use rand::Rng;
+        let next = self.spaces[SpaceId::Data as usize].sent.next_number();
+        self.skip_number = next + self.rng.random_range(SKIP);
+    }
+
+    // ---- frames -----------------------------------------------------------------------------------------------------
+
+    /// Fills the rest of a packet with frames, most urgent first.
+    fn write_frames(
+        &mut self,
+        id: SpaceId,
+        now: Time,
+        w: &mut Writer<'_>,
+        first: bool,
+        ack_only: bool,
+    ) -> Written {
+        let mut written = Written {
+            ack_eliciting: false,
+            in_flight: false,
+            tail: None,
+        };
+        if first {
+            self.write_ack(id, now, w);
+        }
+        if ack_only {
+            // RFC 9000 §13.2.4: an endpoint that only acknowledges asks for an acknowledgement now and then.
+            if id == SpaceId::Data && self.ack_only_run >= MAX_ACK_ONLY {
+                frame::write::ping(w);
+                written.ack_eliciting = true;
+            }
+            return written;
+        }
+        let before = w.len();
+        if first && id == SpaceId::Data {
+            self.write_connection_control(now, w);
+        }
+        if self.spaces[id as usize].crypto_send.wants_to_send() {
+            self.write_crypto(id, w);
+        }
+        if id == SpaceId::Data {
+            written.tail = self.write_streams(w);
+        }
+        if w.len() == before && self.spaces[id as usize].probes > 0 && w.remaining() > 0 {
+            frame::write::ping(w);
+        }
+        written.ack_eliciting = w.len() > before;
+        written.in_flight = written.ack_eliciting;
+        written
+    }
+
+    fn write_ack(&mut self, id: SpaceId, now: Time, w: &mut Writer<'_>) {
+        let space = &mut self.spaces[id as usize];
+        let Some(largest) = space
+            .received
+            .largest()
+            .filter(|_| space.received.may_ack())
+        else {
+            return;
+        };
+        let delay =
+            u64::try_from(space.received.delay(now).as_micros()).unwrap_or(0) >> ACK_DELAY_EXPONENT;
+        if frame::write::ack(
+            w,
+            space.received.ranges(),
+            delay,
+            space.received.ecn_counts(),
+        ) > 0
+        {
+            space.received.on_ack_sent();
+            space.sent.push_frame(SentFrame::Ack { largest });
+            self.stats.acks_sent += 1;
+        }
+    }
+
+    /// Frames of the connection as a whole, and control frames of streams.
+    fn write_connection_control(&mut self, now: Time, w: &mut Writer<'_>) {
+        let sent = &mut self.spaces[SpaceId::Data as usize].sent;
+        if self.handshake_done_pending && w.remaining() > 0 {
+            self.handshake_done_pending = false;
+            frame::write::handshake_done(w);
+            sent.push_frame(SentFrame::HandshakeDone);
+        }
+        if self.ping_pending && w.remaining() > 0 {
+            self.ping_pending = false;
+            frame::write::ping(w);
+        }
+        while w.remaining() >= 9 {
+            let Some(data) = self.path_responses.pop_front() else {
+                break;
+            };
+            // RFC 9000 §13.3: never repeated; the peer challenges anew.
+            frame::write::path_response(w, data);
+        }
+        // NEW_CONNECTION_ID at its largest: type, two integers, length, id, token.
+        while self.local_ids.has_pending() && w.remaining() >= 1 + 8 + 8 + 1 + 20 + 16 {
+            let Some((sequence, id)) = self.local_ids.next_pending() else {
+                break;
+            };
+            frame::write::new_connection_id(
+                w,
+                sequence,
+                0,
+                &id,
+                &self.ids.reset_token(id.as_slice()),
+            );
+            sent.push_frame(SentFrame::NewConnectionId(sequence));
+        }
+        while self.remote_ids.has_pending() && w.remaining() >= 9 {
+            let Some(sequence) = self.remote_ids.next_pending() else {
+                break;
+            };
+            frame::write::retire_connection_id(w, sequence);
+            sent.push_frame(SentFrame::RetireConnectionId(sequence));
+        }
+        if self.streams.has_control() {
+            self.streams
+                .write_control(now, self.rtt.smoothed(), w, |frame| sent.push_frame(frame));
+        }
+    }
+
+    fn write_crypto(&mut self, id: SpaceId, w: &mut Writer<'_>) {
+        let space = &mut self.spaces[id as usize];
+        while let Some(range) = space.crypto_send.next_range(w.remaining() as u64, u64::MAX) {
+            let header = frame::write::crypto_header_size(range.start, w.remaining());
+            if w.remaining() <= header {
+                return;
+            }
+            let len = (w.remaining() - header).min((range.end - range.start) as usize);
+            frame::write::crypto_header(w, range.start, len);
+            space
+                .crypto_send
+                .copy_to(range.start, &mut w.spare()[..len]);
+            w.advance(len);
+            space
+                .crypto_send
+                .on_sent(&(range.start..range.start + len as u64));
+            space.sent.push_frame(SentFrame::Crypto {
+                start: range.start,
+                len: len as u32,
+            });
+        }
+    }
+
+    /// Stream data until the packet is full or nothing is left. The last piece is only given room: sealing reads it from
+    /// where it lies.
+    fn write_streams(&mut self, w: &mut Writer<'_>) -> Option<StreamRange> {
+        let mut tail: Option<(StreamRange, usize)> = None;
+        while let Some((range, fills)) = self.streams.next_range(w.remaining()) {
+            if let Some((previous, at)) = tail.take() {
+                // Another frame follows: the piece before is no tail, and copied.
+                self.streams.seek(&previous);
+                self.streams.copy_head(
+                    &previous,
+                    &mut w.written_mut()[at..at + previous.len as usize],
+                );
+            }
+            let len = (!fills).then_some(range.len as usize);
+            frame::write::stream_header(w, range.id, range.start, len, range.fin);
+            self.streams.seek(&range);
+            if range.len > 0 {
+                tail = Some((range, w.len()));
+                w.advance(range.len as usize);
+            }
+            self.streams.on_sent(&range);
+            let StreamRange {
+                id,
+                start,
+                len,
+                fin,
+            } = range;
+            self.spaces[SpaceId::Data as usize]
+                .sent
+                .push_frame(SentFrame::Stream {
+                    id,
+                    start,
+                    len,
+                    fin,
+                });
+            if fills {
+                break;
+            }
+        }
+        tail.map(|(range, _)| range)
+    }
+
+    /// Books a packet that is written.
+    fn note_sent(&mut self, id: SpaceId, now: Time, contents: &Written, size: u64) {
+        if contents.ack_eliciting {
+            self.ack_only_run = 0;
+            self.spaces[id as usize].last_eliciting = now;
+            if !self.eliciting_since_receipt {
+                // RFC 9000 §10.1: the first ack-eliciting packet since a receipt restarts the timer too.
+                self.eliciting_since_receipt = true;
+                self.restart_idle_timer(now);
+            }
+        } else {
+            self.ack_only_run += 1;
+        }
+        if size > 0 {
+            self.bytes_in_flight += size;
+            self.pacer.on_sent(size);
+        }
+    }
+
+    // ---- handshake datagrams ----------------------------------------------------------------------------------------
+
+    /// Whether Initial or Handshake packets are due.
+    fn handshake_wants(&self, now: Time) -> bool {
+        [SpaceId::Initial, SpaceId::Handshake]
+            .into_iter()
+            .any(|id| {
+                let space = &self.spaces[id as usize];
+                space.keys.is_some()
+                    && (space.crypto_send.wants_to_send()
+                        || space.probes > 0
+                        || space.received.must_ack(now))
+            })
+    }
+
+    /// One datagram of coalesced packets (RFC 9000 §12.2), padded where it holds an Initial (§14.1).
+    fn transmit_handshake(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        stages: &mut Stages,
+    ) -> Option<Transmit> {
+        let full = usize::from(MIN_UDP_PAYLOAD);
+        let limit = full
+            .min(buffer.len())
+            .min(usize::try_from(self.path.allowance()).unwrap_or(usize::MAX));
+        let mut drafts: [Option<Draft>; 3] = [None; 3];
+        let (mut at, mut pad) = (0, false);
+        for id in SpaceId::ALL {
+            let Some(draft) = self.draft(id, now, &mut buffer[..limit], at) else {
+                continue;
+            };
+            at = draft.start + draft.len + TAG_LEN;
+            // RFC 9000 §14.1: every Initial of a client, ack-eliciting ones of a server.
+            pad |= id == SpaceId::Initial && (self.side == Side::Client || draft.ack_eliciting);
+            drafts[id as usize] = Some(draft);
+        }
+        let last = drafts.iter_mut().flatten().last()?;
+        if pad && at < limit {
+            let end = last.start + last.len;
+            buffer[end..end + (limit - at)].fill(0);
+            last.len += limit - at;
+            last.in_flight = true;
+            at = limit;
+        }
+        stages.mark(Stage::PacketBuilding);
+        for draft in drafts.into_iter().flatten() {
+            self.seal_draft(now, &draft, buffer);
+        }
+        stages.mark(Stage::Aead);
+        // RFC 9001 §4.9.1: a client drops Initial keys with its first Handshake packet.
+        if self.side == Side::Client && drafts[SpaceId::Handshake as usize].is_some() {
+            self.discard_space(SpaceId::Initial, now);
+        }
+        self.set_loss_timer(now);
+        Some(self.transmit_of(at, at))
+    }
+
+    /// Writes one packet of a handshake datagram at `start`, without its tag.
+    fn draft(&mut self, id: SpaceId, now: Time, buffer: &mut [u8], start: usize) -> Option<Draft> {
+        let window_open = self.bytes_in_flight < self.congestion.window();
+        let space = &self.spaces[id as usize];
+        let ready = if id == SpaceId::Data {
+            self.ring.is_some()
+        } else {
+            space.keys.is_some()
+        };
+        // 1-RTT packets ride along for the client's first data only once TLS is done with the server.
+        if !ready
+            || (id == SpaceId::Data
+                && self.side == Side::Client
+                && !matches!(self.state, State::Established))
+        {
+            return None;
+        }
+        let wants = space.crypto_send.wants_to_send() || (id == SpaceId::Data && self.wants_data());
+        let ack_only = !(space.probes > 0 || (window_open && wants));
+        if ack_only && !space.received.may_ack() {
+            return None;
+        }
+        let number = space.sent.next_number();
+        let pn_len = packet_number::encoded_len(number, space.largest_acked).max(2);
+        let (dcid, scid) = (self.remote_ids.current(), self.local_ids.current());
+        let token_len = (id == SpaceId::Initial).then_some(self.token.len());
+        let header_len = match id {
+            SpaceId::Data => 1 + dcid.len() + pn_len,
+            _ => header::long_header_size(dcid.len(), scid.len(), token_len, pn_len),
+        };
+        let room = buffer.len().checked_sub(start)?;
+        if room < header_len + MIN_PROTECTED + FILL + TAG_LEN {
+            return None;
+        }
+        let end = buffer.len() - TAG_LEN;
+        let mut w = Writer::new(&mut buffer[start..end]);
+        let length = match id {
+            SpaceId::Data => {
+                let phase = self
+                    .ring
+                    .as_ref()
+                    .is_some_and(super::keyring::KeyRing::phase);
+                header::write_short(&mut w, &dcid, false, phase, number, pn_len);
+                None
+            }
+            SpaceId::Initial => Some(header::write_long(
+                &mut w,
+                LongType::Initial,
+                self.version,
+                &dcid,
+                &scid,
+                &self.token,
+                number,
+                pn_len,
+            )),
+            SpaceId::Handshake => Some(header::write_long(
+                &mut w,
+                LongType::Handshake,
+                self.version,
+                &dcid,
+                &scid,
+                &[],
+                number,
+                pn_len,
+            )),
+        };
+        let first_frame = self.spaces[id as usize].sent.frame_mark();
+        let contents = self.write_frames(id, now, &mut w, true, ack_only);
+        if w.len() == header_len {
+            return None;
+        }
+        let short = (MIN_PROTECTED + header_len - pn_len).saturating_sub(w.len());
+        frame::write::padding(&mut w, short);
+        let len = w.len();
+        if let Some(tail) = contents.tail {
+            // Few bytes, in a packet whose end may yet be padded: copied.
+            let at = start + len - tail.len as usize;
+            self.streams.copy_head(&tail, &mut buffer[at..start + len]);
+        }
+        // The packet's number is taken now, its size is known when the datagram is complete.
+        let (ack_eliciting, in_flight) = (contents.ack_eliciting, contents.in_flight);
+        Some(Draft {
+            space: id,
+            start,
+            header_len,
+            pn_len,
+            number,
+            length,
+            len,
+            ack_eliciting,
+            in_flight,
+            first_frame,
+        })
+    }
+
+    fn seal_draft(&mut self, now: Time, draft: &Draft, buffer: &mut [u8]) {
+        let size = draft.len + TAG_LEN;
+        if let Some(length) = draft.length {
+            header::patch_length(
+                &mut buffer[draft.start..],
+                length,
+                size - (draft.header_len - draft.pn_len),
+            );
+        }
+        let counted = if draft.in_flight { size as u16 } else { 0 };
+        let space = &mut self.spaces[draft.space as usize];
+        space.sent.push(
+            now,
+            counted,
+            draft.ack_eliciting,
+            false,
+            true,
+            draft.first_frame,
+        );
+        space.probes = space.probes.saturating_sub(1);
+        let contents = Written {
+            ack_eliciting: draft.ack_eliciting,
+            in_flight: draft.in_flight,
+            tail: None,
+        };
+        self.note_sent(draft.space, now, &contents, u64::from(counted));
+        let mut span = PacketSpan::new(
+            draft.start as u32,
+            size as u32,
+            (draft.header_len - draft.pn_len) as u16,
+        );
+        (span.header_len, span.packet_number) = (draft.header_len as u16, draft.number);
+        self.seal_one(draft.space, buffer, span);
+        self.stats.packets_sent += 1;
+    }
+
+    fn seal_one(&mut self, id: SpaceId, buffer: &mut [u8], span: PacketSpan) {
+        let mut spans = [span];
+        match (&mut self.ring, &mut self.spaces[id as usize].keys) {
+            (Some(ring), _) if id == SpaceId::Data => {
+                ring.local.seal(&ring.local_header, buffer, &mut spans, &[]);
+                ring.on_sealed(1);
+            }
+            (_, Some(keys)) => keys
+                .local
+                .packet
+                .seal(&keys.local.header, buffer, &mut spans, &[]),
+            _ => return,
+        }
+        self.stats.seal_calls += 1;
+        debug_assert!(
+            spans[0].outcome == Outcome::Open,
+            "what is written here can be sealed"
+        );
+    }
+
+    // ---- the end ----------------------------------------------------------------------------------------------------
+
+    /// CONNECTION_CLOSE at every level that the peer may be able to open (RFC 9000 §10.2.3).
+    fn transmit_close(&mut self, buffer: &mut [u8]) -> Option<Transmit> {
+        let State::Closing(close) = &mut self.state else {
+            return None;
+        };
+        close.due = false;
+        let (code, frame_type, reason) = (close.code, close.frame_type, close.reason.clone());
+        let limit = usize::from(MIN_UDP_PAYLOAD)
+            .min(buffer.len())
+            .min(usize::try_from(self.path.allowance()).unwrap_or(usize::MAX));
+        let (dcid, scid) = (self.remote_ids.current(), self.local_ids.current());
+        let mut at = 0;
+        for id in SpaceId::ALL {
+            let ready = if id == SpaceId::Data {
+                self.ring.is_some()
+            } else {
+                self.spaces[id as usize].keys.is_some()
+            };
+            let needed = 64 + dcid.len() + scid.len() + self.token.len() + TAG_LEN;
+            if !ready || limit < at + needed {
+                continue;
+            }
+            // RFC 9000 §10.2.3: an application's code and words do not go out before the handshake is done.
+            let hidden = frame_type.is_none() && id != SpaceId::Data;
+            let (code, frame_type) = if hidden {
+                (0x0c, Some(0))
+            } else {
+                (code, frame_type)
+            };
+            let number = self.spaces[id as usize].sent.next_number();
+            let pn_len = 4;
+            let mut w = Writer::new(&mut buffer[at..limit - TAG_LEN]);
+            let length = match id {
+                SpaceId::Initial => Some(header::write_long(
+                    &mut w,
+                    LongType::Initial,
+                    self.version,
+                    &dcid,
+                    &scid,
+                    &self.token,
+                    number,
+                    pn_len,
+                )),
+                SpaceId::Handshake => Some(header::write_long(
+                    &mut w,
+                    LongType::Handshake,
+                    self.version,
+                    &dcid,
+                    &scid,
+                    &[],
+                    number,
+                    pn_len,
+                )),
+                SpaceId::Data => {
+                    let phase = self
+                        .ring
+                        .as_ref()
+                        .is_some_and(super::keyring::KeyRing::phase);
+                    header::write_short(&mut w, &dcid, false, phase, number, pn_len);
+                    None
+                }
+            };
+            let header_len = w.len();
+            let room = w.remaining().saturating_sub(24);
+            let words = if hidden {
+                &[][..]
+            } else {
+                &reason[..reason.len().min(room)]
+            };
+            frame::write::connection_close(&mut w, code, frame_type, words);
+            if id == SpaceId::Initial && self.side == Side::Client {
+                let rest = w.remaining();
+                frame::write::padding(&mut w, rest);
+            }
+            let size = w.len() + TAG_LEN;
+            if let Some(length) = length {
+                header::patch_length(&mut buffer[at..], length, size - (header_len - pn_len));
+            }
+            let sent = &mut self.spaces[id as usize].sent;
+            let mark = sent.frame_mark();
+            sent.push(Time::ZERO, 0, false, false, false, mark);
+            let mut span = PacketSpan::new(at as u32, size as u32, (header_len - pn_len) as u16);
+            (span.header_len, span.packet_number) = (header_len as u16, number);
+            self.seal_one(id, buffer, span);
+            at += size;
+        }
+        (at > 0).then(|| self.transmit_of(at, at))
+    }
+}

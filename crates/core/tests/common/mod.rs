@@ -1,0 +1,209 @@
+//! A client and a server whose datagrams are handed over at once, on a virtual clock.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::PrivateKeyDer;
+use squall_core::{
+    ClientConfig, Connection, ConnectionHandle, Endpoint, EndpointConfig, Event, Route,
+    ServerConfig, Stages, Time, TransportConfig,
+};
+use squall_wire::{DatagramBatch, Ecn, Path, Side};
+
+/// One end.
+struct End {
+    endpoint: Endpoint,
+    connection: Option<(ConnectionHandle, Connection)>,
+    events: Vec<Event>,
+    address: SocketAddr,
+}
+
+/// Both ends.
+pub struct Pair {
+    pub now: Time,
+    client: End,
+    server: End,
+}
+
+/// TLS configurations of both sides, with a certificate made in memory.
+pub fn tls() -> (Arc<rustls::ClientConfig>, Arc<rustls::ServerConfig>) {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let certificate = made.cert.der().clone();
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.clone()).unwrap();
+    let versions = [&rustls::version::TLS13];
+    let mut client = rustls::ClientConfig::builder_with_provider(squall_tls::provider())
+        .with_protocol_versions(&versions)
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let mut server = rustls::ServerConfig::builder_with_provider(squall_tls::provider())
+        .with_protocol_versions(&versions)
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    client.alpn_protocols = vec![b"test".to_vec()];
+    server.alpn_protocols = vec![b"test".to_vec()];
+    (Arc::new(client), Arc::new(server))
+}
+
+impl Pair {
+    /// A client that has begun to connect.
+    pub fn new() -> Self {
+        Self::with(TransportConfig::default())
+    }
+
+    /// The same with transport settings.
+    pub fn with(transport: TransportConfig) -> Self {
+        let transport = Arc::new(transport);
+        let (client_tls, server_tls) = tls();
+        let now = Time::from_nanos(1_000_000_000);
+        let server_config = Arc::new(ServerConfig {
+            tls: server_tls,
+            transport: Arc::clone(&transport),
+        });
+        let server = End {
+            endpoint: Endpoint::new(EndpointConfig::new([1; 32]), Some(server_config), [2; 32]),
+            connection: None,
+            events: Vec::new(),
+            address: "192.0.2.1:443".parse().unwrap(),
+        };
+        let mut client = End {
+            endpoint: Endpoint::new(EndpointConfig::new([3; 32]), None, [4; 32]),
+            connection: None,
+            events: Vec::new(),
+            address: "192.0.2.2:5000".parse().unwrap(),
+        };
+        let path = Path {
+            remote: server.address,
+            local: None,
+        };
+        let config = ClientConfig {
+            tls: client_tls,
+            transport,
+        };
+        client.connection = Some(
+            client
+                .endpoint
+                .connect(now, config, path, "localhost")
+                .unwrap(),
+        );
+        Self {
+            now,
+            client,
+            server,
+        }
+    }
+
+    fn ends(&mut self, side: Side) -> (&mut End, &mut End) {
+        match side {
+            Side::Client => (&mut self.client, &mut self.server),
+            Side::Server => (&mut self.server, &mut self.client),
+        }
+    }
+
+    pub fn connection(&mut self, side: Side) -> &mut Connection {
+        &mut self
+            .ends(side)
+            .0
+            .connection
+            .as_mut()
+            .expect("the connection exists")
+            .1
+    }
+
+    pub fn events(&mut self, side: Side) -> Vec<Event> {
+        std::mem::take(&mut self.ends(side).0.events)
+    }
+
+    /// Sends what one side has; says whether it had anything.
+    pub fn pump(&mut self, from: Side) -> bool {
+        let now = self.now;
+        let (sender, receiver) = self.ends(from);
+        let Some((_, connection)) = &mut sender.connection else {
+            return false;
+        };
+        let mut buffer = vec![0; 65_536];
+        let Some(transmit) = connection.transmit(now, &mut buffer, 64, &mut Stages::off()) else {
+            return false;
+        };
+        let path = Path {
+            remote: sender.address,
+            local: None,
+        };
+        receiver.receive(
+            now,
+            path,
+            &mut buffer[..transmit.len],
+            transmit.segment_size,
+        );
+        for end in [sender, receiver] {
+            end.take_events();
+        }
+        true
+    }
+
+    /// Hands datagrams over until both sides are silent, time passing by a little.
+    pub fn run(&mut self) {
+        for _ in 0..100_000 {
+            self.now += Duration::from_micros(20);
+            let busy = self.pump(Side::Client) | self.pump(Side::Server);
+            if busy {
+                continue;
+            }
+            let due = [&self.client, &self.server]
+                .into_iter()
+                .filter_map(|e| e.connection.as_ref().and_then(|(_, c)| c.next_timeout()))
+                .min();
+            // Short timers only: acknowledgements held back, pacing.
+            let Some(due) = due.filter(|due| *due - self.now < Duration::from_millis(30)) else {
+                return;
+            };
+            self.now = self.now.max(due);
+            for end in [&mut self.client, &mut self.server] {
+                if let Some((_, connection)) = &mut end.connection {
+                    connection.on_timeout(self.now);
+                }
+            }
+        }
+        panic!("the two ends never fall silent");
+    }
+}
+
+impl End {
+    fn receive(&mut self, now: Time, path: Path, mut bytes: &mut [u8], segment_size: u16) {
+        while !bytes.is_empty() {
+            let run = self.endpoint.route(now, path, bytes, segment_size);
+            let (datagrams, rest) = bytes.split_at_mut(run.len);
+            bytes = rest;
+            if let Route::Incoming(incoming) = &run.to {
+                self.connection = Some(self.endpoint.accept(now, incoming).unwrap());
+            } else if !matches!(run.to, Route::Connection(_)) {
+                continue;
+            }
+            let (_, connection) = self.connection.as_mut().expect("routed to a connection");
+            let batch = DatagramBatch {
+                path,
+                ecn: Ecn::NotEct,
+                segment_size,
+                bytes: datagrams,
+            };
+            connection.receive(now, batch, &mut Stages::off());
+        }
+    }
+
+    fn take_events(&mut self) {
+        let Some((handle, connection)) = &mut self.connection else {
+            return;
+        };
+        while let Some(event) = connection.poll_event() {
+            self.events.push(event);
+        }
+        while let Some(event) = connection.poll_endpoint_event() {
+            self.endpoint.apply(*handle, event);
+        }
+    }
+}

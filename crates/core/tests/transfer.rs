@@ -1,0 +1,87 @@
+//! Two endpoints face to face, without loss and without a socket: handshake, streams, and the cost contract of a bundle.
+
+mod common;
+
+use bytes::Bytes;
+use common::Pair;
+use squall_core::{Event, ReadError, WriteError};
+use squall_wire::{Direction, Side};
+
+#[test]
+fn shakes_hands_with_a_post_quantum_share() {
+    let mut pair = Pair::new();
+    pair.run();
+    for side in [Side::Client, Side::Server] {
+        let events = pair.events(side);
+        assert!(events.contains(&Event::Connected), "{side:?}: {events:?}");
+    }
+    let group = pair.connection(Side::Client).tls().key_exchange_group();
+    assert_eq!(group, Some(rustls::NamedGroup::X25519MLKEM768));
+    assert_eq!(pair.connection(Side::Client).alpn(), Some(&b"test"[..]));
+}
+
+#[test]
+fn moves_bytes_both_ways_on_many_streams() {
+    let mut pair = Pair::new();
+    pair.run();
+    let mut streams = Vec::new();
+    for direction in [Direction::Bidirectional, Direction::Unidirectional] {
+        for side in [Side::Client, Side::Server] {
+            for _ in 0..10 {
+                streams.push((
+                    side,
+                    pair.connection(side)
+                        .open(direction)
+                        .expect("within the limit"),
+                ));
+            }
+        }
+    }
+    let len = 300_000;
+    let data = Bytes::from((0..len).map(|i| (i * 7 % 253) as u8).collect::<Vec<_>>());
+    let mut unwritten: Vec<Bytes> = vec![data.clone(); streams.len()];
+    let mut received: Vec<Vec<u8>> = vec![Vec::new(); streams.len()];
+    let mut ended = vec![false; streams.len()];
+    for _ in 0..20_000 {
+        for (i, (side, id)) in streams.iter().enumerate() {
+            let sender = pair.connection(*side);
+            while !unwritten[i].is_empty() {
+                match sender.write(*id, &mut unwritten[i]) {
+                    Ok(_) => {}
+                    Err(WriteError::Blocked) => break,
+                    Err(error) => panic!("{error}"),
+                }
+                if unwritten[i].is_empty() {
+                    sender.finish(*id).unwrap();
+                }
+            }
+        }
+        pair.run();
+        for direction in [Direction::Bidirectional, Direction::Unidirectional] {
+            while pair.connection(Side::Client).accept(direction).is_some() {}
+            while pair.connection(Side::Server).accept(direction).is_some() {}
+        }
+        for (i, (side, id)) in streams.iter().enumerate() {
+            loop {
+                match pair.connection(side.peer()).read(*id, 100_000) {
+                    Ok(Some(bytes)) => received[i].extend_from_slice(&bytes),
+                    Ok(None) => ended[i] = true,
+                    Err(ReadError::Blocked | ReadError::Closed) => break,
+                    Err(error) => panic!("{error}"),
+                }
+                if ended[i] {
+                    break;
+                }
+            }
+        }
+        if ended.iter().all(|e| *e) {
+            break;
+        }
+    }
+    assert!(
+        ended.iter().all(|e| *e),
+        "all streams end: {ended:?} {:?}",
+        pair.connection(Side::Client).stats()
+    );
+    assert!(received.iter().all(|r| r[..] == data[..]), "byte-exact");
+}

@@ -1,0 +1,335 @@
+//! GHASH (NIST SP 800-38D §6.4) over a table of powers of H.
+//!
+//! GHASH is a sum: each block times a power of H. The powers are in a table, so that the products of a whole packet
+//! are added up unreduced (Karatsuba: low, high and middle parts) and are reduced once. Two blocks that are not payload, the
+//! associated data in front and the lengths at the end, make one register of their own, the *edge*.
+//!
+//! ```text
+//!   blocks     A      c1    c2   ...   cn    L
+//!   powers     n+2    n+1   n    ...   2     1        the table is descending and ends with H itself
+//! ```
+//! A packet with more blocks than the table has powers is hashed in passes, each with a reduction.
+
+use zeroize::Zeroize;
+
+use super::Job;
+use super::lanes::{Block, Lanes};
+use crate::span::TAG_LEN;
+
+/// The reduction's constant: the field's polynomial x^128 + x^7 + x^2 + x + 1 in mirrored bit order, upper half.
+const POLYNOMIAL: u64 = 0xc200_0000_0000_0000;
+
+/// Powers of H, descending, and for each the sum of its halves. Each is taken times x, which makes up for the
+/// mirrored bit order.
+#[repr(C, align(32))]
+pub(super) struct Powers<const N: usize> {
+    h: [Block; N],
+    halves: [Block; N],
+}
+
+/// A class of powers, in use.
+#[derive(Copy, Clone)]
+pub(super) struct Table<'k> {
+    h: &'k [Block],
+    halves: &'k [Block],
+    /// Powers in the table; behind them is room that may be read.
+    count: usize,
+}
+
+impl<const N: usize> Drop for Powers<N> {
+    fn drop(&mut self) {
+        self.h.as_flattened_mut().zeroize();
+        self.halves.as_flattened_mut().zeroize();
+    }
+}
+
+impl<const N: usize> Powers<N> {
+    pub(super) const EMPTY: Self = Self {
+        h: [[0; 16]; N],
+        halves: [[0; 16]; N],
+    };
+
+    #[inline(always)]
+    pub(super) fn table(&self, count: usize) -> Table<'_> {
+        Table {
+            h: &self.h,
+            halves: &self.halves,
+            count,
+        }
+    }
+
+    /// Fills in H^count to H^1.
+    #[inline(always)]
+    pub(super) fn fill<L: Lanes>(&mut self, l: L, h: u128, count: usize) {
+        // Times x: a shift by one, and a reduction without a branch.
+        let carry = 0_u128.wrapping_sub(h >> 127);
+        let h = h << 1 ^ carry & (u128::from(POLYNOMIAL) << 64 | 1);
+        let h = l.splat(h as u64, (h >> 64) as u64);
+        let mut power = h;
+        for i in (0..count).rev() {
+            self.set(l, i, power);
+            power = multiply(l, power, h);
+        }
+    }
+
+    /// Fills in H^count to H^1 from a smaller table.
+    #[inline(always)]
+    pub(super) fn extend<L: Lanes<Bytes = Block>>(
+        &mut self,
+        l: L,
+        short: &Table<'_>,
+        count: usize,
+    ) {
+        let Some(step) = short.h.first().map(|block| l.load(block)) else {
+            return;
+        };
+        for i in (0..count).rev() {
+            let exponent = count - i;
+            let power = match short
+                .count
+                .checked_sub(exponent)
+                .and_then(|at| short.h.get(at))
+            {
+                Some(power) => l.load(power),
+                // Independent of its neighbours, so that they overlap: a chain would wait for each product.
+                None => multiply(l, l.load(&self.h[i + short.count]), step),
+            };
+            self.set(l, i, power);
+        }
+    }
+
+    #[inline(always)]
+    fn set<L: Lanes>(&mut self, l: L, i: usize, power: L::V) {
+        let (h, halves) = (&mut self.h[i], &mut self.halves[i]);
+        l.store_part(h, power);
+        l.store_part(halves, l.xor(power, l.swap(power)));
+    }
+}
+
+/// A product in the field of two lanes' elements, of which one is taken times x.
+#[inline(always)]
+fn multiply<L: Lanes>(l: L, a: L::V, b: L::V) -> L::V {
+    let mut acc = Acc::zero(l);
+    acc.add_register(l, a, b, l.xor(b, l.swap(b)));
+    acc.reduce(l)
+}
+
+/// Unreduced products: the parts of a sum of `a * b` by Karatsuba.
+#[derive(Copy, Clone)]
+pub(super) struct Acc<L: Lanes> {
+    low: L::V,
+    high: L::V,
+    middle: L::V,
+}
+
+impl<L: Lanes> Acc<L> {
+    #[inline(always)]
+    pub(super) fn zero(l: L) -> Self {
+        Self {
+            low: l.zero(),
+            high: l.zero(),
+            middle: l.zero(),
+        }
+    }
+
+    /// Adds the products of blocks as they lie in a packet.
+    #[inline(always)]
+    pub(super) fn add(&mut self, l: L, data: &L::Bytes, h: &L::Bytes, halves: &L::Bytes) {
+        self.add_register(l, l.reverse(l.load(data)), l.load(h), l.load(halves));
+    }
+
+    #[inline(always)]
+    fn add_register(&mut self, l: L, x: L::V, h: L::V, halves: L::V) {
+        self.low = l.xor(self.low, l.multiply_low(x, h));
+        self.high = l.xor(self.high, l.multiply_high(x, h));
+        let sum = l.xor(x, l.swap(x));
+        self.middle = l.xor(self.middle, l.multiply_low(sum, halves));
+    }
+
+    #[inline(always)]
+    fn fold(self, l: L) -> Acc<L::Single> {
+        Acc {
+            low: l.fold(self.low),
+            high: l.fold(self.high),
+            middle: l.fold(self.middle),
+        }
+    }
+
+    /// Each lane's sum as an element of the field (Gueron and Kounavis, "Intel Carry-Less Multiplication
+    /// Instruction and its Usage for Computing the GCM Mode", in the form with two multiplications).
+    #[inline(always)]
+    fn reduce(self, l: L) -> L::V {
+        let polynomial = l.splat(POLYNOMIAL, 0);
+        let middle = l.xor(self.middle, l.xor(self.low, self.high));
+        let mut low = l.xor(self.low, l.raise(middle));
+        let high = l.xor(self.high, l.lower(middle));
+        for _ in 0..2 {
+            low = l.xor(l.swap(low), l.multiply_low(low, polynomial));
+        }
+        l.xor(high, low)
+    }
+}
+
+/// The hash of one packet on its way.
+pub(super) struct Hash<'k, L: Lanes> {
+    pub(super) acc: Acc<L>,
+    table: Table<'k>,
+    /// Index of the next block's power.
+    at: usize,
+    /// Blocks that this pass leaves to another one; none when it is the last.
+    later: Option<usize>,
+    lengths: <L::Single as Lanes>::V,
+}
+
+impl<'k, L: Lanes> Hash<'k, L> {
+    #[inline(always)]
+    pub(super) fn new(l: L, table: Table<'k>, job: &Job<'_>) -> Self {
+        let s = l.single();
+        let (packet, header_len) = job.packet_and_header_len();
+        let payload_len = packet.len() - header_len - TAG_LEN;
+        let blocks = payload_len.div_ceil(16);
+        let header_bits = header_len as u64 * 8;
+        let mut hash = Self {
+            acc: Acc::zero(l),
+            table,
+            at: 0,
+            later: None,
+            lengths: s.splat(payload_len as u64 * 8, header_bits),
+        };
+        let associated = associated_data(s, table, packet, header_len);
+        if blocks + 2 <= table.count {
+            hash.at = table.count - (blocks + 1);
+            hash.edge(l, associated, hash.lengths, hash.at - 1);
+        } else {
+            hash.pass(
+                l,
+                multiply(s, associated, hash.power(s, table.count - 1)),
+                blocks,
+            );
+        }
+        hash
+    }
+
+    #[inline(always)]
+    fn power(&self, s: L::Single, at: usize) -> <L::Single as Lanes>::V {
+        self.table.h.get(at).map_or(s.zero(), |block| s.load(block))
+    }
+
+    /// Starts a sum with a block times the power at an index, and another times H.
+    #[inline(always)]
+    fn edge(
+        &mut self,
+        l: L,
+        first: <L::Single as Lanes>::V,
+        second: <L::Single as Lanes>::V,
+        at: usize,
+    ) {
+        let s = l.single();
+        let h = l.pair(self.power(s, at), self.power(s, self.table.count - 1));
+        self.acc = Acc::zero(l);
+        self.acc
+            .add_register(l, l.pair(first, second), h, l.xor(h, l.swap(h)));
+    }
+
+    /// Starts a pass that takes up the hash so far, with so many blocks to go.
+    #[inline(always)]
+    fn pass(&mut self, l: L, so_far: <L::Single as Lanes>::V, blocks: usize) {
+        let s = l.single();
+        if blocks < self.table.count {
+            self.at = self.table.count - (blocks + 1);
+            self.later = None;
+            self.edge(l, so_far, self.lengths, self.at);
+        } else {
+            self.at = 0;
+            self.later = Some(blocks - self.table.count);
+            self.edge(l, so_far, s.zero(), 0);
+        }
+    }
+
+    #[inline(always)]
+    fn pass_if_due(&mut self, l: L) {
+        if let Some(later) = self.later
+            && self.at == self.table.count
+        {
+            let so_far = self.acc.fold(l).reduce(l.single());
+            self.pass(l, so_far, later);
+        }
+    }
+
+    /// The powers, and their halves' sums, for the next `M` registers, which the caller adds to `acc`.
+    #[inline(always)]
+    pub(super) fn step<const M: usize>(&mut self, l: L) -> (&'k [L::Bytes; M], &'k [L::Bytes; M]) {
+        self.pass_if_due(l);
+        let at = self.at;
+        self.at += M * L::BLOCKS;
+        let registers = |blocks: &'k [Block]| {
+            L::vectors(blocks.get(at..)?.as_flattened())
+                .0
+                .first_chunk::<M>()
+        };
+        registers(self.table.h)
+            .zip(registers(self.table.halves))
+            .expect("powers for every block")
+    }
+
+    /// The tag: the hash, encrypted with the packet's pad.
+    #[inline(always)]
+    pub(super) fn finish(mut self, l: L, pad: &Block) -> Block {
+        self.pass_if_due(l);
+        let s = l.single();
+        let hash = self.acc.fold(l).reduce(s);
+        let mut tag = [0; 16];
+        s.store(&mut tag, s.xor(s.reverse(hash), s.load(pad)));
+        tag
+    }
+}
+
+/// The last block of the associated data, with the hash of those before it added: all that GHASH needs to know of it.
+#[inline(always)]
+fn associated_data<S: Lanes<Bytes = Block>>(
+    s: S,
+    table: Table<'_>,
+    packet: &[u8],
+    header_len: usize,
+) -> S::V {
+    let (mut rest, mut rest_len) = (packet, header_len);
+    let mut hash = s.zero();
+    while let Some((block, behind)) = rest.split_first_chunk() {
+        let data = s.load(block);
+        if rest_len <= 16 {
+            // A tag's length lies behind every header, so there is a whole block to read, and to cut.
+            return s.xor(hash, s.reverse(s.and(data, mask(s, rest_len))));
+        }
+        let h = table
+            .h
+            .get(table.count - 1)
+            .map_or(s.zero(), |block| s.load(block));
+        hash = multiply(s, s.xor(hash, s.reverse(data)), h);
+        (rest, rest_len) = (behind, rest_len - 16);
+    }
+    hash
+}
+
+/// 64 ones and 64 zeros: a mask of n ones starts at 64 - n.
+#[repr(align(64))]
+struct Masks([u8; 128]);
+
+static MASKS: Masks = {
+    let mut bytes = [0; 128];
+    let mut i = 0;
+    while i < 64 {
+        bytes[i] = 0xff;
+        i += 1;
+    }
+    Masks(bytes)
+};
+
+/// Ones in the first `len` bytes, of at most a register; zeros behind.
+#[inline(always)]
+pub(super) fn mask<L: Lanes>(l: L, len: usize) -> L::V {
+    let from = MASKS.0.get(64 - len.min(64)..).unwrap_or(&[]);
+    L::vectors(from)
+        .0
+        .first()
+        .map_or(l.zero(), |bytes| l.load(bytes))
+}

@@ -1,0 +1,69 @@
+//! What the vector kernels need from a CPU: registers of one or more 128-bit lanes, and about a dozen operations.
+//!
+//! A value of an implementing type is the proof that the CPU has the instructions, which is why every operation takes
+//! it and none is unsafe to call. All methods are `#[inline(always)]`: they must dissolve in an entry point
+//! that is compiled for the instructions, or each would be a call.
+
+/// 16 bytes: a cipher block, a round key, a power of H.
+pub(crate) type Block = [u8; 16];
+
+/// Registers of `BLOCKS` lanes, each of one block.
+pub(crate) trait Lanes: Copy + 'static {
+    /// A register.
+    type V: Copy;
+    /// A register's bytes in memory: `[u8; 16 * BLOCKS]`.
+    type Bytes: Copy + 'static;
+    /// The same CPU, one lane wide.
+    type Single: Lanes<Bytes = Block>;
+
+    /// Lanes in a register.
+    const BLOCKS: usize;
+    /// Bytes in a register.
+    const WIDTH: usize = 16 * Self::BLOCKS;
+    /// A register's worth of zeros in memory.
+    const ZEROS: Self::Bytes;
+
+    fn single(self) -> Self::Single;
+
+    /// Memory as whole registers, and what is left.
+    fn vectors(bytes: &[u8]) -> (&[Self::Bytes], &[u8]);
+    fn vectors_mut(bytes: &mut [u8]) -> (&mut [Self::Bytes], &mut [u8]);
+
+    fn zero(self) -> Self::V;
+    fn load(self, bytes: &Self::Bytes) -> Self::V;
+    fn store(self, bytes: &mut Self::Bytes, v: Self::V);
+    /// As many whole blocks as there are, up to a register; zeros in the other lanes.
+    fn load_part(self, bytes: &[u8]) -> Self::V;
+    /// As many whole blocks as there is room for, up to a register.
+    fn store_part(self, bytes: &mut [u8], v: Self::V);
+    /// One block in every lane.
+    fn broadcast(self, block: &Block) -> Self::V;
+    /// The block of two numbers, the first in its low half, in every lane.
+    fn splat(self, low: u64, high: u64) -> Self::V;
+    /// Two blocks in the lowest lanes, zeros in the others. With one lane: not to be called.
+    fn pair(self, first: <Self::Single as Lanes>::V, second: <Self::Single as Lanes>::V)
+    -> Self::V;
+    /// The sum (exclusive or) of the lanes.
+    fn fold(self, v: Self::V) -> <Self::Single as Lanes>::V;
+
+    fn xor(self, a: Self::V, b: Self::V) -> Self::V;
+    fn and(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Adds 32-bit numbers.
+    fn add32(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Reverses the bytes of each lane: GHASH's bit order and the CPU's are mirrored.
+    fn reverse(self, v: Self::V) -> Self::V;
+    /// Swaps the halves of each lane.
+    fn swap(self, v: Self::V) -> Self::V;
+    /// The low half of each lane into its high half, zeros below.
+    fn raise(self, v: Self::V) -> Self::V;
+    /// The high half of each lane into its low half, zeros above.
+    fn lower(self, v: Self::V) -> Self::V;
+    /// Carry-less product of the low halves of each lane.
+    fn multiply_low(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Carry-less product of the high halves of each lane.
+    fn multiply_high(self, a: Self::V, b: Self::V) -> Self::V;
+    /// One AES round, the last one apart.
+    fn aes(self, state: Self::V, key: Self::V) -> Self::V;
+    /// The last AES round.
+    fn aes_last(self, state: Self::V, key: Self::V) -> Self::V;
+}

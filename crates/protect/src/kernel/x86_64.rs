@@ -1,0 +1,503 @@
+//! x86-64: the tokens that prove what a CPU has, its registers as [`Lanes`], and the entry points that are compiled for it.
+//!
+//! Everything generic is inlined into the entry points at the end, which is where the compiler learns which
+//! instructions it may use. They are called with a token in hand, and tokens come from detection only.
+
+use std::arch::x86_64::*;
+
+use super::Job;
+use super::gcm::{self, Key, Rounds};
+use super::lanes::{Block, Lanes};
+use crate::material::{HeaderKeyMaterial, KeyMaterial};
+use crate::span::SAMPLE_LEN;
+use crate::suite::Suite;
+
+/// Proof that VAES, VPCLMULQDQ, AVX2, and what they build on were detected; only [`Vaes256::detect`] makes one.
+#[derive(Copy, Clone)]
+pub(super) struct Vaes256(());
+
+/// The same CPU, used one lane at a time.
+#[derive(Copy, Clone)]
+pub(super) struct Vaes128(Vaes256);
+
+impl Vaes256 {
+    pub(super) fn detect() -> Option<Self> {
+        let all = is_x86_feature_detected!("vaes")
+            && is_x86_feature_detected!("vpclmulqdq")
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("aes")
+            && is_x86_feature_detected!("pclmulqdq");
+        all.then_some(Self(()))
+    }
+}
+
+impl Lanes for Vaes256 {
+    type V = __m256i;
+    type Bytes = [u8; 32];
+    type Single = Vaes128;
+
+    const BLOCKS: usize = 2;
+    const ZEROS: [u8; 32] = [0; 32];
+
+    #[inline(always)]
+    fn single(self) -> Vaes128 {
+        Vaes128(self)
+    }
+
+    #[inline(always)]
+    fn vectors(bytes: &[u8]) -> (&[[u8; 32]], &[u8]) {
+        bytes.as_chunks()
+    }
+
+    #[inline(always)]
+    fn vectors_mut(bytes: &mut [u8]) -> (&mut [[u8; 32]], &mut [u8]) {
+        bytes.as_chunks_mut()
+    }
+
+    #[inline(always)]
+    fn zero(self) -> __m256i {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_setzero_si256() }
+    }
+
+    #[inline(always)]
+    fn load(self, bytes: &[u8; 32]) -> __m256i {
+        // SAFETY: `bytes` is 32 readable bytes, and the load is an unaligned one.
+        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn store(self, bytes: &mut [u8; 32], v: __m256i) {
+        // SAFETY: `bytes` is 32 writable bytes, and the store is an unaligned one.
+        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), v) }
+    }
+
+    #[inline(always)]
+    fn load_part(self, bytes: &[u8]) -> __m256i {
+        if let Some(both) = bytes.first_chunk() {
+            self.load(both)
+        } else if let Some(one) = bytes.first_chunk() {
+            // SAFETY: the token proves AVX.
+            unsafe { _mm256_zextsi128_si256(self.single().load(one)) }
+        } else {
+            self.zero()
+        }
+    }
+
+    #[inline(always)]
+    fn store_part(self, bytes: &mut [u8], v: __m256i) {
+        if let Some(both) = bytes.first_chunk_mut() {
+            self.store(both, v);
+        } else if let Some(one) = bytes.first_chunk_mut() {
+            // SAFETY: the token proves AVX.
+            self.single()
+                .store(one, unsafe { _mm256_castsi256_si128(v) });
+        }
+    }
+
+    #[inline(always)]
+    fn broadcast(self, block: &Block) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_broadcastsi128_si256(self.single().load(block)) }
+    }
+
+    #[inline(always)]
+    fn splat(self, low: u64, high: u64) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_broadcastsi128_si256(self.single().splat(low, high)) }
+    }
+
+    #[inline(always)]
+    fn pair(self, first: __m128i, second: __m128i) -> __m256i {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_set_m128i(second, first) }
+    }
+
+    #[inline(always)]
+    fn fold(self, v: __m256i) -> __m128i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm_xor_si128(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)) }
+    }
+
+    #[inline(always)]
+    fn reverse(self, v: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_shuffle_epi8(v, self.splat(0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607)) }
+    }
+
+    #[inline(always)]
+    fn xor(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm256_xor_si256(a, b) }
+    }
+
+    #[inline(always)]
+    fn and(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm256_and_si256(a, b) }
+    }
+
+    #[inline(always)]
+    fn add32(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm256_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn swap(self, v: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm256_shuffle_epi32::<0x4e>(v) }
+    }
+
+    #[inline(always)]
+    fn raise(self, v: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm256_slli_si256::<8>(v) }
+    }
+
+    #[inline(always)]
+    fn lower(self, v: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm256_srli_si256::<8>(v) }
+    }
+
+    #[inline(always)]
+    fn multiply_low(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm256_clmulepi64_epi128::<0x00>(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply_high(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm256_clmulepi64_epi128::<0x11>(a, b) }
+    }
+
+    #[inline(always)]
+    fn aes(self, state: Self::V, key: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm256_aesenc_epi128(state, key) }
+    }
+
+    #[inline(always)]
+    fn aes_last(self, state: Self::V, key: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm256_aesenclast_epi128(state, key) }
+    }
+}
+
+impl Lanes for Vaes128 {
+    type V = __m128i;
+    type Bytes = Block;
+    type Single = Self;
+
+    const BLOCKS: usize = 1;
+    const ZEROS: Block = [0; 16];
+
+    #[inline(always)]
+    fn single(self) -> Self {
+        self
+    }
+
+    #[inline(always)]
+    fn vectors(bytes: &[u8]) -> (&[Block], &[u8]) {
+        bytes.as_chunks()
+    }
+
+    #[inline(always)]
+    fn vectors_mut(bytes: &mut [u8]) -> (&mut [Block], &mut [u8]) {
+        bytes.as_chunks_mut()
+    }
+
+    #[inline(always)]
+    fn zero(self) -> __m128i {
+        // SAFETY: every x86-64 has SSE2.
+        unsafe { _mm_setzero_si128() }
+    }
+
+    #[inline(always)]
+    fn load(self, bytes: &Block) -> __m128i {
+        // SAFETY: `bytes` is 16 readable bytes, and the load is an unaligned one.
+        unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn store(self, bytes: &mut Block, v: __m128i) {
+        // SAFETY: `bytes` is 16 writable bytes, and the store is an unaligned one.
+        unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), v) }
+    }
+
+    #[inline(always)]
+    fn load_part(self, bytes: &[u8]) -> __m128i {
+        bytes
+            .first_chunk()
+            .map_or(self.zero(), |block| self.load(block))
+    }
+
+    #[inline(always)]
+    fn store_part(self, bytes: &mut [u8], v: __m128i) {
+        if let Some(block) = bytes.first_chunk_mut() {
+            self.store(block, v);
+        }
+    }
+
+    #[inline(always)]
+    fn broadcast(self, block: &Block) -> __m128i {
+        self.load(block)
+    }
+
+    #[inline(always)]
+    fn splat(self, low: u64, high: u64) -> __m128i {
+        // SAFETY: every x86-64 has SSE2.
+        unsafe { _mm_set_epi64x(high as i64, low as i64) }
+    }
+
+    #[inline(always)]
+    fn pair(self, _: __m128i, _: __m128i) -> __m128i {
+        unreachable!("one lane does not hold two blocks")
+    }
+
+    #[inline(always)]
+    fn fold(self, v: __m128i) -> __m128i {
+        v
+    }
+
+    #[inline(always)]
+    fn reverse(self, v: __m128i) -> __m128i {
+        // SAFETY: AVX2, which the token proves, includes SSSE3.
+        unsafe { _mm_shuffle_epi8(v, self.splat(0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607)) }
+    }
+
+    #[inline(always)]
+    fn xor(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm_xor_si128(a, b) }
+    }
+
+    #[inline(always)]
+    fn and(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm_and_si128(a, b) }
+    }
+
+    #[inline(always)]
+    fn add32(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn swap(self, v: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm_shuffle_epi32::<0x4e>(v) }
+    }
+
+    #[inline(always)]
+    fn raise(self, v: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm_slli_si128::<8>(v) }
+    }
+
+    #[inline(always)]
+    fn lower(self, v: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm_srli_si128::<8>(v) }
+    }
+
+    #[inline(always)]
+    fn multiply_low(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm_clmulepi64_si128::<0x00>(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply_high(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm_clmulepi64_si128::<0x11>(a, b) }
+    }
+
+    #[inline(always)]
+    fn aes(self, state: Self::V, key: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm_aesenc_si128(state, key) }
+    }
+
+    #[inline(always)]
+    fn aes_last(self, state: Self::V, key: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction.
+        unsafe { _mm_aesenclast_si128(state, key) }
+    }
+}
+
+/// The AES key schedule (FIPS 197 §5.2), for `R` rounds.
+#[inline]
+#[target_feature(enable = "aes")]
+fn expand_key<const R: usize>(key: &[u8; 32], rounds: &mut Rounds) {
+    // Four words to a round key; a key of 16 bytes has one of them, a key of 32 bytes two.
+    let key_blocks = (R - 6) / 4;
+    let (blocks, _) = key.as_chunks();
+    let mut constant = 1_u32;
+    for i in 0..=R {
+        if i < key_blocks {
+            rounds.0[i] = blocks[i];
+            continue;
+        }
+        let last = u128::from_le_bytes(rounds.0[i - 1]);
+        let assist =
+            _mm_aeskeygenassist_si128::<0>(_mm_set_epi64x((last >> 64) as i64, last as i64));
+        let word = if i.is_multiple_of(key_blocks) {
+            let rotated = _mm_cvtsi128_si32(_mm_shuffle_epi32::<0xff>(assist)) as u32 ^ constant;
+            constant = constant << 1 ^ (constant >> 7) * 0x11b;
+            rotated
+        } else {
+            _mm_cvtsi128_si32(_mm_shuffle_epi32::<0xaa>(assist)) as u32
+        };
+        // Each word is the sum of the ones before it in the previous round key of its kind, and of `word`.
+        let mut block = u128::from_le_bytes(rounds.0[i - key_blocks]);
+        block ^= block << 32;
+        block ^= block << 64;
+        block ^= u128::from(word) * 0x0000_0001_0000_0001_0000_0001_0000_0001;
+        rounds.0[i] = block.to_le_bytes();
+    }
+}
+
+/// The expanded AES-GCM key of a suite.
+enum GcmKey {
+    Aes128(Box<Key<10>>),
+    Aes256(Box<Key<14>>),
+}
+
+/// An expanded AEAD key, with the proof that its instructions exist.
+pub(crate) struct Aead {
+    token: Vaes256,
+    key: GcmKey,
+}
+
+impl Aead {
+    /// `None` for a suite without AES.
+    pub(super) fn new(token: Vaes256, material: &KeyMaterial) -> Option<Self> {
+        // SAFETY: the token proves the entry points' features.
+        let key = unsafe {
+            match material.suite() {
+                Suite::Aes128Gcm => GcmKey::Aes128(vaes256_new(token, material)),
+                Suite::Aes256Gcm => GcmKey::Aes256(vaes256_new(token, material)),
+                Suite::ChaCha20Poly1305 => return None,
+            }
+        };
+        Some(Self { token, key })
+    }
+
+    pub(super) fn grow_if(&mut self, busy: impl FnOnce() -> bool) {
+        // SAFETY: the token proves the entry points' features.
+        unsafe {
+            match &mut self.key {
+                GcmKey::Aes128(key) if !key.is_grown() => {
+                    if busy() {
+                        vaes256_grow(self.token, key);
+                    }
+                }
+                GcmKey::Aes256(key) if !key.is_grown() => {
+                    if busy() {
+                        vaes256_grow(self.token, key);
+                    }
+                }
+                GcmKey::Aes128(_) | GcmKey::Aes256(_) => {}
+            }
+        }
+    }
+
+    pub(super) fn shrink(&mut self) {
+        match &mut self.key {
+            GcmKey::Aes128(key) => key.shrink(),
+            GcmKey::Aes256(key) => key.shrink(),
+        }
+    }
+
+    pub(super) fn seal(&self, jobs: &mut [Job<'_>]) {
+        // SAFETY: the token proves the entry points' features.
+        unsafe {
+            match &self.key {
+                GcmKey::Aes128(key) => vaes256_seal(self.token, key, jobs),
+                GcmKey::Aes256(key) => vaes256_seal(self.token, key, jobs),
+            }
+        }
+    }
+
+    pub(super) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
+        // SAFETY: the token proves the entry points' features.
+        unsafe {
+            match &self.key {
+                GcmKey::Aes128(key) => vaes256_open(self.token, key, jobs),
+                GcmKey::Aes256(key) => vaes256_open(self.token, key, jobs),
+            }
+        }
+    }
+}
+
+/// An expanded header-protection key, with the proof that its instructions exist.
+pub(crate) struct Header {
+    token: Vaes256,
+    suite: Suite,
+    rounds: Box<Rounds>,
+}
+
+impl Header {
+    /// `None` for a suite without AES.
+    pub(super) fn new(token: Vaes256, material: &HeaderKeyMaterial) -> Option<Self> {
+        let mut rounds = Box::new(Rounds::EMPTY);
+        let suite = material.suite();
+        // SAFETY: the token proves AES.
+        unsafe {
+            match suite {
+                Suite::Aes128Gcm => expand_key::<10>(material.padded_key(), &mut rounds),
+                Suite::Aes256Gcm => expand_key::<14>(material.padded_key(), &mut rounds),
+                Suite::ChaCha20Poly1305 => return None,
+            }
+        }
+        Some(Self {
+            token,
+            suite,
+            rounds,
+        })
+    }
+
+    pub(super) fn masks(&self, samples: &mut [[u8; SAMPLE_LEN]]) {
+        // SAFETY: the token proves the entry points' features.
+        unsafe {
+            match self.suite {
+                Suite::Aes128Gcm => vaes256_masks::<10>(self.token, &self.rounds, samples),
+                _ => vaes256_masks::<14>(self.token, &self.rounds, samples),
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
+fn vaes256_new<const R: usize>(token: Vaes256, material: &KeyMaterial) -> Box<Key<R>> {
+    let key = material.padded_key();
+    Key::new(token, material.iv(), |rounds| expand_key::<R>(key, rounds))
+}
+
+#[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
+fn vaes256_grow<const R: usize>(token: Vaes256, key: &mut Key<R>) {
+    key.grow(token);
+}
+
+#[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
+fn vaes256_seal<const R: usize>(token: Vaes256, key: &Key<R>, jobs: &mut [Job<'_>]) {
+    gcm::seal(token, key, jobs);
+}
+
+#[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
+fn vaes256_open<const R: usize>(token: Vaes256, key: &Key<R>, jobs: &mut [Job<'_>]) -> u32 {
+    gcm::open(token, key, jobs)
+}
+
+#[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
+fn vaes256_masks<const R: usize>(
+    token: Vaes256,
+    rounds: &Rounds,
+    samples: &mut [[u8; SAMPLE_LEN]],
+) {
+    gcm::encrypt_blocks::<Vaes256, R>(token, rounds, samples);
+}

@@ -1,0 +1,79 @@
+//! The plan of the house as tables. Whoever moves a wall changes it here, and in `ARCHITECTURE.md`.
+
+/// The floors of `crates/core`, lowest first: a module imports from its own floor or a lower one.
+/// Every top-level module but `lib` has a place here.
+pub(crate) const CORE_FLOORS: &[&[&str]] = &[
+    &[
+        "algorithm",
+        "config",
+        "datagram",
+        "error",
+        "event",
+        "range_set",
+        "rng",
+        "stages",
+        "time",
+    ],
+    &["space", "stream"],
+    &["recovery"],
+    &["congestion"],
+    &["path"],
+    &["connection"],
+    &["endpoint"],
+];
+
+/// Which crates of this workspace a crate may depend on. External crates are free, with the reason
+/// in the manifest.
+pub(crate) const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
+    ("squall-wire", &[]),
+    ("squall-protect", &[]),
+    ("squall-tls", &["squall-protect"]),
+    (
+        "squall-core",
+        &["squall-wire", "squall-protect", "squall-tls"],
+    ),
+    ("squall-udp", &["squall-wire"]),
+    (
+        "squall",
+        &["squall-core", "squall-udp", "squall-tls", "squall-wire"],
+    ),
+    ("squall-h3", &["squall", "squall-wire"]),
+    ("squall-sim", &["squall-core", "squall-wire", "squall-tls"]),
+    (
+        "squall-cli",
+        &[
+            "squall",
+            "squall-core",
+            "squall-h3",
+            "squall-protect",
+            "squall-sim",
+            "squall-tls",
+            "squall-udp",
+            "squall-wire",
+        ],
+    ),
+    ("xtask", &[]),
+];
+
+/// Crates that use nothing from outside either.
+pub(crate) const WITHOUT_DEPENDENCIES: &[&str] = &["squall-wire"];
+
+/// Where `unsafe` may stand: folders (with a slash at the end) and files.
+pub(crate) const UNSAFE_PLACES: &[&str] = &[
+    "crates/protect/src/kernel/",
+    "crates/udp/src/",
+    // The thread's CPU clock, its affinity, and the time-stamp counter.
+    "crates/squall/src/sys.rs",
+    "crates/cli/src/sys.rs",
+];
+
+/// Where time and threads arrive from outside: no clock is read and no thread is started there.
+pub(crate) const WITHOUT_CLOCK: &[&str] = &[
+    "crates/core/src/",
+    "crates/wire/src/",
+    "crates/protect/src/",
+    "crates/tls/src/",
+];
+
+/// Lines from which on a file is listed, since it may be two things.
+pub(crate) const LONG_FILE_LINES: usize = 800;

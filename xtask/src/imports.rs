@@ -1,0 +1,370 @@
+//! Which top-level modules of a crate import from which: floors in `core`, circles everywhere.
+//!
+//! A path counts wherever it stands, in a `use` or in the code: `crate::x::…`, and `super::…` where it
+//! leads out of a folder. A name that `lib.rs` re-exports (`crate::Name`) counts for the module that
+//! it comes from. `lib.rs` and `main.rs` themselves, and code for tests, are free.
+
+use crate::finding::Finding;
+use crate::source::{Kind, Source, Token, group_len};
+use crate::tree::File;
+use std::collections::{BTreeMap, VecDeque};
+
+/// One crate's modules and what they import.
+#[derive(Default)]
+pub(crate) struct Imports {
+    /// From module to module, with the first place where it happens.
+    edges: BTreeMap<String, BTreeMap<String, Place>>,
+    /// Every top-level module, with one of its files.
+    modules: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug)]
+struct Place {
+    path: String,
+    line: usize,
+}
+
+impl Imports {
+    /// Reads the sources of the crate in `folder`.
+    pub(crate) fn of(folder: &str, files: &[File]) -> Self {
+        let mut imports = Self::default();
+        let mut reexports = BTreeMap::new();
+        let mut found = Vec::new();
+        for file in files.iter().filter(|file| file.is_source_of(folder)) {
+            let modules = module_path(&file.path[folder.len() + "/src/".len()..]);
+            let tokens = Source::new(&file.text).without_tests();
+            match modules.first() {
+                None => reexports.extend(reexports_of(&tokens)),
+                Some(_) if file.path.ends_with("/tests.rs") => {}
+                Some(top) => {
+                    imports
+                        .modules
+                        .entry(top.clone())
+                        .or_insert_with(|| file.path.clone());
+                    for (segments, line) in paths(&tokens, &modules) {
+                        found.push((
+                            top.clone(),
+                            segments,
+                            Place {
+                                path: file.path.clone(),
+                                line,
+                            },
+                        ));
+                    }
+                }
+            }
+        }
+        for (from, to, place) in found {
+            let to = reexports.get(&to).cloned().unwrap_or(to);
+            if to != from && imports.modules.contains_key(&to) {
+                imports
+                    .edges
+                    .entry(from)
+                    .or_default()
+                    .entry(to)
+                    .or_insert(place);
+            }
+        }
+        imports
+    }
+
+    /// Imports from a lower floor to a higher one, and modules that have no floor.
+    pub(crate) fn check_floors(&self, floors: &[&[&str]]) -> Vec<Finding> {
+        let floor =
+            |module: &str| Some(1 + floors.iter().position(|names| names.contains(&module))?);
+        let mut findings = Vec::new();
+        for (module, path) in &self.modules {
+            if floor(module).is_none() {
+                let message = format!("module `{module}` has no floor in xtask/src/floors.rs");
+                findings.push(Finding::new(path, 0, message));
+            }
+        }
+        for (from, targets) in &self.edges {
+            for (to, place) in targets {
+                if let (Some(low), Some(high)) = (floor(from), floor(to))
+                    && low < high
+                {
+                    let message =
+                        format!("`{from}` on floor {low} imports `{to}` from floor {high}");
+                    findings.push(Finding::new(&place.path, place.line, message));
+                }
+            }
+        }
+        findings
+    }
+
+    /// Circles of modules: one finding for each knot, with one way round it.
+    pub(crate) fn check_circles(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut reported = Vec::new();
+        for module in self.edges.keys() {
+            if reported.contains(module) {
+                continue;
+            }
+            let Some(circle) = self.way_round(module) else {
+                continue;
+            };
+            let steps: Vec<String> = circle
+                .iter()
+                .zip(circle.iter().skip(1))
+                .filter_map(|(from, to)| Some((to, self.edges.get(from)?.get(to)?)))
+                .map(|(to, place)| format!("`{to}` ({}:{})", place.path, place.line))
+                .collect();
+            let first = circle.get(1).and_then(|to| self.edges.get(module)?.get(to));
+            if let Some(place) = first {
+                let message = format!("circle of modules: `{module}` → {}", steps.join(" → "));
+                findings.push(Finding::new(&place.path, place.line, message));
+            }
+            reported.extend(circle);
+        }
+        findings
+    }
+
+    /// The shortest way from a module back to itself: both ends are that module.
+    fn way_round(&self, start: &str) -> Option<Vec<String>> {
+        let mut ways = VecDeque::from([vec![start.to_owned()]]);
+        let mut seen = Vec::new();
+        while let Some(way) = ways.pop_front() {
+            for to in way
+                .last()
+                .and_then(|last| self.edges.get(last))
+                .into_iter()
+                .flatten()
+            {
+                let longer = [way.clone(), vec![to.0.clone()]].concat();
+                if to.0 == start {
+                    return Some(longer);
+                }
+                if !seen.contains(to.0) {
+                    seen.push(to.0.clone());
+                    ways.push_back(longer);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The module that a file of `src` is: `a/b.rs` and `a/b/mod.rs` are a::b, the root is empty.
+fn module_path(file: &str) -> Vec<String> {
+    let file = file.strip_suffix(".rs").unwrap_or(file);
+    let file = file.strip_suffix("/mod").unwrap_or(file);
+    match file {
+        "lib" | "main" => Vec::new(),
+        _ => file.split('/').map(str::to_owned).collect(),
+    }
+}
+
+/// Which top-level modules the tokens of a file name, with the lines.
+fn paths(tokens: &[Token], file: &[String]) -> Vec<(String, usize)> {
+    let mut found = Vec::new();
+    // Modules within the file, with the token at which each ends.
+    let mut inner: Vec<(usize, String)> = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        inner.retain(|&(end, _)| at < end);
+        let next = |n: usize| tokens.get(at + n);
+        if token.is("mod") && next(2).is_some_and(|t| t.is_mark('{')) {
+            let name = next(1).and_then(Token::word).unwrap_or_default().to_owned();
+            inner.push((at + 2 + group_len(&tokens[at + 2..]), name));
+        }
+        // In the middle of a path these words are no start: `self::super::x` is found at its `super`.
+        let follows = at
+            .checked_sub(1)
+            .is_some_and(|i| tokens[i].kind == Kind::PathSeparator);
+        if follows || next(1).is_none_or(|t| t.kind != Kind::PathSeparator) {
+            continue;
+        }
+        if token.is("crate") {
+            named(&[], &tokens[at + 2..], &mut found);
+        } else if token.is("super") || token.is("self") {
+            let base: Vec<String> = file
+                .iter()
+                .cloned()
+                .chain(inner.iter().map(|(_, name)| name.clone()))
+                .collect();
+            named(&base, &tokens[at..], &mut found);
+        }
+    }
+    found
+}
+
+/// The top-level modules of the path, or group of paths, that starts here, seen from module `base`.
+fn named(base: &[String], tokens: &[Token], found: &mut Vec<(String, usize)>) {
+    let Some(token) = tokens.first() else {
+        return;
+    };
+    if token.is_mark('{') {
+        let mut rest = &tokens[1..group_len(tokens).max(2) - 1];
+        while !rest.is_empty() {
+            named(base, rest, found);
+            // On to what follows the next comma that is not in a group.
+            let mut at = 0;
+            while at < rest.len() && !rest[at].is_mark(',') {
+                at += if rest[at].is_mark('{') {
+                    group_len(&rest[at..])
+                } else {
+                    1
+                };
+            }
+            rest = rest.get(at + 1..).unwrap_or_default();
+        }
+        return;
+    }
+    let Some(word) = token.word() else {
+        return;
+    };
+    let more = tokens.get(1).is_some_and(|t| t.kind == Kind::PathSeparator);
+    match word {
+        "super" if more => {
+            let outer = base.split_last().map_or(base, |(_, outer)| outer);
+            named(outer, &tokens[2..], found);
+        }
+        "self" if more => named(base, &tokens[2..], found),
+        // What is named below a module of the file's own top-level module belongs to that.
+        _ => found.push((
+            base.first().map_or(word, String::as_str).to_owned(),
+            token.line,
+        )),
+    }
+}
+
+/// What `lib.rs` re-exports, by the name that it has there: `pub use a::b::{C, D as E}`.
+fn reexports_of(tokens: &[Token]) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    for (at, token) in tokens.iter().enumerate() {
+        if !token.is("use") {
+            continue;
+        }
+        let statement: Vec<&Token> = tokens[at + 1..]
+            .iter()
+            .take_while(|token| !token.is_mark(';'))
+            .collect();
+        let mut words = statement.iter().filter_map(|token| token.word());
+        let top = words.find(|word| !matches!(*word, "crate" | "self"));
+        let Some(top) = top else {
+            continue;
+        };
+        for (i, token) in statement.iter().enumerate() {
+            // A name is what a path ends with: before a comma, a closing brace, or the end.
+            let ends = statement
+                .get(i + 1)
+                .is_none_or(|t| t.is_mark(',') || t.is_mark('}'));
+            if let (Some(name), true) = (token.word(), ends) {
+                names.insert(name.to_owned(), top.to_owned());
+            }
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn imports(files: &[(&str, &str)]) -> Imports {
+        let files: Vec<File> = files
+            .iter()
+            .map(|&(path, text)| File {
+                path: format!("crates/x/src/{path}"),
+                text: text.to_owned(),
+            })
+            .collect();
+        Imports::of("crates/x", &files)
+    }
+
+    fn messages(findings: &[Finding]) -> Vec<String> {
+        findings.iter().map(ToString::to_string).collect()
+    }
+
+    const FLOORS: &[&[&str]] = &[&["low", "base"], &["mid"], &["top"]];
+
+    #[test]
+    fn an_import_to_a_higher_floor_is_found_in_every_form() {
+        for text in [
+            "\nuse crate::top::T;",
+            "\nuse crate::{base::B, top::{self, T}};",
+            "\npub(crate) use crate::top;",
+            "\nfn f() -> crate::top::T { x }",
+            "\nuse super::top::T;",
+            "\nuse crate::T;",
+            "\nuse crate::{base, Renamed as R};",
+            "\nmod inner { use super::super::top; }",
+            "\nmacro_rules! m { () => { $crate::top::t() } }",
+        ] {
+            let tree = imports(&[
+                ("lib.rs", "mod low; pub use top::{deep::T, X as Renamed};"),
+                ("low.rs", text),
+                ("base.rs", ""),
+                ("top/mod.rs", ""),
+            ]);
+            let expected = "crates/x/src/low.rs:2: `low` on floor 1 imports `top` from floor 3";
+            assert_eq!(messages(&tree.check_floors(FLOORS)), [expected], "{text}");
+        }
+    }
+
+    #[test]
+    fn imports_downwards_and_of_ones_own_are_free() {
+        let tree = imports(&[
+            ("lib.rs", "mod top; pub use top::T; use crate::mid::M;"),
+            (
+                "low.rs",
+                "use std::top; use crate::base::B; // use crate::top;\nconst S: &str = \"crate::top\";",
+            ),
+            ("base.rs", "#[cfg(test)] mod tests { use crate::top::T; }"),
+            ("top/mod.rs", "use crate::mid; use crate::low::L;"),
+            (
+                "top/part.rs",
+                "use super::T; use super::super::mid; use crate::top::T; use self::x::y;",
+            ),
+            ("mid/mod.rs", "mod part;"),
+            (
+                "mid/part.rs",
+                "mod top { pub struct T; } use self::top::T; use super::top;",
+            ),
+            ("mid/tests.rs", "use crate::top::T;"),
+        ]);
+        assert_eq!(messages(&tree.check_floors(FLOORS)), [""; 0]);
+        assert_eq!(messages(&tree.check_circles()), [""; 0]);
+    }
+
+    #[test]
+    fn a_module_without_a_floor_is_found() {
+        let tree = imports(&[("low.rs", ""), ("new/mod.rs", ""), ("main.rs", "")]);
+        let expected = "crates/x/src/new/mod.rs: module `new` has no floor in xtask/src/floors.rs";
+        assert_eq!(messages(&tree.check_floors(FLOORS)), [expected]);
+    }
+
+    #[test]
+    fn a_circle_is_found_once_with_its_way() {
+        let tree = imports(&[
+            ("a.rs", "use crate::b;"),
+            ("b/mod.rs", ""),
+            ("b/part.rs", "\n\nuse crate::c::C;"),
+            ("c.rs", "fn f() { crate::a::g() }"),
+            ("d.rs", "use crate::a; use crate::b; use crate::c;"),
+        ]);
+        let expected = "crates/x/src/a.rs:1: circle of modules: `a` → `b` (crates/x/src/a.rs:1) → \
+                        `c` (crates/x/src/b/part.rs:3) → `a` (crates/x/src/c.rs:1)";
+        assert_eq!(messages(&tree.check_circles()), [expected]);
+    }
+
+    #[test]
+    fn a_circle_on_one_floor_is_a_circle() {
+        let tree = imports(&[
+            ("low.rs", "use crate::base;"),
+            ("base.rs", "use crate::low;"),
+        ]);
+        assert_eq!(messages(&tree.check_floors(FLOORS)), [""; 0]);
+        assert_eq!(tree.check_circles().len(), 1);
+    }
+
+    #[test]
+    fn a_circle_through_a_name_that_lib_re_exports_is_found() {
+        let tree = imports(&[
+            ("lib.rs", "pub use a::A;"),
+            ("a.rs", "use crate::b::B;"),
+            ("b.rs", "use crate::A;"),
+        ]);
+        assert_eq!(tree.check_circles().len(), 1);
+    }
+}

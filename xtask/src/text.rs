@@ -1,0 +1,80 @@
+//! Any text file: hosts of package registries, and length.
+
+use crate::finding::Finding;
+
+/// Hosts of package registries. Put together from parts, so that this file does not name them.
+fn registry_hosts() -> [String; 6] {
+    [
+        ["crates", "io"].join("."),
+        ["pypi", "org"].join("."),
+        ["pythonhosted", "org"].join("."),
+        ["registry", "npmjs"].join("."),
+        ["npmjs", "com"].join("."),
+        ["rubygems", "org"].join("."),
+    ]
+}
+
+/// Lines that name a package registry. A lock file is written by the package manager.
+pub(crate) fn check_hosts(path: &str, text: &str) -> Vec<Finding> {
+    if path == "Cargo.lock" || path.ends_with("/Cargo.lock") {
+        return Vec::new();
+    }
+    let hosts = registry_hosts();
+    let mut findings = Vec::new();
+    for (line, text) in (1..).zip(text.lines()) {
+        let text = text.to_ascii_lowercase();
+        if hosts.iter().any(|host| names(&text, host)) {
+            findings.push(Finding::new(
+                path,
+                line,
+                "names the host of a package registry",
+            ));
+        }
+    }
+    findings
+}
+
+/// Whether the host stands in the text, not as the beginning or end of a longer name.
+fn names(text: &str, host: &str) -> bool {
+    text.match_indices(host).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + host.len()..].chars().next();
+        !before.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_')
+            && !after.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_')
+    })
+}
+
+/// How many lines a Rust file has, where it has more than `limit`.
+pub(crate) fn long(path: &str, text: &str, limit: usize) -> Option<usize> {
+    let lines = text.lines().count();
+    (path.ends_with(".rs") && lines > limit).then_some(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registry_hosts_are_found() {
+        for host in registry_hosts() {
+            for text in [
+                format!("a\nhttps://{host}/x"),
+                format!("\nsee static.{}.", host.to_uppercase()),
+            ] {
+                let expected = Finding::new("a.md", 2, "names the host of a package registry");
+                assert_eq!(check_hosts("a.md", &text), [expected], "{text}");
+                assert_eq!(check_hosts("peers/Cargo.lock", &text), []);
+            }
+            assert_eq!(check_hosts("a.rs", &format!("let x = my{host}ta;")), []);
+        }
+        let iterator = ["self.crates", "iota"].join(".");
+        assert_eq!(check_hosts("a.rs", &iterator), []);
+    }
+
+    #[test]
+    fn long_files_are_counted() {
+        assert_eq!(long("a.rs", &"x\n".repeat(801), 800), Some(801));
+        assert_eq!(long("a.rs", &"x\n".repeat(800), 800), None);
+        assert_eq!(long("a.json", &"x\n".repeat(801), 800), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! All checks over the whole tree.
+
+use crate::finding::Finding;
+use crate::imports::Imports;
+use crate::source::Source;
+use crate::tree::{self, File};
+use crate::{code, floors, manifests, text};
+use std::process::ExitCode;
+
+/// Runs the checks, prints one line a finding, and fails if there is one.
+pub(crate) fn run() -> ExitCode {
+    let files = match tree::files(&tree::root()) {
+        Ok(files) => files,
+        Err(error) => {
+            eprintln!("tidy: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let findings = check(&files);
+    for finding in &findings {
+        println!("{finding}");
+    }
+    for file in &files {
+        if let Some(lines) = text::long(&file.path, &file.text, floors::LONG_FILE_LINES) {
+            println!("note: {} has {lines} lines; is it two things?", file.path);
+        }
+    }
+    match findings.len() {
+        0 => ExitCode::SUCCESS,
+        n => {
+            eprintln!("tidy: {n} finding{}", if n == 1 { "" } else { "s" });
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What all checks find in these files.
+fn check(files: &[File]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in files {
+        findings.extend(text::check_hosts(&file.path, &file.text));
+        let member = member_of(&file.path);
+        if file.path.ends_with(".rs") {
+            let source = Source::new(&file.text);
+            findings.extend(code::check_unsafe(
+                &file.path,
+                &source,
+                floors::UNSAFE_PLACES,
+            ));
+            findings.extend(code::check_clock(
+                &file.path,
+                &source,
+                floors::WITHOUT_CLOCK,
+            ));
+            if member.is_some_and(|member| file.path[member.len()..] == *"/src/lib.rs") {
+                findings.extend(code::check_lib(&file.path, &source));
+            }
+        }
+        let Some(member) = member.filter(|member| file.path[member.len()..] == *"/Cargo.toml")
+        else {
+            continue;
+        };
+        findings.extend(manifests::check(&file.path, &file.text));
+        let imports = Imports::of(member, files);
+        findings.extend(imports.check_circles());
+        if member == "crates/core" {
+            findings.extend(imports.check_floors(floors::CORE_FLOORS));
+        }
+    }
+    findings.sort();
+    findings
+}
+
+/// The folder of the workspace member that a file lies in. `peers/` and `fuzz/` are workspaces of
+/// their own, with other rules.
+fn member_of(path: &str) -> Option<&str> {
+    if path.starts_with("xtask/") {
+        return Some("xtask");
+    }
+    let name = path.strip_prefix("crates/")?.split('/').next()?;
+    path.get(.."crates/".len() + name.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> File {
+        File {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_check_is_called() {
+        let host = ["crates", "io"].join(".");
+        let files = [
+            file("README.md", &host),
+            file(
+                "crates/core/Cargo.toml",
+                "[package]\nname = \"squall-core\"\n[dependencies]\nsquall-udp.workspace = true",
+            ),
+            file("crates/core/src/lib.rs", "struct S;"),
+            file("crates/core/src/space/mod.rs", "use crate::endpoint::E;"),
+            file(
+                "crates/core/src/endpoint/mod.rs",
+                "use crate::space; fn f() { Instant::now(); }",
+            ),
+            file("crates/core/tests/a.rs", "unsafe { f() }"),
+        ];
+        let found: Vec<String> = check(&files).iter().map(ToString::to_string).collect();
+        let expected = [
+            "README.md:1: names the host of a package registry",
+            "crates/core/Cargo.toml:4: `squall-core` must not depend on `squall-udp`",
+            "crates/core/src/endpoint/mod.rs:1: `Instant::now` here: time and threads arrive as arguments",
+            "crates/core/src/endpoint/mod.rs:1: circle of modules: `endpoint` → `space` \
+             (crates/core/src/endpoint/mod.rs:1) → `endpoint` (crates/core/src/space/mod.rs:1)",
+            "crates/core/src/lib.rs:1: `lib.rs` defines a `struct`; it only declares and re-exports",
+            "crates/core/src/space/mod.rs:1: `space` on floor 2 imports `endpoint` from floor 7",
+            "crates/core/tests/a.rs:1: unsafe block outside the places in xtask/src/floors.rs",
+            "crates/core/tests/a.rs:1: unsafe block without a SAFETY comment",
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn members_are_the_folders_of_crates_and_xtask() {
+        assert_eq!(member_of("crates/core/src/a/b.rs"), Some("crates/core"));
+        assert_eq!(member_of("xtask/Cargo.toml"), Some("xtask"));
+        assert_eq!(member_of("peers/quinn/src/main.rs"), None);
+        assert_eq!(member_of("Cargo.toml"), None);
+    }
+}
