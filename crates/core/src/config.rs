@@ -27,6 +27,8 @@ pub(crate) const MAX_PATH_RESPONSES: usize = 4;
 pub(crate) const MAX_STREAM_FRAGMENTS: usize = 8192;
 /// The smallest UDP payload that a QUIC path carries, and the least size of a datagram with an Initial (RFC 9000 §14.1).
 pub(crate) const MIN_UDP_PAYLOAD: u16 = 1200;
+/// The least `max_udp_payload`: a packet must hold any frame that cannot be split, a full ACK among them.
+pub(crate) const LEAST_MAX_UDP_PAYLOAD: u16 = 512;
 /// Room needed behind the packet number for the header-protection sample (RFC 9001 §5.4.2).
 pub(crate) const MIN_PROTECTED: usize = 4;
 /// Packets in one coalesced datagram that are looked at.
@@ -60,7 +62,8 @@ pub struct TransportConfig {
     pub max_concurrent_bidi_streams: u64,
     /// Unidirectional streams that the peer may have open.
     pub max_concurrent_uni_streams: u64,
-    /// Largest UDP payload sent or received, in bytes: path MTU discovery goes up to it.
+    /// Largest UDP payload sent, in bytes: path MTU discovery goes up to it. Datagrams of the handshake have 1200
+    /// bytes whatever is set here (RFC 9000 §14.1).
     pub max_udp_payload: u16,
     /// RTT assumed before the first sample (RFC 9002 §6.2.2).
     pub initial_rtt: Duration,
@@ -105,8 +108,8 @@ impl TransportConfig {
     /// # Errors
     /// A sentence that names the setting and its bounds.
     pub fn check(&self) -> Result<(), &'static str> {
-        if self.max_udp_payload < MIN_UDP_PAYLOAD {
-            return Err("max_udp_payload must be at least 1200 bytes (RFC 9000 §14.1)");
+        if self.max_udp_payload < LEAST_MAX_UDP_PAYLOAD {
+            return Err("max_udp_payload must be at least 512 bytes");
         }
         if self.max_concurrent_bidi_streams > 1 << 60 || self.max_concurrent_uni_streams > 1 << 60 {
             return Err("at most 2^60 concurrent streams can be allowed (RFC 9000 §4.6)");

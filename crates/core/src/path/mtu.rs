@@ -21,12 +21,11 @@ pub(crate) struct Mtu {
 }
 
 impl Mtu {
-    /// Starts at the smallest size that QUIC allows and looks up to `ceiling`.
+    /// Starts at the size that every QUIC path carries, or at a smaller `ceiling`, and looks up to `ceiling`.
     #[must_use]
     pub(crate) fn new(ceiling: u16) -> Self {
-        let ceiling = ceiling.max(MIN_UDP_PAYLOAD);
         Self {
-            current: MIN_UDP_PAYLOAD,
+            current: MIN_UDP_PAYLOAD.min(ceiling),
             ceiling,
             probe: ceiling,
             losses: 0,
@@ -36,10 +35,9 @@ impl Mtu {
 
     /// Lowers the ceiling to what the peer accepts (max_udp_payload_size, RFC 9000 §18.2).
     pub(crate) fn limit(&mut self, ceiling: u64) {
-        self.ceiling = self
-            .ceiling
-            .min(u16::try_from(ceiling).unwrap_or(u16::MAX))
-            .max(MIN_UDP_PAYLOAD);
+        // RFC 9000 §18.2: values below 1200 are invalid and refused before.
+        let ceiling = u16::try_from(ceiling).unwrap_or(u16::MAX);
+        self.ceiling = self.ceiling.min(ceiling.max(MIN_UDP_PAYLOAD));
         self.probe = self.probe.min(self.ceiling);
         self.current = self.current.min(self.ceiling);
     }

@@ -1,0 +1,142 @@
+//! The cost contract of a bundle (`ARCHITECTURE.md`): 64 datagrams of 1,000 bytes, sent and received through sockets,
+//! cost one kernel dispatch an operation, one lock, one timer update, one wake-up of one stream, and no allocation.
+//!
+//! Alone in its file: the counting allocator counts the whole process.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{Pair, within};
+use squall::{EndpointStats, Stats, TransportConfig};
+use tokio::sync::Semaphore;
+
+struct Counting;
+static ON: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+thread_local!{static TL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };}
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is handed to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let n = ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        if ON.load(Ordering::Relaxed) && TL.with(|t| !t.replace(true)) {
+            if n % 100 < 6 { eprintln!("ALLOC {} {}", layout.size(), std::backtrace::Backtrace::force_capture()); }
+            TL.with(|t| t.set(false));
+        }
+        // SAFETY: the caller's promise is the same as ours.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is the same as ours.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is the same as ours.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const DATAGRAM: u16 = 1000;
+const SEGMENTS: u64 = 64;
+/// Header (1 + 8 + 2), tag (16) and STREAM header (1 + 1 + 4) leave so much of a datagram for data.
+const PAYLOAD: usize = DATAGRAM as usize - 11 - 16 - 6;
+/// 63 full packets and half of one: room for an acknowledgement, and the bundle has 64 datagrams still.
+const BUNDLE: usize = 63 * PAYLOAD + PAYLOAD / 2;
+const WARM_UP: u64 = 200;
+const BUNDLES: u64 = 100;
+
+/// All counters of one side.
+#[derive(Clone, Copy)]
+struct Counters {
+    endpoint: EndpointStats,
+    connection: Stats,
+}
+
+#[tokio::test]
+async fn a_bundle_costs_one_of_everything() {
+    let transport = TransportConfig {
+        max_udp_payload: DATAGRAM,
+        // One window for the whole test: no credit frames, and bundles that pacing leaves whole.
+        initial_stream_window: 64 << 20,
+        stream_receive_window: 64 << 20,
+        initial_window: 64 << 20,
+        receive_window: 64 << 20,
+        pacing: false,
+        // A lone PING is acknowledged with the next bundle, however slow the machine is.
+        max_ack_delay: Duration::from_secs(10),
+        ..TransportConfig::default()
+    };
+    let pair = within(Pair::with(transport.clone(), transport, |builder| builder)).await;
+    let (server, client) = (pair.far.clone(), pair.near.clone());
+    let arrived = Arc::new(Semaphore::new(0));
+
+    let reader_arrived = Arc::clone(&arrived);
+    let reader = pair.client.spawn(async move {
+        let mut stream = client.accept_uni().await.expect("the server opens one");
+        let mut bytes = 0;
+        while let Ok(Some(chunk)) = stream.read_chunk(usize::MAX).await {
+            bytes += chunk.len();
+            while bytes >= BUNDLE {
+                bytes -= BUNDLE;
+                reader_arrived.add_permits(1);
+            }
+        }
+    });
+    let read = || {
+        let of = |endpoint: &squall::Endpoint, connection: &squall::Connection| Counters {
+            endpoint: endpoint.stats(),
+            connection: connection.stats(),
+        };
+        [of(&pair.server, &pair.far), of(&pair.client, &pair.near)]
+    };
+    let mut stream = server.open_uni().await.expect("within the limit");
+    let data = Bytes::from(vec![42; BUNDLE]);
+    let (mut before, mut allocations) = (read(), 0);
+    for bundle in 0..WARM_UP + BUNDLES {
+        if bundle == WARM_UP {
+            before = read(); ON.store(true, Ordering::Relaxed);
+            allocations = ALLOCATIONS.load(Ordering::Relaxed);
+        }
+        stream.write_chunk(data.clone()).await.expect("the stream is open");
+        within(arrived.acquire()).await.expect("never closed").forget();
+        // The acknowledgement is under way: let it arrive, so that each round is complete.
+        while pair.far.stats().bytes_in_flight > 0 {
+            std::thread::yield_now();
+        }
+    }
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - allocations;
+    let after = read();
+    let of = |f: fn(&Counters) -> u64| [f(&after[0]) - f(&before[0]), f(&after[1]) - f(&before[1])];
+
+    let [sent, _] = of(|c| c.connection.datagrams_sent);
+    assert_eq!(sent, BUNDLES * SEGMENTS, "64 datagrams a bundle");
+    let [server_seals, client_seals] = of(|c| c.connection.seal_calls);
+    assert_eq!(server_seals, BUNDLES, "one seal a bundle sent");
+    assert_eq!(client_seals, BUNDLES, "one acknowledgement a bundle received");
+    let [server_runs, client_runs] = of(|c| c.connection.runs);
+    assert_eq!(client_runs, BUNDLES, "one run a bundle received");
+    assert_eq!(server_runs, BUNDLES, "one run an acknowledgement received");
+    assert_eq!(of(|c| c.connection.unprotect_calls), [BUNDLES; 2], "one pass of header protection a run");
+    assert_eq!(of(|c| c.connection.open_calls), [BUNDLES; 2], "one open a run");
+    let [_, client_locks] = of(|c| c.endpoint.locks);
+    assert_eq!(client_locks, 2 * BUNDLES, "one lock a run received, one a round of transmission");
+    let [server_timers, client_timers] = of(|c| c.endpoint.timer_updates);
+    assert!(client_timers <= BUNDLES, "{client_timers} timer updates for {BUNDLES} bundles received");
+    assert!(server_timers <= 2 * BUNDLES, "{server_timers} timer updates for {BUNDLES} bundles and their acknowledgements");
+    let [_, client_wakeups] = of(|c| c.endpoint.wakeups);
+    assert_eq!(client_wakeups, BUNDLES, "one wake-up of one stream a bundle");
+    assert_eq!(allocations, 0, "no allocation after warm-up");
+    reader.abort();
+}
