@@ -186,6 +186,12 @@ impl Endpoint {
         }
     }
 
+    /// Makes the worker's next send call fail once with `errno`: for tests of what happens then.
+    #[doc(hidden)]
+    pub fn inject_send_error(&self, errno: i32) {
+        self.0.socket.inject_send_error(errno);
+    }
+
     /// The worker thread's number in the system's lists (Linux: its tid), for CPU accounting; 0 where there is none.
     #[must_use]
     pub fn worker_thread_id(&self) -> i32 {

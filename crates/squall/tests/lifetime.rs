@@ -432,3 +432,61 @@ async fn a_server_survives_datagrams_of_nonsense() {
     let mut recv = within(pair.far.accept_uni()).await.unwrap();
     assert_eq!(within(recv.read_to_end(10)).await.unwrap(), b"alive");
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn when_the_worker_ends_everybody_is_told() {
+    const EBADF: i32 = 9;
+    let pair = Pair::new().await;
+    let accepting = tokio::spawn({
+        let near = pair.near.clone();
+        async move { near.accept_uni().await.map(drop) }
+    });
+    pair.client.inject_send_error(EBADF);
+    let mut send = within(pair.near.open_uni()).await.unwrap();
+    // The write is taken; sending it breaks the socket.
+    let _ = within(send.write_all(b"x")).await;
+    let reason = within(pair.near.closed()).await;
+    assert!(
+        matches!(reason, CloseReason::Transport { remote: false, .. }),
+        "{reason:?}"
+    );
+    assert_eq!(within(accepting).await.unwrap().unwrap_err(), reason);
+    within(pair.client.wait_idle()).await;
+    assert!(within(pair.client.accept()).await.is_none());
+    let to = pair.server.local_addr().unwrap();
+    assert_eq!(
+        pair.client.connect(to, "localhost").unwrap_err(),
+        ConnectError::EndpointClosed
+    );
+}
+
+#[tokio::test]
+async fn an_endpoint_without_connections_is_idle() {
+    let endpoint = Endpoint::client(ANY).unwrap();
+    within(endpoint.wait_idle()).await;
+    endpoint.close(0, b"");
+    within(endpoint.wait_idle()).await;
+}
+
+#[tokio::test]
+async fn both_families_reach_a_dual_stack_server() {
+    let identity = Identity::new();
+    let any = "[::]:0".parse().unwrap();
+    let server = Endpoint::server(any, identity.server(ALPN, TransportConfig::default())).unwrap();
+    let port = server.local_addr().unwrap().port();
+    for (from, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1")] {
+        let config = identity.client(ALPN, TransportConfig::default());
+        let client = Builder::new(from.parse().unwrap())
+            .client(config)
+            .bind()
+            .unwrap();
+        let to = std::net::SocketAddr::new(to.parse().unwrap(), port);
+        let connecting = client.connect(to, "localhost").unwrap();
+        let accepting = async { server.accept().await.unwrap().await };
+        let (near, far) = within(async { tokio::join!(connecting, accepting) }).await;
+        assert_eq!(near.unwrap().remote_address(), to);
+        // An IPv4 client is an IPv4 client, not an IPv4-mapped one.
+        assert_eq!(far.unwrap().remote_address(), client.local_addr().unwrap());
+    }
+}

@@ -263,3 +263,39 @@ async fn without_offloads_all_is_the_same() {
     let ((), all) = within(async { tokio::join!(write, read) }).await;
     assert!(all == data);
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn offload_that_fails_in_the_field_heals_without_a_loss() {
+    const EIO: i32 = 5;
+    let pair = Pair::new().await;
+    if pair.client.limits().gso_segments == 1 {
+        return; // nothing to fail
+    }
+    // One transfer first: afterwards the connection is quiet, and the next call that sends has a bundle in front.
+    for round in 0..2 {
+        let data = Bytes::from(pattern(2_000_000, round));
+        let mut send = within(pair.near.open_uni()).await.unwrap();
+        if round == 1 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            pair.client.inject_send_error(EIO);
+        }
+        let write = async {
+            send.write_chunk(data.clone()).await.unwrap();
+            send.finish().unwrap();
+            send.stopped().await.unwrap();
+        };
+        let read = async {
+            let mut recv = pair.far.accept_uni().await.unwrap();
+            recv.read_to_end(data.len()).await.unwrap()
+        };
+        let ((), all) = within(async { tokio::join!(write, read) }).await;
+        assert!(all == data);
+    }
+    let stats = pair.client.stats().udp;
+    assert_eq!(
+        (stats.gso_fallbacks, stats.gso_disabled, stats.send_errors),
+        (1, 1, 0)
+    );
+    assert_eq!(pair.near.stats().packets_lost, 0);
+}

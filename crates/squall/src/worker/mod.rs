@@ -44,8 +44,10 @@ const RECV_CALLS: usize = 16;
 const SEND_MESSAGES: usize = 32;
 /// Bytes sealed before they are flushed, so that the kernel copies them out of the level-2 cache.
 const SEND_BYTES: usize = 4 * MESSAGE_BYTES;
-/// Bundles that one connection may send in one turn before the others get theirs.
-const SHARE: usize = 8;
+/// Bytes that one connection may send in one turn before the others get theirs: 8 full bundles.
+const SHARE_BYTES: usize = 8 * MESSAGE_BYTES;
+/// Messages that one connection may send in one turn: without GSO they are single datagrams.
+const SHARE_MESSAGES: usize = 2 * SEND_MESSAGES;
 
 const _: () = assert!(SEND_BYTES >= MESSAGE_BYTES);
 
@@ -234,8 +236,11 @@ impl Worker {
         let mut inbox = std::mem::take(&mut self.inbox);
         self.shared.take_inbox(&mut inbox);
         self.ready.append(&mut inbox.ready);
-        for command in inbox.commands.drain(..) {
-            self.execute(command, stages);
+        if !inbox.commands.is_empty() {
+            for command in inbox.commands.drain(..) {
+                self.execute(command, stages);
+            }
+            self.shared.commands_done();
         }
         self.inbox = inbox;
     }
@@ -346,55 +351,70 @@ impl Worker {
         connection: &Arc<ConnectionShared>,
         stages: &mut Stages,
     ) -> std::io::Result<()> {
-        let segments = self.socket.limits().gso_segments;
-        let mut bundles = 0;
+        let mut share = Share::default();
         loop {
-            let mut state = connection.lock();
-            self.shared.counters.locks.add(1);
-            if state.removed {
-                return Ok(());
-            }
-            let mut done = false;
-            while bundles < SHARE {
-                let Some(slot) = self.send.free_slot() else {
-                    break;
-                };
-                let Some(transmit) = state.core.transmit(self.now, slot, segments, stages) else {
-                    done = true;
-                    break;
-                };
-                self.send.push(transmit);
-                bundles += 1;
-            }
-            while let Some(event) = state.core.poll_endpoint_event() {
-                self.endpoint.apply(connection.handle, event);
-            }
-            state.take_events(&mut self.wakers);
-            if done {
-                state.queued = false;
-                state.stalled = state.core.wants_transmit();
-                let drained = state.core.is_drained();
-                let deadline = state.core.next_timeout();
-                state.removed = drained;
-                drop(state);
-                stages.mark(Stage::Other);
-                self.settle(connection, drained, deadline, stages);
-                return Ok(());
-            }
-            drop(state);
+            let round = self.fill(connection, &mut share, stages);
             stages.mark(Stage::Other);
-            if bundles >= SHARE {
+            match round {
+                Round::Gone => return Ok(()),
+                Round::Done { drained, deadline } => {
+                    self.settle(connection, drained, deadline, stages);
+                    return Ok(());
+                }
+                // The buffer is full: never flush with a connection's lock held.
+                Round::Full => self.flush_marked(stages)?,
+                Round::ShareUsed => {}
+            }
+            if matches!(round, Round::ShareUsed) || self.blocked {
                 // Still `queued`: the rest comes with the next turn.
                 self.ready.push(Arc::clone(connection));
                 return Ok(());
             }
-            // The buffer is full: never flush with a connection's lock held.
-            self.flush_marked(stages)?;
-            if self.blocked {
-                self.ready.push(Arc::clone(connection));
-                return Ok(());
+        }
+    }
+
+    /// One lock: the core writes bundles until it has none, the buffer is full or the share is used.
+    fn fill(
+        &mut self,
+        connection: &ConnectionShared,
+        share: &mut Share,
+        stages: &mut Stages,
+    ) -> Round {
+        let segments = self.socket.limits().gso_segments;
+        let mut state = connection.lock();
+        self.shared.counters.locks.add(1);
+        if state.removed {
+            return Round::Gone;
+        }
+        let mut end = None;
+        while end.is_none() {
+            if share.is_used() {
+                end = Some(Round::ShareUsed);
+            } else if let Some(slot) = self.send.free_slot() {
+                match state.core.transmit(self.now, slot, segments, stages) {
+                    Some(transmit) => {
+                        share.take(transmit.len);
+                        self.send.push(transmit);
+                    }
+                    None => break,
+                }
+            } else {
+                end = Some(Round::Full);
             }
         }
+        while let Some(event) = state.core.poll_endpoint_event() {
+            self.endpoint.apply(connection.handle, event);
+        }
+        state.take_events(&mut self.wakers);
+        end.unwrap_or_else(|| {
+            state.queued = false;
+            state.stalled = state.core.wants_transmit();
+            state.removed = state.core.is_drained();
+            Round::Done {
+                drained: state.removed,
+                deadline: state.core.next_timeout(),
+            }
+        })
     }
 
     /// After a round of transmission: the connection's one timer update, or its end.
@@ -476,6 +496,39 @@ impl Drop for Worker {
         self.shared.die();
         self.wakers.drain(..).for_each(Waker::wake);
     }
+}
+
+/// What a connection has sent in this turn.
+#[derive(Default)]
+struct Share {
+    bytes: usize,
+    messages: usize,
+}
+
+impl Share {
+    fn take(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.messages += 1;
+    }
+
+    fn is_used(&self) -> bool {
+        self.bytes >= SHARE_BYTES || self.messages >= SHARE_MESSAGES
+    }
+}
+
+/// How a round of transmission ended.
+enum Round {
+    /// The connection has nothing more to send now.
+    Done {
+        drained: bool,
+        deadline: Option<Time>,
+    },
+    /// The send buffer has to be flushed first.
+    Full,
+    /// The others' turn.
+    ShareUsed,
+    /// The connection was let go before.
+    Gone,
 }
 
 /// A copy of a run, for later.

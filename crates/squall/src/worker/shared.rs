@@ -99,6 +99,8 @@ pub(crate) struct Inbox {
     /// Connections with something to send. Each at most once: its `queued` flag is set.
     pub(crate) ready: Vec<Arc<ConnectionShared>>,
     pub(crate) commands: Vec<Command>,
+    /// The worker is following commands that it took out.
+    executing: bool,
     /// The worker has ended; nobody will look.
     dead: bool,
 }
@@ -289,7 +291,8 @@ impl Shared {
     /// Whether no connection is left, and no word of the application waits that could change that.
     pub(crate) fn is_idle(&self) -> bool {
         let inbox = lock(&self.inbox);
-        inbox.dead || (inbox.commands.is_empty() && self.counters.connections.get() == 0)
+        let settled = inbox.commands.is_empty() && !inbox.executing;
+        inbox.dead || (settled && self.counters.connections.get() == 0)
     }
 
     /// Whether the endpoint was closed.
@@ -319,6 +322,15 @@ impl Shared {
         let mut inbox = lock(&self.inbox);
         std::mem::swap(&mut inbox.ready, &mut into.ready);
         std::mem::swap(&mut inbox.commands, &mut into.commands);
+        inbox.executing = !into.commands.is_empty();
+    }
+
+    /// What `take_inbox` gave was followed.
+    pub(crate) fn commands_done(&self) {
+        lock(&self.inbox).executing = false;
+        if self.counters.connections.get() == 0 {
+            self.idle.notify_waiters();
+        }
     }
 
     /// Says that the worker sleeps from now on, to be woken through `waker`; `false`: it must not, something came in.
