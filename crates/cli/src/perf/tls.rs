@@ -604,6 +604,59 @@ mod tests {
         assert_eq!(receive(&mut client, data.len()), data);
     }
 
+    /// A server's socket that answers its second read only when the client has sent everything.
+    struct Late {
+        socket: UnixStream,
+        reads: usize,
+        client_is_done: std::sync::mpsc::Receiver<()>,
+    }
+
+    impl Read for Late {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.reads += 1;
+            if self.reads == 2 {
+                self.client_is_done.recv().expect("the client ends well");
+            }
+            self.socket.read(buffer)
+        }
+    }
+
+    impl Write for Late {
+        fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+            self.socket.write(buffer)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.socket.flush()
+        }
+    }
+
+    #[test]
+    fn a_request_that_comes_with_the_clients_finished_is_not_lost() {
+        let certificate = Certificate::generate().expect("a certificate");
+        let tls = Tls::new(rustls::crypto::ring::default_provider(), &certificate).expect("ring");
+        let (near, far) = UnixStream::pair().expect("sockets");
+        let (done, client_is_done) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let socket = Late {
+                    socket: far,
+                    reads: 0,
+                    client_is_done,
+                };
+                let mut server = tls.accept(socket).expect("handshake");
+                let mut got = Vec::new();
+                server
+                    .receive_batch(&mut |bytes| got.extend_from_slice(bytes))
+                    .expect("readable");
+                assert_eq!(got, b"request!");
+            });
+            let mut client = tls.connect(near).expect("handshake");
+            client.send_batch(b"request!").expect("sent");
+            done.send(()).expect("the server waits");
+        });
+    }
+
     #[test]
     fn a_flipped_bit_is_refused() {
         let (mut server, mut client) = pair();
