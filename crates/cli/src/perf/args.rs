@@ -9,8 +9,12 @@ use clap::{Args, Subcommand, ValueEnum};
 /// Measure throughput and CPU-seconds per GB (10^9 bytes) of QUIC, TLS over TCP and plain TCP
 ///
 /// Server and client run in this process over loopback, each pinned to a core of its own where
-/// there are two; the server sends, the client receives. The contenders take turns in rounds.
-/// K, M and G are 10^3, 10^6 and 10^9.
+/// there are two; the server sends, the client receives. The contenders take turns in rounds, and
+/// a ratio is the median of the rounds' ratios. K, M and G are 10^3, 10^6 and 10^9.
+///
+/// CPU is the user and system time of each end's own threads, plus that of ksoftirqd on its core.
+/// What the kernel does in soft interrupts to deliver a packet over loopback is charged to the
+/// thread that sent it, for UDP and TCP alike.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Perf {

@@ -22,7 +22,8 @@ use super::{Amount, Load, Outcome};
 use crate::error::{Failure, Result, context};
 use crate::sys;
 
-/// Plaintext bytes a write call and at most a read call.
+/// Plaintext bytes a write call and at most a read call. Plain TCP's CPU-seconds a GB with 64, 128,
+/// 256, 512 and 1024 KiB (busy Zen 5, turn by turn): 0.48, 0.40, 0.34, 0.33, 0.34.
 pub(crate) const BATCH: usize = 256 * 1024;
 
 /// One end of a connection, after its handshake.
@@ -51,7 +52,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
 const CONGESTION_CONTROL: &str = "cubic";
 
 /// A receiver wakes for half a batch, not for a segment: the sender is the slower end, and reads
-/// of what is just there would be small ones.
+/// of what is just there would be small ones (0.27 against 0.32 CPU-seconds a GB, busy Zen 5).
 const RECEIVE_LOW_WATER: i32 = BATCH as i32 / 2;
 
 /// Sets what a bulk sender would set; before the handshake, at both ends.

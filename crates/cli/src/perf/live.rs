@@ -55,8 +55,8 @@ impl Live {
 fn tick(bar: &ProgressBar, stop: &AtomicBool, counter: &Counter, title: &str) {
     let mut bytes = counter.get();
     let mut at = Instant::now();
+    bar.set_message(title.to_owned());
     while !stop.load(Ordering::Relaxed) {
-        bar.set_message(title.to_owned());
         thread::park_timeout(Live::TICK);
         let (bytes_now, now) = (counter.get(), Instant::now());
         let gbit = (bytes_now - bytes) as f64 * 8.0 / (now - at).as_secs_f64() / 1e9;

@@ -23,6 +23,7 @@ mod stages;
 mod tcp;
 mod tls;
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -176,7 +177,7 @@ impl Plan {
             None => Amount::Time(self.args.time / u32::try_from(count).unwrap_or(u32::MAX)),
         };
         if !self.args.json {
-            println!("{}", self.heading());
+            say(&self.heading());
         }
         let ksoftirqd = Ksoftirqd::find(self.cores);
         let ticker = Ticker::start();
@@ -210,7 +211,7 @@ impl Plan {
         if self.args.json {
             print_json(&report)
         } else {
-            println!("{report}");
+            say(&report.to_string());
             Ok(())
         }
     }
@@ -231,7 +232,7 @@ impl Plan {
                 different.push(contender.name());
             }
             if !self.args.json {
-                println!(
+                say(&format!(
                     "{:<8} {} bytes   server sha256 {server}\n{:<8} {:>width$}         client sha256 {client}   {}",
                     contender.name(),
                     outcome.bytes,
@@ -239,7 +240,7 @@ impl Plan {
                     "",
                     if equal { "equal" } else { "DIFFERENT" },
                     width = outcome.bytes.to_string().len(),
-                );
+                ));
             }
             results.insert(
                 contender.name().to_owned(),
@@ -372,8 +373,13 @@ fn rotated(contenders: &[Contender], round: usize) -> Vec<Contender> {
 
 fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(context("JSON"))?;
-    println!("{text}");
+    say(&text);
     Ok(())
+}
+
+/// Prints a line. A reader that has gone away (`| head`) is no reason to stop or to complain.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
 }
 
 #[cfg(test)]

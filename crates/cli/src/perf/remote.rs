@@ -12,7 +12,7 @@ use squall::{Builder, CloseReason, ConnectError, Connection};
 use super::args::{Client, Server};
 use super::certificate::{self, Certificate};
 use super::protocol::{self, ALPN, Tally};
-use super::{Amount, live, quic};
+use super::{Amount, live, quic, say};
 use crate::error::{Failure, Result, context};
 use crate::sys;
 
@@ -43,12 +43,14 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
             ))
         })?;
     let address = endpoint.local_addr().map_err(context("local address"))?;
-    println!("listening on {address} (UDP), application protocol perf");
+    say(&format!(
+        "listening on {address} (UDP), application protocol perf"
+    ));
     if made {
-        println!(
+        say(&format!(
             "certificate made in memory for localhost, SHA-256 fingerprint {}",
             certificate.fingerprint()
-        );
+        ));
     }
     let started = Instant::now();
     let serve = protocol::serve(
@@ -67,13 +69,13 @@ fn report(connection: &Connection, tally: &Tally, started: Instant) {
     let reason = connection
         .close_reason()
         .map_or_else(String::new, |reason| format!(", {reason}"));
-    println!(
+    say(&format!(
         "[{:8.1} s] {}: sent {} bytes, received {} bytes{reason}",
         started.elapsed().as_secs_f64(),
         connection.remote_address(),
         tally.sent.load(Ordering::Relaxed),
         tally.received.load(Ordering::Relaxed),
-    );
+    ));
 }
 
 /// Measures against a server.
@@ -142,10 +144,10 @@ pub(crate) fn measure(args: &Client) -> Result<()> {
             "client_cpu_s_per_gb": cpu_s_per_gb,
         }));
     }
-    println!(
+    say(&format!(
         "{direction} {bytes} bytes in {seconds:.3} s: {gbit_per_s:.3} Gbit/s, \
          {cpu_s_per_gb:.3} CPU-seconds for each GB here"
-    );
+    ));
     Ok(())
 }
 

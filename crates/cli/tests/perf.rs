@@ -1,0 +1,227 @@
+//! The built binary, run as a user runs it.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::UdpSocket;
+use std::process::{Child, Command, Output, Stdio};
+
+fn squall(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_squall"))
+        .args(args)
+        .output()
+        .expect("the binary runs")
+}
+
+fn json(args: &[&str]) -> serde_json::Value {
+    let output = squall(args);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {stderr}");
+    // Nothing on a pipe but the object: no live line, no heading.
+    assert!(stderr.is_empty(), "{stderr}");
+    serde_json::from_slice(&output.stdout).expect("exactly one JSON object")
+}
+
+/// One line on standard error, nothing on standard output, exit code 1; returns the line.
+fn failure(args: &[&str]) -> String {
+    let output = squall(args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    assert!(output.stdout.is_empty());
+    let stderr = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    stderr
+}
+
+/// A perf server on a port that the system chose; ends with the test.
+struct Server {
+    process: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_squall"))
+            .args(["perf", "server", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let stdout = process.stdout.take().expect("piped");
+        let line = BufReader::new(stdout)
+            .lines()
+            .next()
+            .expect("a line")
+            .expect("text");
+        // "listening on 127.0.0.1:PORT (UDP), …"
+        let port = line
+            .split([':', ' '])
+            .find_map(|word| word.parse().ok())
+            .unwrap_or_else(|| panic!("no port in {line:?}"));
+        Self { process, port }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn assert_figures(report: &serde_json::Value, contender: &str) {
+    for key in ["gbit_per_s", "server_cpu_s_per_gb", "client_cpu_s_per_gb"] {
+        let value = report[contender][key].as_f64();
+        assert!(value.is_some_and(|value| value > 0.0), "{contender} {key}");
+    }
+}
+
+#[test]
+fn the_controls_alone_give_their_figures() {
+    let report = json(&[
+        "perf", "--only", "tcp", "--only", "tls-tcp", "-t", "0.5", "--rounds", "1", "--json",
+    ]);
+    assert_figures(&report, "tcp");
+    assert_figures(&report, "tls_tcp");
+    assert!(report["tls_tcp_ratio_to_tcp"].is_f64());
+    for key in ["quic", "ratio_to_tcp", "ratio_to_tls_tcp", "stages"] {
+        assert!(report[key].is_null(), "{key}");
+    }
+}
+
+#[test]
+fn all_contenders_give_figures_ratios_and_stages_that_sum_to_the_thread() {
+    let report = json(&["perf", "-n", "2M", "-s", "2", "--rounds", "2", "--json"]);
+    for contender in ["quic", "tls_tcp", "tcp"] {
+        assert_figures(&report, contender);
+        // Two rounds of two streams of two megabytes.
+        assert_eq!(report[contender]["bytes"], 8_000_000, "{contender}");
+    }
+    assert!(report["ratio_to_tcp"].is_f64() && report["ratio_to_tls_tcp"].is_f64());
+    for end in ["server", "client"] {
+        let rows = report["stages"][end]["rows"].as_array().expect("rows");
+        let names: Vec<&str> = rows
+            .iter()
+            .filter_map(|row| row["stage"].as_str())
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "UDP send",
+                "UDP receive",
+                "AEAD",
+                "header protection",
+                "packet building",
+                "frame parsing",
+                "ACK and loss",
+                "streams and copies",
+                "timers",
+                "application",
+                "unattributed"
+            ]
+        );
+        let percent: f64 = rows.iter().filter_map(|row| row["percent"].as_f64()).sum();
+        assert!((percent - 100.0).abs() < 0.01, "{end}: {percent}");
+    }
+}
+
+#[test]
+fn a_timed_measurement_ends_in_time() {
+    let begin = std::time::Instant::now();
+    let report = json(&["perf", "-t", "0.4", "--rounds", "2", "--json"]);
+    assert!(begin.elapsed().as_secs() < 20);
+    for contender in ["quic", "tls_tcp", "tcp"] {
+        let seconds = report[contender]["seconds"].as_f64().expect("seconds");
+        assert!((0.4..4.0).contains(&seconds), "{contender}: {seconds}");
+    }
+}
+
+#[test]
+fn digests_are_equal_at_both_ends() {
+    let report = json(&["perf", "--verify", "-n", "1000003", "-s", "3", "--json"]);
+    for contender in ["quic", "tls_tcp", "tcp"] {
+        let result = &report[contender];
+        assert_eq!(result["equal"], true, "{contender}");
+        assert_eq!(result["bytes"], 3_000_009, "{contender}");
+        assert_eq!(result["server_sha256"], result["client_sha256"]);
+        // The same pattern for all, so the same digest from all.
+        assert_eq!(result["server_sha256"], report["tcp"]["server_sha256"]);
+    }
+}
+
+#[test]
+fn the_table_is_printed_for_people() {
+    let output = squall(&["perf", "-n", "1M", "--rounds", "1"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    for part in [
+        "Gbit/s",
+        "quic",
+        "tls_tcp",
+        "tcp",
+        "QUIC by stage",
+        "of which stamps",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn a_client_downloads_from_and_uploads_to_a_server() {
+    let server = Server::start();
+    let address = format!("127.0.0.1:{}", server.port);
+    for direction in ["--download", "--upload"] {
+        let report = json(&[
+            "perf", "client", &address, "-k", "-n", "1M", "-c", "2", "-s", "2", direction, "--json",
+        ]);
+        assert_eq!(report["bytes"], 4_000_000, "{direction}");
+    }
+    let report = json(&["perf", "client", &address, "-k", "-t", "0.2", "--json"]);
+    assert!(report["bytes"].as_u64().is_some_and(|bytes| bytes > 0));
+}
+
+#[test]
+fn a_wrong_certificate_is_told_in_one_line() {
+    let server = Server::start();
+    // Whatever this system trusts, a certificate that was made a moment ago is not among it.
+    let line = failure(&[
+        "perf",
+        "client",
+        &format!("127.0.0.1:{}", server.port),
+        "-n",
+        "1K",
+    ]);
+    assert!(line.contains("-k"), "{line}");
+}
+
+#[test]
+fn a_busy_port_is_told_in_one_line() {
+    let taken = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("bound").to_string();
+    let line = failure(&["perf", "server", "--listen", &address]);
+    assert!(
+        line.contains(&address) && line.contains("--listen"),
+        "{line}"
+    );
+}
+
+#[test]
+fn an_unreachable_server_is_told_in_one_line() {
+    // Bound, but nobody answers.
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let address = silent.local_addr().expect("bound").to_string();
+    let line = failure(&["perf", "client", &address, "-k", "-n", "1K"]);
+    assert!(
+        line.contains("no answer") && line.contains(&address),
+        "{line}"
+    );
+}
+
+#[test]
+fn wrong_arguments_end_with_code_2() {
+    for args in [
+        &["perf", "-n", "1T"][..],
+        &["perf", "-n", "1M", "-t", "1"],
+        &["perf", "--payload", "1199"],
+        &["perf", "--only", "sctp"],
+        &["perf", "client"],
+        &["perf", "server", "--cert", "c.pem"],
+    ] {
+        assert_eq!(squall(args).status.code(), Some(2), "{args:?}");
+    }
+}
