@@ -22,41 +22,33 @@ pub(crate) fn seal(
     sources: &[&[u8]],
 ) {
     let mut cutter = Cutter::new(buf);
-    let mut pending = (spans.iter_mut().enumerate())
-        .filter(|(_, span)| span.outcome == Outcome::Pending)
-        .map(|(i, span)| {
-            // With sources there is one for every span; a span that was forgotten is refused, not sent half empty.
-            let source = if sources.is_empty() {
-                Some(&[][..])
-            } else {
-                sources.get(i).copied()
-            };
-            (span, source)
-        });
-    loop {
+    for (group, spans) in spans.chunks_mut(MAX_JOBS).enumerate() {
         let mut jobs: [Job<'_>; MAX_JOBS] = Default::default();
         let mut pn_offsets = [0; MAX_JOBS];
         let mut count = 0;
-        for (job, pn_offset) in jobs.iter_mut().zip(&mut pn_offsets) {
-            let next = pending.by_ref().find_map(|(span, source)| {
-                let job = source.and_then(|source| seal_job(&mut cutter, span, source));
-                span.outcome = if job.is_some() {
-                    Outcome::Open
-                } else {
-                    Outcome::Skip
-                };
-                Some((job?, span.pn_offset))
-            });
-            let Some(next) = next else { break };
-            *job = next.0;
-            *pn_offset = usize::from(next.1);
-            count += 1;
+        for (i, span) in spans.iter_mut().enumerate() {
+            if span.outcome != Outcome::Pending {
+                continue;
+            }
+            // With sources there is one for every span; a span that was forgotten is refused, not sent half empty.
+            let source = match sources.get(group * MAX_JOBS + i) {
+                Some(source) => Some(*source),
+                None => sources.is_empty().then_some(&[][..]),
+            };
+            span.outcome = Outcome::Skip;
+            if let Some(source) = source
+                && let Some(job) = seal_job(&mut cutter, span, source)
+            {
+                span.outcome = Outcome::Open;
+                jobs[count] = job;
+                pn_offsets[count] = usize::from(span.pn_offset);
+                count += 1;
+            }
         }
-        let Some(jobs) = jobs.get_mut(..count).filter(|jobs| !jobs.is_empty()) else {
-            return;
-        };
-        kernel.seal(jobs);
-        protect_headers(header, jobs, &pn_offsets);
+        if let Some(jobs) = jobs.get_mut(..count).filter(|jobs| !jobs.is_empty()) {
+            kernel.seal(jobs);
+            protect_headers(header, jobs, &pn_offsets);
+        }
     }
 }
 

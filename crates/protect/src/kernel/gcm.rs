@@ -141,11 +141,11 @@ static COUNTERS: Counters = {
     Counters(blocks)
 };
 
-/// Runs the AES rounds between the first and the last, with something to do after each; unrolled, which a loop
-/// of this length is not.
+/// Repeats a round for the rounds between the first and the last; unrolled, which a loop of this length is not.
+/// Here and below: no closures and no `map` with [`Lanes`] in them, since those are not inlined for certain.
 macro_rules! middle_rounds {
-    ($rounds:expr, $round:expr, $($r:literal)*) => {
-        $( if $r < $rounds { $round($r); } )*
+    ($rounds:expr, $round:ident, $($r:literal)*) => {
+        $( if $r < $rounds { $round!($r); } )*
     };
 }
 
@@ -162,19 +162,31 @@ fn stitch<L: Lanes, const R: usize, const N: usize, const M: usize>(
     data: &[L::Bytes; M],
     powers: (&[L::Bytes; M], &[L::Bytes; M]),
 ) -> [L::V; N] {
-    let mut states = counters.map(|counter| l.xor(base, l.load(&counter)));
-    let mut round = |r: usize| {
-        let key = l.broadcast(&rounds.0[r]);
-        for state in &mut states {
-            *state = l.aes(*state, key);
-        }
-        if r <= M {
-            acc.add(l, &data[r - 1], &powers.0[r - 1], &powers.1[r - 1]);
-        }
-    };
+    let mut states = [base; N];
+    for i in 0..N {
+        states[i] = l.xor(base, l.load(&counters[i]));
+    }
+    macro_rules! round {
+        ($r:literal) => {
+            let key = l.broadcast(&rounds.0[$r]);
+            for i in 0..N {
+                states[i] = l.aes(states[i], key);
+            }
+            if $r <= M {
+                acc.add(l, &data[$r - 1], &powers.0[$r - 1], &powers.1[$r - 1]);
+                acc.pin(l);
+                for i in 0..N {
+                    states[i] = l.pin(states[i]);
+                }
+            }
+        };
+    }
     middle_rounds!(R, round, 1 2 3 4 5 6 7 8 9 10 11 12 13);
     let key = l.broadcast(&rounds.0[R]);
-    states.map(|state| l.aes_last(state, key))
+    for i in 0..N {
+        states[i] = l.aes_last(states[i], key);
+    }
+    states
 }
 
 /// Encrypts blocks where they are.

@@ -64,6 +64,8 @@ pub(crate) trait Lanes: Copy + 'static {
     fn multiply_high(self, a: Self::V, b: Self::V) -> Self::V;
     /// One AES round, the last one apart.
     fn aes(self, state: Self::V, key: Self::V) -> Self::V;
+    /// The register as it is; but what made it stays before, and what uses it after, everything else that is pinned.
+    fn pin(self, v: Self::V) -> Self::V;
     /// The last AES round.
     fn aes_last(self, state: Self::V, key: Self::V) -> Self::V;
 }

@@ -3,6 +3,7 @@
 //! Everything generic is inlined into the entry points at the end, which is where the compiler learns which
 //! instructions it may use. They are called with a token in hand, and tokens come from detection only.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::Job;
@@ -123,6 +124,12 @@ impl Lanes for Vaes256 {
     fn reverse(self, v: __m256i) -> __m256i {
         // SAFETY: the token proves AVX2.
         unsafe { _mm256_shuffle_epi8(v, self.splat(0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607)) }
+    }
+
+    #[inline(always)]
+    fn pin(self, v: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX.
+        unsafe { pin256(v) }
     }
 
     #[inline(always)]
@@ -269,6 +276,11 @@ impl Lanes for Vaes128 {
     }
 
     #[inline(always)]
+    fn pin(self, v: __m128i) -> __m128i {
+        v
+    }
+
+    #[inline(always)]
     fn xor(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: the token proves the instruction.
         unsafe { _mm_xor_si128(a, b) }
@@ -327,6 +339,19 @@ impl Lanes for Vaes128 {
         // SAFETY: the token proves the instruction.
         unsafe { _mm_aesenclast_si128(state, key) }
     }
+}
+
+/// No instruction, and yet the compiler keeps it in its place: left to itself it does all of AES and then all of
+/// GHASH, with registers spilled in between and nothing overlapped.
+#[inline]
+#[target_feature(enable = "avx")]
+fn pin256(v: __m256i) -> __m256i {
+    let pinned;
+    // SAFETY: there is no instruction.
+    unsafe {
+        asm!("/* {0} */", inlateout(ymm_reg) v => pinned, options(nomem, nostack, preserves_flags));
+    }
+    pinned
 }
 
 /// The AES key schedule (FIPS 197 §5.2), for `R` rounds.
