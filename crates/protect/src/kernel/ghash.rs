@@ -131,9 +131,9 @@ fn multiply<L: Lanes>(l: L, a: L::V, b: L::V) -> L::V {
 /// Unreduced products: the parts of a sum of `a * b` by Karatsuba.
 #[derive(Copy, Clone)]
 pub(super) struct Acc<L: Lanes> {
-    low: L::V,
-    high: L::V,
-    middle: L::V,
+    pub(super) low: L::V,
+    pub(super) high: L::V,
+    pub(super) middle: L::V,
 }
 
 impl<L: Lanes> Acc<L> {
@@ -158,14 +158,6 @@ impl<L: Lanes> Acc<L> {
         self.high = l.xor(self.high, l.multiply_high(x, h));
         let sum = l.xor(x, l.swap(x));
         self.middle = l.xor(self.middle, l.multiply_low(sum, halves));
-    }
-
-    /// Keeps what was added before here, see [`Lanes::pin`].
-    #[inline(always)]
-    pub(super) fn pin(&mut self, l: L) {
-        self.low = l.pin(self.low);
-        self.high = l.pin(self.high);
-        self.middle = l.pin(self.middle);
     }
 
     #[inline(always)]

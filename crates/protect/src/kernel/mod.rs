@@ -17,6 +17,8 @@ mod ghash;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod stitch;
 #[cfg(test)]
 mod wycheproof;
 #[cfg(target_arch = "x86_64")]

@@ -3,15 +3,20 @@
 //! Everything generic is inlined into the entry points at the end, which is where the compiler learns which
 //! instructions it may use. They are called with a token in hand, and tokens come from detection only.
 
-use std::arch::asm;
+mod pinned;
+
 use std::arch::x86_64::*;
 
 use super::Job;
-use super::gcm::{self, Key, Rounds};
+use super::gcm::{self, Key};
 use super::lanes::{Block, Lanes};
+use super::stitch::{Rounds, Stitch};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
 use crate::suite::Suite;
+
+/// Source indices of a shuffle that reverses a lane's bytes, the low half first.
+const REVERSAL: (u64, u64) = (0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607);
 
 /// Proof that VAES, VPCLMULQDQ, AVX2, and what they build on were detected; only [`Vaes256::detect`] makes one.
 #[derive(Copy, Clone)]
@@ -29,6 +34,11 @@ impl Vaes256 {
             && is_x86_feature_detected!("aes")
             && is_x86_feature_detected!("pclmulqdq");
         all.then_some(Self(()))
+    }
+
+    #[inline(always)]
+    fn reversal(self) -> __m256i {
+        self.splat(REVERSAL.0, REVERSAL.1)
     }
 }
 
@@ -123,13 +133,7 @@ impl Lanes for Vaes256 {
     #[inline(always)]
     fn reverse(self, v: __m256i) -> __m256i {
         // SAFETY: the token proves AVX2.
-        unsafe { _mm256_shuffle_epi8(v, self.splat(0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607)) }
-    }
-
-    #[inline(always)]
-    fn pin(self, v: __m256i) -> __m256i {
-        // SAFETY: the token proves AVX.
-        unsafe { pin256(v) }
+        unsafe { _mm256_shuffle_epi8(v, self.reversal()) }
     }
 
     #[inline(always)]
@@ -190,6 +194,15 @@ impl Lanes for Vaes256 {
     fn aes_last(self, state: Self::V, key: Self::V) -> Self::V {
         // SAFETY: the token proves the instruction.
         unsafe { _mm256_aesenclast_epi128(state, key) }
+    }
+
+    #[inline(always)]
+    fn stitch<const R: usize, const N: usize, const M: usize>(
+        self,
+        work: &mut Stitch<'_, Self, N, M>,
+    ) -> [__m256i; N] {
+        // SAFETY: the token proves VAES, VPCLMULQDQ and AVX2.
+        unsafe { pinned::stitch::<R, N, M>(work, self) }
     }
 }
 
@@ -272,12 +285,7 @@ impl Lanes for Vaes128 {
     #[inline(always)]
     fn reverse(self, v: __m128i) -> __m128i {
         // SAFETY: AVX2, which the token proves, includes SSSE3.
-        unsafe { _mm_shuffle_epi8(v, self.splat(0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607)) }
-    }
-
-    #[inline(always)]
-    fn pin(self, v: __m128i) -> __m128i {
-        v
+        unsafe { _mm_shuffle_epi8(v, self.splat(REVERSAL.0, REVERSAL.1)) }
     }
 
     #[inline(always)]
@@ -339,19 +347,6 @@ impl Lanes for Vaes128 {
         // SAFETY: the token proves the instruction.
         unsafe { _mm_aesenclast_si128(state, key) }
     }
-}
-
-/// No instruction, and yet the compiler keeps it in its place: left to itself it does all of AES and then all of
-/// GHASH, with registers spilled in between and nothing overlapped.
-#[inline]
-#[target_feature(enable = "avx")]
-fn pin256(v: __m256i) -> __m256i {
-    let pinned;
-    // SAFETY: there is no instruction.
-    unsafe {
-        asm!("/* {0} */", inlateout(ymm_reg) v => pinned, options(nomem, nostack, preserves_flags));
-    }
-    pinned
 }
 
 /// The AES key schedule (FIPS 197 §5.2), for `R` rounds.
