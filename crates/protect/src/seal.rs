@@ -4,10 +4,10 @@
 //!   packet     | header .. number | frame bytes written in place | ........ room ........ | room for tag |
 //!   source                                                       | application's own bytes |
 //! ```
-//! Eight packets at a time go through the kernel; their ciphertext is still in the first-level cache when the
+//! Sixteen packets at a time go through the kernel; their ciphertext is still in the first-level cache when the
 //! samples are gathered from it.
 
-use crate::kernel::{Header, Job, Kernel, MAX_JOBS};
+use crate::kernel::{Header, Job, Jobs, Kernel, MAX_JOBS};
 use crate::open::protected_bits;
 use crate::span::{
     Cutter, MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan, SAMPLE_LEN, TAG_LEN,
@@ -23,9 +23,8 @@ pub(crate) fn seal(
 ) {
     let mut cutter = Cutter::new(buf);
     for (group, spans) in spans.chunks_mut(MAX_JOBS).enumerate() {
-        let mut jobs: [Job<'_>; MAX_JOBS] = Default::default();
+        let mut jobs = Jobs::new();
         let mut pn_offsets = [0; MAX_JOBS];
-        let mut count = 0;
         for (i, span) in spans.iter_mut().enumerate() {
             if span.outcome != Outcome::Pending {
                 continue;
@@ -40,12 +39,12 @@ pub(crate) fn seal(
                 && let Some(job) = seal_job(&mut cutter, span, source)
             {
                 span.outcome = Outcome::Open;
-                jobs[count] = job;
-                pn_offsets[count] = usize::from(span.pn_offset);
-                count += 1;
+                pn_offsets[jobs.len()] = usize::from(span.pn_offset);
+                jobs.push(job);
             }
         }
-        if let Some(jobs) = jobs.get_mut(..count).filter(|jobs| !jobs.is_empty()) {
+        let jobs = jobs.as_mut_slice();
+        if !jobs.is_empty() {
             kernel.seal(jobs);
             protect_headers(header, jobs, &pn_offsets);
         }
