@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   unprotect   samples of up to 16 packets ─▶ one cipher pass ─▶ masks over first byte and number
-//!   open        packets of one slot, cut out of the buffer ─▶ kernel, 8 at a time ─▶ Open or Forged
+//!   open        packets of one slot, cut out of the buffer ─▶ kernel, 16 at a time ─▶ Open or Forged
 //! ```
 
-use crate::kernel::{Header, Job, Kernel, MAX_JOBS};
+use crate::kernel::{Header, Job, Jobs, Kernel, MAX_JOBS};
 use crate::span::{Cutter, MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan, SAMPLE_LEN};
 
 /// Samples in one cipher pass: eight 256-bit registers of two.
@@ -83,43 +83,43 @@ pub(crate) fn protected_bits(first: u8) -> u8 {
 /// Opens the pending spans of a slot, in place.
 pub(crate) fn open(kernel: &Kernel, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
     let mut cutter = Cutter::new(buf);
-    let mut pending = spans
-        .iter_mut()
-        .filter(|span| span.outcome == Outcome::Pending && span.slot == slot);
-    loop {
-        let mut jobs: [Job<'_>; MAX_JOBS] = Default::default();
-        let mut outcomes: [Option<&mut Outcome>; MAX_JOBS] = Default::default();
-        let mut count = 0;
-        for (job, outcome) in jobs.iter_mut().zip(&mut outcomes) {
-            let next = pending
-                .by_ref()
-                .find_map(|span| match open_job(&mut cutter, span) {
-                    Some(job) => Some((job, &mut span.outcome)),
-                    None => {
-                        span.outcome = Outcome::Skip;
-                        None
-                    }
-                });
-            let Some(next) = next else { break };
-            *job = next.0;
-            *outcome = Some(next.1);
-            count += 1;
-        }
-        let Some(jobs) = jobs.get_mut(..count).filter(|jobs| !jobs.is_empty()) else {
-            return;
-        };
-        let authentic = kernel.open(jobs);
-        for (i, (job, outcome)) in jobs
-            .iter_mut()
-            .zip(outcomes.into_iter().flatten())
-            .enumerate()
-        {
-            let good = authentic >> i & 1 == 1;
-            *outcome = if good { Outcome::Open } else { Outcome::Forged };
-            if !good {
-                // Nobody may see what an attacker's bytes decrypt to.
-                job.parts().1.fill(0);
+    for spans in spans.chunks_mut(MAX_JOBS) {
+        let mut jobs = Jobs::new();
+        // The spans that have a job, one bit each.
+        let mut worked_on = 0_u32;
+        for (i, span) in spans.iter_mut().enumerate() {
+            if span.outcome != Outcome::Pending || span.slot != slot {
+                continue;
             }
+            match open_job(&mut cutter, span) {
+                Some(job) => {
+                    jobs.push(job);
+                    worked_on |= 1 << i;
+                }
+                None => span.outcome = Outcome::Skip,
+            }
+        }
+        let jobs = jobs.as_mut_slice();
+        if jobs.is_empty() {
+            continue;
+        }
+        let mut authentic = kernel.open(jobs);
+        let mut jobs = jobs.iter_mut();
+        for (i, span) in spans.iter_mut().enumerate() {
+            if worked_on >> i & 1 == 0 {
+                continue;
+            }
+            let job = jobs.next();
+            if authentic & 1 == 1 {
+                span.outcome = Outcome::Open;
+            } else {
+                span.outcome = Outcome::Forged;
+                // Nobody may see what an attacker's bytes decrypt to.
+                if let Some(job) = job {
+                    job.parts().1.fill(0);
+                }
+            }
+            authentic >>= 1;
         }
     }
 }

@@ -4,10 +4,10 @@
 //!   packet     | header .. number | frame bytes written in place | ........ room ........ | room for tag |
 //!   source                                                       | application's own bytes |
 //! ```
-//! Eight packets at a time go through the kernel; their ciphertext is still in the first-level cache when the
+//! Sixteen packets at a time go through the kernel; their ciphertext is still in the first-level cache when the
 //! samples are gathered from it.
 
-use crate::kernel::{Header, Job, Kernel, MAX_JOBS};
+use crate::kernel::{Header, Job, Jobs, Kernel, MAX_JOBS};
 use crate::open::protected_bits;
 use crate::span::{
     Cutter, MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan, SAMPLE_LEN, TAG_LEN,
@@ -22,41 +22,32 @@ pub(crate) fn seal(
     sources: &[&[u8]],
 ) {
     let mut cutter = Cutter::new(buf);
-    let mut pending = (spans.iter_mut().enumerate())
-        .filter(|(_, span)| span.outcome == Outcome::Pending)
-        .map(|(i, span)| {
-            // With sources there is one for every span; a span that was forgotten is refused, not sent half empty.
-            let source = if sources.is_empty() {
-                Some(&[][..])
-            } else {
-                sources.get(i).copied()
-            };
-            (span, source)
-        });
-    loop {
-        let mut jobs: [Job<'_>; MAX_JOBS] = Default::default();
+    for (group, spans) in spans.chunks_mut(MAX_JOBS).enumerate() {
+        let mut jobs = Jobs::new();
         let mut pn_offsets = [0; MAX_JOBS];
-        let mut count = 0;
-        for (job, pn_offset) in jobs.iter_mut().zip(&mut pn_offsets) {
-            let next = pending.by_ref().find_map(|(span, source)| {
-                let job = source.and_then(|source| seal_job(&mut cutter, span, source));
-                span.outcome = if job.is_some() {
-                    Outcome::Open
-                } else {
-                    Outcome::Skip
-                };
-                Some((job?, span.pn_offset))
-            });
-            let Some(next) = next else { break };
-            *job = next.0;
-            *pn_offset = usize::from(next.1);
-            count += 1;
+        for (i, span) in spans.iter_mut().enumerate() {
+            if span.outcome != Outcome::Pending {
+                continue;
+            }
+            // With sources there is one for every span; a span that was forgotten is refused, not sent half empty.
+            let source = match sources.get(group * MAX_JOBS + i) {
+                Some(source) => Some(*source),
+                None => sources.is_empty().then_some(&[][..]),
+            };
+            span.outcome = Outcome::Skip;
+            if let Some(source) = source
+                && let Some(job) = seal_job(&mut cutter, span, source)
+            {
+                span.outcome = Outcome::Open;
+                pn_offsets[jobs.len()] = usize::from(span.pn_offset);
+                jobs.push(job);
+            }
         }
-        let Some(jobs) = jobs.get_mut(..count).filter(|jobs| !jobs.is_empty()) else {
-            return;
-        };
-        kernel.seal(jobs);
-        protect_headers(header, jobs, &pn_offsets);
+        let jobs = jobs.as_mut_slice();
+        if !jobs.is_empty() {
+            kernel.seal(jobs);
+            protect_headers(header, jobs, &pn_offsets);
+        }
     }
 }
 

@@ -16,6 +16,7 @@
 
 use super::ghash::{Acc, Hash, Powers, Table, mask};
 use super::lanes::{Block, Lanes};
+use super::stitch::{Rounds, Stitch};
 use super::{Job, MAX_JOBS};
 use crate::span::TAG_LEN;
 use zeroize::Zeroize;
@@ -31,20 +32,6 @@ pub(super) const LONG: usize = 96;
 
 /// Readers of a table's last register may read so many blocks on; they multiply them by zeros.
 const ROOM: usize = 2;
-
-/// AES round keys; AES-128 uses eleven of them.
-#[repr(C, align(32))]
-pub(super) struct Rounds(pub(super) [Block; 15]);
-
-impl Rounds {
-    pub(super) const EMPTY: Self = Self([[0; 16]; 15]);
-}
-
-impl Drop for Rounds {
-    fn drop(&mut self) {
-        self.0.as_flattened_mut().zeroize();
-    }
-}
 
 /// An expanded AEAD key for AES with `R` rounds.
 #[repr(C)]
@@ -141,17 +128,7 @@ static COUNTERS: Counters = {
     Counters(blocks)
 };
 
-/// Runs the AES rounds between the first and the last, with something to do after each; unrolled, which a loop
-/// of this length is not.
-macro_rules! middle_rounds {
-    ($rounds:expr, $round:expr, $($r:literal)*) => {
-        $( if $r < $rounds { $round($r); } )*
-    };
-}
-
-/// Encrypts `N` counter blocks and hashes `M` registers of data meanwhile.
-///
-/// `base` is a packet's nonce, and the first round key, in each lane.
+/// See [`Stitch`].
 #[inline(always)]
 fn stitch<L: Lanes, const R: usize, const N: usize, const M: usize>(
     l: L,
@@ -162,19 +139,14 @@ fn stitch<L: Lanes, const R: usize, const N: usize, const M: usize>(
     data: &[L::Bytes; M],
     powers: (&[L::Bytes; M], &[L::Bytes; M]),
 ) -> [L::V; N] {
-    let mut states = counters.map(|counter| l.xor(base, l.load(&counter)));
-    let mut round = |r: usize| {
-        let key = l.broadcast(&rounds.0[r]);
-        for state in &mut states {
-            *state = l.aes(*state, key);
-        }
-        if r <= M {
-            acc.add(l, &data[r - 1], &powers.0[r - 1], &powers.1[r - 1]);
-        }
-    };
-    middle_rounds!(R, round, 1 2 3 4 5 6 7 8 9 10 11 12 13);
-    let key = l.broadcast(&rounds.0[R]);
-    states.map(|state| l.aes_last(state, key))
+    l.stitch::<R, N, M>(&mut Stitch {
+        rounds,
+        base,
+        counters,
+        acc,
+        data,
+        powers,
+    })
 }
 
 /// Encrypts blocks where they are.

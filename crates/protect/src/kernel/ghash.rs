@@ -36,6 +36,22 @@ pub(super) struct Table<'k> {
     count: usize,
 }
 
+impl Table<'_> {
+    #[inline(always)]
+    fn power<S: Lanes<Bytes = Block>>(&self, s: S, at: usize) -> S::V {
+        match self.h.get(at) {
+            Some(power) => s.load(power),
+            None => s.zero(),
+        }
+    }
+
+    /// H itself.
+    #[inline(always)]
+    fn h<S: Lanes<Bytes = Block>>(&self, s: S) -> S::V {
+        self.power(s, self.count - 1)
+    }
+}
+
 impl<const N: usize> Drop for Powers<N> {
     fn drop(&mut self) {
         self.h.as_flattened_mut().zeroize();
@@ -80,9 +96,7 @@ impl<const N: usize> Powers<N> {
         short: &Table<'_>,
         count: usize,
     ) {
-        let Some(step) = short.h.first().map(|block| l.load(block)) else {
-            return;
-        };
+        let step = short.power(l, 0);
         for i in (0..count).rev() {
             let exponent = count - i;
             let power = match short
@@ -117,9 +131,9 @@ fn multiply<L: Lanes>(l: L, a: L::V, b: L::V) -> L::V {
 /// Unreduced products: the parts of a sum of `a * b` by Karatsuba.
 #[derive(Copy, Clone)]
 pub(super) struct Acc<L: Lanes> {
-    low: L::V,
-    high: L::V,
-    middle: L::V,
+    pub(super) low: L::V,
+    pub(super) high: L::V,
+    pub(super) middle: L::V,
 }
 
 impl<L: Lanes> Acc<L> {
@@ -201,18 +215,9 @@ impl<'k, L: Lanes> Hash<'k, L> {
             hash.at = table.count - (blocks + 1);
             hash.edge(l, associated, hash.lengths, hash.at - 1);
         } else {
-            hash.pass(
-                l,
-                multiply(s, associated, hash.power(s, table.count - 1)),
-                blocks,
-            );
+            hash.pass(l, multiply(s, associated, table.h(s)), blocks);
         }
         hash
-    }
-
-    #[inline(always)]
-    fn power(&self, s: L::Single, at: usize) -> <L::Single as Lanes>::V {
-        self.table.h.get(at).map_or(s.zero(), |block| s.load(block))
     }
 
     /// Starts a sum with a block times the power at an index, and another times H.
@@ -225,7 +230,7 @@ impl<'k, L: Lanes> Hash<'k, L> {
         at: usize,
     ) {
         let s = l.single();
-        let h = l.pair(self.power(s, at), self.power(s, self.table.count - 1));
+        let h = l.pair(self.table.power(s, at), self.table.h(s));
         self.acc = Acc::zero(l);
         self.acc
             .add_register(l, l.pair(first, second), h, l.xor(h, l.swap(h)));
@@ -262,14 +267,9 @@ impl<'k, L: Lanes> Hash<'k, L> {
         self.pass_if_due(l);
         let at = self.at;
         self.at += M * L::BLOCKS;
-        let registers = |blocks: &'k [Block]| {
-            L::vectors(blocks.get(at..)?.as_flattened())
-                .0
-                .first_chunk::<M>()
-        };
-        registers(self.table.h)
-            .zip(registers(self.table.halves))
-            .expect("powers for every block")
+        let powers = registers::<L, M>(self.table.h, at);
+        let halves = registers::<L, M>(self.table.halves, at);
+        powers.zip(halves).expect("powers for every block")
     }
 
     /// The tag: the hash, encrypted with the packet's pad.
@@ -282,6 +282,12 @@ impl<'k, L: Lanes> Hash<'k, L> {
         s.store(&mut tag, s.xor(s.reverse(hash), s.load(pad)));
         tag
     }
+}
+
+/// `M` registers from a block on.
+#[inline(always)]
+fn registers<L: Lanes, const M: usize>(blocks: &[Block], at: usize) -> Option<&[L::Bytes; M]> {
+    L::vectors(blocks.get(at..)?.as_flattened()).0.first_chunk()
 }
 
 /// The last block of the associated data, with the hash of those before it added: all that GHASH needs to know of it.

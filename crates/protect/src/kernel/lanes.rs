@@ -4,6 +4,8 @@
 //! it and none is unsafe to call. All methods are `#[inline(always)]`: they must dissolve in an entry point
 //! that is compiled for the instructions, or each would be a call.
 
+use super::stitch::Stitch;
+
 /// 16 bytes: a cipher block, a round key, a power of H.
 pub(crate) type Block = [u8; 16];
 
@@ -66,4 +68,14 @@ pub(crate) trait Lanes: Copy + 'static {
     fn aes(self, state: Self::V, key: Self::V) -> Self::V;
     /// The last AES round.
     fn aes_last(self, state: Self::V, key: Self::V) -> Self::V;
+
+    /// Encrypts `N` counter blocks and hashes `M` registers of data meanwhile; see [`Stitch`]. A CPU whose compiler
+    /// loses the order of the work brings its own.
+    #[inline(always)]
+    fn stitch<const R: usize, const N: usize, const M: usize>(
+        self,
+        work: &mut Stitch<'_, Self, N, M>,
+    ) -> [Self::V; N] {
+        work.run::<R>(self)
+    }
 }

@@ -17,23 +17,25 @@ mod ghash;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod stitch;
 #[cfg(test)]
 mod wycheproof;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::{SAMPLE_LEN, TAG_LEN};
 
-/// Jobs in one call of a kernel: enough to fill the lanes, small enough that setting them up costs nothing.
-pub(crate) const MAX_JOBS: usize = 8;
+/// Jobs in one call of a kernel: enough to fill eight registers with the blocks that each packet has one of.
+pub(crate) const MAX_JOBS: usize = 16;
 
 /// One packet for a kernel.
 ///
 /// Invariant: `header_len + TAG_LEN <= packet.len()`, and `source` is no longer than the payload between them.
-#[derive(Default)]
 pub(crate) struct Job<'a> {
     packet: &'a mut [u8],
     source: &'a [u8],
@@ -93,6 +95,38 @@ impl<'a> Job<'a> {
         let (_, payload, _) = self.parts();
         let head_len = payload.len() - source.len();
         payload[head_len..].copy_from_slice(source);
+    }
+}
+
+/// Up to [`MAX_JOBS`] jobs. Nothing is written before there is a job to write: a call with one packet would pay for it.
+pub(crate) struct Jobs<'a> {
+    slots: [MaybeUninit<Job<'a>>; MAX_JOBS],
+    count: usize,
+}
+
+impl<'a> Jobs<'a> {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: [const { MaybeUninit::uninit() }; MAX_JOBS],
+            count: 0,
+        }
+    }
+
+    /// Adds a job; there is room for it up to [`MAX_JOBS`].
+    pub(crate) fn push(&mut self, job: Job<'a>) {
+        if let Some(slot) = self.slots.get_mut(self.count) {
+            slot.write(job);
+            self.count += 1;
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [Job<'a>] {
+        // SAFETY: the first `count` slots were written by `push`, and `MaybeUninit<T>` is laid out as `T`.
+        unsafe { std::slice::from_raw_parts_mut(self.slots.as_mut_ptr().cast(), self.count) }
     }
 }
 

@@ -3,14 +3,20 @@
 //! Everything generic is inlined into the entry points at the end, which is where the compiler learns which
 //! instructions it may use. They are called with a token in hand, and tokens come from detection only.
 
+mod pinned;
+
 use std::arch::x86_64::*;
 
 use super::Job;
-use super::gcm::{self, Key, Rounds};
+use super::gcm::{self, Key};
 use super::lanes::{Block, Lanes};
+use super::stitch::{Rounds, Stitch};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
 use crate::suite::Suite;
+
+/// Source indices of a shuffle that reverses a lane's bytes, the low half first.
+const REVERSAL: (u64, u64) = (0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607);
 
 /// Proof that VAES, VPCLMULQDQ, AVX2, and what they build on were detected; only [`Vaes256::detect`] makes one.
 #[derive(Copy, Clone)]
@@ -28,6 +34,11 @@ impl Vaes256 {
             && is_x86_feature_detected!("aes")
             && is_x86_feature_detected!("pclmulqdq");
         all.then_some(Self(()))
+    }
+
+    #[inline(always)]
+    fn reversal(self) -> __m256i {
+        self.splat(REVERSAL.0, REVERSAL.1)
     }
 }
 
@@ -122,7 +133,7 @@ impl Lanes for Vaes256 {
     #[inline(always)]
     fn reverse(self, v: __m256i) -> __m256i {
         // SAFETY: the token proves AVX2.
-        unsafe { _mm256_shuffle_epi8(v, self.splat(0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607)) }
+        unsafe { _mm256_shuffle_epi8(v, self.reversal()) }
     }
 
     #[inline(always)]
@@ -183,6 +194,15 @@ impl Lanes for Vaes256 {
     fn aes_last(self, state: Self::V, key: Self::V) -> Self::V {
         // SAFETY: the token proves the instruction.
         unsafe { _mm256_aesenclast_epi128(state, key) }
+    }
+
+    #[inline(always)]
+    fn stitch<const R: usize, const N: usize, const M: usize>(
+        self,
+        work: &mut Stitch<'_, Self, N, M>,
+    ) -> [__m256i; N] {
+        // SAFETY: the token proves VAES, VPCLMULQDQ and AVX2.
+        unsafe { pinned::stitch::<R, N, M>(work, self) }
     }
 }
 
@@ -265,7 +285,7 @@ impl Lanes for Vaes128 {
     #[inline(always)]
     fn reverse(self, v: __m128i) -> __m128i {
         // SAFETY: AVX2, which the token proves, includes SSSE3.
-        unsafe { _mm_shuffle_epi8(v, self.splat(0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607)) }
+        unsafe { _mm_shuffle_epi8(v, self.splat(REVERSAL.0, REVERSAL.1)) }
     }
 
     #[inline(always)]

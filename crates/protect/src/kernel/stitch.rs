@@ -1,0 +1,69 @@
+//! The inner step of both directions: AES on some registers while GHASH takes up others.
+
+use zeroize::Zeroize;
+
+use super::ghash::Acc;
+use super::lanes::{Block, Lanes};
+
+/// AES round keys; AES-128 uses eleven of them.
+#[repr(C, align(32))]
+pub(super) struct Rounds(pub(super) [Block; 15]);
+
+impl Rounds {
+    pub(super) const EMPTY: Self = Self([[0; 16]; 15]);
+}
+
+impl Drop for Rounds {
+    fn drop(&mut self) {
+        self.0.as_flattened_mut().zeroize();
+    }
+}
+
+/// Work to be done side by side: `N` counter blocks' registers to encrypt, `M` registers of ciphertext to hash.
+pub(super) struct Stitch<'a, L: Lanes, const N: usize, const M: usize> {
+    pub(super) rounds: &'a Rounds,
+    /// A packet's nonce, and the first round key, in each lane.
+    pub(super) base: L::V,
+    pub(super) counters: &'a [L::Bytes; N],
+    pub(super) acc: &'a mut Acc<L>,
+    pub(super) data: &'a [L::Bytes; M],
+    /// Powers of H for the data, and the sums of their halves.
+    pub(super) powers: (&'a [L::Bytes; M], &'a [L::Bytes; M]),
+}
+
+/// Repeats a round for the rounds between the first and the last; unrolled, which a loop of this length is not.
+/// Here and in `gcm`: no closures and no `map` with [`Lanes`] in them, since those are not inlined for certain.
+macro_rules! middle_rounds {
+    ($rounds:expr, $round:ident, $($r:literal)*) => {
+        $( if $r < $rounds { $round!($r); } )*
+    };
+}
+
+impl<L: Lanes, const N: usize, const M: usize> Stitch<'_, L, N, M> {
+    /// What [`Lanes::stitch`] does, in the compiler's order.
+    #[inline(always)]
+    pub(super) fn run<const R: usize>(&mut self, l: L) -> [L::V; N] {
+        let mut states = [self.base; N];
+        for i in 0..N {
+            states[i] = l.xor(self.base, l.load(&self.counters[i]));
+        }
+        macro_rules! round {
+            ($r:literal) => {
+                let key = l.broadcast(&self.rounds.0[$r]);
+                for i in 0..N {
+                    states[i] = l.aes(states[i], key);
+                }
+                if $r <= M {
+                    let (h, halves) = (&self.powers.0[$r - 1], &self.powers.1[$r - 1]);
+                    self.acc.add(l, &self.data[$r - 1], h, halves);
+                }
+            };
+        }
+        middle_rounds!(R, round, 1 2 3 4 5 6 7 8 9 10 11 12 13);
+        let key = l.broadcast(&self.rounds.0[R]);
+        for i in 0..N {
+            states[i] = l.aes_last(states[i], key);
+        }
+        states
+    }
+}
