@@ -31,7 +31,10 @@ pub(crate) fn writable(socket: &Socket) -> io::Result<AsyncFd<OwnedFd>> {
 #[cfg(target_os = "linux")]
 pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no CPU has number {cpu}")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("no CPU has number {cpu}"),
+        ));
     }
     // SAFETY: all-zero bytes are a valid, empty cpu_set_t: it is an array of integers.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -39,7 +42,11 @@ pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     unsafe { libc::CPU_SET(cpu, &mut set) };
     // SAFETY: the pointer is to a live cpu_set_t and the length is its size; 0 is the calling thread.
     let rc = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Pinning is only known for Linux.

@@ -1,12 +1,17 @@
 //! Data over streams: what is written is what is read, by every way in and out.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
 
 mod common;
 
 use std::time::Duration;
 
 use common::{Pair, pattern, within};
-use squall::{Bytes, Connection, ReadError, ReadExactError, ReadToEndError, TransportConfig, WriteError};
+use squall::{
+    Bytes, Connection, ReadError, ReadExactError, ReadToEndError, TransportConfig, WriteError,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Answers every bidirectional stream with what it says.
@@ -29,7 +34,10 @@ async fn echo_of_a_few_bytes() {
     within(send.write_all(b"hello, ")).await.unwrap();
     within(send.write_all(b"world")).await.unwrap();
     send.finish().unwrap();
-    assert_eq!(within(recv.read_to_end(100)).await.unwrap(), b"hello, world");
+    assert_eq!(
+        within(recv.read_to_end(100)).await.unwrap(),
+        b"hello, world"
+    );
     assert_eq!(within(send.stopped()).await.unwrap(), None);
     // After the end there is the end.
     assert_eq!(within(recv.read(&mut [0; 4])).await.unwrap(), None);
@@ -55,7 +63,10 @@ async fn ten_streams_of_ten_megabytes_each_way() {
         })
     });
     for stream in streams {
-        tokio::time::timeout(Duration::from_secs(120), stream).await.expect("120 seconds are over").unwrap();
+        tokio::time::timeout(Duration::from_secs(120), stream)
+            .await
+            .expect("120 seconds are over")
+            .unwrap();
     }
     let stats = pair.server.stats();
     assert!(stats.udp.bytes_received > 10 * LEN as u64);
@@ -76,7 +87,9 @@ async fn tokio_traits_read_and_write() {
     let read = async {
         let mut recv = pair.far.accept_uni().await.unwrap();
         let mut all = Vec::new();
-        AsyncReadExt::read_to_end(&mut recv, &mut all).await.unwrap();
+        AsyncReadExt::read_to_end(&mut recv, &mut all)
+            .await
+            .unwrap();
         all
     };
     let ((), all) = within(async { tokio::join!(write, read) }).await;
@@ -96,7 +109,11 @@ async fn the_last_writes_arrive_though_the_stream_was_only_dropped() {
 
 #[tokio::test]
 async fn a_full_send_buffer_suspends_the_writer() {
-    let small = TransportConfig { send_window: 100_000, stream_send_window: 100_000, ..TransportConfig::default() };
+    let small = TransportConfig {
+        send_window: 100_000,
+        stream_send_window: 100_000,
+        ..TransportConfig::default()
+    };
     let narrow = TransportConfig {
         initial_stream_window: 50_000,
         stream_receive_window: 50_000,
@@ -107,7 +124,9 @@ async fn a_full_send_buffer_suspends_the_writer() {
     let data = pattern(1_000_000, 5);
     let mut written = 0;
     // Nobody reads: the writer comes to a stop with both buffers full and stays there.
-    while let Ok(n) = tokio::time::timeout(Duration::from_millis(300), send.write(&data[written..])).await {
+    while let Ok(n) =
+        tokio::time::timeout(Duration::from_millis(300), send.write(&data[written..])).await
+    {
         written += n.unwrap();
     }
     assert!((100_000..=150_000).contains(&written), "{written}");
@@ -126,12 +145,21 @@ async fn reset_and_stop_reach_the_other_side_with_their_codes() {
     let (mut send, mut recv) = within(pair.near.open_bi()).await.unwrap();
     within(send.write_all(b"x")).await.unwrap();
     let (mut far_send, mut far_recv) = within(pair.far.accept_bi()).await.unwrap();
-    assert_eq!(within(far_recv.read_chunk(10)).await.unwrap().as_deref(), Some(&b"x"[..]));
+    assert_eq!(
+        within(far_recv.read_chunk(10)).await.unwrap().as_deref(),
+        Some(&b"x"[..])
+    );
     send.reset(41).unwrap();
-    assert_eq!(within(far_recv.read_chunk(10)).await.unwrap_err(), ReadError::Reset(41));
+    assert_eq!(
+        within(far_recv.read_chunk(10)).await.unwrap_err(),
+        ReadError::Reset(41)
+    );
     recv.stop(42).unwrap();
     assert_eq!(within(far_send.stopped()).await.unwrap(), Some(42));
-    assert_eq!(within(far_send.write(b"y")).await.unwrap_err(), WriteError::Stopped(42));
+    assert_eq!(
+        within(far_send.write(b"y")).await.unwrap_err(),
+        WriteError::Stopped(42)
+    );
     // Dropped unread: stopped with code 0.
     let (send, recv) = within(pair.near.open_bi()).await.unwrap();
     let mut send = send;
@@ -151,21 +179,34 @@ async fn limits_of_reading_are_told() {
     let mut four = [0; 4];
     within(recv.read_exact(&mut four)).await.unwrap();
     assert_eq!(&four, b"1234");
-    assert_eq!(within(recv.read_exact(&mut four)).await.unwrap_err(), ReadExactError::FinishedEarly(1));
+    assert_eq!(
+        within(recv.read_exact(&mut four)).await.unwrap_err(),
+        ReadExactError::FinishedEarly(1)
+    );
     let mut send = within(pair.near.open_uni()).await.unwrap();
     within(send.write_all(b"12345")).await.unwrap();
     drop(send);
     let mut recv = within(pair.far.accept_uni()).await.unwrap();
-    assert_eq!(within(recv.read_to_end(4)).await.unwrap_err(), ReadToEndError::TooLong);
+    assert_eq!(
+        within(recv.read_to_end(4)).await.unwrap_err(),
+        ReadToEndError::TooLong
+    );
 }
 
 #[tokio::test]
 async fn opening_waits_for_the_peers_limit() {
-    let two = TransportConfig { max_concurrent_uni_streams: 2, ..TransportConfig::default() };
+    let two = TransportConfig {
+        max_concurrent_uni_streams: 2,
+        ..TransportConfig::default()
+    };
     let pair = Pair::with(TransportConfig::default(), two, |builder| builder).await;
     let mut first = within(pair.near.open_uni()).await.unwrap();
     let _second = within(pair.near.open_uni()).await.unwrap();
-    assert!(tokio::time::timeout(Duration::from_millis(100), pair.near.open_uni()).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(100), pair.near.open_uni())
+            .await
+            .is_err()
+    );
     within(first.write_all(b"a")).await.unwrap();
     drop(first);
     let mut recv = within(pair.far.accept_uni()).await.unwrap();
@@ -210,7 +251,15 @@ async fn without_offloads_all_is_the_same() {
         send.write_all(&data).await.unwrap();
         send.finish().unwrap();
     };
-    let read = async { pair.far.accept_uni().await.unwrap().read_to_end(data.len()).await.unwrap() };
+    let read = async {
+        pair.far
+            .accept_uni()
+            .await
+            .unwrap()
+            .read_to_end(data.len())
+            .await
+            .unwrap()
+    };
     let ((), all) = within(async { tokio::join!(write, read) }).await;
     assert!(all == data);
 }

@@ -1,8 +1,10 @@
 //! The arguments of `squall perf`, in the words of iperf3 and quinn-perf.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 /// Measure throughput and CPU-seconds per GB (10^9 bytes) of QUIC, TLS over TCP and plain TCP
 ///
@@ -12,8 +14,86 @@ use clap::{Args, ValueEnum};
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Perf {
+    #[command(subcommand)]
+    pub(crate) remote: Option<Remote>,
+
     #[command(flatten)]
     pub(crate) local: Local,
+}
+
+/// A measurement with another process or machine.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Remote {
+    Server(Server),
+    Client(Client),
+}
+
+/// Run a perf server (QUIC, draft-banks-quic-performance)
+#[derive(Args, Debug)]
+pub(crate) struct Server {
+    /// Address and UDP port to listen on
+    #[arg(short, long, value_name = "ADDR:PORT", default_value = "[::]:4433")]
+    pub(crate) listen: SocketAddr,
+
+    /// Certificate chain (PEM); without one, a certificate is made in memory
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) cert: Option<PathBuf>,
+
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
+
+    /// UDP payload of a full datagram in bytes
+    #[arg(long, value_name = "N", default_value = "1472", value_parser = clap::value_parser!(u16).range(1200..=65_507))]
+    pub(crate) payload: u16,
+}
+
+/// Measure against a perf server (QUIC, draft-banks-quic-performance)
+#[derive(Args, Debug)]
+pub(crate) struct Client {
+    /// The server; port 4433 unless given
+    #[arg(value_name = "HOST[:PORT]")]
+    pub(crate) server: String,
+
+    /// Trust the certificates in this file (PEM) instead of the system's
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    pub(crate) cacert: Option<PathBuf>,
+
+    /// Take any certificate: skip verification
+    #[arg(short = 'k', long)]
+    pub(crate) insecure: bool,
+
+    /// Send to the server
+    #[arg(long, conflicts_with = "download")]
+    pub(crate) upload: bool,
+
+    /// Receive from the server (default)
+    #[arg(long)]
+    pub(crate) download: bool,
+
+    /// Number of connections
+    #[arg(short, long, value_name = "N", default_value = "1", value_parser = count)]
+    pub(crate) connections: usize,
+
+    /// Number of parallel streams a connection
+    #[arg(short, long, value_name = "N", default_value = "1", value_parser = count)]
+    pub(crate) streams: usize,
+
+    /// Number of bytes to transmit a stream (instead of -t)
+    #[arg(short = 'n', long, value_name = "N[KMG]", value_parser = size, conflicts_with = "time")]
+    pub(crate) bytes: Option<u64>,
+
+    /// Time in seconds to transmit for
+    #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = seconds)]
+    pub(crate) time: Duration,
+
+    /// UDP payload of a full datagram in bytes
+    #[arg(long, value_name = "N", default_value = "1472", value_parser = clap::value_parser!(u16).range(1200..=65_507))]
+    pub(crate) payload: u16,
+
+    /// Print one JSON object
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
 }
 
 /// A measurement over loopback.

@@ -4,10 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::crypto::CryptoProvider;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme, version,
+};
 
 use super::source::fingerprint;
 use crate::error::{Failure, Result, context};
@@ -96,4 +99,55 @@ pub(crate) fn trusting(
         .map_err(context("TLS 1.3"))?
         .with_root_certificates(roots)
         .with_no_client_auth())
+}
+
+/// A TLS 1.3 client that takes any certificate (`-k`); the handshake's signature is verified all
+/// the same, so that the peer does hold the certificate's key.
+pub(crate) fn trusting_anyone(provider: Arc<CryptoProvider>) -> Result<ClientConfig> {
+    let algorithms = provider.signature_verification_algorithms;
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(context("TLS 1.3"))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anyone(algorithms)))
+        .with_no_client_auth())
+}
+
+/// The verifier of `-k`.
+#[derive(Debug)]
+struct Anyone(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
 }

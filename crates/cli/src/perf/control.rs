@@ -142,7 +142,7 @@ fn spawn<T: Send + 'static>(
         .name(name)
         .spawn(move || {
             if let Some(core) = core {
-                super::pin(core)?;
+                sys::pin(core).map_err(context("cannot pin a thread"))?;
             }
             work()
         })

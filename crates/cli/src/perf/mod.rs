@@ -14,6 +14,9 @@ mod certificate;
 mod control;
 mod cpu;
 mod live;
+mod protocol;
+mod quic;
+mod remote;
 mod report;
 mod source;
 mod stages;
@@ -21,14 +24,15 @@ mod tcp;
 mod tls;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use args::{Contender, Local, Perf};
+use args::{Contender, Local, Perf, Remote};
 use certificate::Certificate;
 use cpu::{Cores, Ksoftirqd};
-use report::{Report, Round, Setup};
+use quic::Quic;
+use report::{Report, Round, Setup, Stages};
 use source::Digest;
-use stages::Sample;
+use stages::{Rates, Sample, Table};
 
 use crate::error::{Failure, Result, context};
 use crate::sys;
@@ -76,6 +80,11 @@ pub(crate) struct Outcome {
 
 /// The command.
 pub(crate) fn main(perf: Perf) -> Result<()> {
+    match &perf.remote {
+        Some(Remote::Server(args)) => return remote::serve(args),
+        Some(Remote::Client(args)) => return remote::measure(args),
+        None => {}
+    }
     let plan = Plan::new(perf.local)?;
     if plan.args.verify {
         plan.verify()
@@ -84,14 +93,20 @@ pub(crate) fn main(perf: Perf) -> Result<()> {
     }
 }
 
-/// Pins the calling thread, with a message that says what to do.
-pub(crate) fn pin(core: usize) -> Result<()> {
-    sys::pin(core).map_err(|error| {
-        Failure::new(format!(
-            "cannot pin a thread to core {core} ({error}): choose two of the cores {:?} with --cpu A,B",
-            sys::allowed_cores()
-        ))
-    })
+/// The cores that were asked for, if they can be had, or the first two.
+fn cores(wanted: Option<(usize, usize)>, allowed: &[usize]) -> Result<Cores> {
+    let Some((server, client)) = wanted else {
+        return Ok(Cores::pick(allowed));
+    };
+    if allowed.contains(&server) && allowed.contains(&client) {
+        return Ok(Cores {
+            server: Some(server),
+            client: Some(client),
+        });
+    }
+    Err(Failure::new(format!(
+        "cannot pin to cores {server} and {client}: choose two of {allowed:?} with --cpu A,B"
+    )))
 }
 
 /// Everything that is settled before the first round.
@@ -99,6 +114,7 @@ struct Plan {
     args: Local,
     contenders: Vec<Contender>,
     cores: Cores,
+    quic: Quic,
     tls: Option<(Arc<tls::Tls>, &'static str)>,
     providers: Vec<(&'static str, f64)>,
     congestion_control: Option<String>,
@@ -106,19 +122,14 @@ struct Plan {
 
 impl Plan {
     fn new(args: Local) -> Result<Self> {
-        let cores = match args.cpu {
-            Some((server, client)) => Cores {
-                server: Some(server),
-                client: Some(client),
-            },
-            None => Cores::pick(&sys::allowed_cores()),
-        };
+        let cores = cores(args.cpu, &sys::allowed_cores())?;
         let contenders = args.contenders();
         let certificate = Certificate::generate()?;
         let mut plan = Self {
             args,
             contenders,
             cores,
+            quic: Quic::new(&certificate)?,
             tls: None,
             providers: Vec::new(),
             congestion_control: None,
@@ -150,8 +161,10 @@ impl Plan {
     fn run(&self, contender: Contender, load: &Load, title: String) -> Result<Outcome> {
         let _live = live::Live::start(title, &load.live);
         match (contender, &self.tls) {
+            (Contender::Quic, _) => self.quic.run(load),
             (Contender::TlsTcp, Some((tls, _))) => control::run(tls, load),
-            _ => control::run(&Arc::new(tcp::Plain), load),
+            (Contender::TlsTcp, None) => Err(Failure::new("TLS over TCP was not prepared")),
+            (Contender::Tcp, _) => control::run(&Arc::new(tcp::Plain), load),
         }
     }
 
@@ -166,6 +179,8 @@ impl Plan {
             println!("{}", self.heading());
         }
         let ksoftirqd = Ksoftirqd::find(self.cores);
+        let ticker = Ticker::start();
+        let mut stages: Option<[Sample; 2]> = None;
         let mut rounds = Vec::new();
         for index in 0..count {
             for contender in rotated(&self.contenders, index) {
@@ -174,6 +189,12 @@ impl Plan {
                 let title = format!("round {} of {count}, {}", index + 1, contender.name());
                 let mut outcome = self.run(contender, &load, title)?;
                 let soft = ksoftirqd.now() - before;
+                if let Some(more) = outcome.stages.take() {
+                    let sums = stages.get_or_insert_default();
+                    sums.iter_mut()
+                        .zip(&more)
+                        .for_each(|(sum, more)| sum.add(more));
+                }
                 outcome.server_cpu += soft.server;
                 outcome.client_cpu += soft.client;
                 rounds.push(Round {
@@ -184,7 +205,8 @@ impl Plan {
                 });
             }
         }
-        let report = Report::new(&rounds, None, self.setup(ksoftirqd.count()));
+        let stages = stages.and_then(|sums| tables(&sums, &ticker));
+        let report = Report::new(&rounds, stages, self.setup(ksoftirqd.count()));
         if self.args.json {
             print_json(&report)
         } else {
@@ -304,6 +326,42 @@ impl Plan {
     }
 }
 
+/// The rate of the time-stamp counter, over the time since it was started.
+struct Ticker {
+    ticks: u64,
+    at: Instant,
+}
+
+impl Ticker {
+    fn start() -> Self {
+        Self {
+            ticks: squall::ticks(),
+            at: Instant::now(),
+        }
+    }
+
+    fn ns_per_tick(&self) -> f64 {
+        let ticks = squall::ticks().wrapping_sub(self.ticks).max(1);
+        self.at.elapsed().as_secs_f64() * 1e9 / ticks as f64
+    }
+}
+
+/// QUIC's cost by stage, both ends, over all rounds.
+fn tables(sums: &[Sample; 2], ticker: &Ticker) -> Option<Stages> {
+    let rates = Rates {
+        ns_per_tick: ticker.ns_per_tick(),
+        ns_per_stamp: quic::ns_per_stamp(),
+        core_ghz: cpu::core_ghz(),
+    };
+    let [server, client] = sums;
+    Some(Stages {
+        server: Table::new(server, rates)?,
+        client: Table::new(client, rates)?,
+        core_ghz: rates.core_ghz,
+        ns_per_stamp: rates.ns_per_stamp,
+    })
+}
+
 /// The contenders of a round: each round another one goes first.
 fn rotated(contenders: &[Contender], round: usize) -> Vec<Contender> {
     let mut order = contenders.to_vec();
@@ -321,6 +379,14 @@ fn print_json(value: &impl serde::Serialize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cores_that_cannot_be_had_are_told() {
+        let two = cores(Some((1, 0)), &[0, 1]).expect("both are there");
+        assert_eq!((two.server, two.client), (Some(1), Some(0)));
+        let message = cores(Some((0, 9)), &[0, 1]).expect_err("no core 9");
+        assert!(message.to_string().contains("--cpu"));
+    }
 
     #[test]
     fn each_round_starts_with_another_contender() {

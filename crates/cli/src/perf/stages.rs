@@ -105,7 +105,7 @@ impl Table {
             .iter()
             .map(|&(stage, ticks)| row(stage, ticks as f64 * rates.ns_per_tick * scale))
             .collect();
-        rows.push(row("unattributed", cpu_ns - claimed * scale));
+        rows.push(row("unattributed", (cpu_ns - claimed * scale).max(0.0)));
         Some(Self {
             rows,
             total: row("total", cpu_ns),

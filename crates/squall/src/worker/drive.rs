@@ -11,8 +11,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::Sleep;
 
 use super::shared::{Shared, lock};
-use crate::sys;
 use super::{MESSAGE_BYTES, RECV_MESSAGES, Worker};
+use crate::sys;
 
 /// Runs a worker until its endpoint is dropped and its last connection is gone.
 ///
@@ -105,7 +105,11 @@ struct Alarm {
 impl Alarm {
     fn new(shared: &Arc<Shared>) -> Self {
         let sleep = Box::pin(tokio::time::sleep_until(shared.clock.instant(Time::ZERO)));
-        Self { sleep, armed: None, shared: Arc::clone(shared) }
+        Self {
+            sleep,
+            armed: None,
+            shared: Arc::clone(shared),
+        }
     }
 
     fn as_mut(&mut self) -> &mut Self {
@@ -117,7 +121,9 @@ impl Alarm {
         if let Some(deadline) = deadline
             && self.armed.is_none_or(|armed| deadline < armed)
         {
-            self.sleep.as_mut().reset(self.shared.clock.instant(deadline));
+            self.sleep
+                .as_mut()
+                .reset(self.shared.clock.instant(deadline));
             self.armed = Some(deadline);
         }
     }
@@ -145,7 +151,11 @@ async fn sleep(
 ) -> std::io::Result<bool> {
     alarm.set(deadline);
     // A new registration tells at once if there is room by now.
-    let writable = if blocked { Some(sys::writable(fd.get_ref())?) } else { None };
+    let writable = if blocked {
+        Some(sys::writable(fd.get_ref())?)
+    } else {
+        None
+    };
     let mut blocked = blocked;
     let result = poll_fn(|cx| {
         if let Some(writable) = &writable

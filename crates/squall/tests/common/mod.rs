@@ -1,5 +1,8 @@
 //! A server and a client on loopback, with a certificate made for the test.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
 #![allow(dead_code, reason = "every test file uses a part")]
 #![allow(unreachable_pub, reason = "shared by several test crates")]
 
@@ -23,20 +26,29 @@ pub struct Identity {
 impl Identity {
     pub fn new() -> Self {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        Self { certificate: made.cert.der().clone(), key: made.signing_key.serialize_der() }
+        Self {
+            certificate: made.cert.der().clone(),
+            key: made.signing_key.serialize_der(),
+        }
     }
 
     pub fn server(&self, alpn: &[u8], transport: TransportConfig) -> ServerConfig {
         let key = PrivateKeyDer::Pkcs8(self.key.clone().into());
         let tls = squall::server_tls(vec![self.certificate.clone()], key, &[alpn]).unwrap();
-        ServerConfig { tls: Arc::new(tls), transport: Arc::new(transport) }
+        ServerConfig {
+            tls: Arc::new(tls),
+            transport: Arc::new(transport),
+        }
     }
 
     pub fn client(&self, alpn: &[u8], transport: TransportConfig) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).unwrap();
         let tls = squall::client_tls(roots, &[alpn]).unwrap();
-        ClientConfig { tls: Arc::new(tls), transport: Arc::new(transport) }
+        ClientConfig {
+            tls: Arc::new(tls),
+            transport: Arc::new(transport),
+        }
     }
 }
 
@@ -50,24 +62,46 @@ pub struct Pair {
 
 impl Pair {
     pub async fn new() -> Self {
-        Self::with(TransportConfig::default(), TransportConfig::default(), |builder| builder).await
+        Self::with(
+            TransportConfig::default(),
+            TransportConfig::default(),
+            |builder| builder,
+        )
+        .await
     }
 
-    pub async fn with(client: TransportConfig, server: TransportConfig, build: impl Fn(Builder) -> Builder) -> Self {
+    pub async fn with(
+        client: TransportConfig,
+        server: TransportConfig,
+        build: impl Fn(Builder) -> Builder,
+    ) -> Self {
         let identity = Identity::new();
-        let server = build(Builder::new(ANY).server(identity.server(ALPN, server))).bind().unwrap();
-        let client = build(Builder::new(ANY).client(identity.client(ALPN, client))).bind().unwrap();
-        let connecting = client.connect(server.local_addr().unwrap(), "localhost").unwrap();
+        let server = build(Builder::new(ANY).server(identity.server(ALPN, server)))
+            .bind()
+            .unwrap();
+        let client = build(Builder::new(ANY).client(identity.client(ALPN, client)))
+            .bind()
+            .unwrap();
+        let connecting = client
+            .connect(server.local_addr().unwrap(), "localhost")
+            .unwrap();
         let incoming = within(server.accept()).await.unwrap();
         assert_eq!(incoming.remote_address(), client.local_addr().unwrap());
         let (near, far) = within(async { tokio::join!(connecting, incoming.accept()) }).await;
-        Self { client, server, near: near.unwrap(), far: far.unwrap() }
+        Self {
+            client,
+            server,
+            near: near.unwrap(),
+            far: far.unwrap(),
+        }
     }
 }
 
 /// No test hangs.
 pub async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(30), future).await.expect("30 seconds are over")
+    tokio::time::timeout(Duration::from_secs(30), future)
+        .await
+        .expect("30 seconds are over")
 }
 
 /// Bytes that tell their place and their stream.
