@@ -93,6 +93,7 @@ pub struct Pair {
     max_segments: usize,
     buffer: Vec<u8>,
     cid_len: usize,
+    started: bool,
     steps: u64,
     steps_now: u32,
 }
@@ -146,6 +147,7 @@ impl Pair {
             max_segments,
             buffer: vec![0; BUFFER],
             cid_len,
+            started: false,
             steps: 0,
             steps_now: 0,
         };
@@ -258,6 +260,10 @@ impl Pair {
     /// # Errors
     /// What a guard found, or that time stands still.
     pub fn step(&mut self, limit: Time) -> Result<bool, Failure> {
+        if !self.started {
+            self.started = true;
+            self.pump(Side::Client)?;
+        }
         let next = self.next_happening();
         if next.is_none_or(|time| time > limit) {
             self.now = self.now.max(limit);
