@@ -20,7 +20,8 @@ const KEY: [u8; 48] = {
     key
 };
 
-type Configs = (Arc<rustls::ClientConfig>, Arc<rustls::ServerConfig>);
+/// TLS configurations of the client and the server.
+pub type Configs = (Arc<rustls::ClientConfig>, Arc<rustls::ServerConfig>);
 
 /// The client's configuration, which trusts the server's certificate, and the server's.
 ///
@@ -30,14 +31,21 @@ type Configs = (Arc<rustls::ClientConfig>, Arc<rustls::ServerConfig>);
 pub fn tls() -> Configs {
     static CONFIGS: OnceLock<Configs> = OnceLock::new();
     CONFIGS
-        .get_or_init(|| make().expect("rustls takes the provider, the certificate and the key"))
+        .get_or_init(|| {
+            tls_with(&[SERVER_NAME.to_owned()])
+                .expect("rustls takes the provider, the certificate and the key")
+        })
         .clone()
 }
 
-fn make() -> Result<Configs, Box<dyn std::error::Error>> {
+/// The same for a certificate with these names; many names make it large.
+///
+/// # Errors
+/// What rustls or rcgen refuses.
+pub fn tls_with(names: &[String]) -> Result<Configs, Box<dyn std::error::Error>> {
     let pkcs8 = PrivatePkcs8KeyDer::from(KEY.to_vec());
     let key = rcgen::KeyPair::from_pkcs8_der_and_sign_algo(&pkcs8, &rcgen::PKCS_ED25519)?;
-    let mut params = rcgen::CertificateParams::new(vec![SERVER_NAME.to_owned()])?;
+    let mut params = rcgen::CertificateParams::new(names.to_vec())?;
     params.serial_number = Some(1_u64.into());
     let certificate = params.self_signed(&key)?.der().clone();
 

@@ -85,3 +85,62 @@ fn types(mut datagram: &[u8], cid_len: usize) -> impl Iterator<Item = LongType> 
         Some(ty)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use squall_wire::{Ecn, Path};
+
+    use super::*;
+
+    fn transmit(segment_size: u16, len: usize) -> Transmit {
+        let path = Path {
+            remote: ([10, 0, 0, 1], 1).into(),
+            local: None,
+        };
+        Transmit {
+            path,
+            ecn: Ecn::NotEct,
+            segment_size,
+            len,
+        }
+    }
+
+    /// A datagram with one long header of that type.
+    fn datagram(ty: u8, size: usize) -> Vec<u8> {
+        let mut bytes = vec![0; size];
+        bytes[..5].copy_from_slice(&[0xc0 | ty << 4, 0, 0, 0, 1]);
+        // No ids; an Initial has an empty token before the Length field.
+        let at = 7 + usize::from(ty == 0);
+        bytes[at..at + 2].copy_from_slice(&(0x4000 | (size - at - 2) as u16).to_be_bytes());
+        bytes
+    }
+
+    // test: RFC 9000 §8.1
+    #[test]
+    fn three_bytes_for_one_until_a_handshake_packet_comes() {
+        let mut guard = Guard::new(Side::Server, 1472);
+        guard.on_received(&datagram(0, 1200), 1200, 8);
+        let bytes = vec![0; 1200];
+        for _ in 0..3 {
+            guard.on_sent(&transmit(1200, 1200), &bytes, 8).unwrap();
+        }
+        let mut over = guard.clone();
+        over.on_sent(&transmit(1, 1), &bytes[..1], 8).unwrap_err();
+        guard.on_received(&datagram(2, 100), 100, 8);
+        guard.on_sent(&transmit(1200, 1200), &bytes, 8).unwrap();
+    }
+
+    // test: RFC 9000 §14.1
+    #[test]
+    fn sizes() {
+        let mut guard = Guard::new(Side::Client, 1300);
+        let small = datagram(0, 1199);
+        guard.on_sent(&transmit(1199, 1199), &small, 8).unwrap_err();
+        let large = datagram(0, 1300);
+        guard.on_sent(&transmit(1300, 1300), &large, 8).unwrap();
+        guard
+            .on_sent(&transmit(1301, 1301), &[0; 1301], 8)
+            .unwrap_err();
+        guard.on_sent(&transmit(1200, 0), &[], 8).unwrap_err();
+    }
+}

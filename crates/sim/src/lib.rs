@@ -26,7 +26,7 @@ mod rng;
 mod run;
 mod simulation;
 
-pub use certificate::{SERVER_NAME, tls};
+pub use certificate::{Configs, SERVER_NAME, tls, tls_with};
 pub use failure::Failure;
 pub use intruder::Intrusion;
 pub use network::{Counters, Delivery, Faults, Network};

@@ -16,7 +16,7 @@ use squall_core::{
 };
 use squall_wire::{DatagramBatch, Ecn, Path, Side, Transmit};
 
-use crate::certificate::{SERVER_NAME, tls};
+use crate::certificate::{Configs, SERVER_NAME, tls};
 use crate::failure::Failure;
 use crate::guard::Guard;
 use crate::intruder::{Intruder, Intrusion};
@@ -45,6 +45,8 @@ pub struct Setup {
     pub max_segments: usize,
     /// Datagrams that nobody sent.
     pub intrusion: Intrusion,
+    /// TLS configurations of the client and the server.
+    pub tls: Configs,
 }
 
 impl Setup {
@@ -57,6 +59,7 @@ impl Setup {
             transport: Default::default(),
             max_segments: 64,
             intrusion: Intrusion::default(),
+            tls: tls(),
         }
     }
 }
@@ -111,9 +114,9 @@ impl Pair {
             transport,
             max_segments,
             intrusion,
+            tls: (client_tls, server_tls),
         } = setup;
         let [client_transport, server_transport] = transport.map(Arc::new);
-        let (client_tls, server_tls) = tls();
         let mut rng = Rng::new(seed ^ 0x0065_6e64_706f_696e);
         let mut secret = || {
             let mut bytes = [0; 32];
@@ -223,6 +226,17 @@ impl Pair {
     /// From now on one side neither hears nor says anything.
     pub const fn vanish(&mut self, side: Side) {
         self.hosts[side as usize].vanished = true;
+    }
+
+    /// One side loses all it knows of its connections, as a process does that is started anew.
+    pub fn forget(&mut self, side: Side) {
+        let Host {
+            endpoint, members, ..
+        } = &mut self.hosts[side as usize];
+        for member in members.iter_mut().filter(|m| !m.removed) {
+            endpoint.remove(member.handle);
+            member.removed = true;
+        }
     }
 
     /// A datagram arrives at `to` that nobody sent.

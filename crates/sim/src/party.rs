@@ -48,9 +48,8 @@ pub struct Party {
     pub connected: Option<Time>,
     /// How the connection ended.
     pub closed: Option<CloseReason>,
-    last_read: Time,
-    /// The longest time without a byte to read, while some were missing.
-    pub longest_silence: Duration,
+    /// When it last read a byte.
+    pub last_read: Time,
 }
 
 impl Party {
@@ -73,7 +72,6 @@ impl Party {
             connected: None,
             closed: None,
             last_read: now,
-            longest_silence: Duration::ZERO,
         }
     }
 
@@ -117,13 +115,15 @@ impl Party {
         connection: &mut Connection,
         event: Event,
     ) -> Result<(), String> {
-        if let Some(reason) = &self.closed {
+        // What has arrived before the end may be accepted and read after it.
+        if let Some(reason) = &self.closed
+            && !matches!(event, Event::Readable(_))
+        {
             return Err(format!("{event:?} after the end: {reason}"));
         }
         match event {
             Event::Connected => {
                 self.connected = Some(now);
-                self.last_read = now;
                 for direction in DIRECTIONS {
                     self.open(connection, direction)?;
                 }
@@ -138,9 +138,7 @@ impl Party {
                 }
             }
             Event::Readable(id) => match self.reading {
-                Reading::AtOnce(max) => {
-                    while self.read(now, connection, id, max)?.is_some() {}
-                }
+                Reading::AtOnce(max) => while self.read(now, connection, id, max)?.is_some() {},
                 Reading::Slowly(..) => {
                     self.readable.push_back(id);
                     self.next_read.get_or_insert(now);
@@ -265,7 +263,6 @@ impl Party {
                 }
                 expected.advance(bytes.len());
                 self.read += bytes.len() as u64;
-                self.longest_silence = self.longest_silence.max(now - self.last_read);
                 self.last_read = now;
                 Ok(Some(bytes.len()))
             }

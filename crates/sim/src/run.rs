@@ -20,6 +20,8 @@ const BYTES: usize = 1_000_000;
 const HANDSHAKE: Duration = Duration::from_secs(60);
 /// Virtual time in which everything has to be over.
 const TRANSFER: Duration = Duration::from_secs(60);
+/// Virtual time in which some byte has to arrive: a few probe timeouts in a row that come to nothing.
+const SILENCE: Duration = Duration::from_secs(8);
 /// Virtual time in which the last acknowledgements have to come.
 const SETTLE: Duration = Duration::from_secs(20);
 /// Silence that is waited for, and the datagrams that may be sent in it: a late probe for the path's size, a ticket.
@@ -36,8 +38,8 @@ pub struct Report {
     pub handshake: Duration,
     /// Virtual time from then until the last byte was read and acknowledged.
     pub transfer: Duration,
-    /// The longest virtual time without a byte for an application, by [`Side`].
-    pub longest_silence: [Duration; 2],
+    /// The longest virtual time of the transfer in which no application got a byte.
+    pub longest_silence: Duration,
     /// Points in time at which something happened.
     pub steps: u64,
     /// Figures of both ends.
@@ -60,9 +62,7 @@ pub fn setup_of(seed: u64) -> (Setup, Plan) {
     let delay = ms(10) + rng.duration(ms(15));
     let odd = |rng: &mut Rng, chance: f64| if rng.chance(0.25) { chance } else { 0.0 };
     let max_payload = 1200 + rng.below(300) as usize;
-    let rate = rng
-        .chance(0.25)
-        .then(|| 1_000_000 << rng.below(5));
+    let rate = rng.chance(0.25).then(|| 1_000_000 << rng.below(5));
     for faults in &mut setup.faults {
         *faults = Faults {
             delay,
@@ -132,21 +132,35 @@ pub fn run_seed(seed: u64) -> Result<Report, Failure> {
 }
 
 fn run(seed: u64, sim: &mut Simulation) -> Result<Report, Failure> {
-    let open = |sim: &mut Simulation| sim.parties.iter().all(|p| p.closed.is_none());
+    let open = |sim: &Simulation| sim.parties.iter().all(|p| p.closed.is_none());
     sim.run_until(HANDSHAKE, "both ends are connected", |sim| {
         sim.connected().is_some() || !open(sim)
     })?;
     let began = sim.pair.now();
+    let (mut last_read, mut longest_silence) = (began, Duration::ZERO);
     sim.run_until(TRANSFER, "all bytes are read and acknowledged", |sim| {
+        let newest = sim.parties.iter().map(|p| p.last_read).max();
+        let newest = newest.unwrap_or(began).max(began);
+        longest_silence = longest_silence.max(newest - last_read);
+        last_read = newest;
         sim.is_complete() || !open(sim)
     })?;
+    if longest_silence > SILENCE {
+        return Err(sim
+            .pair
+            .failure(format!("nothing arrived for {longest_silence:?}")));
+    }
     if !open(sim) {
         let parties = sim.parties.each_ref().map(crate::Party::describe);
-        return Err(sim.pair.failure(format!("it ended: {}", parties.join("; "))));
+        return Err(sim
+            .pair
+            .failure(format!("it ended: {}", parties.join("; "))));
     }
     let transfer = sim.pair.now() - began;
     sim.run_until(SETTLE, "nothing is in flight", |sim| {
-        SIDES.iter().all(|s| sim.pair.stats(*s).bytes_in_flight == 0)
+        SIDES
+            .iter()
+            .all(|s| sim.pair.stats(*s).bytes_in_flight == 0)
     })?;
     check_silence(sim)?;
     let stats = SIDES.map(|side| sim.pair.stats(side));
@@ -161,7 +175,7 @@ fn run(seed: u64, sim: &mut Simulation) -> Result<Report, Failure> {
         seed,
         handshake: connected - start,
         transfer,
-        longest_silence: sim.parties.each_ref().map(|p| p.longest_silence),
+        longest_silence,
         steps: sim.pair.steps(),
         stats,
         counters: SIDES.map(|side| sim.pair.network().counters(side)),
@@ -185,10 +199,9 @@ fn check_silence(sim: &mut Simulation) -> Result<(), Failure> {
         }
         let stats = sim.pair.stats(side);
         if stats.open_streams > 0 {
-            return Err(sim.pair.failure(format!(
-                "{side:?} still has {} streams",
-                stats.open_streams
-            )));
+            return Err(sim
+                .pair
+                .failure(format!("{side:?} still has {} streams", stats.open_streams)));
         }
     }
     Ok(())

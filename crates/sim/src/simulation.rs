@@ -32,7 +32,13 @@ impl Simulation {
     }
 
     /// The application of one side.
-    pub const fn party(&mut self, side: Side) -> &mut Party {
+    #[must_use]
+    pub const fn party(&self, side: Side) -> &Party {
+        &self.parties[side as usize]
+    }
+
+    /// The same, to change how it reads.
+    pub const fn party_mut(&mut self, side: Side) -> &mut Party {
         &mut self.parties[side as usize]
     }
 
@@ -44,7 +50,7 @@ impl Simulation {
         &mut self,
         within: Duration,
         what: &str,
-        mut done: impl FnMut(&mut Self) -> bool,
+        mut done: impl FnMut(&Self) -> bool,
     ) -> Result<(), Failure> {
         let deadline = self.pair.now() + within;
         self.serve()?;
