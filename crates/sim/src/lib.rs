@@ -32,7 +32,7 @@ pub use intruder::Intrusion;
 pub use network::{Counters, Delivery, Faults, Network};
 pub use pair::{Pair, Setup};
 pub use party::{Party, Reading};
-pub use plan::{Outgoing, Plan};
+pub use plan::{Cut, Outgoing, Plan};
 pub use rng::Rng;
 pub use run::{Report, catch, run_seed, setup_of};
 pub use simulation::Simulation;

@@ -459,7 +459,7 @@ mod tests {
             loss: 0.2,
             duplication: 0.1,
             corruption: 0.05,
-            truncation: 0.02,
+            truncation: 0.05,
             ..Faults::default()
         });
         send(&mut network, 20_000, 100);
@@ -469,7 +469,7 @@ mod tests {
         assert!(near(counters.lost, 4_000.0), "{counters:?}");
         assert!(near(counters.duplicated, 1_600.0), "{counters:?}");
         assert!(near(counters.corrupted, 800.0), "{counters:?}");
-        assert!(near(counters.truncated, 320.0), "{counters:?}");
+        assert!(near(counters.truncated, 800.0), "{counters:?}");
         assert_eq!(
             counters.delivered,
             counters.sent - counters.lost + counters.duplicated

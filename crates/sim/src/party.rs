@@ -8,7 +8,7 @@ use bytes::{Buf, Bytes};
 use squall_core::{CloseReason, Connection, Event, ReadError, Time, WriteError};
 use squall_wire::{Direction, Side, StreamId};
 
-use crate::plan::Plan;
+use crate::plan::{CUT_CODE, Cut, Plan};
 
 const DIRECTIONS: [Direction; 2] = [Direction::Bidirectional, Direction::Unidirectional];
 
@@ -83,7 +83,7 @@ impl Party {
     /// Whether all that the peer sends was read to its end.
     #[must_use]
     pub fn has_read_all(&self) -> bool {
-        (self.ended, self.read) == self.plan.total(self.side.peer())
+        self.ended == self.plan.total(self.side.peer()).0
     }
 
     /// Whether the peer has acknowledged all that this end sends.
@@ -147,12 +147,16 @@ impl Party {
             Event::Writable(id) => self.write(connection, id)?,
             Event::Finished(id) => {
                 self.finished += 1;
-                if self.sending.contains_key(&id) {
+                if self.sending.remove(&id).is_some() {
                     return Err(format!("{id:?} is finished before all was written"));
                 }
             }
             Event::Stopped(id, code) => {
-                return Err(format!("{id:?} was stopped with {code}"));
+                if code != CUT_CODE || !matches!(self.plan.cut(id, self.side), Cut::Stop(_)) {
+                    return Err(format!("{id:?} was stopped with {code}"));
+                }
+                self.sending.remove(&id);
+                self.finished += 1;
             }
             Event::Closed(reason) => self.closed = Some(reason),
         }
@@ -212,10 +216,25 @@ impl Party {
 
     /// Writes what the connection takes, and the end behind it.
     fn write(&mut self, connection: &mut Connection, id: StreamId) -> Result<(), String> {
+        let cut = self.plan.cut(id, self.side);
+        let size = self.plan.contents(id, self.side).map_or(0, |c| c.len());
         let Some(rest) = self.sending.get_mut(&id) else {
             return Err(format!("{id:?} is writable and not written to"));
         };
-        while !rest.is_empty() {
+        loop {
+            if let Cut::Reset(after) = cut
+                && size - rest.len() >= after
+            {
+                self.sending.remove(&id);
+                self.finished += 1;
+                return match connection.reset(id, CUT_CODE) {
+                    Err(error) if !connection.is_closed() => Err(format!("{id:?}: reset: {error}")),
+                    _ => Ok(()),
+                };
+            }
+            if rest.is_empty() {
+                break;
+            }
             let most = if self.plan.chunk == 0 {
                 rest.len()
             } else {
@@ -229,11 +248,14 @@ impl Party {
                 }
                 Err(WriteError::Blocked) => return Ok(()),
                 Err(WriteError::Closed) if connection.is_closed() => return Ok(()),
+                // The event is on its way.
+                Err(WriteError::Stopped(CUT_CODE)) => return Ok(()),
                 other => return Err(format!("{id:?}: write of {most} bytes gave {other:?}")),
             }
         }
         self.sending.remove(&id);
         match connection.finish(id) {
+            Err(WriteError::Stopped(CUT_CODE)) => Ok(()),
             Err(error) if !connection.is_closed() => Err(format!("{id:?}: finish: {error}")),
             _ => Ok(()),
         }
@@ -247,9 +269,28 @@ impl Party {
         id: StreamId,
         max: usize,
     ) -> Result<Option<usize>, String> {
+        let cut = self.plan.cut(id, self.side.peer());
+        let size = self
+            .plan
+            .contents(id, self.side.peer())
+            .map_or(0, |c| c.len());
         let Some(expected) = self.receiving.get_mut(&id) else {
-            return Err(format!("{id:?} is readable and not expected"));
+            return match cut {
+                // Told before it was stopped.
+                Cut::Stop(_) => Ok(None),
+                _ => Err(format!("{id:?} is readable and not expected")),
+            };
         };
+        if let Cut::Stop(after) = cut
+            && size - expected.len() >= after
+        {
+            self.receiving.remove(&id);
+            self.ended += 1;
+            return match connection.stop_sending(id, CUT_CODE) {
+                Err(error) if !connection.is_closed() => Err(format!("{id:?}: stop: {error}")),
+                _ => Ok(None),
+            };
+        }
         match connection.read(id, max) {
             Ok(Some(bytes)) => {
                 let offset = self.read;
@@ -273,6 +314,11 @@ impl Party {
             }
             Ok(None) => Err(format!("{id:?} ended {} bytes early", expected.len())),
             Err(ReadError::Blocked) => Ok(None),
+            Err(ReadError::Reset(CUT_CODE)) if matches!(cut, Cut::Reset(_)) => {
+                self.receiving.remove(&id);
+                self.ended += 1;
+                Ok(None)
+            }
             Err(ReadError::Closed) if connection.is_closed() => Ok(None),
             Err(error) => Err(format!("{id:?}: read: {error}")),
         }

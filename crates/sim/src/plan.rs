@@ -13,6 +13,21 @@ const CONTENTS: usize = 4 << 20;
 /// The largest stream.
 const MAX_STREAM: usize = 2 << 20;
 
+/// How the opener's way of a stream ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cut {
+    /// With its end.
+    #[default]
+    Never,
+    /// The opener resets it after so many bytes.
+    Reset(usize),
+    /// The other side stops it after so many bytes, unless it has read the end before.
+    Stop(usize),
+}
+
+/// The application's error code of every cut.
+pub(crate) const CUT_CODE: u64 = 0x51;
+
 /// A stream that one side opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
@@ -22,6 +37,32 @@ pub struct Outgoing {
     pub size: usize,
     /// Bytes that the other side answers with; 0 for a unidirectional stream.
     pub reply: usize,
+    /// How the opener's way ends.
+    pub cut: Cut,
+}
+
+impl Outgoing {
+    /// A bidirectional stream.
+    #[must_use]
+    pub const fn both_ways(size: usize, reply: usize) -> Self {
+        Self {
+            direction: Direction::Bidirectional,
+            size,
+            reply,
+            cut: Cut::Never,
+        }
+    }
+
+    /// A unidirectional stream.
+    #[must_use]
+    pub const fn one_way(size: usize) -> Self {
+        Self {
+            direction: Direction::Unidirectional,
+            size,
+            reply: 0,
+            cut: Cut::Never,
+        }
+    }
 }
 
 /// What both sides send.
@@ -37,20 +78,16 @@ impl Plan {
     /// One bidirectional stream of the client with `bytes` each way.
     #[must_use]
     pub fn one_stream(bytes: usize) -> Self {
-        let stream = Outgoing {
-            direction: Direction::Bidirectional,
-            size: bytes,
-            reply: bytes,
-        };
         Self {
-            streams: [vec![stream], Vec::new()],
+            streams: [vec![Outgoing::both_ways(bytes, bytes)], Vec::new()],
             ..Self::default()
         }
     }
 
-    /// `bytes` each way over as many streams as the seed wants, of all kinds and sizes.
+    /// `bytes` each way over as many streams as the seed wants, of all kinds and sizes; `cuts` is the chance of a stream
+    /// to be cut.
     #[must_use]
-    pub fn from_seed(rng: &mut Rng, bytes: usize) -> Self {
+    pub fn from_seed(rng: &mut Rng, bytes: usize, cuts: f64) -> Self {
         let mut left = [bytes; 2];
         let mut plan = Self {
             chunk: [0, 1_000, 7_000, 65_536][rng.below(4) as usize],
@@ -65,14 +102,19 @@ impl Plan {
                 Side::Server
             };
             let (ours, theirs) = (opener as usize, opener.peer() as usize);
-            let mut stream = Outgoing {
-                direction: Direction::Unidirectional,
-                size: take(rng, &mut left[ours], share),
-                reply: 0,
+            let size = take(rng, &mut left[ours], share);
+            let mut stream = if size == 0 || rng.chance(0.5) {
+                Outgoing::both_ways(size, take(rng, &mut left[theirs], share))
+            } else {
+                Outgoing::one_way(size)
             };
-            if stream.size == 0 || rng.chance(0.5) {
-                stream.direction = Direction::Bidirectional;
-                stream.reply = take(rng, &mut left[theirs], share);
+            if rng.chance(cuts) {
+                let after = rng.below(size as u64 + 1) as usize;
+                stream.cut = if rng.chance(0.5) {
+                    Cut::Reset(after)
+                } else {
+                    Cut::Stop(after)
+                };
             }
             plan.streams[ours].push(stream);
         }
@@ -86,11 +128,23 @@ impl Plan {
             .filter(move |s| s.direction == direction)
     }
 
+    /// A stream by its id.
+    fn stream(&self, id: StreamId) -> Option<&Outgoing> {
+        self.of(id.initiator(), id.direction())
+            .nth(usize::try_from(id.index()).ok()?)
+    }
+
+    /// How `sender`'s way of a stream ends.
+    pub(crate) fn cut(&self, id: StreamId, sender: Side) -> Cut {
+        match self.stream(id) {
+            Some(stream) if sender == id.initiator() => stream.cut,
+            _ => Cut::Never,
+        }
+    }
+
     /// The bytes that `sender` sends on a stream; `None` if the plan has no such stream.
     pub(crate) fn contents(&self, id: StreamId, sender: Side) -> Option<Bytes> {
-        let stream = self
-            .of(id.initiator(), id.direction())
-            .nth(usize::try_from(id.index()).ok()?)?;
+        let stream = self.stream(id)?;
         let size = if sender == id.initiator() {
             stream.size
         } else {
@@ -137,7 +191,7 @@ mod tests {
     #[test]
     fn a_seed_shares_out_all_bytes() {
         for seed in 0..200 {
-            let plan = Plan::from_seed(&mut Rng::new(seed), 1_000_000);
+            let plan = Plan::from_seed(&mut Rng::new(seed), 1_000_000, 0.1);
             for side in [Side::Client, Side::Server] {
                 assert_eq!(plan.total(side).1, 1_000_000, "seed {seed}");
             }
@@ -148,17 +202,7 @@ mod tests {
     #[test]
     fn contents_differ_by_stream_and_way() {
         let plan = Plan {
-            streams: [
-                vec![
-                    Outgoing {
-                        direction: Direction::Bidirectional,
-                        size: 100,
-                        reply: 50
-                    };
-                    2
-                ],
-                Vec::new(),
-            ],
+            streams: [vec![Outgoing::both_ways(100, 50); 2], Vec::new()],
             ..Plan::default()
         };
         let id = |index| StreamId::new(Side::Client, Direction::Bidirectional, index);

@@ -90,7 +90,8 @@ pub fn setup_of(seed: u64) -> (Setup, Plan) {
     for transport in &mut setup.transport {
         *transport = transport_of(&mut rng);
     }
-    let plan = Plan::from_seed(&mut rng, BYTES);
+    let cuts = odd(&mut rng, 0.3);
+    let plan = Plan::from_seed(&mut rng, BYTES, cuts);
     (setup, plan)
 }
 

@@ -33,7 +33,10 @@ pub(crate) fn seeds(usual: u64) -> Vec<u64> {
 ///
 /// # Panics
 /// If one failed; after all have run, naming those that did.
-pub(crate) fn sweep<T: Send>(seeds: &[u64], run: impl Fn(u64) -> Result<T, Failure> + Sync) -> Vec<T> {
+pub(crate) fn sweep<T: Send>(
+    seeds: &[u64],
+    run: impl Fn(u64) -> Result<T, Failure> + Sync,
+) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
     let cores = std::thread::available_parallelism().map_or(1, Into::into);
