@@ -1,12 +1,38 @@
 //! Two QUIC endpoints on a virtual, seeded, faulty network.
 //!
-//! Floors, lowest first: [`Rng`] (the seed), [`Network`] (what happens to a datagram). Nothing here
-//! reads a clock: time is the arrival of the next datagram or the next timeout.
+//! ```text
+//!  run_seed       a whole run, every choice of which comes from a number
+//!  Simulation     Parties (the applications: streams written, read and compared) on a Pair
+//!  Pair           two endpoints with their connections, driven by arrivals and timeouts
+//!  Guard          what every datagram has to obey        Intruder   datagrams that nobody sent
+//!  Network        what happens to a datagram
+//!  Rng            the seed
+//! ```
+//!
+//! Nothing here reads a clock: time is the arrival of the next datagram or the next timeout. A run is the same for
+//! the same seed on every machine, up to the random bytes of TLS, which change no length and no time.
 
 #![forbid(unsafe_code)]
 
+mod certificate;
+mod failure;
+mod guard;
+mod intruder;
 mod network;
+mod pair;
+mod party;
+mod plan;
 mod rng;
+mod run;
+mod simulation;
 
+pub use certificate::{Configs, SERVER_NAME, tls, tls_with};
+pub use failure::Failure;
+pub use intruder::Intrusion;
 pub use network::{Counters, Delivery, Faults, Network};
+pub use pair::{Pair, Setup};
+pub use party::{Party, Reading};
+pub use plan::{Cut, Outgoing, Plan};
 pub use rng::Rng;
+pub use run::{Report, catch, run_seed, setup_of};
+pub use simulation::Simulation;

@@ -41,6 +41,8 @@ pub struct Faults {
     pub duplication: f64,
     /// Chance of one flipped bit.
     pub corruption: f64,
+    /// Chance of being cut short.
+    pub truncation: f64,
     /// Bytes per second that the narrowest link carries; `None`: any number.
     pub rate: Option<u64>,
     /// Bytes that may wait before that link; what comes on top is dropped.
@@ -61,6 +63,7 @@ impl Default for Faults {
             loss: 0.0,
             duplication: 0.0,
             corruption: 0.0,
+            truncation: 0.0,
             rate: None,
             queue: u64::MAX,
             mark_above: u64::MAX,
@@ -84,6 +87,8 @@ pub struct Counters {
     pub duplicated: u64,
     /// Delivered with a flipped bit.
     pub corrupted: u64,
+    /// Delivered without their end.
+    pub truncated: u64,
     /// Dropped by the full queue.
     pub queue_dropped: u64,
     /// Marked CE.
@@ -228,6 +233,8 @@ impl Network {
         let lost = rng.chance(faults.loss);
         let corrupted = rng.chance(faults.corruption);
         let flip = rng.below(8 * datagram.len() as u64) as usize;
+        let truncated = rng.chance(faults.truncation);
+        let kept = 1 + rng.below(datagram.len() as u64) as usize;
         let copies = 1 + u64::from(rng.chance(faults.duplication));
         let jitter = [(); 2].map(|()| match rng.chance(faults.reordering) {
             true => rng.duration(faults.jitter),
@@ -261,7 +268,14 @@ impl Network {
         let mut bytes = datagram.to_vec();
         if corrupted {
             counters.corrupted += 1;
+            // Not the bit that turns version 1 into 0: with a Version Negotiation packet anybody on the path ends a
+            // client's attempt (RFC 9000 §6.2), which UDP's checksum saves the living from.
+            let flip = flip + usize::from(flip == 32);
             bytes[flip / 8] ^= 1 << (flip % 8);
+        }
+        if truncated {
+            counters.truncated += 1;
+            bytes.truncate(kept);
         }
         counters.duplicated += copies - 1;
         for copy in 0..copies {
@@ -374,7 +388,7 @@ mod tests {
             let bundle = network.deliver(now, Side::Server).unwrap();
             assert_eq!(bundle.path.remote, network.address(Side::Client));
             for datagram in bundle.bytes.chunks(bundle.segment_size.into()) {
-                let number = u32::from_be_bytes(datagram[..4].try_into().unwrap());
+                let number = datagram.first_chunk().map_or(0, |n| u32::from_be_bytes(*n));
                 arrived.push((now, number, bundle.ecn));
             }
         }
@@ -425,6 +439,7 @@ mod tests {
             loss: 0.1,
             duplication: 0.1,
             corruption: 0.1,
+            truncation: 0.1,
             ..Faults::default()
         };
         let run = |seed| {
@@ -444,6 +459,7 @@ mod tests {
             loss: 0.2,
             duplication: 0.1,
             corruption: 0.05,
+            truncation: 0.05,
             ..Faults::default()
         });
         send(&mut network, 20_000, 100);
@@ -453,6 +469,7 @@ mod tests {
         assert!(near(counters.lost, 4_000.0), "{counters:?}");
         assert!(near(counters.duplicated, 1_600.0), "{counters:?}");
         assert!(near(counters.corrupted, 800.0), "{counters:?}");
+        assert!(near(counters.truncated, 800.0), "{counters:?}");
         assert_eq!(
             counters.delivered,
             counters.sent - counters.lost + counters.duplicated

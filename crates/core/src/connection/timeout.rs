@@ -74,13 +74,21 @@ impl Connection {
             };
             return Some((now + base, space));
         }
+        // Handshake data that was lost may have to wait for a window full of 1-RTT packets, which the peer acknowledges
+        // only after that data: a probe breaks the circle (RFC 9002 §7.5).
+        let window_full = self.bytes_in_flight >= self.congestion.window();
+        let last_sent = self.spaces.iter().map(|s| s.last_eliciting).max();
         let mut earliest = None::<(Time, SpaceId)>;
         for id in SpaceId::ALL {
             let space = &self.spaces[id as usize];
-            if space.sent.outstanding_eliciting() == 0 {
-                continue;
-            }
-            let mut due = space.last_eliciting + base;
+            let locked_out =
+                window_full && id != SpaceId::Data && space.crypto_send.wants_to_send();
+            let sent = match space.sent.outstanding_eliciting() {
+                0 if locked_out => last_sent.unwrap_or(now),
+                0 => continue,
+                _ => space.last_eliciting,
+            };
+            let mut due = sent + base;
             if id == SpaceId::Data {
                 // RFC 9002 §6.2.1: not before the handshake is confirmed.
                 if !self.handshake_confirmed {

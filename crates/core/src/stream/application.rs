@@ -62,7 +62,7 @@ impl Streams {
         let n = room.min(data.len() as u64) as usize;
         if n == 0 && !data.is_empty() {
             send.writer_waits = true;
-            if stream_room > 0 {
+            if stream_room > 0 && !std::mem::replace(&mut send.writer_listed, true) {
                 self.blocked_writers.push(id);
             }
             return Err(WriteError::Blocked);

@@ -169,9 +169,14 @@ impl Streams {
         let (freed, done) = send.on_acked(start, len, fin);
         // A writer is woken for a quarter of the buffer, not for every packet.
         let room = buffered - freed <= limits.send_window / 4 * 3;
-        if send.writer_waits && room && send.buffer.held() <= limits.stream_send_window / 4 * 3 {
-            send.writer_waits = false;
-            self.events.push_back(Event::Writable(id));
+        if send.writer_waits && send.buffer.held() <= limits.stream_send_window / 4 * 3 {
+            if room {
+                send.writer_waits = false;
+                self.events.push_back(Event::Writable(id));
+            } else if !std::mem::replace(&mut send.writer_listed, true) {
+                // The stream has room, the connection has none: this may be the last that the stream hears.
+                self.blocked_writers.push(id);
+            }
         }
         self.release(freed);
         if done {
@@ -201,6 +206,7 @@ impl Streams {
                 let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
                     continue;
                 };
+                send.writer_listed = false;
                 if std::mem::take(&mut send.writer_waits) {
                     self.events.push_back(Event::Writable(id));
                 }

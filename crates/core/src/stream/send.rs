@@ -39,6 +39,8 @@ pub(crate) struct SendStream {
     pub(crate) stopped: Option<u64>,
     /// A writer was refused for lack of room and is to be told.
     pub(crate) writer_waits: bool,
+    /// Whether the writer is in the connection's list of those that wait for its buffer.
+    pub(crate) writer_listed: bool,
     /// Whether the stream is in the line of those that have something to send.
     pub(crate) queued: bool,
 }
@@ -56,6 +58,7 @@ impl SendStream {
             reset: None,
             stopped: None,
             writer_waits: false,
+            writer_listed: false,
             queued: false,
         }
     }

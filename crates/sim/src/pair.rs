@@ -1,0 +1,458 @@
+//! Two endpoints with their connections on the network, driven by the virtual clock as an owner drives them.
+//!
+//! ```text
+//!  step: what arrived ─▶ route ─▶ receive      what is due ─▶ on_timeout
+//!                                     └────────────┬────────────┘
+//!                      events ◀─ pump: transmit until nothing is left ─▶ network
+//! ```
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use squall_core::{
+    ClientConfig, Connection, ConnectionHandle, Endpoint, EndpointConfig, Event, Route,
+    ServerConfig, Stages, Stats, Time, TransportConfig,
+};
+use squall_wire::{DatagramBatch, Ecn, Path, Side, Transmit};
+
+use crate::certificate::{Configs, SERVER_NAME, tls};
+use crate::failure::Failure;
+use crate::guard::Guard;
+use crate::intruder::{Intruder, Intrusion};
+use crate::network::{Delivery, Faults, Network};
+use crate::rng::Rng;
+
+/// Bytes of the buffer that connections write bundles into.
+const BUFFER: usize = 65_536;
+/// Bundles that one call may yield before it counts as endless.
+const MAX_BUNDLES: usize = 10_000;
+/// Steps at one point in time before time counts as standing still.
+const MAX_STEPS_AT_ONCE: u32 = 1_000;
+/// When runs begin: not at zero, so that arithmetic below the beginning shows.
+const START: Time = Time::from_nanos(1_000_000_000);
+
+/// What a run consists of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Where chance comes from.
+    pub seed: u64,
+    /// What the network does to datagrams, by the [`Side`] that sends them.
+    pub faults: [Faults; 2],
+    /// Settings of the two ends, by [`Side`].
+    pub transport: [TransportConfig; 2],
+    /// Datagrams in one bundle, at most; 1 is a host without segmentation offload.
+    pub max_segments: usize,
+    /// Datagrams that nobody sent.
+    pub intrusion: Intrusion,
+    /// TLS configurations of the client and the server.
+    pub tls: Configs,
+}
+
+impl Setup {
+    /// Usual settings on a good network.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            faults: Default::default(),
+            transport: Default::default(),
+            max_segments: 64,
+            intrusion: Intrusion::default(),
+            tls: tls(),
+        }
+    }
+}
+
+/// A connection that an endpoint has.
+struct Member {
+    handle: ConnectionHandle,
+    connection: Connection,
+    guard: Guard,
+    /// Whether the endpoint has forgotten it.
+    removed: bool,
+}
+
+/// One end.
+struct Host {
+    side: Side,
+    endpoint: Endpoint,
+    /// The first is the one that the run is about. A server may have more: an Initial that is replayed after the
+    /// handshake opens a connection that comes to nothing.
+    members: Vec<Member>,
+    events: VecDeque<Event>,
+    /// Whether it neither hears nor says anything.
+    vanished: bool,
+    transport: Arc<TransportConfig>,
+}
+
+/// Two ends and the network between them.
+pub struct Pair {
+    seed: u64,
+    now: Time,
+    network: Network,
+    intruder: Intruder,
+    hosts: [Host; 2],
+    max_segments: usize,
+    buffer: Vec<u8>,
+    cid_len: usize,
+    started: bool,
+    steps: u64,
+    steps_now: u32,
+}
+
+impl Pair {
+    /// A client that has begun to connect, and a server.
+    ///
+    /// # Panics
+    /// If the settings are refused.
+    #[must_use]
+    pub fn new(setup: Setup) -> Self {
+        let Setup {
+            seed,
+            faults,
+            transport,
+            max_segments,
+            intrusion,
+            tls: (client_tls, server_tls),
+        } = setup;
+        let [client_transport, server_transport] = transport.map(Arc::new);
+        let mut rng = Rng::new(seed ^ 0x0065_6e64_706f_696e);
+        let mut secret = || {
+            let mut bytes = [0; 32];
+            rng.fill(&mut bytes);
+            bytes
+        };
+        let config = EndpointConfig::new(secret());
+        let cid_len = config.cid_len;
+        let server = ServerConfig {
+            tls: server_tls,
+            transport: Arc::clone(&server_transport),
+        };
+        let hosts = [
+            (Side::Client, None, client_transport),
+            (Side::Server, Some(Arc::new(server)), server_transport),
+        ]
+        .map(|(side, server, transport)| Host {
+            side,
+            endpoint: Endpoint::new(config.clone(), server, secret()),
+            members: Vec::new(),
+            events: VecDeque::new(),
+            vanished: false,
+            transport,
+        });
+        let mut pair = Self {
+            seed,
+            now: START,
+            network: Network::new(seed, faults),
+            intruder: Intruder::new(seed, intrusion),
+            hosts,
+            max_segments,
+            buffer: vec![0; BUFFER],
+            cid_len,
+            started: false,
+            steps: 0,
+            steps_now: 0,
+        };
+        let path = pair.network.path_from(Side::Client);
+        let client = &mut pair.hosts[Side::Client as usize];
+        let config = ClientConfig {
+            tls: client_tls,
+            transport: Arc::clone(&client.transport),
+        };
+        let (handle, connection) = client
+            .endpoint
+            .connect(START, config, path, SERVER_NAME)
+            .expect("settings and name are good");
+        client.adopt(handle, connection);
+        pair
+    }
+
+    /// The virtual time.
+    #[must_use]
+    pub const fn now(&self) -> Time {
+        self.now
+    }
+
+    /// When the run began.
+    #[must_use]
+    pub const fn start() -> Time {
+        START
+    }
+
+    /// Points in time at which something happened.
+    #[must_use]
+    pub const fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// The network, to change what it does.
+    pub const fn network(&mut self) -> &mut Network {
+        &mut self.network
+    }
+
+    /// Datagrams that nobody sent.
+    #[must_use]
+    pub const fn intrusions(&self) -> u64 {
+        self.intruder.made
+    }
+
+    /// The connection of one side; the server has none before the client's first Initial.
+    pub fn connection(&mut self, side: Side) -> Option<&mut Connection> {
+        let member = self.hosts[side as usize].members.first_mut()?;
+        Some(&mut member.connection)
+    }
+
+    /// The figures of one side's connection; zero before there is one.
+    #[must_use]
+    pub fn stats(&self, side: Side) -> Stats {
+        self.hosts[side as usize]
+            .members
+            .first()
+            .map_or_else(Stats::default, |m| m.connection.stats())
+    }
+
+    /// Connections that the endpoint of one side still routes to.
+    #[must_use]
+    pub fn live(&self, side: Side) -> usize {
+        self.hosts[side as usize].endpoint.connections()
+    }
+
+    /// The next event of one side's connection.
+    pub fn poll_event(&mut self, side: Side) -> Option<Event> {
+        self.hosts[side as usize].events.pop_front()
+    }
+
+    /// From now on one side neither hears nor says anything.
+    pub const fn vanish(&mut self, side: Side) {
+        self.hosts[side as usize].vanished = true;
+    }
+
+    /// One side loses all it knows of its connections, as a process does that is started anew.
+    pub fn forget(&mut self, side: Side) {
+        let Host {
+            endpoint, members, ..
+        } = &mut self.hosts[side as usize];
+        for member in members.iter_mut().filter(|m| !m.removed) {
+            endpoint.remove(member.handle);
+            member.removed = true;
+        }
+    }
+
+    /// A datagram arrives at `to` that nobody sent.
+    ///
+    /// # Errors
+    /// What a guard found.
+    pub fn inject(&mut self, to: Side, source: SocketAddr, bytes: Vec<u8>) -> Result<(), Failure> {
+        let segment_size = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+        let path = Path {
+            remote: source,
+            local: Some(self.network.address(to).ip()),
+        };
+        let delivery = Delivery {
+            path,
+            ecn: Ecn::NotEct,
+            segment_size,
+            bytes,
+        };
+        self.receive(to, delivery);
+        self.pump(to)
+    }
+
+    /// A failure of this run, now.
+    #[must_use]
+    pub fn failure(&self, what: impl Into<String>) -> Failure {
+        Failure {
+            seed: self.seed,
+            at: Time::from_nanos((self.now - START).as_nanos() as u64),
+            what: what.into(),
+        }
+    }
+
+    /// Lets time pass until the next thing happens, `limit` at the latest; says whether something did.
+    ///
+    /// # Errors
+    /// What a guard found, or that time stands still.
+    pub fn step(&mut self, limit: Time) -> Result<bool, Failure> {
+        if !self.started {
+            self.started = true;
+            self.pump(Side::Client)?;
+        }
+        let next = self.next_happening();
+        if next.is_none_or(|time| time > limit) {
+            self.now = self.now.max(limit);
+            self.steps_now = 0;
+            return Ok(false);
+        }
+        let next = next.unwrap_or(limit).max(self.now);
+        self.steps_now = if next == self.now {
+            self.steps_now + 1
+        } else {
+            0
+        };
+        if self.steps_now > MAX_STEPS_AT_ONCE {
+            return Err(self.failure("time stands still: something is always due"));
+        }
+        self.now = next;
+        self.steps += 1;
+        for side in [Side::Client, Side::Server] {
+            while let Some(delivery) = self.network.deliver(self.now, side) {
+                let forged = self.intruder.follow(side, &delivery);
+                self.receive(side, delivery);
+                for (source, bytes) in forged {
+                    self.inject(side, source, bytes)?;
+                }
+            }
+            let host = &mut self.hosts[side as usize];
+            if !host.vanished {
+                host.time_out(self.now);
+            }
+            self.pump(side)?;
+        }
+        Ok(true)
+    }
+
+    fn next_happening(&self) -> Option<Time> {
+        let hosts = self.hosts.iter().filter(|h| !h.vanished);
+        let timeouts = hosts.flat_map(|h| h.members.iter().filter(|m| !m.removed));
+        let timeouts = timeouts.filter_map(|m| m.connection.next_timeout());
+        let arrivals = [Side::Client, Side::Server].map(|side| self.network.next_arrival(side));
+        timeouts.chain(arrivals.into_iter().flatten()).min()
+    }
+
+    fn receive(&mut self, to: Side, delivery: Delivery) {
+        let host = &mut self.hosts[to as usize];
+        if host.vanished {
+            return;
+        }
+        let responses = host.receive(self.now, delivery, self.cid_len);
+        for (path, bytes) in responses {
+            let transmit = Transmit {
+                path,
+                ecn: Ecn::NotEct,
+                segment_size: u16::try_from(bytes.len()).unwrap_or(u16::MAX),
+                len: bytes.len(),
+            };
+            self.network.send(self.now, to, &transmit, &bytes);
+        }
+    }
+
+    /// Lets one side send what it has and takes its events; after anything that was done to it.
+    ///
+    /// # Errors
+    /// What a guard found.
+    pub fn pump(&mut self, side: Side) -> Result<(), Failure> {
+        let host = &mut self.hosts[side as usize];
+        if host.vanished {
+            return Ok(());
+        }
+        let mut violation = None;
+        for (index, member) in host.members.iter_mut().enumerate() {
+            if member.removed {
+                continue;
+            }
+            let mut bundles = 0;
+            while let Some(transmit) = member.connection.transmit(
+                self.now,
+                &mut self.buffer,
+                self.max_segments,
+                &mut Stages::off(),
+            ) {
+                let bytes = &self.buffer[..transmit.len];
+                let checked = member.guard.on_sent(&transmit, bytes, self.cid_len);
+                bundles += 1;
+                if bundles > MAX_BUNDLES {
+                    violation = Some("transmit never ends".to_owned());
+                    break;
+                }
+                violation = violation.or(checked.err());
+                self.network.send(self.now, side, &transmit, bytes);
+            }
+            while let Some(event) = member.connection.poll_event() {
+                if index == 0 {
+                    host.events.push_back(event);
+                }
+            }
+            while let Some(event) = member.connection.poll_endpoint_event() {
+                host.endpoint.apply(member.handle, event);
+            }
+            if member.connection.is_drained() {
+                host.endpoint.remove(member.handle);
+                member.removed = true;
+            }
+        }
+        match violation {
+            None => Ok(()),
+            Some(what) => Err(self.failure(format!("{side:?}: {what}"))),
+        }
+    }
+}
+
+impl Host {
+    fn adopt(&mut self, handle: ConnectionHandle, connection: Connection) -> usize {
+        self.members.push(Member {
+            handle,
+            connection,
+            guard: Guard::new(self.side, self.transport.max_udp_payload),
+            removed: false,
+        });
+        self.members.len() - 1
+    }
+
+    fn time_out(&mut self, now: Time) {
+        for member in self.members.iter_mut().filter(|m| !m.removed) {
+            if member.connection.next_timeout().is_some_and(|t| t <= now) {
+                member.connection.on_timeout(now);
+            }
+        }
+    }
+
+    /// Routes a bundle; returns what goes back without a connection.
+    fn receive(&mut self, now: Time, delivery: Delivery, cid_len: usize) -> Vec<(Path, Vec<u8>)> {
+        let Delivery {
+            path,
+            ecn,
+            segment_size,
+            mut bytes,
+        } = delivery;
+        let mut responses = Vec::new();
+        let mut rest = &mut bytes[..];
+        while !rest.is_empty() {
+            let run = self.endpoint.route(now, path, rest, segment_size);
+            let (datagrams, behind) = rest.split_at_mut(run.len);
+            rest = behind;
+            let index = match run.to {
+                Route::Connection(handle) => self
+                    .members
+                    .iter()
+                    .position(|m| !m.removed && m.handle == handle),
+                Route::Incoming(incoming) => match self.endpoint.accept(now, incoming) {
+                    Ok((handle, connection)) => Some(self.adopt(handle, connection)),
+                    Err(refused) => {
+                        responses.extend(refused.response.map(|bytes| (path, bytes)));
+                        None
+                    }
+                },
+                Route::Respond(response) => {
+                    responses.push((path, response));
+                    None
+                }
+                Route::Discard => None,
+            };
+            let Some(member) = index.and_then(|i| self.members.get_mut(i)) else {
+                continue;
+            };
+            if path.remote == member.connection.path().remote {
+                member.guard.on_received(datagrams, segment_size, cid_len);
+            }
+            let run = DatagramBatch {
+                path,
+                ecn,
+                segment_size,
+                bytes: datagrams,
+            };
+            member.connection.receive(now, run, &mut Stages::off());
+        }
+        responses
+    }
+}

@@ -1,0 +1,326 @@
+//! The application of one end: it opens, writes, reads, and compares every byte with the plan.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use squall_core::{CloseReason, Connection, Event, ReadError, Time, WriteError};
+use squall_wire::{Direction, Side, StreamId};
+
+use crate::plan::{CUT_CODE, Cut, Plan};
+
+const DIRECTIONS: [Direction; 2] = [Direction::Bidirectional, Direction::Unidirectional];
+
+/// How an application reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// Everything as soon as it is there, at most so many bytes with one call.
+    AtOnce(usize),
+    /// So many bytes, so often.
+    Slowly(usize, Duration),
+}
+
+/// The application of one end.
+#[derive(Debug)]
+pub struct Party {
+    side: Side,
+    plan: Arc<Plan>,
+    reading: Reading,
+    /// Streams not yet opened, by direction.
+    to_open: [usize; 2],
+    /// What is still to be written.
+    sending: BTreeMap<StreamId, Bytes>,
+    /// What is still to be read.
+    receiving: BTreeMap<StreamId, Bytes>,
+    /// Streams that a slow reader was told of.
+    readable: VecDeque<StreamId>,
+    next_read: Option<Time>,
+    /// Streams whose end the peer has acknowledged.
+    finished: usize,
+    /// Streams read to their end.
+    ended: usize,
+    /// Bytes taken by `write`.
+    pub written: u64,
+    /// Bytes read.
+    pub read: u64,
+    /// When the handshake was complete.
+    pub connected: Option<Time>,
+    /// How the connection ended.
+    pub closed: Option<CloseReason>,
+    /// When it last read a byte.
+    pub last_read: Time,
+}
+
+impl Party {
+    pub(crate) fn new(side: Side, plan: &Arc<Plan>, now: Time) -> Self {
+        let streams = &plan.streams[side as usize];
+        let to_open = DIRECTIONS.map(|d| streams.iter().filter(|s| s.direction == d).count());
+        Self {
+            side,
+            plan: Arc::clone(plan),
+            reading: Reading::AtOnce(usize::MAX),
+            to_open,
+            sending: BTreeMap::new(),
+            receiving: BTreeMap::new(),
+            readable: VecDeque::new(),
+            next_read: None,
+            finished: 0,
+            ended: 0,
+            written: 0,
+            read: 0,
+            connected: None,
+            closed: None,
+            last_read: now,
+        }
+    }
+
+    /// Changes how it reads.
+    pub const fn set_reading(&mut self, reading: Reading) {
+        self.reading = reading;
+    }
+
+    /// Whether all that the peer sends was read to its end.
+    #[must_use]
+    pub fn has_read_all(&self) -> bool {
+        self.ended == self.plan.total(self.side.peer()).0
+    }
+
+    /// Whether the peer has acknowledged all that this end sends.
+    #[must_use]
+    pub fn has_sent_all(&self) -> bool {
+        self.finished == self.plan.total(self.side).0
+    }
+
+    /// When it wants to act without an event.
+    #[must_use]
+    pub const fn wake(&self) -> Option<Time> {
+        self.next_read
+    }
+
+    /// Where it stands, in words.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let (out_streams, out_bytes) = self.plan.total(self.side);
+        let (in_streams, in_bytes) = self.plan.total(self.side.peer());
+        format!(
+            "{:?}: written {}/{out_bytes}, finished {}/{out_streams}, read {}/{in_bytes}, ended {}/{in_streams}, {:?}",
+            self.side, self.written, self.finished, self.read, self.ended, self.closed
+        )
+    }
+
+    pub(crate) fn on_event(
+        &mut self,
+        now: Time,
+        connection: &mut Connection,
+        event: Event,
+    ) -> Result<(), String> {
+        // What has arrived before the end may be accepted and read after it.
+        if let Some(reason) = &self.closed
+            && !matches!(event, Event::Readable(_))
+        {
+            return Err(format!("{event:?} after the end: {reason}"));
+        }
+        match event {
+            Event::Connected => {
+                self.connected = Some(now);
+                for direction in DIRECTIONS {
+                    self.open(connection, direction)?;
+                }
+            }
+            Event::StreamsAvailable(direction) => self.open(connection, direction)?,
+            Event::StreamOpened(direction) => {
+                while let Some(id) = connection.accept(direction) {
+                    self.expect(id)?;
+                    if direction == Direction::Bidirectional {
+                        self.begin_sending(connection, id)?;
+                    }
+                }
+            }
+            Event::Readable(id) => match self.reading {
+                Reading::AtOnce(max) => while self.read(now, connection, id, max)?.is_some() {},
+                Reading::Slowly(..) => {
+                    self.readable.push_back(id);
+                    self.next_read.get_or_insert(now);
+                }
+            },
+            Event::Writable(id) => self.write(connection, id)?,
+            Event::Finished(id) => {
+                self.finished += 1;
+                if self.sending.remove(&id).is_some() {
+                    return Err(format!("{id:?} is finished before all was written"));
+                }
+            }
+            Event::Stopped(id, code) => {
+                if code != CUT_CODE || !matches!(self.plan.cut(id, self.side), Cut::Stop(_)) {
+                    return Err(format!("{id:?} was stopped with {code}"));
+                }
+                self.sending.remove(&id);
+                self.finished += 1;
+            }
+            Event::Closed(reason) => self.closed = Some(reason),
+        }
+        Ok(())
+    }
+
+    /// What a slow reader does when its time has come; says whether it was.
+    pub(crate) fn act(&mut self, now: Time, connection: &mut Connection) -> Result<bool, String> {
+        let Reading::Slowly(bytes, every) = self.reading else {
+            return Ok(false);
+        };
+        if self.next_read.is_none_or(|time| time > now) {
+            return Ok(false);
+        }
+        let mut left = bytes;
+        while left > 0
+            && let Some(id) = self.readable.front().copied()
+        {
+            match self.read(now, connection, id, left)? {
+                Some(taken) => left -= taken,
+                None => {
+                    self.readable.pop_front();
+                }
+            }
+        }
+        self.next_read = (!self.readable.is_empty()).then(|| now + every);
+        Ok(true)
+    }
+
+    fn open(&mut self, connection: &mut Connection, direction: Direction) -> Result<(), String> {
+        let at = usize::from(direction == Direction::Unidirectional);
+        while self.to_open[at] > 0
+            && let Some(id) = connection.open(direction)
+        {
+            self.to_open[at] -= 1;
+            if direction == Direction::Bidirectional {
+                self.expect(id)?;
+            }
+            self.begin_sending(connection, id)?;
+        }
+        Ok(())
+    }
+
+    fn expect(&mut self, id: StreamId) -> Result<(), String> {
+        let contents = self.plan.contents(id, self.side.peer());
+        let contents = contents.ok_or_else(|| format!("{id:?} is not planned"))?;
+        let known = self.receiving.insert(id, contents);
+        known.map_or(Ok(()), |_| Err(format!("{id:?} was accepted twice")))
+    }
+
+    fn begin_sending(&mut self, connection: &mut Connection, id: StreamId) -> Result<(), String> {
+        let contents = self.plan.contents(id, self.side);
+        let contents = contents.ok_or_else(|| format!("{id:?} is not planned"))?;
+        self.sending.insert(id, contents);
+        self.write(connection, id)
+    }
+
+    /// Writes what the connection takes, and the end behind it.
+    fn write(&mut self, connection: &mut Connection, id: StreamId) -> Result<(), String> {
+        let cut = self.plan.cut(id, self.side);
+        let size = self.plan.contents(id, self.side).map_or(0, |c| c.len());
+        let Some(rest) = self.sending.get_mut(&id) else {
+            return Err(format!("{id:?} is writable and not written to"));
+        };
+        loop {
+            if let Cut::Reset(after) = cut
+                && size - rest.len() >= after
+            {
+                self.sending.remove(&id);
+                self.finished += 1;
+                return match connection.reset(id, CUT_CODE) {
+                    Err(error) if !connection.is_closed() => Err(format!("{id:?}: reset: {error}")),
+                    _ => Ok(()),
+                };
+            }
+            if rest.is_empty() {
+                break;
+            }
+            let most = if self.plan.chunk == 0 {
+                rest.len()
+            } else {
+                self.plan.chunk.min(rest.len())
+            };
+            let mut piece = rest.slice(..most);
+            match connection.write(id, &mut piece) {
+                Ok(taken) if taken > 0 && piece.len() == most - taken => {
+                    rest.advance(taken);
+                    self.written += taken as u64;
+                }
+                Err(WriteError::Blocked) => return Ok(()),
+                Err(WriteError::Closed) if connection.is_closed() => return Ok(()),
+                // The event is on its way.
+                Err(WriteError::Stopped(CUT_CODE)) => return Ok(()),
+                other => return Err(format!("{id:?}: write of {most} bytes gave {other:?}")),
+            }
+        }
+        self.sending.remove(&id);
+        match connection.finish(id) {
+            Err(WriteError::Stopped(CUT_CODE)) => Ok(()),
+            Err(error) if !connection.is_closed() => Err(format!("{id:?}: finish: {error}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads at most `max` bytes; `None` if there are none or no more.
+    fn read(
+        &mut self,
+        now: Time,
+        connection: &mut Connection,
+        id: StreamId,
+        max: usize,
+    ) -> Result<Option<usize>, String> {
+        let cut = self.plan.cut(id, self.side.peer());
+        let size = self
+            .plan
+            .contents(id, self.side.peer())
+            .map_or(0, |c| c.len());
+        let Some(expected) = self.receiving.get_mut(&id) else {
+            return match cut {
+                // Told before it was stopped.
+                Cut::Stop(_) => Ok(None),
+                _ => Err(format!("{id:?} is readable and not expected")),
+            };
+        };
+        if let Cut::Stop(after) = cut
+            && size - expected.len() >= after
+        {
+            self.receiving.remove(&id);
+            self.ended += 1;
+            return match connection.stop_sending(id, CUT_CODE) {
+                Err(error) if !connection.is_closed() => Err(format!("{id:?}: stop: {error}")),
+                _ => Ok(None),
+            };
+        }
+        match connection.read(id, max) {
+            Ok(Some(bytes)) => {
+                let offset = self.read;
+                if bytes.len() > max || bytes.is_empty() {
+                    return Err(format!("{id:?}: read gave {} bytes of {max}", bytes.len()));
+                }
+                if expected.get(..bytes.len()) != Some(&bytes[..]) {
+                    return Err(format!(
+                        "{id:?}: wrong bytes, {offset} bytes into everything read"
+                    ));
+                }
+                expected.advance(bytes.len());
+                self.read += bytes.len() as u64;
+                self.last_read = now;
+                Ok(Some(bytes.len()))
+            }
+            Ok(None) if expected.is_empty() => {
+                self.receiving.remove(&id);
+                self.ended += 1;
+                Ok(None)
+            }
+            Ok(None) => Err(format!("{id:?} ended {} bytes early", expected.len())),
+            Err(ReadError::Blocked) => Ok(None),
+            Err(ReadError::Reset(CUT_CODE)) if matches!(cut, Cut::Reset(_)) => {
+                self.receiving.remove(&id);
+                self.ended += 1;
+                Ok(None)
+            }
+            Err(ReadError::Closed) if connection.is_closed() => Ok(None),
+            Err(error) => Err(format!("{id:?}: read: {error}")),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Two applications on two endpoints.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use squall_core::Time;
+use squall_wire::Side;
+
+use crate::failure::Failure;
+use crate::pair::{Pair, Setup};
+use crate::party::Party;
+use crate::plan::Plan;
+
+const SIDES: [Side; 2] = [Side::Client, Side::Server];
+
+/// A run: both ends with their applications.
+pub struct Simulation {
+    /// The endpoints and the network.
+    pub pair: Pair,
+    /// The applications, by [`Side`].
+    pub parties: [Party; 2],
+}
+
+impl Simulation {
+    /// A client that has begun to connect.
+    #[must_use]
+    pub fn new(setup: Setup, plan: Plan) -> Self {
+        let pair = Pair::new(setup);
+        let plan = Arc::new(plan);
+        let parties = SIDES.map(|side| Party::new(side, &plan, pair.now()));
+        Self { pair, parties }
+    }
+
+    /// The application of one side.
+    #[must_use]
+    pub const fn party(&self, side: Side) -> &Party {
+        &self.parties[side as usize]
+    }
+
+    /// The same, to change how it reads.
+    pub const fn party_mut(&mut self, side: Side) -> &mut Party {
+        &mut self.parties[side as usize]
+    }
+
+    /// Lets time pass until `done` says so.
+    ///
+    /// # Errors
+    /// Whatever goes wrong on the way, and that `within` has passed.
+    pub fn run_until(
+        &mut self,
+        within: Duration,
+        what: &str,
+        mut done: impl FnMut(&Self) -> bool,
+    ) -> Result<(), Failure> {
+        let deadline = self.pair.now() + within;
+        self.serve()?;
+        while !done(self) {
+            if self.pair.now() >= deadline {
+                let parties = self.parties.each_ref().map(Party::describe).join("; ");
+                let stats = SIDES.map(|side| self.pair.stats(side));
+                return Err(self.pair.failure(format!(
+                    "not within {within:?}: {what}; {parties}; {stats:?}"
+                )));
+            }
+            let wakes = self.parties.iter().filter_map(Party::wake);
+            let limit = wakes.min().unwrap_or(deadline).min(deadline);
+            self.pair.step(limit)?;
+            self.serve()?;
+        }
+        Ok(())
+    }
+
+    /// Lets time pass.
+    ///
+    /// # Errors
+    /// Whatever goes wrong on the way.
+    pub fn run_for(&mut self, time: Duration) -> Result<(), Failure> {
+        let end = self.pair.now() + time;
+        self.run_until(time, "the time is over", |sim| sim.pair.now() >= end)
+    }
+
+    /// Both applications have read and delivered everything.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.parties
+            .iter()
+            .all(|p| p.has_read_all() && p.has_sent_all())
+    }
+
+    /// When the run began and the handshake was complete at both ends.
+    #[must_use]
+    pub fn connected(&self) -> Option<(Time, Time)> {
+        let [client, server] = self.parties.each_ref().map(|p| p.connected);
+        Some((Pair::start(), client?.max(server?)))
+    }
+
+    /// Ends the connection from one side.
+    ///
+    /// # Errors
+    /// What the guards find.
+    pub fn close(&mut self, side: Side, code: u64, reason: &[u8]) -> Result<(), Failure> {
+        let now = self.pair.now();
+        if let Some(connection) = self.pair.connection(side) {
+            connection.close(now, code, reason);
+        }
+        self.pair.pump(side)?;
+        self.serve()
+    }
+
+    /// Hands events to the applications and sends what they make of them, until all is said.
+    fn serve(&mut self) -> Result<(), Failure> {
+        for side in SIDES {
+            loop {
+                let now = self.pair.now();
+                let party = &mut self.parties[side as usize];
+                let mut busy = false;
+                let mut result = Ok(());
+                while result.is_ok()
+                    && let Some(event) = self.pair.poll_event(side)
+                    && let Some(connection) = self.pair.connection(side)
+                {
+                    busy = true;
+                    result = party.on_event(now, connection, event);
+                }
+                if result.is_ok()
+                    && let Some(connection) = self.pair.connection(side)
+                {
+                    result = party.act(now, connection).map(|acted| busy |= acted);
+                }
+                result.map_err(|what| self.pair.failure(format!("{side:?}: {what}")))?;
+                if !busy {
+                    break;
+                }
+                self.pair.pump(side)?;
+            }
+        }
+        Ok(())
+    }
+}
