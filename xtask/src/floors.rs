@@ -52,6 +52,7 @@ pub(crate) const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "squall-wire",
         ],
     ),
+    ("squall-interop", &["squall"]),
     ("xtask", &[]),
 ];
 
