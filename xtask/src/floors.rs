@@ -9,6 +9,7 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
         "datagram",
         "error",
         "event",
+        "sent_frame",
         "range_set",
         "rng",
         "stages",

@@ -25,6 +25,7 @@ mod event;
 mod path;
 mod range_set;
 mod recovery;
+mod sent_frame;
 mod space;
 mod stages;
 mod stream;

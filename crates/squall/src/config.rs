@@ -129,8 +129,12 @@ impl Builder {
         if let Some(server) = &self.server {
             check_transport(&server.transport)?;
             // The session tells a foreign provider and a missing TLS 1.3; it is thrown away unused.
-            squall_tls::Session::server(server.tls.clone(), squall_wire::header::VERSION_1, Vec::new())
-                .map_err(invalid)?;
+            squall_tls::Session::server(
+                server.tls.clone(),
+                squall_wire::header::VERSION_1,
+                Vec::new(),
+            )
+            .map_err(invalid)?;
         }
         match &self.client {
             Some(client) => check_client(client).map_err(invalid),
@@ -143,7 +147,12 @@ impl Builder {
 pub(crate) fn check_client(config: &ClientConfig) -> Result<(), String> {
     config.transport.check().map_err(str::to_owned)?;
     let name = rustls::pki_types::ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
-    let session = squall_tls::Session::client(config.tls.clone(), squall_wire::header::VERSION_1, name, Vec::new());
+    let session = squall_tls::Session::client(
+        config.tls.clone(),
+        squall_wire::header::VERSION_1,
+        name,
+        Vec::new(),
+    );
     session.map(drop).map_err(|error| error.to_string())
 }
 
@@ -151,8 +160,8 @@ fn check_transport(config: &TransportConfig) -> io::Result<()> {
     config.check().map_err(invalid)
 }
 
-fn invalid(error: impl ToString) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, error.to_string())
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
 /// A server's TLS configuration with this certificate chain and key, for clients without certificates. `alpn` lists

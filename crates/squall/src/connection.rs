@@ -22,11 +22,21 @@ pub struct Connection(Arc<Handle>);
 
 impl Connection {
     async fn open(&self, direction: Direction) -> Result<squall_wire::StreamId, CloseReason> {
-        poll_fn(|cx| self.0.0.call(|state| state.poll_open(direction, cx.waker()))).await
+        poll_fn(|cx| {
+            self.0
+                .0
+                .call(|state| state.poll_open(direction, cx.waker()))
+        })
+        .await
     }
 
     async fn accept(&self, direction: Direction) -> Result<squall_wire::StreamId, CloseReason> {
-        poll_fn(|cx| self.0.0.call(|state| state.poll_accept(direction, cx.waker()))).await
+        poll_fn(|cx| {
+            self.0
+                .0
+                .call(|state| state.poll_accept(direction, cx.waker()))
+        })
+        .await
     }
 
     fn send(&self, id: squall_wire::StreamId) -> SendStream {
@@ -101,7 +111,7 @@ impl Connection {
     /// Counters of the connection: packets, bytes, losses, round-trip time, congestion window.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.0.0.lock().core.stats().clone()
+        self.0.0.lock().core.stats()
     }
 
     /// Where the peer is now.
@@ -137,13 +147,21 @@ impl Connection {
     /// The peer's certificate chain, its own first.
     #[must_use]
     pub fn peer_certificates(&self) -> Option<Vec<rustls::pki_types::CertificateDer<'static>>> {
-        self.0.0.lock().core.tls().peer_certificates().map(<[_]>::to_vec)
+        self.0
+            .0
+            .lock()
+            .core
+            .tls()
+            .peer_certificates()
+            .map(<[_]>::to_vec)
     }
 }
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("handle", &self.0.0.handle.0).finish_non_exhaustive()
+        f.debug_struct("Connection")
+            .field("handle", &self.0.0.handle.0)
+            .finish_non_exhaustive()
     }
 }
 
@@ -170,7 +188,8 @@ impl Future for Connecting {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Progress::Asked(answer) = &mut self.0 {
             // No answer: the worker is gone.
-            let handle = ready!(Pin::new(answer).poll(cx)).unwrap_or(Err(ConnectError::EndpointClosed));
+            let handle =
+                ready!(Pin::new(answer).poll(cx)).unwrap_or(Err(ConnectError::EndpointClosed));
             self.0 = match handle {
                 Ok(handle) => Progress::Handshaking(Arc::new(handle)),
                 Err(error) => {

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use rustls::pki_types::ServerName;
 use squall_core::{ClientConfig, EndpointConfig, ServerConfig, Stage, Stages};
 use squall_udp::Socket;
-use tokio::io::unix::AsyncFd;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -39,7 +38,7 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Refused only by a worker that has ended.
-        let _ = self.shared.command(Command::Detach);
+        self.shared.command(Command::Detach);
     }
 }
 
@@ -86,7 +85,12 @@ impl Endpoint {
         self.start(config, addr, server_name)
     }
 
-    fn start(&self, config: ClientConfig, remote: SocketAddr, server_name: &str) -> Result<Connecting, ConnectError> {
+    fn start(
+        &self,
+        config: ClientConfig,
+        remote: SocketAddr,
+        server_name: &str,
+    ) -> Result<Connecting, ConnectError> {
         if ServerName::try_from(server_name).is_err() {
             return Err(ConnectError::InvalidServerName(server_name.to_owned()));
         }
@@ -94,15 +98,25 @@ impl Endpoint {
             return Err(ConnectError::EndpointClosed);
         }
         let (reply, answer) = oneshot::channel();
-        let command = Command::Connect { config, remote, server_name: server_name.to_owned(), reply };
-        self.0.shared.command(command).map_err(|_| ConnectError::EndpointClosed)?;
+        let command = Command::Connect {
+            config,
+            remote,
+            server_name: server_name.to_owned(),
+            reply,
+        };
+        if !self.0.shared.command(command) {
+            return Err(ConnectError::EndpointClosed);
+        }
         Ok(Connecting::new(answer))
     }
 
     /// Waits for the next attempt to connect to this endpoint; `None` once it is closed.
     pub async fn accept(&self) -> Option<Incoming> {
         let offer = poll_fn(|cx| self.0.shared.poll_accept(cx)).await?;
-        Some(Incoming { offer: Some(offer), shared: Arc::clone(&self.0.shared) })
+        Some(Incoming {
+            offer: Some(offer),
+            shared: Arc::clone(&self.0.shared),
+        })
     }
 
     /// The address that the socket is bound to, with the port that the system chose.
@@ -116,7 +130,10 @@ impl Endpoint {
     /// Closes all connections with `code` and `reason`, refuses what comes, and makes [`accept`](Self::accept) end.
     /// Returns at once; [`wait_idle`](Self::wait_idle) waits until the peers were told.
     pub fn close(&self, code: u64, reason: &[u8]) {
-        let _ = self.0.shared.command(Command::Close { code, reason: Bytes::copy_from_slice(reason) });
+        self.0.shared.command(Command::Close {
+            code,
+            reason: Bytes::copy_from_slice(reason),
+        });
     }
 
     /// Waits until no connection is left, closing ones included (RFC 9000 §10.2: some three probe timeouts).
@@ -160,7 +177,10 @@ impl Endpoint {
         F::Output: Send + 'static,
     {
         if self.0.accounting {
-            self.0.runtime.spawn(Accounted { task: Box::pin(task), shared: Arc::clone(&self.0.shared) })
+            self.0.runtime.spawn(Accounted {
+                task: Box::pin(task),
+                shared: Arc::clone(&self.0.shared),
+            })
         } else {
             self.0.runtime.spawn(task)
         }
@@ -175,7 +195,9 @@ impl Endpoint {
 
 impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint").field("local_addr", &self.local_addr().ok()).finish_non_exhaustive()
+        f.debug_struct("Endpoint")
+            .field("local_addr", &self.local_addr().ok())
+            .finish_non_exhaustive()
     }
 }
 
@@ -188,36 +210,53 @@ impl Builder {
     pub fn bind(self) -> io::Result<Endpoint> {
         self.check()?;
         let socket = Arc::new(Socket::bind(self.addr, &self.socket_options())?);
-        let stages = if self.accounting { Stages::on(sys::ticks) } else { Stages::off() };
+        let stages = if self.accounting {
+            Stages::on(sys::ticks)
+        } else {
+            Stages::off()
+        };
         let shared = Arc::new(Shared::new(self.max_incoming, stages));
         let mut config = EndpointConfig::new(self.reset_key);
         config.max_connections = self.max_connections;
-        let endpoint = squall_core::Endpoint::new(config, self.server.map(Arc::new), rand::random());
+        let endpoint =
+            squall_core::Endpoint::new(config, self.server.map(Arc::new), rand::random());
 
         let (report, started) = mpsc::sync_channel(1);
         let (thread_shared, thread_socket) = (Arc::clone(&shared), Arc::clone(&socket));
         let (cpu, accounting) = (self.cpu, self.accounting);
-        std::thread::Builder::new().name("squall-worker".to_owned()).spawn(move || {
-            let runtime = match prepare(cpu, accounting.then(|| Arc::clone(&thread_shared))) {
-                Ok(runtime) => runtime,
-                Err(error) => return drop(report.send(Err(error))),
-            };
-            let entered = runtime.enter();
-            let fd = match AsyncFd::new(Arc::clone(&thread_socket)) {
-                Ok(fd) => fd,
-                Err(error) => return drop(report.send(Err(error))),
-            };
-            drop(entered);
-            let _ = report.send(Ok((runtime.handle().clone(), sys::thread_id())));
-            drop(report);
-            // A task of its own, and not the future that `block_on` drives: the worker then stands in one line with
-            // the applications' tasks. Whatever ends it, its state is dropped and tells all who wait.
-            let worker = runtime.spawn(worker::run(Worker::new(thread_shared, thread_socket, endpoint), fd));
-            let _ = runtime.block_on(worker);
-        })?;
+        std::thread::Builder::new()
+            .name("squall-worker".to_owned())
+            .spawn(move || {
+                let runtime = match prepare(cpu, accounting.then(|| Arc::clone(&thread_shared))) {
+                    Ok(runtime) => runtime,
+                    Err(error) => return drop(report.send(Err(error))),
+                };
+                let entered = runtime.enter();
+                let fd = match sys::readable(Arc::clone(&thread_socket)) {
+                    Ok(fd) => fd,
+                    Err(error) => return drop(report.send(Err(error))),
+                };
+                drop(entered);
+                let _ = report.send(Ok((runtime.handle().clone(), sys::thread_id())));
+                drop(report);
+                // A task of its own, and not the future that `block_on` drives: the worker then stands in one line with
+                // the applications' tasks. Whatever ends it, its state is dropped and tells all who wait.
+                let worker = runtime.spawn(worker::run(
+                    Worker::new(thread_shared, thread_socket, endpoint),
+                    fd,
+                ));
+                let _ = runtime.block_on(worker);
+            })?;
         let gone = || io::Error::other("the worker thread ended before it started");
         let (runtime, worker_thread_id) = started.recv().map_err(|_| gone())??;
-        let inner = Inner { shared, socket, runtime, client: self.client, accounting, worker_thread_id };
+        let inner = Inner {
+            shared,
+            socket,
+            runtime,
+            client: self.client,
+            accounting,
+            worker_thread_id,
+        };
         Ok(Endpoint(Arc::new(inner)))
     }
 }
@@ -241,7 +280,7 @@ fn prepare(cpu: Option<usize>, accounting: Option<Arc<Shared>>) -> io::Result<Ru
 /// An attempt to connect to this endpoint, before any cryptography: await it or [`accept`](Self::accept) it,
 /// [`refuse`](Self::refuse) it or [`ignore`](Self::ignore) it. Dropped, it is ignored.
 pub struct Incoming {
-    offer: Option<Offer>,
+    offer: Option<Box<Offer>>,
     shared: Arc<Shared>,
 }
 
@@ -252,7 +291,9 @@ impl Incoming {
     /// Never: the attempt is there until it is decided, which consumes it.
     #[must_use]
     pub fn remote_address(&self) -> SocketAddr {
-        self.offer.as_ref().map_or_else(|| ([0, 0, 0, 0], 0).into(), |offer| offer.run.path.remote)
+        self.offer
+            .as_ref()
+            .map_or_else(|| ([0, 0, 0, 0], 0).into(), |offer| offer.run.path.remote)
     }
 
     /// Starts the handshake.
@@ -260,7 +301,7 @@ impl Incoming {
         let (reply, answer) = oneshot::channel();
         if let Some(offer) = self.offer.take() {
             // If the worker has ended, the reply is dropped and the future tells.
-            let _ = self.shared.command(Command::Accept { offer, reply });
+            self.shared.command(Command::Accept { offer, reply });
         }
         Connecting::new(answer)
     }
@@ -268,7 +309,7 @@ impl Incoming {
     /// Says no, with CONNECTION_REFUSED (RFC 9000 §20.1).
     pub fn refuse(mut self) {
         if let Some(offer) = self.offer.take() {
-            let _ = self.shared.command(Command::Refuse { offer });
+            self.shared.command(Command::Refuse { offer });
         }
     }
 
@@ -281,7 +322,9 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         if let Some(offer) = self.offer.take() {
-            let _ = self.shared.command(Command::Ignore { remote: offer.run.path.remote });
+            self.shared.command(Command::Ignore {
+                remote: offer.run.path.remote,
+            });
         }
     }
 }
@@ -297,6 +340,8 @@ impl IntoFuture for Incoming {
 
 impl std::fmt::Debug for Incoming {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Incoming").field("remote_address", &self.remote_address()).finish_non_exhaustive()
+        f.debug_struct("Incoming")
+            .field("remote_address", &self.remote_address())
+            .finish_non_exhaustive()
     }
 }

@@ -48,7 +48,9 @@ pub enum WriteError {
 impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Stopped(code) => write!(f, "the peer stopped reading the stream with code {code}"),
+            Self::Stopped(code) => {
+                write!(f, "the peer stopped reading the stream with code {code}")
+            }
             Self::Closed => write!(f, "the stream is finished or reset"),
             Self::ConnectionLost(reason) => write!(f, "connection lost: {reason}"),
         }
@@ -140,7 +142,9 @@ impl fmt::Display for ReadExactError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Read(error) => error.fmt(f),
-            Self::FinishedEarly(read) => write!(f, "the stream ended after {read} bytes of the buffer"),
+            Self::FinishedEarly(read) => {
+                write!(f, "the stream ended after {read} bytes of the buffer")
+            }
         }
     }
 }
@@ -173,7 +177,13 @@ mod tests {
         assert!(!lost.to_string().contains('\n'));
         assert!(lost.to_string().starts_with("connection lost: "));
         assert_eq!(io::Error::from(lost).kind(), io::ErrorKind::TimedOut);
-        assert_eq!(io::Error::from(ReadError::Reset(7)).kind(), io::ErrorKind::ConnectionReset);
-        assert_eq!(ReadToEndError::from(ReadError::Reset(7)).to_string(), "the peer reset the stream with code 7");
+        assert_eq!(
+            io::Error::from(ReadError::Reset(7)).kind(),
+            io::ErrorKind::ConnectionReset
+        );
+        assert_eq!(
+            ReadToEndError::from(ReadError::Reset(7)).to_string(),
+            "the peer reset the stream with code 7"
+        );
     }
 }

@@ -32,7 +32,11 @@ pub struct SendStream {
 
 impl SendStream {
     pub(crate) fn new(connection: Arc<Handle>, id: StreamId) -> Self {
-        Self { connection, id, ended: false }
+        Self {
+            connection,
+            id,
+            ended: false,
+        }
     }
 
     /// The stream's id (RFC 9000 §2.1).
@@ -42,7 +46,11 @@ impl SendStream {
     }
 
     /// Takes from the front of `data` what there is room for, without copying it. Waits while there is none.
-    fn poll_write_bytes(&self, cx: &Context<'_>, data: &mut Bytes) -> Poll<Result<usize, WriteError>> {
+    fn poll_write_bytes(
+        &self,
+        cx: &Context<'_>,
+        data: &mut Bytes,
+    ) -> Poll<Result<usize, WriteError>> {
         if data.is_empty() {
             return Poll::Ready(Ok(0));
         }
@@ -109,7 +117,12 @@ impl SendStream {
     /// The peer stopped the stream, it was finished or reset before, or the connection ended.
     pub fn finish(&mut self) -> Result<(), WriteError> {
         self.ended = true;
-        self.connection.0.call(|state| state.core.finish(self.id).map_err(|error| self.ending_error(error, state)))
+        self.connection.0.call(|state| {
+            state
+                .core
+                .finish(self.id)
+                .map_err(|error| self.ending_error(error, state))
+        })
     }
 
     /// Gives the stream up: what was not delivered is dropped, and the peer is told `code` (RFC 9000 §19.4).
@@ -118,10 +131,19 @@ impl SendStream {
     /// There is nothing left to reset, or the connection ended.
     pub fn reset(&mut self, code: u64) -> Result<(), WriteError> {
         self.ended = true;
-        self.connection.0.call(|state| state.core.reset(self.id, code).map_err(|error| self.ending_error(error, state)))
+        self.connection.0.call(|state| {
+            state
+                .core
+                .reset(self.id, code)
+                .map_err(|error| self.ending_error(error, state))
+        })
     }
 
-    fn ending_error(&self, error: squall_core::WriteError, state: &crate::worker::State) -> WriteError {
+    fn ending_error(
+        &self,
+        error: squall_core::WriteError,
+        state: &crate::worker::State,
+    ) -> WriteError {
         match (error, &state.closed) {
             (squall_core::WriteError::Stopped(code), _) => WriteError::Stopped(code),
             (_, Some(reason)) => WriteError::ConnectionLost(reason.clone()),
@@ -136,15 +158,19 @@ impl SendStream {
     /// The connection ended before.
     pub async fn stopped(&mut self) -> Result<Option<u64>, WriteError> {
         poll_fn(|cx| {
-            self.connection.0.call(|state| match (state.waiters(self.id).send_end, &state.closed) {
-                (Some(SendEnd::Delivered), _) => Poll::Ready(Ok(None)),
-                (Some(SendEnd::Stopped(code)), _) => Poll::Ready(Ok(Some(code))),
-                (None, Some(reason)) => Poll::Ready(Err(WriteError::ConnectionLost(reason.clone()))),
-                (None, None) => {
-                    register(&mut state.waiters(self.id).ended, cx.waker());
-                    Poll::Pending
-                }
-            })
+            self.connection.0.call(
+                |state| match (state.waiters(self.id).send_end, &state.closed) {
+                    (Some(SendEnd::Delivered), _) => Poll::Ready(Ok(None)),
+                    (Some(SendEnd::Stopped(code)), _) => Poll::Ready(Ok(Some(code))),
+                    (None, Some(reason)) => {
+                        Poll::Ready(Err(WriteError::ConnectionLost(reason.clone())))
+                    }
+                    (None, None) => {
+                        register(&mut state.waiters(self.id).ended, cx.waker());
+                        Poll::Pending
+                    }
+                },
+            )
         })
         .await
     }
@@ -164,12 +190,18 @@ impl Drop for SendStream {
 
 impl std::fmt::Debug for SendStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SendStream").field("id", &self.id.0).finish_non_exhaustive()
+        f.debug_struct("SendStream")
+            .field("id", &self.id.0)
+            .finish_non_exhaustive()
     }
 }
 
 impl AsyncWrite for SendStream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.poll_write_slice(cx, data).map_err(Into::into)
     }
 
@@ -199,7 +231,11 @@ pub struct RecvStream {
 
 impl RecvStream {
     pub(crate) fn new(connection: Arc<Handle>, id: StreamId) -> Self {
-        Self { connection, id, ended: false }
+        Self {
+            connection,
+            id,
+            ended: false,
+        }
     }
 
     /// The stream's id (RFC 9000 §2.1).
@@ -209,7 +245,11 @@ impl RecvStream {
     }
 
     /// The next bytes in order, at most `max`, as they lie in the receive buffer; `None` is the end.
-    fn poll_read_bytes(&mut self, cx: &Context<'_>, max: usize) -> Poll<Result<Option<Bytes>, ReadError>> {
+    fn poll_read_bytes(
+        &mut self,
+        cx: &Context<'_>,
+        max: usize,
+    ) -> Poll<Result<Option<Bytes>, ReadError>> {
         let ended = &mut self.ended;
         let id = self.id;
         self.connection.0.call(|state| {
@@ -255,12 +295,14 @@ impl RecvStream {
         if buffer.is_empty() {
             return Ok(Some(0));
         }
-        let chunk = self.read_chunk(buffer.len()).await?;
-        Ok(chunk.map(|chunk| {
-            let len = chunk.len().min(buffer.len());
-            buffer.iter_mut().zip(chunk).for_each(|(to, from)| *to = from);
-            len
-        }))
+        let Some(chunk) = self.read_chunk(buffer.len()).await? else {
+            return Ok(None);
+        };
+        // A chunk is never longer than was asked for.
+        if let Some(front) = buffer.get_mut(..chunk.len()) {
+            front.copy_from_slice(&chunk);
+        }
+        Ok(Some(chunk.len()))
     }
 
     /// Fills `buffer`.
@@ -302,10 +344,13 @@ impl RecvStream {
             return Err(ReadError::Closed);
         }
         self.connection.0.call(|state| {
-            state.core.stop_sending(self.id, code).map_err(|_| match &state.closed {
-                Some(reason) => ReadError::ConnectionLost(reason.clone()),
-                None => ReadError::Closed,
-            })
+            state
+                .core
+                .stop_sending(self.id, code)
+                .map_err(|_| match &state.closed {
+                    Some(reason) => ReadError::ConnectionLost(reason.clone()),
+                    None => ReadError::Closed,
+                })
         })
     }
 }
@@ -324,12 +369,18 @@ impl Drop for RecvStream {
 
 impl std::fmt::Debug for RecvStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RecvStream").field("id", &self.id.0).finish_non_exhaustive()
+        f.debug_struct("RecvStream")
+            .field("id", &self.id.0)
+            .finish_non_exhaustive()
     }
 }
 
 impl AsyncRead for RecvStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let room = buffer.remaining();
         if room == 0 {
             return Poll::Ready(Ok(()));

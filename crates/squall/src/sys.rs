@@ -1,12 +1,40 @@
-//! The three things that std does not offer: pinning a thread, its number, and a cheap clock. The only `unsafe` here.
+//! What neither std nor tokio offers without a promise of ours: pinning a thread, its number, a cheap clock, and
+//! readiness of our own sockets. The only `unsafe` of this crate.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use squall_udp::Socket;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Readiness of the socket to receive. Not to send too: the kernel then wakes the worker for every packet that leaves
+/// the machine.
+///
+/// To be called on a runtime's thread.
+pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<AsyncFd<Arc<Socket>>> {
+    // SAFETY: the socket owns its descriptor until it is dropped, always names the same one, and the `AsyncFd` holds
+    // a share of the socket.
+    unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }.map_err(Into::into)
+}
+
+/// Readiness of the socket to send, for as long as it is needed: a second descriptor, since a descriptor can be
+/// registered once.
+pub(crate) fn writable(socket: &Socket) -> io::Result<AsyncFd<OwnedFd>> {
+    let second = socket.as_fd().try_clone_to_owned()?;
+    // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped, and the `AsyncFd` owns it.
+    unsafe { AsyncFd::register_with_interest(second, Interest::WRITABLE) }.map_err(Into::into)
+}
 
 /// Pins the calling thread to one CPU.
 #[cfg(target_os = "linux")]
 pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no CPU has number {cpu}")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("no CPU has number {cpu}"),
+        ));
     }
     // SAFETY: all-zero bytes are a valid, empty cpu_set_t: it is an array of integers.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -14,7 +42,11 @@ pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     unsafe { libc::CPU_SET(cpu, &mut set) };
     // SAFETY: the pointer is to a live cpu_set_t and the length is its size; 0 is the calling thread.
     let rc = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Pinning is only known for Linux.

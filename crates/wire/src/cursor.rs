@@ -118,24 +118,16 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn varint(&mut self) -> Result<u64, Truncated> {
         // One eight-byte load serves all four lengths; only the last seven bytes of a packet miss it.
-        let Some(word) = self.rest.first_chunk::<8>() else {
-            return self.varint_near_end();
+        let (value, len) = match self.rest.first_chunk::<8>() {
+            Some(word) => {
+                let word = u64::from_be_bytes(*word);
+                let len = 1usize << (word >> 62);
+                ((word & varint::MAX) >> (64 - 8 * len), len)
+            }
+            None => varint_near_end(self.rest)?,
         };
-        let word = u64::from_be_bytes(*word);
-        let len = 1usize << (word >> 62);
         self.rest = self.rest.get(len..).ok_or(Truncated)?;
-        Ok((word & varint::MAX) >> (64 - 8 * len))
-    }
-
-    #[cold]
-    fn varint_near_end(&mut self) -> Result<u64, Truncated> {
-        let first = self.peek_u8().ok_or(Truncated)?;
-        let head = self.bytes(1 << (first >> 6))?;
-        // RFC 9000 A.1: the prefix is not part of the value.
-        let value = head
-            .iter()
-            .fold(0, |value, &byte| (value << 8) | u64::from(byte));
-        Ok(value & (u64::MAX >> (66 - 8 * head.len())))
+        Ok(value)
     }
 
     /// The next `n` bytes.
@@ -162,6 +154,22 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
+    }
+}
+
+/// The varint at the start of fewer than eight bytes, and its length. Takes the slice and not the
+/// reader: what has its address taken cannot live in registers. Not so rare as it looks, for a packet
+/// with nothing but an ACK has few bytes more.
+#[inline(never)]
+fn varint_near_end(rest: &[u8]) -> Result<(u64, usize), Truncated> {
+    // RFC 9000 A.1: the prefix is not part of the value.
+    match *rest {
+        [a, ..] if a < 0x40 => Ok((a.into(), 1)),
+        [a, b, ..] if a < 0x80 => Ok((u16::from_be_bytes([a & 0x3f, b]).into(), 2)),
+        [a, b, c, d, ..] if (0x80..0xc0).contains(&a) => {
+            Ok((u32::from_be_bytes([a & 0x3f, b, c, d]).into(), 4))
+        }
+        _ => Err(Truncated),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Transport error codes: RFC 9000 §20.1.
 
+use crate::cursor::Truncated;
 use std::fmt;
 
 /// The code of a transport error, as CONNECTION_CLOSE frames of type 0x1c carry it.
@@ -116,6 +117,14 @@ impl TransportError {
             frame_type: 0,
             reason,
         }
+    }
+}
+
+/// A frame that ends in the middle of a field is badly formatted (RFC 9000 §20.1).
+impl From<Truncated> for TransportError {
+    #[inline]
+    fn from(_: Truncated) -> Self {
+        Self::new(TransportErrorCode::FRAME_ENCODING_ERROR, "frame ends early")
     }
 }
 

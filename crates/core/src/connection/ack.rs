@@ -7,8 +7,9 @@ use squall_wire::{Ack, StreamId, TransportError, TransportErrorCode};
 use super::Connection;
 use super::receive::Trip;
 use crate::recovery::loss;
+use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
-use crate::space::sent::{Acked, SentFrame, SentPacket};
+use crate::space::sent::{Acked, SentPacket};
 use crate::time::Time;
 
 /// What the acknowledgements of one run came to, handed to congestion control once.

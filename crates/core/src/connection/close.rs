@@ -32,6 +32,8 @@ impl Connection {
         let code = code.min(squall_wire::varint::MAX);
         let reason = Bytes::copy_from_slice(reason);
         self.begin_closing(now, code, None, reason.clone());
+        // Who closes has read what it wants.
+        self.streams.clear();
         self.streams
             .events
             .push_back(Event::Closed(CloseReason::Application {
@@ -108,7 +110,7 @@ impl Connection {
         let told = self.is_closed();
         self.state = State::Drained;
         self.timers.clear();
-        self.streams.clear();
+        self.streams.end_sending();
         if !told {
             self.streams.events.push_back(Event::Closed(reason));
         }
@@ -119,7 +121,7 @@ impl Connection {
         // RFC 9000 §10.2: long enough for packets under way to be discarded.
         self.timers
             .set(Timer::Close, Some(now + 3 * self.probe_timeout()));
-        self.streams.clear();
+        self.streams.end_sending();
     }
 
     /// A packet came while closing: the answer is repeated, ever more rarely (RFC 9000 §10.2.1).

@@ -15,6 +15,7 @@
 mod ack;
 mod close;
 mod early;
+mod flight;
 mod frames;
 mod handshake;
 mod keyring;
@@ -231,13 +232,9 @@ impl Connection {
         }
     }
 
-    /// The next stream that the peer has opened.
+    /// The next stream that the peer has opened, also when it has closed the connection since.
     pub fn accept(&mut self, direction: Direction) -> Option<StreamId> {
-        if self.is_closed() {
-            None
-        } else {
-            self.streams.accept(direction)
-        }
+        self.streams.accept(direction)
     }
 
     /// Takes from the front of `data` what the send buffer has room for: at least one byte, or an error. The bytes are

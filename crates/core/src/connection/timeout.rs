@@ -9,8 +9,8 @@ use super::timers::Timer;
 use super::{Connection, State};
 use crate::error::CloseReason;
 use crate::recovery::rtt::GRANULARITY;
+use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
-use crate::space::sent::SentFrame;
 use crate::time::Time;
 
 /// RFC 9002 §6.2.4: probes sent when a probe timeout expires.

@@ -6,41 +6,8 @@
 
 use std::collections::VecDeque;
 
-use squall_wire::{Direction, StreamId};
-
+use crate::sent_frame::SentFrame;
 use crate::time::Time;
-
-/// What a sent frame said, as far as its loss or acknowledgement matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SentFrame {
-    /// Bytes of a stream.
-    Stream {
-        id: StreamId,
-        start: u64,
-        len: u32,
-        fin: bool,
-    },
-    /// Bytes of the handshake.
-    Crypto { start: u64, len: u32 },
-    /// An acknowledgement up to `largest`.
-    Ack { largest: u64 },
-    /// RESET_STREAM.
-    ResetStream(StreamId),
-    /// STOP_SENDING.
-    StopSending(StreamId),
-    /// MAX_DATA.
-    MaxData,
-    /// MAX_STREAM_DATA.
-    MaxStreamData(StreamId),
-    /// MAX_STREAMS.
-    MaxStreams(Direction),
-    /// NEW_CONNECTION_ID.
-    NewConnectionId(u64),
-    /// RETIRE_CONNECTION_ID.
-    RetireConnectionId(u64),
-    /// HANDSHAKE_DONE.
-    HandshakeDone,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

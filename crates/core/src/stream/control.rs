@@ -6,7 +6,7 @@ use squall_wire::cursor::Writer;
 use squall_wire::{Direction, StreamId, frame};
 
 use super::{SendState, Streams, index};
-use crate::space::sent::SentFrame;
+use crate::sent_frame::SentFrame;
 use crate::time::Time;
 
 /// The largest of these frames: RESET_STREAM with three eight-byte integers.

@@ -1,3 +1,4 @@
+#![allow(dead_code, reason = "each test and bench uses a part of it")]
 //! A client and a server whose datagrams are handed over at once, on a virtual clock.
 
 use std::net::SocketAddr;
@@ -17,11 +18,13 @@ struct End {
     connection: Option<(ConnectionHandle, Connection)>,
     events: Vec<Event>,
     address: SocketAddr,
+    stages: Stages,
 }
 
 /// Both ends.
 pub(crate) struct Pair {
     pub(crate) now: Time,
+    buffer: Vec<u8>,
     client: End,
     server: End,
 }
@@ -69,12 +72,14 @@ impl Pair {
             endpoint: Endpoint::new(EndpointConfig::new([1; 32]), Some(server_config), [2; 32]),
             connection: None,
             events: Vec::new(),
+            stages: Stages::off(),
             address: "192.0.2.1:443".parse().unwrap(),
         };
         let mut client = End {
             endpoint: Endpoint::new(EndpointConfig::new([3; 32]), None, [4; 32]),
             connection: None,
             events: Vec::new(),
+            stages: Stages::off(),
             address: "192.0.2.2:5000".parse().unwrap(),
         };
         let path = Path {
@@ -93,6 +98,7 @@ impl Pair {
         );
         Self {
             now,
+            buffer: vec![0; 65_536],
             client,
             server,
         }
@@ -122,12 +128,14 @@ impl Pair {
     /// Sends what one side has; says whether it had anything.
     pub(crate) fn pump(&mut self, from: Side) -> bool {
         let now = self.now;
+        let mut buffer = std::mem::take(&mut self.buffer);
         let (sender, receiver) = self.ends(from);
         let Some((_, connection)) = &mut sender.connection else {
+            self.buffer = buffer;
             return false;
         };
-        let mut buffer = vec![0; 65_536];
-        let Some(transmit) = connection.transmit(now, &mut buffer, 64, &mut Stages::off()) else {
+        let Some(transmit) = connection.transmit(now, &mut buffer, 64, &mut sender.stages) else {
+            self.buffer = buffer;
             return false;
         };
         let path = Path {
@@ -143,7 +151,19 @@ impl Pair {
         for end in [sender, receiver] {
             end.take_events();
         }
+        self.buffer = buffer;
         true
+    }
+
+    /// Times the stages of both ends from now on.
+    pub(crate) fn account(&mut self) {
+        for end in [&mut self.client, &mut self.server] {
+            end.stages = Stages::on(ticks);
+        }
+    }
+
+    pub(crate) fn stages(&mut self, side: Side) -> Stages {
+        self.ends(side).0.stages.clone()
     }
 
     /// Hands datagrams over until both sides are silent, time passing by a little.
@@ -173,6 +193,13 @@ impl Pair {
     }
 }
 
+/// A clock for accounting; only the shares of the stages are looked at.
+fn ticks() -> u64 {
+    static BEGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    let begin = BEGIN.get_or_init(std::time::Instant::now);
+    u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl End {
     fn receive(&mut self, now: Time, path: Path, mut bytes: &mut [u8], segment_size: u16) {
         while !bytes.is_empty() {
@@ -193,7 +220,7 @@ impl End {
                 segment_size,
                 bytes: datagrams,
             };
-            connection.receive(now, batch, &mut Stages::off());
+            connection.receive(now, batch, &mut self.stages);
         }
     }
 

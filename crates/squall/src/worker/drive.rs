@@ -12,6 +12,7 @@ use tokio::time::Sleep;
 
 use super::shared::{Shared, lock};
 use super::{MESSAGE_BYTES, RECV_MESSAGES, Worker};
+use crate::sys;
 
 /// Runs a worker until its endpoint is dropped and its last connection is gone.
 ///
@@ -104,7 +105,11 @@ struct Alarm {
 impl Alarm {
     fn new(shared: &Arc<Shared>) -> Self {
         let sleep = Box::pin(tokio::time::sleep_until(shared.clock.instant(Time::ZERO)));
-        Self { sleep, armed: None, shared: Arc::clone(shared) }
+        Self {
+            sleep,
+            armed: None,
+            shared: Arc::clone(shared),
+        }
     }
 
     fn as_mut(&mut self) -> &mut Self {
@@ -116,7 +121,9 @@ impl Alarm {
         if let Some(deadline) = deadline
             && self.armed.is_none_or(|armed| deadline < armed)
         {
-            self.sleep.as_mut().reset(self.shared.clock.instant(deadline));
+            self.sleep
+                .as_mut()
+                .reset(self.shared.clock.instant(deadline));
             self.armed = Some(deadline);
         }
     }
@@ -143,23 +150,19 @@ async fn sleep(
     deadline: Option<Time>,
 ) -> std::io::Result<bool> {
     alarm.set(deadline);
+    // A new registration tells at once if there is room by now.
+    let writable = if blocked {
+        Some(sys::writable(fd.get_ref())?)
+    } else {
+        None
+    };
     let mut blocked = blocked;
-    // The readiness known so far is from before the send call that found no room.
-    let mut stale = blocked;
     let result = poll_fn(|cx| {
-        while blocked {
-            match fd.poll_write_ready(cx) {
-                Poll::Pending => break,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Ready(Ok(mut guard)) if stale => {
-                    stale = false;
-                    guard.clear_ready();
-                }
-                Poll::Ready(Ok(_)) => {
-                    blocked = false;
-                    return Poll::Ready(Ok(()));
-                }
-            }
+        if let Some(writable) = &writable
+            && let Poll::Ready(ready) = writable.poll_write_ready(cx)
+        {
+            blocked = false;
+            return Poll::Ready(ready.map(drop));
         }
         if let Poll::Ready(ready) = fd.poll_read_ready(cx) {
             return Poll::Ready(ready.map(drop));

@@ -47,7 +47,9 @@ impl Held {
 
     /// Keeps a run, if there is room.
     fn keep(&mut self, run: &DatagramBatch<'_>) {
-        let Some(runs) = self.by_address.get_mut(&run.path.remote) else { return };
+        let Some(runs) = self.by_address.get_mut(&run.path.remote) else {
+            return;
+        };
         let here: usize = runs.iter().map(|run| run.bytes.len()).sum();
         let len = run.bytes.len();
         if here + len <= MAX_HELD_BY_ADDRESS && self.bytes + len <= MAX_HELD {
@@ -71,10 +73,10 @@ impl Held {
 
 impl Worker {
     /// Someone wants to connect.
-    pub(super) fn on_incoming(&mut self, incoming: squall_core::Incoming, run: DatagramBatch<'_>) {
+    pub(super) fn on_incoming(&mut self, incoming: squall_core::Incoming, run: &DatagramBatch<'_>) {
         let path = run.path;
         if self.held.is_undecided(&path.remote) {
-            self.held.keep(&run);
+            self.held.keep(run);
             return;
         }
         if self.closing {
@@ -82,7 +84,10 @@ impl Worker {
             self.respond(path, &response);
             return;
         }
-        let offer = Offer { incoming, run: hold(&run) };
+        let offer = Box::new(Offer {
+            incoming,
+            run: hold(run),
+        });
         match self.shared.offer(offer, &mut self.wakers) {
             Ok(()) => self.held.begin(path.remote),
             // As by a full listen(2) backlog: silence, and the client tries again.
@@ -91,7 +96,12 @@ impl Worker {
     }
 
     /// The application wants the connection.
-    pub(super) fn accept(&mut self, offer: Offer, stages: &mut Stages) -> Result<Handle, ConnectError> {
+    pub(super) fn accept(
+        &mut self,
+        offer: Box<Offer>,
+        stages: &mut Stages,
+    ) -> Result<Handle, ConnectError> {
+        let offer = *offer;
         let path = offer.run.path;
         let held = self.held.decide(&path.remote);
         if self.closing {
@@ -102,8 +112,22 @@ impl Worker {
         let result = match self.endpoint.accept(self.now, offer.incoming) {
             Ok((handle, core)) => {
                 let connection = self.insert(handle, core);
-                let HeldRun { path, ecn, segment_size, mut bytes } = offer.run;
-                self.deliver(handle, DatagramBatch { path, ecn, segment_size, bytes: &mut bytes }, stages);
+                let HeldRun {
+                    path,
+                    ecn,
+                    segment_size,
+                    mut bytes,
+                } = offer.run;
+                self.deliver(
+                    handle,
+                    DatagramBatch {
+                        path,
+                        ecn,
+                        segment_size,
+                        bytes: &mut bytes,
+                    },
+                    stages,
+                );
                 Ok(Handle(connection))
             }
             Err(error) => {
@@ -115,14 +139,29 @@ impl Worker {
             }
         };
         // Routed anew: what belongs to this attempt finds its connection, what begins another is offered next.
-        for HeldRun { path, ecn, segment_size, mut bytes } in held {
-            self.dispatch(DatagramBatch { path, ecn, segment_size, bytes: &mut bytes }, stages);
+        for HeldRun {
+            path,
+            ecn,
+            segment_size,
+            mut bytes,
+        } in held
+        {
+            self.dispatch(
+                DatagramBatch {
+                    path,
+                    ecn,
+                    segment_size,
+                    bytes: &mut bytes,
+                },
+                stages,
+            );
         }
         result
     }
 
     /// The application does not want the connection and says so.
-    pub(super) fn refuse(&mut self, offer: Offer) {
+    pub(super) fn refuse(&mut self, offer: Box<Offer>) {
+        let offer = *offer;
         let path = offer.run.path;
         self.held.forget(&path.remote);
         let response = self.endpoint.refuse(offer.incoming);

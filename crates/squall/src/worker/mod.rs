@@ -20,8 +20,8 @@ mod timer_wheel;
 pub(crate) use drive::{Accounted, mark, run};
 pub use shared::EndpointStats;
 pub(crate) use shared::{Command, Offer, Shared, lock};
-pub(crate) use state::{Handle, SendEnd, State, register};
 use state::ConnectionShared;
+pub(crate) use state::{Handle, SendEnd, State, register};
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -76,7 +76,11 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, socket: Arc<Socket>, endpoint: squall_core::Endpoint) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        socket: Arc<Socket>,
+        endpoint: squall_core::Endpoint,
+    ) -> Self {
         let now = shared.clock.now();
         Self {
             shared,
@@ -125,7 +129,12 @@ impl Worker {
 
     /// Cuts a bundle into runs and hands each to where it belongs.
     fn dispatch(&mut self, bundle: DatagramBatch<'_>, stages: &mut Stages) {
-        let DatagramBatch { path, ecn, segment_size, bytes } = bundle;
+        let DatagramBatch {
+            path,
+            ecn,
+            segment_size,
+            bytes,
+        } = bundle;
         let mut rest = bytes;
         while !rest.is_empty() {
             let run = self.endpoint.route(self.now, path, rest, segment_size);
@@ -134,10 +143,15 @@ impl Worker {
             let (bytes, tail) = rest.split_at_mut(len);
             rest = tail;
             stages.mark(Stage::Other);
-            let run_bytes = DatagramBatch { path, ecn, segment_size, bytes };
+            let run_bytes = DatagramBatch {
+                path,
+                ecn,
+                segment_size,
+                bytes,
+            };
             match run.to {
                 Route::Connection(handle) => self.deliver(handle, run_bytes, stages),
-                Route::Incoming(incoming) => self.on_incoming(incoming, run_bytes),
+                Route::Incoming(incoming) => self.on_incoming(incoming, &run_bytes),
                 Route::Respond(datagram) => self.respond(path, &datagram),
                 Route::Discard => self.shared.counters.runs_discarded.add(1),
             }
@@ -172,10 +186,21 @@ impl Worker {
         if self.send.is_full() && !self.blocked {
             let _ = self.flush();
         }
-        let Some(slot) = self.send.free_slot().and_then(|slot| slot.get_mut(..datagram.len())) else { return };
+        let Some(slot) = self
+            .send
+            .free_slot()
+            .and_then(|slot| slot.get_mut(..datagram.len()))
+        else {
+            return;
+        };
         slot.copy_from_slice(datagram);
         let segment_size = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
-        self.send.push(Transmit { path, ecn: Ecn::NotEct, segment_size, len: datagram.len() });
+        self.send.push(Transmit {
+            path,
+            ecn: Ecn::NotEct,
+            segment_size,
+            len: datagram.len(),
+        });
     }
 
     // ---- time out -----------------------------------------------------------------------------------------------
@@ -185,7 +210,9 @@ impl Worker {
         let mut due = std::mem::take(&mut self.due);
         self.wheel.expire(self.now, &mut due);
         for index in due.drain(..) {
-            let Some(Some(connection)) = self.connections.get(index) else { continue };
+            let Some(Some(connection)) = self.connections.get(index) else {
+                continue;
+            };
             let mut state = connection.lock();
             state.core.on_timeout(self.now);
             state.take_events(&mut self.wakers);
@@ -215,8 +242,16 @@ impl Worker {
 
     fn execute(&mut self, command: Command, stages: &mut Stages) {
         match command {
-            Command::Connect { config, remote, server_name, reply } => {
-                let path = Path { remote, local: None };
+            Command::Connect {
+                config,
+                remote,
+                server_name,
+                reply,
+            } => {
+                let path = Path {
+                    remote,
+                    local: None,
+                };
                 let result = if self.closing {
                     Err(crate::error::ConnectError::EndpointClosed)
                 } else {
@@ -243,8 +278,16 @@ impl Worker {
     }
 
     /// Makes a core connection one of ours and puts it in line.
-    fn insert(&mut self, handle: ConnectionHandle, core: squall_core::Connection) -> Arc<ConnectionShared> {
-        let connection = Arc::new(ConnectionShared::new(handle, core, Arc::clone(&self.shared)));
+    fn insert(
+        &mut self,
+        handle: ConnectionHandle,
+        core: squall_core::Connection,
+    ) -> Arc<ConnectionShared> {
+        let connection = Arc::new(ConnectionShared::new(
+            handle,
+            core,
+            Arc::clone(&self.shared),
+        ));
         if handle.0 >= self.connections.len() {
             self.connections.resize_with(handle.0 + 1, || None);
         }
@@ -298,7 +341,11 @@ impl Worker {
     }
 
     /// One connection's share: bundles into the send buffer until it has no more to send, then its timer.
-    fn transmit_one(&mut self, connection: &Arc<ConnectionShared>, stages: &mut Stages) -> std::io::Result<()> {
+    fn transmit_one(
+        &mut self,
+        connection: &Arc<ConnectionShared>,
+        stages: &mut Stages,
+    ) -> std::io::Result<()> {
         let segments = self.socket.limits().gso_segments;
         let mut bundles = 0;
         loop {
@@ -309,7 +356,9 @@ impl Worker {
             }
             let mut done = false;
             while bundles < SHARE {
-                let Some(slot) = self.send.free_slot() else { break };
+                let Some(slot) = self.send.free_slot() else {
+                    break;
+                };
                 let Some(transmit) = state.core.transmit(self.now, slot, segments, stages) else {
                     done = true;
                     break;
@@ -323,6 +372,7 @@ impl Worker {
             state.take_events(&mut self.wakers);
             if done {
                 state.queued = false;
+                state.stalled = state.core.wants_transmit();
                 let drained = state.core.is_drained();
                 let deadline = state.core.next_timeout();
                 state.removed = drained;
@@ -348,14 +398,26 @@ impl Worker {
     }
 
     /// After a round of transmission: the connection's one timer update, or its end.
-    fn settle(&mut self, connection: &ConnectionShared, drained: bool, deadline: Option<Time>, stages: &mut Stages) {
+    fn settle(
+        &mut self,
+        connection: &ConnectionShared,
+        drained: bool,
+        deadline: Option<Time>,
+        stages: &mut Stages,
+    ) {
         let handle = connection.handle;
         let deadline = deadline.filter(|_| !drained);
         if self.wheel.set(handle.0, deadline) {
             self.shared.counters.timer_updates.add(1);
         }
         stages.mark(Stage::Timers);
-        if drained && self.connections.get_mut(handle.0).and_then(Option::take).is_some() {
+        if drained
+            && self
+                .connections
+                .get_mut(handle.0)
+                .and_then(Option::take)
+                .is_some()
+        {
             self.endpoint.remove(handle);
             self.count -= 1;
             self.shared.counters.connections.set(self.count as u64);
@@ -418,5 +480,10 @@ impl Drop for Worker {
 
 /// A copy of a run, for later.
 fn hold(run: &DatagramBatch<'_>) -> HeldRun {
-    HeldRun { path: run.path, ecn: run.ecn, segment_size: run.segment_size, bytes: run.bytes.to_vec() }
+    HeldRun {
+        path: run.path,
+        ecn: run.ecn,
+        segment_size: run.segment_size,
+        bytes: run.bytes.to_vec(),
+    }
 }

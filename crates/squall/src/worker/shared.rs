@@ -67,13 +67,28 @@ pub(crate) type Reply = oneshot::Sender<Result<Handle, ConnectError>>;
 
 /// What only the worker can do.
 pub(crate) enum Command {
-    Connect { config: ClientConfig, remote: SocketAddr, server_name: String, reply: Reply },
-    Accept { offer: Offer, reply: Reply },
-    Refuse { offer: Offer },
+    Connect {
+        config: ClientConfig,
+        remote: SocketAddr,
+        server_name: String,
+        reply: Reply,
+    },
+    Accept {
+        offer: Box<Offer>,
+        reply: Reply,
+    },
+    Refuse {
+        offer: Box<Offer>,
+    },
     /// The application let the attempt drop.
-    Ignore { remote: SocketAddr },
+    Ignore {
+        remote: SocketAddr,
+    },
     /// Close all connections, and let no new ones in.
-    Close { code: u64, reason: Bytes },
+    Close {
+        code: u64,
+        reason: Bytes,
+    },
     /// The last handle of the endpoint is gone: end with the last connection.
     Detach,
 }
@@ -91,7 +106,7 @@ pub(crate) struct Inbox {
 /// Attempts that wait for `Endpoint::accept`.
 #[derive(Default)]
 struct AcceptQueue {
-    offers: VecDeque<Offer>,
+    offers: VecDeque<Box<Offer>>,
     waiters: Waiters,
     closed: bool,
 }
@@ -227,16 +242,16 @@ impl Shared {
         self.ring();
     }
 
-    /// Sends a command; gives it back when the worker has ended.
-    pub(crate) fn command(&self, command: Command) -> Result<(), Command> {
+    /// Sends a command; `false` when the worker has ended and nobody will follow it.
+    pub(crate) fn command(&self, command: Command) -> bool {
         let mut inbox = lock(&self.inbox);
         if inbox.dead {
-            return Err(command);
+            return false;
         }
         inbox.commands.push(command);
         drop(inbox);
         self.ring();
-        Ok(())
+        true
     }
 
     fn ring(&self) {
@@ -248,7 +263,7 @@ impl Shared {
     }
 
     /// The next attempt to connect to us; `None` when the endpoint is closed.
-    pub(crate) fn poll_accept(&self, cx: &Context<'_>) -> Poll<Option<Offer>> {
+    pub(crate) fn poll_accept(&self, cx: &Context<'_>) -> Poll<Option<Box<Offer>>> {
         let mut accept = lock(&self.accept);
         if let Some(offer) = accept.offers.pop_front() {
             return Poll::Ready(Some(offer));
@@ -261,7 +276,7 @@ impl Shared {
     }
 
     /// Lets no more attempts in and wakes who waits for one. Returns those that nobody took.
-    pub(crate) fn close_accept(&self) -> VecDeque<Offer> {
+    pub(crate) fn close_accept(&self) -> VecDeque<Box<Offer>> {
         let mut accept = lock(&self.accept);
         accept.closed = true;
         let offers = std::mem::take(&mut accept.offers);
@@ -285,7 +300,11 @@ impl Shared {
     // ---- from the worker ----------------------------------------------------------------------------------------
 
     /// Puts an attempt in line; gives it back when the line is full or closed.
-    pub(crate) fn offer(&self, offer: Offer, wakers: &mut Vec<Waker>) -> Result<(), Offer> {
+    pub(crate) fn offer(
+        &self,
+        offer: Box<Offer>,
+        wakers: &mut Vec<Waker>,
+    ) -> Result<(), Box<Offer>> {
         let mut accept = lock(&self.accept);
         if accept.closed || accept.offers.len() >= self.max_incoming {
             return Err(offer);

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
+use bytes::Bytes;
 use squall_core::{CloseReason, ConnectionHandle, Event, Time};
 use squall_wire::{Direction, StreamId};
 
@@ -35,6 +36,9 @@ pub(crate) struct State {
     pub(crate) core: squall_core::Connection,
     /// In the line for transmission, the application's or the worker's.
     pub(crate) queued: bool,
+    /// The last round of transmission ended with something left to send: the congestion window or the pacer holds it
+    /// back, and nothing that an application does can change that. An acknowledgement or a timer will.
+    pub(crate) stalled: bool,
     /// The worker has let go of the connection.
     pub(crate) removed: bool,
     pub(crate) connected: bool,
@@ -61,10 +65,15 @@ pub(crate) fn register(slot: &mut Option<Waker>, waker: &Waker) {
 }
 
 impl ConnectionShared {
-    pub(crate) fn new(handle: ConnectionHandle, core: squall_core::Connection, worker: Arc<Shared>) -> Self {
+    pub(crate) fn new(
+        handle: ConnectionHandle,
+        core: squall_core::Connection,
+        worker: Arc<Shared>,
+    ) -> Self {
         let state = State {
             core,
             queued: false,
+            stalled: false,
             removed: false,
             connected: false,
             closed: None,
@@ -73,7 +82,11 @@ impl ConnectionShared {
             accepting: Default::default(),
             streams: HashMap::new(),
         };
-        Self { handle, worker, state: Mutex::new(state) }
+        Self {
+            handle,
+            worker,
+            state: Mutex::new(state),
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -85,7 +98,8 @@ impl ConnectionShared {
     pub(crate) fn call<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
         let result = f(&mut state);
-        let enqueue = !state.queued && !state.removed && state.core.wants_transmit();
+        let enqueue =
+            !state.queued && !state.removed && !state.stalled && state.core.wants_transmit();
         state.queued |= enqueue;
         drop(state);
         if enqueue {
@@ -119,8 +133,15 @@ impl State {
         self.core.close(now, code, reason);
         self.take_events(wakers);
         if self.closed.is_none() {
-            let reason = bytes::Bytes::copy_from_slice(reason);
-            self.on_closed(CloseReason::Application { code, reason, remote: false }, wakers);
+            let reason = Bytes::copy_from_slice(reason);
+            self.on_closed(
+                CloseReason::Application {
+                    code,
+                    reason,
+                    remote: false,
+                },
+                wakers,
+            );
         }
     }
 
@@ -132,10 +153,18 @@ impl State {
                     self.connected = true;
                     self.lifetime.move_into(wakers);
                 }
-                Event::StreamOpened(direction) => self.accepting[index(direction)].move_into(wakers),
-                Event::StreamsAvailable(direction) => self.opening[index(direction)].move_into(wakers),
-                Event::Readable(id) => wakers.extend(self.streams.get_mut(&id).and_then(|s| s.reader.take())),
-                Event::Writable(id) => wakers.extend(self.streams.get_mut(&id).and_then(|s| s.writer.take())),
+                Event::StreamOpened(direction) => {
+                    self.accepting[index(direction)].move_into(wakers);
+                }
+                Event::StreamsAvailable(direction) => {
+                    self.opening[index(direction)].move_into(wakers);
+                }
+                Event::Readable(id) => {
+                    wakers.extend(self.streams.get_mut(&id).and_then(|s| s.reader.take()));
+                }
+                Event::Writable(id) => {
+                    wakers.extend(self.streams.get_mut(&id).and_then(|s| s.writer.take()));
+                }
                 Event::Finished(id) => self.on_send_end(id, SendEnd::Delivered, wakers),
                 Event::Stopped(id, code) => self.on_send_end(id, SendEnd::Stopped(code), wakers),
                 Event::Closed(reason) => self.on_closed(reason, wakers),
@@ -169,7 +198,11 @@ impl State {
     }
 
     /// Opens a stream of ours when the peer's limit allows.
-    pub(crate) fn poll_open(&mut self, direction: Direction, waker: &Waker) -> Poll<Result<StreamId, CloseReason>> {
+    pub(crate) fn poll_open(
+        &mut self,
+        direction: Direction,
+        waker: &Waker,
+    ) -> Poll<Result<StreamId, CloseReason>> {
         if let Some(reason) = &self.closed {
             return Poll::Ready(Err(reason.clone()));
         }
@@ -183,10 +216,23 @@ impl State {
     }
 
     /// Takes the next stream that the peer opened.
-    pub(crate) fn poll_accept(&mut self, direction: Direction, waker: &Waker) -> Poll<Result<StreamId, CloseReason>> {
+    pub(crate) fn poll_accept(
+        &mut self,
+        direction: Direction,
+        waker: &Waker,
+    ) -> Poll<Result<StreamId, CloseReason>> {
         // What arrived before the end is still handed out.
         if let Some(id) = self.core.accept(direction) {
-            return Poll::Ready(Ok(self.hold(id, direction)));
+            self.hold(id, direction);
+            // A peer may stop a stream before we have accepted it; its event found nobody to tell. A write of nothing
+            // shows it.
+            if direction == Direction::Bidirectional
+                && let Err(squall_core::WriteError::Stopped(code)) =
+                    self.core.write(id, &mut Bytes::new())
+            {
+                self.waiters(id).send_end = Some(SendEnd::Stopped(code));
+            }
+            return Poll::Ready(Ok(id));
         }
         if let Some(reason) = &self.closed {
             return Poll::Ready(Err(reason.clone()));
@@ -201,7 +247,13 @@ impl State {
             Direction::Bidirectional => 2,
             Direction::Unidirectional => 1,
         };
-        self.streams.insert(id, StreamWaiters { halves, ..StreamWaiters::default() });
+        self.streams.insert(
+            id,
+            StreamWaiters {
+                halves,
+                ..StreamWaiters::default()
+            },
+        );
         id
     }
 

@@ -36,7 +36,13 @@ struct Node {
     next: u32,
 }
 
-const UNFILED: Node = Node { wanted: NEVER, filed: NEVER, slot: 0, previous: NONE, next: NONE };
+const UNFILED: Node = Node {
+    wanted: NEVER,
+    filed: NEVER,
+    slot: 0,
+    previous: NONE,
+    next: NONE,
+};
 
 /// Deadlines by small dense index.
 #[derive(Debug)]
@@ -68,7 +74,9 @@ impl TimerWheel {
         if index >= self.nodes.len() {
             self.nodes.resize(index + 1, UNFILED);
         }
-        let Some(node) = self.nodes.get_mut(index) else { return false };
+        let Some(node) = self.nodes.get_mut(index) else {
+            return false;
+        };
         let Some(deadline) = deadline else {
             node.wanted = NEVER;
             let filed = node.filed != NEVER;
@@ -87,7 +95,9 @@ impl TimerWheel {
     /// When to call `expire` next: no deadline comes before. (It may find none due: see the head of this file.)
     pub(crate) fn next(&self) -> Option<Time> {
         let tick = self.next_slot().map(|(_, tick)| tick)?;
-        Some(Time::from_nanos(tick.saturating_mul(TICK.as_nanos() as u64)))
+        Some(Time::from_nanos(
+            tick.saturating_mul(TICK.as_nanos() as u64),
+        ))
     }
 
     /// Takes the deadlines up to `now` out and puts their indices into `due`.
@@ -103,7 +113,11 @@ impl TimerWheel {
     /// The slot that comes due first, and when.
     fn next_slot(&self) -> Option<(usize, u64)> {
         // A slot of a lower level always comes before one of a higher: it lies within the current higher slot.
-        let (level, occupied) = self.occupied.iter().enumerate().find(|(_, occupied)| **occupied != 0)?;
+        let (level, occupied) = self
+            .occupied
+            .iter()
+            .enumerate()
+            .find(|(_, occupied)| **occupied != 0)?;
         let shift = level as u32 * LEVEL_BITS;
         let position = (self.elapsed >> shift) % SLOTS as u64;
         let ahead = u64::from(occupied.rotate_right(position as u32).trailing_zeros());
@@ -117,7 +131,9 @@ impl TimerWheel {
         let mut at = self.heads.get(slot).copied().unwrap_or(NONE);
         while at != NONE {
             let index = at as usize;
-            let Some(&Node { wanted, next, .. }) = self.nodes.get(index) else { break };
+            let Some(&Node { wanted, next, .. }) = self.nodes.get(index) else {
+                break;
+            };
             at = next;
             self.unlink(index);
             if wanted <= self.elapsed {
@@ -134,13 +150,21 @@ impl TimerWheel {
     /// Files a node that is not filed under its wanted tick, which lies ahead.
     fn link(&mut self, index: usize) {
         let elapsed = self.elapsed;
-        let Some(node) = self.nodes.get_mut(index) else { return };
-        let tick = node.wanted.min(elapsed + HORIZON - (elapsed & HORIZON)).max(elapsed + 1);
+        let Some(node) = self.nodes.get_mut(index) else {
+            return;
+        };
+        let tick = node
+            .wanted
+            .min(elapsed + HORIZON - (elapsed & HORIZON))
+            .max(elapsed + 1);
         // The highest group of 6 bits in which the tick differs from now is its level.
         let level = ((elapsed ^ tick).ilog2() / LEVEL_BITS).min(LEVELS as u32 - 1);
         let in_level = ((tick >> (level * LEVEL_BITS)) % SLOTS as u64) as usize;
         let slot = level as usize * SLOTS + in_level;
-        let (Some(head), Some(occupied)) = (self.heads.get_mut(slot), self.occupied.get_mut(level as usize)) else {
+        let (Some(head), Some(occupied)) = (
+            self.heads.get_mut(slot),
+            self.occupied.get_mut(level as usize),
+        ) else {
             return;
         };
         let next = std::mem::replace(head, index as u32);
@@ -152,8 +176,15 @@ impl TimerWheel {
     }
 
     fn unlink(&mut self, index: usize) {
-        let Some(node) = self.nodes.get_mut(index).filter(|node| node.filed != NEVER) else { return };
-        let Node { slot, previous, next, .. } = *node;
+        let Some(node) = self.nodes.get_mut(index).filter(|node| node.filed != NEVER) else {
+            return;
+        };
+        let Node {
+            slot,
+            previous,
+            next,
+            ..
+        } = *node;
         (node.filed, node.previous, node.next) = (NEVER, NONE, NONE);
         if let Some(next) = self.nodes.get_mut(next as usize) {
             next.previous = previous;
@@ -277,10 +308,13 @@ mod tests {
                     list[index] = Some(deadline);
                 }
                 _ => {
-                    now += random([2, 2, 100, 10_000, 1_000_000][random(5) as usize]);
+                    let scale = [2, 2, 100, 10_000, 1_000_000][random(5) as usize];
+                    now += random(scale);
                     let fires = |at: &Option<u64>| at.is_some_and(|at| at <= now);
                     let expected: Vec<usize> = (0..50).filter(|&i| fires(&list[i])).collect();
-                    list.iter_mut().filter(|at| fires(at)).for_each(|at| *at = None);
+                    list.iter_mut()
+                        .filter(|at| fires(at))
+                        .for_each(|at| *at = None);
                     assert_eq!(expired(&mut wheel, ms(now)), expected);
                 }
             }

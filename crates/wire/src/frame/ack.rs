@@ -7,8 +7,8 @@
 //! ```
 
 use super::kind::ty;
-use super::read::Malformed;
 use crate::cursor::{Reader, Writer};
+use crate::error_code::{TransportError, TransportErrorCode};
 use crate::varint;
 use std::ops::RangeInclusive;
 
@@ -52,22 +52,23 @@ impl<'a> Ack<'a> {
     }
 
     /// Reads the fields behind the type.
-    pub(super) fn read(r: &mut Reader<'a>, with_ecn: bool) -> Result<Self, Malformed> {
+    #[inline]
+    pub(super) fn read(reader: &mut Reader<'a>, with_ecn: bool) -> Result<Self, TransportError> {
+        // A copy that lives in registers.
+        let mut r = *reader;
         let largest = r.varint()?;
         let delay = r.varint()?;
         let range_count = r.varint()?;
         let first_range = r.varint()?;
-        let Some(mut smallest) = largest.checked_sub(first_range) else {
-            return Err(NEGATIVE);
-        };
-        // A copy runs ahead over the ranges; what it passes is the slice that `ranges` walks later.
-        let mut ahead = *r;
+        let mut smallest = largest.checked_sub(first_range).ok_or(NEGATIVE)?;
+        let mut ahead = r;
         for _ in 0..range_count {
             let (gap, len) = (ahead.varint()?, ahead.varint()?);
             // RFC 9000 §19.3.1: largest = previous_smallest - gap - 2; smallest = largest - length.
             // Both are below 2^62, so the sum cannot overflow.
             smallest = smallest.checked_sub(gap + len + 2).ok_or(NEGATIVE)?;
         }
+        // What was passed is what `ranges` walks later.
         let ranges = r.bytes(r.remaining() - ahead.remaining())?;
         let ecn = if with_ecn {
             Some(EcnCounts {
@@ -78,6 +79,7 @@ impl<'a> Ack<'a> {
         } else {
             None
         };
+        *reader = r;
         Ok(Self {
             largest,
             delay,
@@ -89,7 +91,10 @@ impl<'a> Ack<'a> {
     }
 }
 
-const NEGATIVE: Malformed = Malformed("ACK range below packet number 0");
+const NEGATIVE: TransportError = TransportError::new(
+    TransportErrorCode::FRAME_ENCODING_ERROR,
+    "ACK range below packet number 0",
+);
 
 /// The ranges of an [`Ack`], in descending order.
 #[derive(Clone, Debug)]

@@ -8,14 +8,10 @@ use crate::error_code::{TransportError, TransportErrorCode};
 use crate::stream_id::{Direction, StreamId};
 use crate::varint;
 
-/// A frame that breaks the rules of its own layout: FRAME_ENCODING_ERROR.
-pub(super) struct Malformed(pub(super) &'static str);
-
-impl From<Truncated> for Malformed {
-    #[inline]
-    fn from(_: Truncated) -> Self {
-        Self("frame ends early")
-    }
+/// A frame that breaks the rules of its own layout; [`Frames`] adds the type.
+#[cold]
+const fn malformed(reason: &'static str) -> TransportError {
+    TransportError::new(TransportErrorCode::FRAME_ENCODING_ERROR, reason)
 }
 
 /// The frames of one packet's payload, in order. After an error there are no more.
@@ -45,91 +41,74 @@ impl<'a> Frames<'a> {
     pub const fn position(&self) -> usize {
         self.reader.position()
     }
-
-    /// RFC 9000 §12.4: a packet has at least one frame.
-    #[cold]
-    fn no_frame(&mut self) -> TransportError {
-        self.untouched = false;
-        TransportError::new(
-            TransportErrorCode::PROTOCOL_VIOLATION,
-            "packet without a frame",
-        )
-    }
-
-    #[cold]
-    fn fail(
-        &mut self,
-        code: TransportErrorCode,
-        frame_type: u64,
-        reason: &'static str,
-    ) -> TransportError {
-        self.reader.rest();
-        TransportError {
-            code,
-            frame_type,
-            reason,
-        }
-    }
 }
 
 impl<'a> Iterator for Frames<'a> {
     type Item = Result<Frame<'a>, TransportError>;
 
-    #[inline]
+    /// Always inlined, and each frame is read by a copy of the reader: so the position lives in
+    /// registers across the caller's loop, and a frame is built where it is used.
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
+        let untouched = std::mem::take(&mut self.untouched);
         let Some(first) = self.reader.peek_u8() else {
-            return if self.untouched {
-                Some(Err(self.no_frame()))
-            } else {
-                None
-            };
+            return if untouched { Some(Err(NO_FRAME)) } else { None };
         };
-        self.untouched = false;
         let first = u64::from(first);
+        let mut r = self.reader;
         // The one frame that matters for speed stands before the table of all others.
-        let frame = if (ty::STREAM..=ty::STREAM_LAST).contains(&first) {
-            stream(&mut self.reader, first)
-        } else if first < 0x40 {
-            other(&mut self.reader, first)
+        let mut frame = if (ty::STREAM..=ty::STREAM_LAST).contains(&first) {
+            stream(&mut r, first)
         } else {
-            return Some(Err(self.long_type()));
+            other(&mut r, first)
         };
-        Some(frame.map_err(|Malformed(reason)| {
-            self.fail(TransportErrorCode::FRAME_ENCODING_ERROR, first, reason)
-        }))
+        self.reader = r;
+        if let Err(error) = &mut frame {
+            self.reader = Reader::new(&[]);
+            if first < TWO_BYTES {
+                error.frame_type = first;
+            }
+        }
+        Some(frame)
     }
 }
 
 impl std::iter::FusedIterator for Frames<'_> {}
 
-impl Frames<'_> {
-    /// All frame types known here have one byte, so a longer one is an error; the question is which.
-    #[cold]
-    fn long_type(&mut self) -> TransportError {
-        let before = self.reader.remaining();
-        match self.reader.varint() {
-            // RFC 9000 §12.4: a frame type MUST use the shortest possible encoding.
-            Ok(ty) if varint::size(ty) < before - self.reader.remaining() => {
-                let reason = "frame type in more bytes than necessary";
-                self.fail(TransportErrorCode::PROTOCOL_VIOLATION, ty, reason)
-            }
-            // RFC 9000 §12.4: an unknown type is a FRAME_ENCODING_ERROR.
-            Ok(ty) => self.fail(TransportErrorCode::FRAME_ENCODING_ERROR, ty, UNKNOWN),
-            Err(Truncated) => self.fail(
-                TransportErrorCode::FRAME_ENCODING_ERROR,
-                0,
-                "frame type ends early",
-            ),
-        }
-    }
-}
+/// First bytes from here on start a frame type of two bytes or more.
+const TWO_BYTES: u64 = 0x40;
 
+/// RFC 9000 §12.4: a packet has at least one frame.
+const NO_FRAME: TransportError = TransportError::new(
+    TransportErrorCode::PROTOCOL_VIOLATION,
+    "packet without a frame",
+);
 const UNKNOWN: &str = "unknown frame type";
 const BEYOND: &str = "data beyond offset 2^62 - 1";
 
+/// All frame types known here have one byte, so a longer one is an error; the question is which.
+#[cold]
+fn long_type(r: &mut Reader<'_>) -> TransportError {
+    let before = r.remaining();
+    match r.varint() {
+        // RFC 9000 §12.4: a frame type MUST use the shortest possible encoding.
+        Ok(ty) if varint::size(ty) < before - r.remaining() => TransportError {
+            code: TransportErrorCode::PROTOCOL_VIOLATION,
+            frame_type: ty,
+            reason: "frame type in more bytes than necessary",
+        },
+        // RFC 9000 §12.4: an unknown type is a FRAME_ENCODING_ERROR.
+        Ok(ty) => TransportError {
+            frame_type: ty,
+            ..malformed(UNKNOWN)
+        },
+        Err(truncated) => truncated.into(),
+    }
+}
+
 /// RFC 9000 §19.8.
 #[inline]
-fn stream<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, Malformed> {
+fn stream<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, TransportError> {
     r.u8()?;
     let id = StreamId(r.varint()?);
     let offset = if ty & ty::STREAM_OFF != 0 {
@@ -154,17 +133,21 @@ fn stream<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, Malformed> {
 
 /// RFC 9000 §19.6, §19.8: the end of the data cannot exceed 2^62 - 1.
 #[inline]
-fn check_end(offset: u64, data: &[u8]) -> Result<(), Malformed> {
+fn check_end(offset: u64, data: &[u8]) -> Result<(), TransportError> {
     if offset + data.len() as u64 > varint::MAX {
-        return Err(Malformed(BEYOND));
+        return Err(malformed(BEYOND));
     }
     Ok(())
 }
 
-/// Every frame but STREAM; `ty` is the value of the next byte, below 0x40.
-fn other<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, Malformed> {
+/// Every frame but STREAM; `ty` is the value of the next byte.
+#[inline(never)]
+fn other<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, TransportError> {
     if ty == ty::PADDING {
         return Ok(Frame::Padding(padding(r)));
+    }
+    if ty >= TWO_BYTES {
+        return Err(long_type(r));
     }
     r.u8()?;
     Ok(match ty {
@@ -214,7 +197,7 @@ fn other<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, Malformed> {
                 data: r.bytes_u64(len)?,
             }
         }
-        _ => return Err(Malformed(UNKNOWN)),
+        _ => return Err(malformed(UNKNOWN)),
     })
 }
 
@@ -233,7 +216,7 @@ fn padding(r: &mut Reader<'_>) -> usize {
 }
 
 /// RFC 9000 §19.6.
-fn crypto<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
+fn crypto<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, TransportError> {
     let offset = r.varint()?;
     let len = r.varint()?;
     let data = r.bytes_u64(len)?;
@@ -242,20 +225,20 @@ fn crypto<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
 }
 
 /// RFC 9000 §19.7.
-fn new_token<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
+fn new_token<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, TransportError> {
     let len = r.varint()?;
     let token = r.bytes_u64(len)?;
     if token.is_empty() {
-        return Err(Malformed("NEW_TOKEN with an empty token"));
+        return Err(malformed("NEW_TOKEN with an empty token"));
     }
     Ok(Frame::NewToken { token })
 }
 
 /// RFC 9000 §19.11, §19.14: a count above 2^60 permits stream ids that cannot be encoded.
-fn stream_count(r: &mut Reader<'_>) -> Result<u64, Malformed> {
+fn stream_count(r: &mut Reader<'_>) -> Result<u64, TransportError> {
     let count = r.varint()?;
     if count > crate::stream_id::MAX_COUNT {
-        return Err(Malformed("more than 2^60 streams"));
+        return Err(malformed("more than 2^60 streams"));
     }
     Ok(count)
 }
@@ -270,15 +253,15 @@ const fn direction(ty: u64) -> Direction {
 }
 
 /// RFC 9000 §19.15.
-fn new_connection_id<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
+fn new_connection_id<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, TransportError> {
     let sequence = r.varint()?;
     let retire_prior_to = r.varint()?;
     if retire_prior_to > sequence {
-        return Err(Malformed("NEW_CONNECTION_ID retires itself"));
+        return Err(malformed("NEW_CONNECTION_ID retires itself"));
     }
     let len = r.u8()?;
     if !(1..=ConnectionId::MAX_LEN).contains(&len.into()) {
-        return Err(Malformed("NEW_CONNECTION_ID with a length outside 1 to 20"));
+        return Err(malformed("NEW_CONNECTION_ID with a length outside 1 to 20"));
     }
     let id = ConnectionId::new(r.bytes(len.into())?).ok_or(Truncated)?;
     Ok(Frame::NewConnectionId {
@@ -290,7 +273,7 @@ fn new_connection_id<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
 }
 
 /// RFC 9000 §19.19.
-fn connection_close<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, Malformed> {
+fn connection_close<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, TransportError> {
     let error_code = r.varint()?;
     let frame_type = if ty == ty::CONNECTION_CLOSE {
         Some(r.varint()?)

@@ -1,0 +1,191 @@
+//! The cost table by stage (design §7): what the WinQuic table shows, with finer rows.
+//!
+//! A worker stamps the time-stamp counter when it passes from one stage to the next, once a
+//! batch. Ticks become nanoseconds by the rate of that counter. What the thread's CPU clock
+//! counts and no stage claims is *unattributed*; should the stages claim more than the CPU clock
+//! (the thread was preempted inside one) they are all scaled down to it. So each table sums to
+//! its thread's CPU time.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// What one worker thread counted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sample {
+    /// Name of the stage and ticks spent in it; waiting is not among them.
+    pub(crate) stages: Vec<(&'static str, u64)>,
+    /// How often the counter was read.
+    pub(crate) stamps: u64,
+    /// The thread's CPU time.
+    pub(crate) cpu: Duration,
+    /// Datagrams sent or received, whichever is the payload's direction.
+    pub(crate) packets: u64,
+    /// Stream bytes delivered.
+    pub(crate) bytes: u64,
+}
+
+impl Sample {
+    /// Adds another round of the same thread's work.
+    pub(crate) fn add(&mut self, other: &Self) {
+        if self.stages.is_empty() {
+            self.stages.clone_from(&other.stages);
+        } else {
+            for (sum, more) in self.stages.iter_mut().zip(&other.stages) {
+                sum.1 += more.1;
+            }
+        }
+        self.stamps += other.stamps;
+        self.cpu += other.cpu;
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}
+
+/// What turns ticks into time and cycles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rates {
+    /// Nanoseconds a tick of the time-stamp counter.
+    pub(crate) ns_per_tick: f64,
+    /// Measured cost of one stamp.
+    pub(crate) ns_per_stamp: f64,
+    /// The core's clock, where it can be measured.
+    pub(crate) core_ghz: Option<f64>,
+}
+
+/// One row of the table.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) stage: &'static str,
+    pub(crate) ns_per_packet: f64,
+    pub(crate) cycles_per_byte: Option<f64>,
+    pub(crate) percent: f64,
+}
+
+/// One thread's table.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Table {
+    pub(crate) rows: Vec<Row>,
+    /// The whole thread: the sum of the rows.
+    pub(crate) total: Row,
+    /// Reading the counter: contained in the rows above, not added to them.
+    pub(crate) overhead: Row,
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) cpu_s: f64,
+    pub(crate) stamps: u64,
+}
+
+impl Table {
+    /// Scales what a thread counted; `None` when it moved nothing.
+    pub(crate) fn new(sample: &Sample, rates: Rates) -> Option<Self> {
+        let cpu_ns = sample.cpu.as_secs_f64() * 1e9;
+        if sample.packets == 0 || sample.bytes == 0 || cpu_ns <= 0.0 {
+            return None;
+        }
+        let row = |stage, ns: f64| Row {
+            stage,
+            ns_per_packet: ns / sample.packets as f64,
+            cycles_per_byte: rates.core_ghz.map(|ghz| ns * ghz / sample.bytes as f64),
+            percent: ns / cpu_ns * 100.0,
+        };
+        let claimed: f64 = sample
+            .stages
+            .iter()
+            .map(|stage| stage.1 as f64)
+            .sum::<f64>()
+            * rates.ns_per_tick;
+        let scale = if claimed > cpu_ns {
+            cpu_ns / claimed
+        } else {
+            1.0
+        };
+        let mut rows: Vec<Row> = sample
+            .stages
+            .iter()
+            .map(|&(stage, ticks)| row(stage, ticks as f64 * rates.ns_per_tick * scale))
+            .collect();
+        rows.push(row("unattributed", (cpu_ns - claimed * scale).max(0.0)));
+        Some(Self {
+            rows,
+            total: row("total", cpu_ns),
+            overhead: row("of which stamps", sample.stamps as f64 * rates.ns_per_stamp),
+            packets: sample.packets,
+            bytes: sample.bytes,
+            cpu_s: sample.cpu.as_secs_f64(),
+            stamps: sample.stamps,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Sample {
+        Sample {
+            stages: vec![("AEAD", 400), ("UDP send", 200)],
+            stamps: 10,
+            cpu: Duration::from_nanos(1_000),
+            packets: 5,
+            bytes: 500,
+        }
+    }
+
+    fn rates(ns_per_tick: f64) -> Rates {
+        Rates {
+            ns_per_tick,
+            ns_per_stamp: 8.0,
+            core_ghz: Some(3.0),
+        }
+    }
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9
+    }
+
+    #[test]
+    fn what_no_stage_claims_is_unattributed() {
+        let table = Table::new(&sample(), rates(1.0)).expect("work was done");
+        assert!(close(table.rows[0].ns_per_packet, 80.0));
+        assert!(close(table.rows[0].percent, 40.0));
+        assert!(close(table.rows[0].cycles_per_byte.expect("clock"), 2.4));
+        assert_eq!(table.rows[2].stage, "unattributed");
+        assert!(close(table.rows[2].percent, 40.0));
+        assert!(close(table.overhead.ns_per_packet, 16.0));
+    }
+
+    #[test]
+    fn stages_that_claim_too_much_are_scaled_to_the_cpu_clock() {
+        let table = Table::new(&sample(), rates(2.0)).expect("work was done");
+        assert!(close(table.rows[2].percent, 0.0));
+        assert!(close(
+            table.rows[0].ns_per_packet,
+            1_000.0 * 2.0 / 3.0 / 5.0
+        ));
+    }
+
+    #[test]
+    fn the_rows_sum_to_the_thread() {
+        for ns_per_tick in [0.3, 1.0, 7.0] {
+            let table = Table::new(&sample(), rates(ns_per_tick)).expect("work was done");
+            let sum: f64 = table.rows.iter().map(|row| row.percent).sum();
+            assert!(close(sum, 100.0));
+        }
+    }
+
+    #[test]
+    fn rounds_add_up() {
+        let mut sum = Sample::default();
+        sum.add(&sample());
+        sum.add(&sample());
+        assert_eq!(sum.stages, [("AEAD", 800), ("UDP send", 400)]);
+        assert_eq!((sum.stamps, sum.packets, sum.bytes), (20, 10, 1_000));
+        assert_eq!(sum.cpu, Duration::from_nanos(2_000));
+    }
+
+    #[test]
+    fn a_thread_that_moved_nothing_has_no_table() {
+        assert!(Table::new(&Sample::default(), rates(1.0)).is_none());
+    }
+}

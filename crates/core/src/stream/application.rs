@@ -1,0 +1,166 @@
+//! What the application does with streams.
+
+use bytes::Bytes;
+use squall_wire::{Direction, StreamId};
+
+use super::{SendState, Streams, index};
+use crate::error::{ReadError, WriteError};
+
+impl Streams {
+    /// Opens a stream; `None` at the peer's limit, and `StreamsAvailable` follows when it rises.
+    pub(crate) fn open(&mut self, direction: Direction) -> Option<StreamId> {
+        let opening = &mut self.opening[index(direction)];
+        if opening.local_next >= opening.local_limit {
+            opening.local_refused = true;
+            return None;
+        }
+        let id = StreamId::new(self.side, direction, opening.local_next);
+        opening.local_next += 1;
+        self.create(id, true);
+        Some(id)
+    }
+
+    /// The next stream that the peer opened, in the order of ids.
+    pub(crate) fn accept(&mut self, direction: Direction) -> Option<StreamId> {
+        let opening = &mut self.opening[index(direction)];
+        if opening.peer_accepted >= opening.peer_opened {
+            return None;
+        }
+        let index = opening.peer_accepted;
+        opening.peer_accepted += 1;
+        let id = StreamId::new(self.side.peer(), direction, index);
+        let slot = match self.find(id) {
+            Some(slot) => slot,
+            None => self.create(id, true),
+        };
+        if let Some(stream) = self.get(slot) {
+            stream.known = true;
+        }
+        self.tell_reader(slot);
+        Some(id)
+    }
+
+    /// Takes from the front of `data` what there is room for; at least one byte, or an error.
+    ///
+    /// # Errors
+    /// `Blocked`, `Stopped`, `Closed`.
+    pub(crate) fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, WriteError> {
+        let slot = self.find(id).ok_or(WriteError::Closed)?;
+        let (limits, buffered) = (self.limits, self.buffered);
+        let send = self
+            .get(slot)
+            .and_then(|s| s.send.as_mut())
+            .ok_or(WriteError::Closed)?;
+        if let Some(code) = send.stopped {
+            return Err(WriteError::Stopped(code));
+        }
+        if send.state != SendState::Send {
+            return Err(WriteError::Closed);
+        }
+        let stream_room = limits.stream_send_window.saturating_sub(send.buffer.held());
+        let room = stream_room.min(limits.send_window.saturating_sub(buffered));
+        let n = room.min(data.len() as u64) as usize;
+        if n == 0 && !data.is_empty() {
+            send.writer_waits = true;
+            if stream_room > 0 {
+                self.blocked_writers.push(id);
+            }
+            return Err(WriteError::Blocked);
+        }
+        send.buffer.write(data.split_to(n));
+        self.buffered += n as u64;
+        self.enqueue(slot);
+        Ok(n)
+    }
+
+    /// Ends the stream behind the data written so far.
+    ///
+    /// # Errors
+    /// `Stopped`, `Closed`.
+    pub(crate) fn finish(&mut self, id: StreamId) -> Result<(), WriteError> {
+        let slot = self.find(id).ok_or(WriteError::Closed)?;
+        let send = self
+            .get(slot)
+            .and_then(|s| s.send.as_mut())
+            .ok_or(WriteError::Closed)?;
+        if let Some(code) = send.stopped {
+            return Err(WriteError::Stopped(code));
+        }
+        if send.state != SendState::Send {
+            return Err(WriteError::Closed);
+        }
+        send.state = SendState::DataSent;
+        send.fin_pending = true;
+        self.enqueue(slot);
+        Ok(())
+    }
+
+    /// Gives the sending part up with RESET_STREAM (RFC 9000 §19.4).
+    ///
+    /// # Errors
+    /// `Closed` if nothing is left to reset.
+    pub(crate) fn reset(&mut self, id: StreamId, code: u64) -> Result<(), WriteError> {
+        let slot = self.find(id).ok_or(WriteError::Closed)?;
+        let send = self
+            .get(slot)
+            .and_then(|s| s.send.as_mut())
+            .ok_or(WriteError::Closed)?;
+        if !matches!(send.state, SendState::Send | SendState::DataSent) {
+            return Err(WriteError::Closed);
+        }
+        let freed = send.reset(code);
+        self.release(freed);
+        self.control.push_back(id);
+        Ok(())
+    }
+
+    /// The next bytes in order, at most `max`; `None` is the end of the stream.
+    ///
+    /// # Errors
+    /// `Blocked`, `Reset`, `Closed`.
+    pub(crate) fn read(&mut self, id: StreamId, max: usize) -> Result<Option<Bytes>, ReadError> {
+        let slot = self.find(id).ok_or(ReadError::Closed)?;
+        let pool = &mut self.pool;
+        let stream = self
+            .slots
+            .get_mut(slot as usize)
+            .and_then(Option::as_mut)
+            .ok_or(ReadError::Closed)?;
+        let recv = stream.recv.as_mut().ok_or(ReadError::Closed)?;
+        let result = recv.read(max, pool);
+        match &result {
+            Ok(Some(bytes)) => {
+                let taken = bytes.len() as u64;
+                if recv.wants_credit() && !recv.credit_pending {
+                    recv.credit_pending = true;
+                    self.control.push_back(id);
+                }
+                self.recv_credit.consume(taken);
+                self.max_data_pending |= self.recv_credit.wants_update();
+            }
+            Ok(None) | Err(ReadError::Reset(_)) => self.remove_if_done(slot),
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// Stops reading, with STOP_SENDING (RFC 9000 §19.5).
+    ///
+    /// # Errors
+    /// `Closed` if there is nothing to stop.
+    pub(crate) fn stop_sending(&mut self, id: StreamId, code: u64) -> Result<(), ReadError> {
+        let slot = self.find(id).ok_or(ReadError::Closed)?;
+        let recv = self
+            .get(slot)
+            .and_then(|s| s.recv.as_mut())
+            .ok_or(ReadError::Closed)?;
+        recv.stop(code);
+        let unread = recv.unread();
+        recv.credit.consume(unread);
+        self.recv_credit.consume(unread);
+        self.max_data_pending |= self.recv_credit.wants_update();
+        self.control.push_back(id);
+        self.remove_if_done(slot);
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! Received frames of streams (RFC 9000 §19.4 to §19.14).
+
+use squall_wire::{Direction, StreamId, TransportErrorCode};
+
+use super::recv::Received;
+use super::{SendState, Streams, index};
+use crate::event::Event;
+
+impl Streams {
+    /// Takes a STREAM frame. `Ok(false)`: the packet must be dropped unacknowledged.
+    ///
+    /// # Errors
+    /// The code of RFC 9000 §19.8.
+    #[inline]
+    pub(crate) fn on_stream(
+        &mut self,
+        id: StreamId,
+        offset: u64,
+        data: &[u8],
+        fin: bool,
+    ) -> Result<bool, TransportErrorCode> {
+        let Some(slot) = self.find_receiving(id)? else {
+            return Ok(true);
+        };
+        let pool = &mut self.pool;
+        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return Ok(true);
+        };
+        let Some(recv) = stream.recv.as_mut() else {
+            return Ok(true);
+        };
+        let rise = match recv.receive(offset, data, fin, pool)? {
+            Received::More(rise) => rise,
+            Received::Refused => return Ok(false),
+        };
+        let stopped = recv.stop.is_some();
+        if stopped {
+            recv.credit.consume(rise);
+        }
+        self.charge(rise, stopped)?;
+        self.tell_reader(slot);
+        if stopped {
+            self.remove_if_done(slot);
+        }
+        Ok(true)
+    }
+
+    /// Takes a RESET_STREAM frame.
+    ///
+    /// # Errors
+    /// The code of RFC 9000 §19.4.
+    pub(crate) fn on_reset(
+        &mut self,
+        id: StreamId,
+        code: u64,
+        final_size: u64,
+    ) -> Result<(), TransportErrorCode> {
+        let Some(slot) = self.find_receiving(id)? else {
+            return Ok(());
+        };
+        let Some(recv) = self.get(slot).and_then(|s| s.recv.as_mut()) else {
+            return Ok(());
+        };
+        let rise = recv.receive_reset(code, final_size)?;
+        // What nobody will read counts as read: the connection's credit must not leak away.
+        let unread = recv.unread();
+        recv.credit.consume(unread);
+        self.charge(rise, false)?;
+        self.recv_credit.consume(unread);
+        self.max_data_pending |= self.recv_credit.wants_update();
+        self.tell_reader(slot);
+        self.remove_if_done(slot);
+        Ok(())
+    }
+
+    /// Takes a STOP_SENDING frame: the sending part is reset in answer (RFC 9000 §3.5).
+    ///
+    /// # Errors
+    /// The code of RFC 9000 §19.5.
+    pub(crate) fn on_stop_sending(
+        &mut self,
+        id: StreamId,
+        code: u64,
+    ) -> Result<(), TransportErrorCode> {
+        let Some(slot) = self.find_sending(id)? else {
+            return Ok(());
+        };
+        let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
+            return Ok(());
+        };
+        if send.stopped.is_some() || !matches!(send.state, SendState::Send | SendState::DataSent) {
+            return Ok(());
+        }
+        send.stopped = Some(code);
+        send.writer_waits = false;
+        let freed = send.reset(code);
+        self.release(freed);
+        self.control.push_back(id);
+        self.events.push_back(Event::Stopped(id, code));
+        Ok(())
+    }
+
+    /// Takes a MAX_DATA frame.
+    pub(crate) fn on_max_data(&mut self, limit: u64) {
+        self.send_credit.raise(limit);
+    }
+
+    /// Takes a MAX_STREAM_DATA frame.
+    ///
+    /// # Errors
+    /// The code of RFC 9000 §19.10.
+    pub(crate) fn on_max_stream_data(
+        &mut self,
+        id: StreamId,
+        limit: u64,
+    ) -> Result<(), TransportErrorCode> {
+        let Some(slot) = self.find_sending(id)? else {
+            return Ok(());
+        };
+        if self
+            .get(slot)
+            .and_then(|s| s.send.as_mut())
+            .is_some_and(|send| send.credit.raise(limit))
+        {
+            self.enqueue(slot);
+        }
+        Ok(())
+    }
+
+    /// Takes a MAX_STREAMS frame.
+    pub(crate) fn on_max_streams(&mut self, direction: Direction, limit: u64) {
+        let opening = &mut self.opening[index(direction)];
+        opening.local_limit = opening.local_limit.max(limit);
+        if opening.local_refused && opening.local_next < opening.local_limit {
+            opening.local_refused = false;
+            self.events.push_back(Event::StreamsAvailable(direction));
+        }
+    }
+
+    /// Checks the stream named by a STREAM_DATA_BLOCKED frame (RFC 9000 §19.13).
+    ///
+    /// # Errors
+    /// `STREAM_STATE_ERROR` or `STREAM_LIMIT_ERROR`.
+    pub(crate) fn on_stream_data_blocked(
+        &mut self,
+        id: StreamId,
+    ) -> Result<(), TransportErrorCode> {
+        self.find_receiving(id).map(|_| ())
+    }
+
+    fn charge(&mut self, rise: u64, nobody_reads: bool) -> Result<(), TransportErrorCode> {
+        if rise > 0 {
+            self.recv_credit
+                .receive_more(rise)
+                .ok_or(TransportErrorCode::FLOW_CONTROL_ERROR)?;
+            if nobody_reads {
+                self.recv_credit.consume(rise);
+                self.max_data_pending |= self.recv_credit.wants_update();
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the reader once that there is something to read.
+    #[inline]
+    pub(super) fn tell_reader(&mut self, slot: u32) {
+        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let Some(recv) = stream.recv.as_mut() else {
+            return;
+        };
+        if stream.known && !recv.reader_told && recv.is_readable() {
+            recv.reader_told = true;
+            self.events.push_back(Event::Readable(stream.id));
+        }
+    }
+}

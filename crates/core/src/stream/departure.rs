@@ -1,0 +1,210 @@
+//! Stream data into packets, and what becomes of it.
+
+use squall_wire::{StreamId, frame};
+
+use super::send::StreamRange;
+use super::{SendState, Streams, send_buffer};
+use crate::event::Event;
+
+impl Streams {
+    /// Whether a packet could carry stream data or a stream's control frame now.
+    #[must_use]
+    pub(crate) fn wants_to_send(&self) -> bool {
+        self.has_control() || !self.ready.is_empty()
+    }
+
+    /// The next piece of stream data for a packet with `room` bytes left, its header's size counted in.
+    ///
+    /// The piece fills the room when its stream has enough (the frame then needs no length), else it is all that the
+    /// stream may send now. The caller writes it and tells `on_sent`.
+    #[inline]
+    pub(crate) fn next_range(&mut self, room: usize) -> Option<(StreamRange, bool)> {
+        for _ in 0..self.ready.len() {
+            let slot = *self.ready.front()?;
+            let connection = self.send_credit.available();
+            if let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut)
+                && let Some(send) = stream.send.as_mut()
+                && send.wants_to_send()
+            {
+                let offset = send
+                    .buffer
+                    .next_range(1, u64::MAX)
+                    .map_or(send.buffer.unsent(), |r| r.start);
+                let header = frame::write::stream_header_size(stream.id, offset, None);
+                if room <= header + 2 {
+                    return None;
+                }
+                let max = (room - header) as u64;
+                let limit = send
+                    .credit
+                    .limit()
+                    .min(send.buffer.unsent().saturating_add(connection));
+                let range = send.buffer.next_range(max, limit).unwrap_or(offset..offset);
+                let at_end = send.state == SendState::DataSent && range.end == send.buffer.end();
+                let fin = at_end && (send.fin_pending || !range.is_empty());
+                if !range.is_empty() || fin {
+                    let fills = range.end - range.start == max;
+                    // Room for an explicit length, should the frame not fill the packet.
+                    let shortened = if fills {
+                        0
+                    } else {
+                        (range.end - range.start + 4)
+                            .saturating_sub(max)
+                            .min(range.end - range.start)
+                    };
+                    let len = (range.end - range.start - shortened) as u32;
+                    let fin = fin && shortened == 0;
+                    return Some((
+                        StreamRange {
+                            id: stream.id,
+                            start: range.start,
+                            len,
+                            fin,
+                        },
+                        fills,
+                    ));
+                }
+                // Blocked by the connection's credit alone: let the others try (some may have lost bytes).
+                self.ready.rotate_left(1);
+                continue;
+            }
+            self.dequeue_front();
+        }
+        None
+    }
+
+    /// Notes that the piece is in a packet.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, range: &StreamRange) {
+        let Some(slot) = self.find(range.id) else {
+            return;
+        };
+        let connection = &mut self.send_credit;
+        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let Some(send) = stream.send.as_mut() else {
+            return;
+        };
+        let end = range.start + u64::from(range.len);
+        let fresh = end.saturating_sub(send.buffer.unsent());
+        send.credit.consume(fresh);
+        connection.consume(fresh);
+        send.buffer.on_sent(&(range.start..end));
+        if range.fin {
+            send.fin_pending = false;
+        }
+        if !send.wants_to_send() && self.ready.front() == Some(&slot) {
+            self.dequeue_front();
+        }
+    }
+
+    /// Lets the next stream in line send first; called once a bundle.
+    pub(crate) fn rotate(&mut self) {
+        if self.ready.len() > 1 {
+            self.ready.rotate_left(1);
+        }
+    }
+
+    /// The bytes at the end of a range that lie in one piece, for sealing without a copy: at most `len` bytes.
+    ///
+    /// Returns how many bytes precede them. Call `copy_head` for those.
+    #[must_use]
+    pub(crate) fn tail(&self, range: &StreamRange) -> (usize, &[u8]) {
+        let Some(buffer) = self.send_buffer(range.id) else {
+            return (0, &[]);
+        };
+        let (mut offset, mut left) = (range.start, range.len as usize);
+        loop {
+            let piece = buffer.slice_at(offset, left);
+            if piece.len() >= left || piece.is_empty() {
+                return ((offset - range.start) as usize, piece);
+            }
+            offset += piece.len() as u64;
+            left -= piece.len();
+        }
+    }
+
+    /// Copies the first `out.len()` bytes of a range.
+    pub(crate) fn copy_head(&self, range: &StreamRange, out: &mut [u8]) {
+        if let Some(buffer) = self.send_buffer(range.id) {
+            buffer.copy_to(range.start, out);
+        }
+    }
+
+    /// Prepares the look-up of the bytes of a range.
+    #[inline]
+    pub(crate) fn seek(&mut self, range: &StreamRange) {
+        if let Some(slot) = self.find(range.id)
+            && let Some(send) = self.get(slot).and_then(|s| s.send.as_mut())
+        {
+            send.buffer.seek(range.start);
+        }
+    }
+
+    #[inline]
+    fn send_buffer(&self, id: StreamId) -> Option<&send_buffer::SendBuffer> {
+        let slot = match self.last {
+            Some((last, slot)) if last == id => slot,
+            _ => *self.table.get(&id)?,
+        };
+        Some(
+            &self
+                .slots
+                .get(slot as usize)?
+                .as_ref()?
+                .send
+                .as_ref()?
+                .buffer,
+        )
+    }
+
+    /// Notes that the peer has bytes of a stream, and perhaps its end.
+    pub(crate) fn on_acked(&mut self, id: StreamId, start: u64, len: u64, fin: bool) {
+        let Some(slot) = self.find(id) else { return };
+        let (limits, buffered) = (self.limits, self.buffered);
+        let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
+            return;
+        };
+        let (freed, done) = send.on_acked(start, len, fin);
+        // A writer is woken for a quarter of the buffer, not for every packet.
+        let room = buffered - freed <= limits.send_window / 4 * 3;
+        if send.writer_waits && room && send.buffer.held() <= limits.stream_send_window / 4 * 3 {
+            send.writer_waits = false;
+            self.events.push_back(Event::Writable(id));
+        }
+        self.release(freed);
+        if done {
+            self.events.push_back(Event::Finished(id));
+            self.remove_if_done(slot);
+        }
+    }
+
+    /// Puts bytes of a stream, and perhaps its end, back in line.
+    pub(crate) fn on_lost(&mut self, id: StreamId, start: u64, len: u32, fin: bool) {
+        let Some(slot) = self.find(id) else { return };
+        if let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) {
+            send.on_lost(start, len, fin);
+            self.enqueue(slot);
+        }
+    }
+
+    /// Bytes are gone from the send buffers: writers that waited for the connection's sake may go on.
+    pub(super) fn release(&mut self, freed: u64) {
+        self.buffered -= freed;
+        if freed > 0
+            && !self.blocked_writers.is_empty()
+            && self.buffered <= self.limits.send_window / 4 * 3
+        {
+            for id in std::mem::take(&mut self.blocked_writers) {
+                let Some(slot) = self.find(id) else { continue };
+                let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
+                    continue;
+                };
+                if std::mem::take(&mut send.writer_waits) {
+                    self.events.push_back(Event::Writable(id));
+                }
+            }
+        }
+    }
+}

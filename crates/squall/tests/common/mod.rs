@@ -1,0 +1,119 @@
+//! A server and a client on loopback, with a certificate made for the test.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+#![allow(dead_code, reason = "every test file uses a part")]
+#![allow(unreachable_pub, reason = "shared by several test crates")]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use squall::rustls::RootCertStore;
+use squall::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use squall::{Builder, ClientConfig, Connection, Endpoint, ServerConfig, TransportConfig};
+
+pub const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+pub const ALPN: &[u8] = b"test";
+
+/// A self-signed certificate for `localhost` and its key.
+pub struct Identity {
+    pub certificate: CertificateDer<'static>,
+    key: Vec<u8>,
+}
+
+impl Identity {
+    pub fn new() -> Self {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        Self {
+            certificate: made.cert.der().clone(),
+            key: made.signing_key.serialize_der(),
+        }
+    }
+
+    pub fn server(&self, alpn: &[u8], transport: TransportConfig) -> ServerConfig {
+        let key = PrivateKeyDer::Pkcs8(self.key.clone().into());
+        let tls = squall::server_tls(vec![self.certificate.clone()], key, &[alpn]).unwrap();
+        ServerConfig {
+            tls: Arc::new(tls),
+            transport: Arc::new(transport),
+        }
+    }
+
+    pub fn client(&self, alpn: &[u8], transport: TransportConfig) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).unwrap();
+        let tls = squall::client_tls(roots, &[alpn]).unwrap();
+        ClientConfig {
+            tls: Arc::new(tls),
+            transport: Arc::new(transport),
+        }
+    }
+}
+
+/// Two endpoints and a connection between them.
+pub struct Pair {
+    pub client: Endpoint,
+    pub server: Endpoint,
+    pub near: Connection,
+    pub far: Connection,
+}
+
+impl Pair {
+    pub async fn new() -> Self {
+        Self::with(
+            TransportConfig::default(),
+            TransportConfig::default(),
+            |builder| builder,
+        )
+        .await
+    }
+
+    pub async fn with(
+        client: TransportConfig,
+        server: TransportConfig,
+        build: impl Fn(Builder) -> Builder,
+    ) -> Self {
+        let identity = Identity::new();
+        let server = build(Builder::new(ANY).server(identity.server(ALPN, server)))
+            .bind()
+            .unwrap();
+        let client = build(Builder::new(ANY).client(identity.client(ALPN, client)))
+            .bind()
+            .unwrap();
+        let connecting = client
+            .connect(server.local_addr().unwrap(), "localhost")
+            .unwrap();
+        let incoming = within(server.accept()).await.unwrap();
+        assert_eq!(incoming.remote_address(), client.local_addr().unwrap());
+        let (near, far) = within(async { tokio::join!(connecting, incoming.accept()) }).await;
+        Self {
+            client,
+            server,
+            near: near.unwrap(),
+            far: far.unwrap(),
+        }
+    }
+}
+
+/// No test hangs.
+pub async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(30), future)
+        .await
+        .expect("30 seconds are over")
+}
+
+/// Bytes that tell their place and their stream.
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}

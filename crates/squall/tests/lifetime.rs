@@ -1,0 +1,434 @@
+//! How connections begin and end, and what is told when they cannot.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{ALPN, ANY, Identity, Pair, pattern, within};
+use squall::{Builder, CloseReason, ConnectError, Endpoint, Stage, TransportConfig, WriteError};
+
+#[tokio::test]
+async fn the_handshake_tells_who_is_there() {
+    let pair = Pair::new().await;
+    assert_eq!(pair.near.alpn().as_deref(), Some(ALPN));
+    assert_eq!(pair.far.alpn().as_deref(), Some(ALPN));
+    assert_eq!(pair.far.server_name().as_deref(), Some("localhost"));
+    assert_eq!(
+        pair.near.peer_certificates().map(|chain| chain.len()),
+        Some(1)
+    );
+    assert_eq!(
+        pair.near.remote_address(),
+        pair.server.local_addr().unwrap()
+    );
+    assert_eq!(pair.far.remote_address(), pair.client.local_addr().unwrap());
+    assert_eq!(
+        (pair.near.side(), pair.far.side()),
+        (squall::Side::Client, squall::Side::Server)
+    );
+    assert!(pair.near.close_reason().is_none());
+    assert_eq!(
+        (
+            pair.server.stats().connections,
+            pair.client.stats().connections
+        ),
+        (1, 1)
+    );
+    #[cfg(target_os = "linux")]
+    assert!(pair.server.worker_thread_id() > 0);
+}
+
+#[tokio::test]
+async fn a_close_reaches_the_peer_with_code_and_reason() {
+    let pair = Pair::new().await;
+    let (mut send, mut recv) = within(pair.near.open_bi()).await.unwrap();
+    within(send.write_all(b"x")).await.unwrap();
+    let (_far_send, mut far_recv) = within(pair.far.accept_bi()).await.unwrap();
+    within(far_recv.read_chunk(1)).await.unwrap();
+    // Everybody who waits is told.
+    let reading = tokio::spawn(async move { recv.read_chunk(1).await });
+    let accepting = tokio::spawn({
+        let far = pair.far.clone();
+        async move { far.accept_uni().await.map(drop) }
+    });
+    pair.near.close(7, b"enough");
+    let local = CloseReason::Application {
+        code: 7,
+        reason: "enough".into(),
+        remote: false,
+    };
+    let remote = CloseReason::Application {
+        code: 7,
+        reason: "enough".into(),
+        remote: true,
+    };
+    assert_eq!(within(pair.near.closed()).await, local);
+    assert_eq!(within(pair.far.closed()).await, remote);
+    assert_eq!(
+        within(reading).await.unwrap().unwrap_err(),
+        squall::ReadError::ConnectionLost(local.clone())
+    );
+    assert_eq!(within(accepting).await.unwrap().unwrap_err(), remote);
+    assert_eq!(
+        within(send.write(b"y")).await.unwrap_err(),
+        WriteError::ConnectionLost(local)
+    );
+    assert!(within(pair.far.open_uni()).await.is_err());
+}
+
+#[tokio::test]
+async fn dropping_the_last_handle_closes_with_code_0() {
+    let Pair {
+        client,
+        server,
+        near,
+        far,
+    } = Pair::new().await;
+    let other = near.clone();
+    drop(near);
+    assert!(
+        tokio::time::timeout(Duration::from_millis(100), far.closed())
+            .await
+            .is_err()
+    );
+    drop(other);
+    let expected = CloseReason::Application {
+        code: 0,
+        reason: "".into(),
+        remote: true,
+    };
+    assert_eq!(within(far.closed()).await, expected);
+    within(client.wait_idle()).await;
+    within(server.wait_idle()).await;
+    assert_eq!(
+        (client.stats().connections, server.stats().connections),
+        (0, 0)
+    );
+}
+
+#[tokio::test]
+async fn a_connection_outlives_its_endpoints_handles() {
+    let Pair {
+        client,
+        server,
+        near,
+        far,
+    } = Pair::new().await;
+    drop((client, server));
+    let mut send = within(near.open_uni()).await.unwrap();
+    within(send.write_all(b"still here")).await.unwrap();
+    send.finish().unwrap();
+    let mut recv = within(far.accept_uni()).await.unwrap();
+    assert_eq!(within(recv.read_to_end(100)).await.unwrap(), b"still here");
+}
+
+#[tokio::test]
+async fn closing_an_endpoint_ends_everything() {
+    let Pair {
+        client,
+        server,
+        near,
+        far,
+    } = Pair::new().await;
+    let accepting = tokio::spawn({
+        let server = server.clone();
+        async move { server.accept().await.is_none() }
+    });
+    server.close(3, b"bye");
+    assert!(within(accepting).await.unwrap());
+    let remote = CloseReason::Application {
+        code: 3,
+        reason: "bye".into(),
+        remote: true,
+    };
+    assert_eq!(within(near.closed()).await, remote);
+    assert!(matches!(
+        within(far.closed()).await,
+        CloseReason::Application {
+            code: 3,
+            remote: false,
+            ..
+        }
+    ));
+    within(server.wait_idle()).await;
+    assert!(within(server.accept()).await.is_none());
+    // Who comes later is refused.
+    let again = client
+        .connect(server.local_addr().unwrap(), "localhost")
+        .unwrap();
+    match within(again).await.unwrap_err() {
+        ConnectError::Closed(CloseReason::Transport {
+            code, remote: true, ..
+        }) => {
+            assert_eq!(code, squall::TransportErrorCode::CONNECTION_REFUSED);
+        }
+        other => panic!("{other:?}"),
+    }
+    client.close(0, b"");
+    within(client.wait_idle()).await;
+    assert_eq!(
+        client.connect(ANY, "localhost").unwrap_err(),
+        ConnectError::EndpointClosed
+    );
+}
+
+#[tokio::test]
+async fn an_unreachable_server_is_told_in_time() {
+    let identity = Identity::new();
+    let short = TransportConfig {
+        handshake_timeout: Duration::from_millis(700),
+        ..TransportConfig::default()
+    };
+    let client = Builder::new(ANY)
+        .client(identity.client(ALPN, short))
+        .bind()
+        .unwrap();
+    // A port that was free a moment ago.
+    let gone = std::net::UdpSocket::bind(ANY)
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let start = Instant::now();
+    let error = within(client.connect(gone, "localhost").unwrap())
+        .await
+        .unwrap_err();
+    assert_eq!(error, ConnectError::Closed(CloseReason::HandshakeTimeout));
+    let elapsed = start.elapsed();
+    assert!(
+        (Duration::from_millis(650)..Duration::from_secs(5)).contains(&elapsed),
+        "{elapsed:?}"
+    );
+    within(client.wait_idle()).await;
+}
+
+/// Connects a client of one identity and protocol to a server of another; returns both ends' errors.
+async fn mismatch(
+    client_alpn: &[u8],
+    same_identity: bool,
+    name: &str,
+) -> (ConnectError, ConnectError) {
+    let (identity, other) = (Identity::new(), Identity::new());
+    let config = TransportConfig::default;
+    let server = Endpoint::server(ANY, identity.server(ALPN, config())).unwrap();
+    let trusted = if same_identity { &identity } else { &other };
+    let client = Endpoint::client(ANY).unwrap();
+    let config = trusted.client(client_alpn, config());
+    let connecting = client
+        .connect_with(config, server.local_addr().unwrap(), name)
+        .unwrap();
+    let accepting = async { server.accept().await.unwrap().await };
+    let (near, far) = within(async { tokio::join!(connecting, accepting) }).await;
+    (near.unwrap_err(), far.unwrap_err())
+}
+
+fn is_alert(error: &ConnectError, alerts: &[u8], by_peer: bool) -> bool {
+    matches!(error, ConnectError::Closed(CloseReason::Transport { code, remote, .. })
+        if alerts.iter().any(|alert| *code == squall::TransportErrorCode::crypto(*alert)) && *remote == by_peer)
+}
+
+#[tokio::test]
+async fn a_certificate_of_nobody_we_trust_ends_the_handshake() {
+    let (near, far) = mismatch(ALPN, false, "localhost").await;
+    // unknown_ca, bad_certificate or decrypt_error: the names are alike and the keys are not.
+    assert!(is_alert(&near, &[48, 42, 51], false), "{near:?}");
+    assert!(is_alert(&far, &[48, 42, 51], true), "{far:?}");
+    assert!(!near.to_string().contains('\n'));
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_ends_the_handshake() {
+    let (near, far) = mismatch(ALPN, true, "example.org").await;
+    assert!(is_alert(&near, &[42], false), "{near:?}");
+    assert!(is_alert(&far, &[42], true), "{far:?}");
+}
+
+#[tokio::test]
+async fn no_common_protocol_ends_the_handshake() {
+    // RFC 9001 §8.1: no_application_protocol.
+    let (near, far) = mismatch(b"other", true, "localhost").await;
+    assert!(is_alert(&near, &[120], true), "{near:?}");
+    assert!(is_alert(&far, &[120], false), "{far:?}");
+}
+
+#[tokio::test]
+async fn refused_and_ignored_attempts_are_told_so() {
+    let identity = Identity::new();
+    let short = TransportConfig {
+        handshake_timeout: Duration::from_millis(500),
+        ..TransportConfig::default()
+    };
+    let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
+    let client = Builder::new(ANY)
+        .client(identity.client(ALPN, short))
+        .bind()
+        .unwrap();
+    let to = server.local_addr().unwrap();
+
+    let connecting = client.connect(to, "localhost").unwrap();
+    within(server.accept()).await.unwrap().refuse();
+    match within(connecting).await.unwrap_err() {
+        ConnectError::Closed(CloseReason::Transport {
+            code, remote: true, ..
+        }) => {
+            assert_eq!(code, squall::TransportErrorCode::CONNECTION_REFUSED);
+        }
+        other => panic!("{other:?}"),
+    }
+
+    let connecting = client.connect(to, "localhost").unwrap();
+    let ignoring = async {
+        loop {
+            server.accept().await.unwrap().ignore();
+        }
+    };
+    tokio::select! {
+        result = within(connecting) => assert_eq!(result.unwrap_err(), ConnectError::Closed(CloseReason::HandshakeTimeout)),
+        () = ignoring => {}
+    }
+}
+
+#[tokio::test]
+async fn a_slow_acceptor_loses_no_client() {
+    let identity = Identity::new();
+    let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
+    let client = Builder::new(ANY)
+        .client(identity.client(ALPN, TransportConfig::default()))
+        .bind()
+        .unwrap();
+    let to = server.local_addr().unwrap();
+    // All from one address: the second waits behind the first, and so on.
+    let connecting: Vec<_> = (0..8)
+        .map(|_| tokio::spawn(client.connect(to, "localhost").unwrap()))
+        .collect();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut far = Vec::new();
+    for _ in 0..8 {
+        far.push(
+            within(async { server.accept().await.unwrap().await })
+                .await
+                .unwrap(),
+        );
+    }
+    for connecting in connecting {
+        within(connecting).await.unwrap().unwrap();
+    }
+    assert_eq!(server.stats().incoming_dropped, 0);
+    assert!(
+        tokio::time::timeout(Duration::from_millis(100), server.accept())
+            .await
+            .is_err(),
+        "one too many"
+    );
+}
+
+#[tokio::test]
+async fn an_idle_connection_ends() {
+    let idle = TransportConfig {
+        max_idle_timeout: Duration::from_millis(300),
+        ..TransportConfig::default()
+    };
+    let pair = Pair::with(idle.clone(), idle, |builder| builder).await;
+    assert_eq!(within(pair.near.closed()).await, CloseReason::IdleTimeout);
+    assert_eq!(within(pair.far.closed()).await, CloseReason::IdleTimeout);
+    within(pair.server.wait_idle()).await;
+}
+
+#[tokio::test]
+async fn keep_alive_keeps_it() {
+    let idle = TransportConfig {
+        max_idle_timeout: Duration::from_millis(400),
+        ..TransportConfig::default()
+    };
+    let alive = TransportConfig {
+        keep_alive: Some(Duration::from_millis(100)),
+        ..idle.clone()
+    };
+    let pair = Pair::with(alive, idle, |builder| builder).await;
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    assert!(pair.near.close_reason().is_none() && pair.far.close_reason().is_none());
+}
+
+#[tokio::test]
+async fn settings_that_cannot_work_are_told_at_once() {
+    let identity = Identity::new();
+    let bad = TransportConfig {
+        max_udp_payload: 1000,
+        ..TransportConfig::default()
+    };
+    let error = Endpoint::server(ANY, identity.server(ALPN, bad.clone())).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("max_udp_payload"), "{error}");
+    let client = Endpoint::client(ANY).unwrap();
+    assert_eq!(
+        client.connect(ANY, "localhost").unwrap_err(),
+        ConnectError::NoClientConfig
+    );
+    let refused = client
+        .connect_with(identity.client(ALPN, bad), ANY, "localhost")
+        .unwrap_err();
+    assert!(matches!(refused, ConnectError::Refused(_)), "{refused:?}");
+    let good = identity.client(ALPN, TransportConfig::default());
+    let named = client.connect_with(good, ANY, "not a name").unwrap_err();
+    assert_eq!(
+        named,
+        ConnectError::InvalidServerName("not a name".to_owned())
+    );
+    // The address of a bound socket is in use.
+    let taken = client.local_addr().unwrap();
+    assert_eq!(
+        Endpoint::client(taken).unwrap_err().kind(),
+        std::io::ErrorKind::AddrInUse
+    );
+}
+
+#[tokio::test]
+async fn accounting_tells_where_the_time_went() {
+    let config = TransportConfig::default;
+    let pair = Pair::with(config(), config(), |builder| builder.accounting(true)).await;
+    let far = pair.far.clone();
+    let sink = pair.server.spawn(async move {
+        let mut recv = far.accept_uni().await.unwrap();
+        recv.read_to_end(10_000_000).await.unwrap().len()
+    });
+    let mut send = within(pair.near.open_uni()).await.unwrap();
+    within(send.write_all(&pattern(5_000_000, 1)))
+        .await
+        .unwrap();
+    send.finish().unwrap();
+    assert_eq!(within(sink).await.unwrap(), 5_000_000);
+    let stages = pair.server.stages();
+    assert!(stages.is_on() && stages.stamps() > 0);
+    for stage in [
+        Stage::UdpReceive,
+        Stage::Aead,
+        Stage::UdpSend,
+        Stage::Application,
+        Stage::Idle,
+    ] {
+        assert!(stages.ticks()[stage as usize] > 0, "{}", stage.name());
+    }
+    assert!(!Pair::new().await.server.stages().is_on());
+}
+
+#[tokio::test]
+async fn a_server_survives_datagrams_of_nonsense() {
+    let pair = Pair::new().await;
+    let socket = std::net::UdpSocket::bind(ANY).unwrap();
+    let to = pair.server.local_addr().unwrap();
+    for n in 0..2000_usize {
+        let mut bytes = pattern(n % 1400, n as u64);
+        if let Some(first) = bytes.first_mut() {
+            *first |= [0x00, 0x40, 0x80, 0xc0][n % 4];
+        }
+        socket.send_to(&bytes, to).unwrap();
+    }
+    let mut send = within(pair.near.open_uni()).await.unwrap();
+    within(send.write_all(b"alive")).await.unwrap();
+    send.finish().unwrap();
+    let mut recv = within(pair.far.accept_uni()).await.unwrap();
+    assert_eq!(within(recv.read_to_end(10)).await.unwrap(), b"alive");
+}

@@ -1,0 +1,265 @@
+//! Data over streams: what is written is what is read, by every way in and out.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Pair, pattern, within};
+use squall::{
+    Bytes, Connection, ReadError, ReadExactError, ReadToEndError, TransportConfig, WriteError,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Answers every bidirectional stream with what it says.
+async fn echo(connection: Connection) {
+    while let Ok((mut send, mut recv)) = connection.accept_bi().await {
+        tokio::spawn(async move {
+            while let Some(chunk) = recv.read_chunk(64 * 1024).await.unwrap() {
+                send.write_chunk(chunk).await.unwrap();
+            }
+            send.finish().unwrap();
+        });
+    }
+}
+
+#[tokio::test]
+async fn echo_of_a_few_bytes() {
+    let pair = Pair::new().await;
+    tokio::spawn(echo(pair.far.clone()));
+    let (mut send, mut recv) = within(pair.near.open_bi()).await.unwrap();
+    within(send.write_all(b"hello, ")).await.unwrap();
+    within(send.write_all(b"world")).await.unwrap();
+    send.finish().unwrap();
+    assert_eq!(
+        within(recv.read_to_end(100)).await.unwrap(),
+        b"hello, world"
+    );
+    assert_eq!(within(send.stopped()).await.unwrap(), None);
+    // After the end there is the end.
+    assert_eq!(within(recv.read(&mut [0; 4])).await.unwrap(), None);
+    assert_eq!(send.finish().unwrap_err(), WriteError::Closed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_streams_of_ten_megabytes_each_way() {
+    const LEN: usize = 10_000_000;
+    let pair = Pair::new().await;
+    tokio::spawn(echo(pair.far.clone()));
+    let streams = (0..10).map(|seed| {
+        let connection = pair.near.clone();
+        tokio::spawn(async move {
+            let (mut send, mut recv) = connection.open_bi().await.unwrap();
+            let data = Bytes::from(pattern(LEN, seed));
+            let write = async {
+                send.write_chunk(data.clone()).await.unwrap();
+                send.finish().unwrap();
+            };
+            let ((), back) = tokio::join!(write, recv.read_to_end(LEN));
+            assert!(back.unwrap() == data, "stream {seed} came back changed");
+        })
+    });
+    for stream in streams {
+        tokio::time::timeout(Duration::from_secs(120), stream)
+            .await
+            .expect("120 seconds are over")
+            .unwrap();
+    }
+    let stats = pair.server.stats();
+    assert!(stats.udp.bytes_received > 10 * LEN as u64);
+    // Once a run and once a round, and not once a packet.
+    assert!(stats.locks < stats.udp.datagrams_received / 2, "{stats:?}");
+}
+
+#[tokio::test]
+async fn tokio_traits_read_and_write() {
+    let pair = Pair::new().await;
+    let data = pattern(1_000_000, 3);
+    let mut send = within(pair.near.open_uni()).await.unwrap();
+    let expected = data.clone();
+    let write = async {
+        AsyncWriteExt::write_all(&mut send, &data).await.unwrap();
+        send.shutdown().await.unwrap();
+    };
+    let read = async {
+        let mut recv = pair.far.accept_uni().await.unwrap();
+        let mut all = Vec::new();
+        AsyncReadExt::read_to_end(&mut recv, &mut all)
+            .await
+            .unwrap();
+        all
+    };
+    let ((), all) = within(async { tokio::join!(write, read) }).await;
+    assert!(all == expected);
+}
+
+#[tokio::test]
+async fn the_last_writes_arrive_though_the_stream_was_only_dropped() {
+    let pair = Pair::new().await;
+    let mut send = within(pair.near.open_uni()).await.unwrap();
+    let data = pattern(300_000, 4);
+    within(send.write_all(&data)).await.unwrap();
+    drop(send);
+    let mut recv = within(pair.far.accept_uni()).await.unwrap();
+    assert!(within(recv.read_to_end(1_000_000)).await.unwrap() == data);
+}
+
+#[tokio::test]
+async fn a_full_send_buffer_suspends_the_writer() {
+    let small = TransportConfig {
+        send_window: 100_000,
+        stream_send_window: 100_000,
+        ..TransportConfig::default()
+    };
+    let narrow = TransportConfig {
+        initial_stream_window: 50_000,
+        stream_receive_window: 50_000,
+        ..TransportConfig::default()
+    };
+    let pair = Pair::with(small, narrow, |builder| builder).await;
+    let mut send = within(pair.near.open_uni()).await.unwrap();
+    let data = pattern(1_000_000, 5);
+    let mut written = 0;
+    // Nobody reads: the writer comes to a stop with both buffers full and stays there.
+    while let Ok(n) =
+        tokio::time::timeout(Duration::from_millis(300), send.write(&data[written..])).await
+    {
+        written += n.unwrap();
+    }
+    assert!((100_000..=150_000).contains(&written), "{written}");
+    let mut recv = within(pair.far.accept_uni()).await.unwrap();
+    let rest = async {
+        send.write_all(&data[written..]).await.unwrap();
+        send.finish().unwrap();
+    };
+    let ((), all) = within(async { tokio::join!(rest, recv.read_to_end(data.len())) }).await;
+    assert!(all.unwrap() == data);
+}
+
+#[tokio::test]
+async fn reset_and_stop_reach_the_other_side_with_their_codes() {
+    let pair = Pair::new().await;
+    let (mut send, mut recv) = within(pair.near.open_bi()).await.unwrap();
+    within(send.write_all(b"x")).await.unwrap();
+    let (mut far_send, mut far_recv) = within(pair.far.accept_bi()).await.unwrap();
+    assert_eq!(
+        within(far_recv.read_chunk(10)).await.unwrap().as_deref(),
+        Some(&b"x"[..])
+    );
+    send.reset(41).unwrap();
+    assert_eq!(
+        within(far_recv.read_chunk(10)).await.unwrap_err(),
+        ReadError::Reset(41)
+    );
+    recv.stop(42).unwrap();
+    assert_eq!(within(far_send.stopped()).await.unwrap(), Some(42));
+    assert_eq!(
+        within(far_send.write(b"y")).await.unwrap_err(),
+        WriteError::Stopped(42)
+    );
+    // Dropped unread: stopped with code 0.
+    let (send, recv) = within(pair.near.open_bi()).await.unwrap();
+    let mut send = send;
+    within(send.write_all(b"z")).await.unwrap();
+    drop(recv);
+    let (mut far_send, _far_recv) = within(pair.far.accept_bi()).await.unwrap();
+    assert_eq!(within(far_send.stopped()).await.unwrap(), Some(0));
+}
+
+#[tokio::test]
+async fn limits_of_reading_are_told() {
+    let pair = Pair::new().await;
+    let mut send = within(pair.near.open_uni()).await.unwrap();
+    within(send.write_all(b"12345")).await.unwrap();
+    drop(send);
+    let mut recv = within(pair.far.accept_uni()).await.unwrap();
+    let mut four = [0; 4];
+    within(recv.read_exact(&mut four)).await.unwrap();
+    assert_eq!(&four, b"1234");
+    assert_eq!(
+        within(recv.read_exact(&mut four)).await.unwrap_err(),
+        ReadExactError::FinishedEarly(1)
+    );
+    let mut send = within(pair.near.open_uni()).await.unwrap();
+    within(send.write_all(b"12345")).await.unwrap();
+    drop(send);
+    let mut recv = within(pair.far.accept_uni()).await.unwrap();
+    assert_eq!(
+        within(recv.read_to_end(4)).await.unwrap_err(),
+        ReadToEndError::TooLong
+    );
+}
+
+#[tokio::test]
+async fn opening_waits_for_the_peers_limit() {
+    let two = TransportConfig {
+        max_concurrent_uni_streams: 2,
+        ..TransportConfig::default()
+    };
+    let pair = Pair::with(TransportConfig::default(), two, |builder| builder).await;
+    let mut first = within(pair.near.open_uni()).await.unwrap();
+    let _second = within(pair.near.open_uni()).await.unwrap();
+    assert!(
+        tokio::time::timeout(Duration::from_millis(100), pair.near.open_uni())
+            .await
+            .is_err()
+    );
+    within(first.write_all(b"a")).await.unwrap();
+    drop(first);
+    let mut recv = within(pair.far.accept_uni()).await.unwrap();
+    assert_eq!(within(recv.read_to_end(10)).await.unwrap(), b"a");
+    let mut third = within(pair.near.open_uni()).await.unwrap();
+    within(third.write_all(b"c")).await.unwrap();
+}
+
+#[tokio::test]
+async fn tasks_on_the_worker_serve_requests() {
+    let pair = Pair::new().await;
+    let far = pair.far.clone();
+    let server = pair.server.clone();
+    pair.server.spawn(async move {
+        while let Ok((mut send, mut recv)) = far.accept_bi().await {
+            server.spawn(async move {
+                let request = recv.read_to_end(1000).await.unwrap();
+                send.write_all(&request).await.unwrap();
+            });
+        }
+    });
+    let near = pair.near.clone();
+    let requests = pair.client.spawn(async move {
+        for n in 0..200_u32 {
+            let (mut send, mut recv) = near.open_bi().await.unwrap();
+            send.write_all(&n.to_be_bytes()).await.unwrap();
+            send.finish().unwrap();
+            assert_eq!(recv.read_to_end(10).await.unwrap(), n.to_be_bytes());
+        }
+    });
+    within(requests).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_offloads_all_is_the_same() {
+    let config = TransportConfig::default;
+    let pair = Pair::with(config(), config(), |builder| builder.gso(false).gro(false)).await;
+    assert_eq!(pair.client.limits().gso_segments, 1);
+    let data = pattern(2_000_000, 6);
+    let mut send = within(pair.near.open_uni()).await.unwrap();
+    let write = async {
+        send.write_all(&data).await.unwrap();
+        send.finish().unwrap();
+    };
+    let read = async {
+        pair.far
+            .accept_uni()
+            .await
+            .unwrap()
+            .read_to_end(data.len())
+            .await
+            .unwrap()
+    };
+    let ((), all) = within(async { tokio::join!(write, read) }).await;
+    assert!(all == data);
+}
