@@ -10,7 +10,7 @@
 //! `SQUALL_INTEROP_BYTES` (default 1M; K, M and G are powers of ten) sets how much is moved each way. aioquic is slow:
 //! its tests move at most 10 MB.
 
-//mod aioquic;
+mod aioquic;
 mod payload;
 mod quinn;
 mod setup;

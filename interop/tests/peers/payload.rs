@@ -113,6 +113,11 @@ impl Check {
     }
 }
 
+/// The SHA-256 of `bytes`, in hexadecimal.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    hex(Sha256::new_with_prefix(bytes))
+}
+
 fn hex(sha: Sha256) -> String {
     sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
