@@ -10,7 +10,8 @@ mod transfer;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: squall-peers transfer [--bytes N]   (K, M, G are powers of ten; default 100M)";
+const USAGE: &str =
+    "usage: squall-peers transfer [--bytes N]   (K, M, G are powers of ten; default 100M)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

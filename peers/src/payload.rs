@@ -12,13 +12,19 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn new(seed: u64, len: u64) -> Self {
         // xorshift stays at zero.
-        Self { state: seed | 1 << 63, left: len, sha: Sha256::new() }
+        Self {
+            state: seed | 1 << 63,
+            left: len,
+            sha: Sha256::new(),
+        }
     }
 
     /// The next chunk; `None` at the end.
     pub(crate) fn chunk(&mut self) -> Option<Vec<u8>> {
         const CHUNK: u64 = 1 << 16;
-        let len = usize::try_from(self.left.min(CHUNK)).ok().filter(|len| *len > 0)?;
+        let len = usize::try_from(self.left.min(CHUNK))
+            .ok()
+            .filter(|len| *len > 0)?;
         self.left -= len as u64;
         let mut bytes = vec![0; len];
         for word in bytes.chunks_mut(8) {
@@ -58,5 +64,8 @@ impl Sink {
 }
 
 fn hex(sha: Sha256) -> String {
-    sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    sha.finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }

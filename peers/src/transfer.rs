@@ -29,7 +29,10 @@ impl Identity {
     fn new() -> Outcome<Self> {
         let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        Ok(Self { certificate: made.cert.der().clone(), key })
+        Ok(Self {
+            certificate: made.cert.der().clone(),
+            key,
+        })
     }
 
     fn roots(&self) -> Outcome<RootCertStore> {
@@ -48,51 +51,100 @@ struct Pair {
 
 /// Moves `bytes` each way in both roles and prints the digests; an error if anything arrives otherwise than sent.
 pub(crate) fn run(bytes: u64) -> Outcome<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
-        transfer("squall client, quinn server", squall_to_quinn().await?, bytes).await?;
-        transfer("quinn client, squall server", quinn_to_squall().await?, bytes).await
+        transfer(
+            "squall client, quinn server",
+            squall_to_quinn().await?,
+            bytes,
+        )
+        .await?;
+        transfer(
+            "quinn client, squall server",
+            quinn_to_squall().await?,
+            bytes,
+        )
+        .await
     })
 }
 
 async fn squall_to_quinn() -> Outcome<Pair> {
     let identity = Identity::new()?;
-    let mut tls = rustls::ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_no_client_auth()
-        .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key().into())?;
+    let mut tls =
+        rustls::ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![identity.certificate.clone()],
+                identity.key.clone_key().into(),
+            )?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let crypto = QuicServerConfig::try_from(tls)?;
-    let server = quinn::Endpoint::server(quinn::ServerConfig::with_crypto(Arc::new(crypto)), any())?;
+    let server =
+        quinn::Endpoint::server(quinn::ServerConfig::with_crypto(Arc::new(crypto)), any())?;
 
     let tls = Arc::new(squall::client_tls(identity.roots()?, &[ALPN])?);
-    let config = squall::ClientConfig { tls, transport: Arc::default() };
+    let config = squall::ClientConfig {
+        tls,
+        transport: Arc::default(),
+    };
     let client = squall::Builder::new(any()).client(config).bind()?;
     let connecting = client.connect(server.local_addr()?, NAME)?;
-    let accepting = async { Outcome::Ok(server.accept().await.ok_or("quinn's endpoint is closed")?.await?) };
+    let accepting = async {
+        Outcome::Ok(
+            server
+                .accept()
+                .await
+                .ok_or("quinn's endpoint is closed")?
+                .await?,
+        )
+    };
     let (squall, quinn) = tokio::try_join!(async { Outcome::Ok(connecting.await?) }, accepting)?;
-    Ok(Pair { squall, quinn, endpoints: (client, server) })
+    Ok(Pair {
+        squall,
+        quinn,
+        endpoints: (client, server),
+    })
 }
 
 async fn quinn_to_squall() -> Outcome<Pair> {
     let identity = Identity::new()?;
     let roots = identity.roots()?;
     let tls = squall::server_tls(vec![identity.certificate], identity.key.into(), &[ALPN])?;
-    let config = squall::ServerConfig { tls: Arc::new(tls), transport: Arc::default() };
+    let config = squall::ServerConfig {
+        tls: Arc::new(tls),
+        transport: Arc::default(),
+    };
     let server = squall::Endpoint::server(any(), config)?;
 
-    let mut tls = rustls::ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let mut tls =
+        rustls::ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let crypto = QuicClientConfig::try_from(tls)?;
     let mut client = quinn::Endpoint::client(any())?;
     client.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
     let connecting = client.connect(server.local_addr()?, NAME)?;
-    let accepting = async { Outcome::Ok(server.accept().await.ok_or("squall's endpoint is closed")?.await?) };
+    let accepting = async {
+        Outcome::Ok(
+            server
+                .accept()
+                .await
+                .ok_or("squall's endpoint is closed")?
+                .await?,
+        )
+    };
     let (quinn, squall) = tokio::try_join!(async { Outcome::Ok(connecting.await?) }, accepting)?;
-    Ok(Pair { squall, quinn, endpoints: (server, client) })
+    Ok(Pair {
+        squall,
+        quinn,
+        endpoints: (server, client),
+    })
 }
 
 /// Any port of this machine's own address.

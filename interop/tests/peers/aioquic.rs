@@ -29,7 +29,8 @@ fn folder() -> &'static Path {
 /// # Panics
 /// It is not there, or was made for another version: a test that cannot run has failed.
 fn python() -> PathBuf {
-    let wanted = std::fs::read(folder().join("aioquic/requirements.txt")).expect("requirements.txt");
+    let wanted =
+        std::fs::read(folder().join("aioquic/requirements.txt")).expect("requirements.txt");
     let installed = std::fs::read(folder().join(".venv/requirements.txt"));
     assert!(
         installed.is_ok_and(|installed| installed == wanted),
@@ -67,7 +68,12 @@ impl Peer {
                 }
             }
         });
-        Self { child, commands, lines, unread: Vec::new() }
+        Self {
+            child,
+            commands,
+            lines,
+            unread: Vec::new(),
+        }
     }
 
     fn command(&mut self, line: &str) {
@@ -77,7 +83,9 @@ impl Peer {
     /// The rest of the next line that begins with `word`.
     fn line(&mut self, word: &str) -> String {
         let rest = |line: &str| {
-            line.strip_prefix(word).filter(|rest| rest.is_empty() || rest.starts_with(' ')).map(|rest| rest.trim().into())
+            line.strip_prefix(word)
+                .filter(|rest| rest.is_empty() || rest.starts_with(' '))
+                .map(|rest| rest.trim().into())
         };
         let known = self.unread.iter().position(|line| rest(line).is_some());
         if let Some(line) = known.map(|at| self.unread.remove(at)) {
@@ -112,7 +120,8 @@ impl Files {
     fn new(identity: &Identity) -> Self {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
+        let folder =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         std::fs::write(folder.join("certificate.pem"), &identity.certificate_pem).expect("a file");
         std::fs::write(folder.join("key.pem"), &identity.key_pem).expect("a file");
@@ -120,7 +129,11 @@ impl Files {
     }
 
     fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("a path in UTF-8").to_owned()
+        self.0
+            .join(name)
+            .to_str()
+            .expect("a path in UTF-8")
+            .to_owned()
     }
 }
 
@@ -145,7 +158,9 @@ async fn connect_with(options: &[&str], transport: TransportConfig) -> (squall::
     let mut peer = Peer::start(&arguments);
     let port: u16 = peer.line("listening").parse().expect("a port");
     let client = squall_client(&identity, transport);
-    let connecting = client.connect(([127, 0, 0, 1], port).into(), NAME).expect("a start");
+    let connecting = client
+        .connect(([127, 0, 0, 1], port).into(), NAME)
+        .expect("a start");
     let connection = connecting.await.expect("squall's handshake");
     (connection, peer)
 }
@@ -160,13 +175,21 @@ async fn accept(options: &[&str]) -> (squall::Connection, Peer, squall::Endpoint
     let mut arguments = vec!["client", port.as_str(), roots.as_str()];
     arguments.extend(options);
     let peer = Peer::start(&arguments);
-    let connection = server.accept().await.expect("an attempt").await.expect("squall's handshake");
+    let connection = server
+        .accept()
+        .await
+        .expect("an attempt")
+        .await
+        .expect("squall's handshake");
     (connection, peer, server)
 }
 
 /// squall sends, aioquic sends the same back; then aioquic sends, and squall back. Both ends compare digests.
 async fn echo_both_ways(connection: &squall::Connection, peer: &mut Peer, bytes: u64) {
-    let payload = Payload { seed: 5, len: bytes };
+    let payload = Payload {
+        seed: 5,
+        len: bytes,
+    };
     let began = Instant::now();
     let (to, from) = connection.open_bi().await.expect("squall opens");
     let id = to.id().0;
@@ -178,12 +201,19 @@ async fn echo_both_ways(connection: &squall::Connection, peer: &mut Peer, bytes:
     let (to, from) = connection.accept_bi().await.expect("squall accepts");
     squall_echoes(to, from).await;
     let given = peer.line("sent");
-    assert_eq!(peer.line("stream"), given, "what aioquic sent is not what came back");
+    assert_eq!(
+        peer.line("stream"),
+        given,
+        "what aioquic sent is not what came back"
+    );
 
     peer.command("send uni 12345");
     let mut from = connection.accept_uni().await.expect("squall accepts");
     let brought = from.read_to_end(1 << 20).await.expect("squall reads");
-    assert_eq!(peer.line("sent"), format!("{} 12345 {}", from.id().0, crate::payload::digest(&brought)));
+    assert_eq!(
+        peer.line("sent"),
+        format!("{} 12345 {}", from.id().0, crate::payload::digest(&brought))
+    );
     println!(
         "{bytes} bytes each way and back, squall {:?}, in {:.2} s: {sent} from squall, {given} from aioquic",
         connection.side(),
@@ -200,7 +230,11 @@ async fn squall_sends(mut to: squall::SendStream, payload: Payload) -> String {
         offset += count as u64;
     }
     to.finish().expect("squall finishes");
-    assert_eq!(to.stopped().await, Ok(None), "squall's stream was not delivered");
+    assert_eq!(
+        to.stopped().await,
+        Ok(None),
+        "squall's stream was not delivered"
+    );
     payload.digest()
 }
 
@@ -243,14 +277,22 @@ fn a_transfer_as_server() {
         assert_connected(&connection, &mut peer, 1);
         echo_both_ways(&connection, &mut peer, size()).await;
         peer.command("close 43 enough of it");
-        let wanted = CloseReason::Application { code: 43, reason: "enough of it".into(), remote: true };
+        let wanted = CloseReason::Application {
+            code: 43,
+            reason: "enough of it".into(),
+            remote: true,
+        };
         assert_eq!(connection.closed().await, wanted);
     });
 }
 
 #[test]
 fn every_cipher_suite() {
-    for suite in ["AES_128_GCM_SHA256", "AES_256_GCM_SHA384", "CHACHA20_POLY1305_SHA256"] {
+    for suite in [
+        "AES_128_GCM_SHA256",
+        "AES_256_GCM_SHA384",
+        "CHACHA20_POLY1305_SHA256",
+    ] {
         run(0, async {
             let (connection, mut peer) = connect(&["--suite", suite]).await;
             echo_both_ways(&connection, &mut peer, 50_000).await;
@@ -308,7 +350,10 @@ fn new_keys_and_new_ids() {
 #[test]
 fn our_new_keys() {
     run(0, async {
-        let often = TransportConfig { key_update_after: 100, ..TransportConfig::default() };
+        let often = TransportConfig {
+            key_update_after: 100,
+            ..TransportConfig::default()
+        };
         let (connection, mut peer) = connect_with(&[], often).await;
         for _ in 0..3 {
             echo_both_ways(&connection, &mut peer, 200_000).await;

@@ -5,8 +5,9 @@ use sha2::{Digest, Sha256};
 /// How much is moved each way: `SQUALL_INTEROP_BYTES`, or 1 MB.
 pub(crate) fn transfer_size() -> u64 {
     match std::env::var("SQUALL_INTEROP_BYTES") {
-        Ok(text) => parse_size(&text)
-            .unwrap_or_else(|| panic!("SQUALL_INTEROP_BYTES is {text:?}; it must be a number, then K, M, G or nothing")),
+        Ok(text) => parse_size(&text).unwrap_or_else(|| {
+            panic!("SQUALL_INTEROP_BYTES is {text:?}; it must be a number, then K, M, G or nothing")
+        }),
         Err(_) => 1_000_000,
     }
 }
@@ -68,7 +69,9 @@ impl Payload {
 
     /// Eight bytes: a counter, mixed (the finalizer of `SplitMix64`), so that no two places look alike.
     fn word(self, index: u64) -> [u8; 8] {
-        let mut z = self.seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut z = self
+            .seed
+            .wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ (z >> 31)).to_le_bytes()
@@ -85,7 +88,12 @@ pub(crate) struct Check {
 
 impl Check {
     pub(crate) fn new(payload: Payload) -> Self {
-        Self { payload, offset: 0, sha: Sha256::new(), wanted: Vec::new() }
+        Self {
+            payload,
+            offset: 0,
+            sha: Sha256::new(),
+            wanted: Vec::new(),
+        }
     }
 
     /// Takes the next bytes.
@@ -95,9 +103,23 @@ impl Check {
     pub(crate) fn take(&mut self, bytes: &[u8]) {
         self.wanted.resize(bytes.len(), 0);
         let count = self.payload.fill(self.offset, &mut self.wanted);
-        assert_eq!(count, bytes.len(), "more than the {} bytes sent", self.payload.len);
-        if let Some(at) = self.wanted.iter().zip(bytes).position(|(wanted, got)| wanted != got) {
-            panic!("byte {} of {} is wrong", self.offset + at as u64, self.payload.len);
+        assert_eq!(
+            count,
+            bytes.len(),
+            "more than the {} bytes sent",
+            self.payload.len
+        );
+        if let Some(at) = self
+            .wanted
+            .iter()
+            .zip(bytes)
+            .position(|(wanted, got)| wanted != got)
+        {
+            panic!(
+                "byte {} of {} is wrong",
+                self.offset + at as u64,
+                self.payload.len
+            );
         }
         self.sha.update(bytes);
         self.offset += bytes.len() as u64;
@@ -119,7 +141,10 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
 }
 
 fn hex(sha: Sha256) -> String {
-    sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    sha.finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[test]

@@ -46,7 +46,10 @@ fn quinn_tls() -> CryptoProvider {
 
 /// The suite of Initial packets, whatever the handshake chooses (RFC 9001 §5).
 fn initial_suite() -> Suite {
-    TLS13_AES_128_GCM_SHA256.tls13().and_then(|suite| suite.quic_suite()).expect("a suite for QUIC")
+    TLS13_AES_128_GCM_SHA256
+        .tls13()
+        .and_then(|suite| suite.quic_suite())
+        .expect("a suite for QUIC")
 }
 
 fn quinn_server(identity: &Identity, tls: CryptoProvider) -> quinn::Endpoint {
@@ -54,11 +57,16 @@ fn quinn_server(identity: &Identity, tls: CryptoProvider) -> quinn::Endpoint {
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("TLS 1.3")
         .with_no_client_auth()
-        .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key().into())
+        .with_single_cert(
+            vec![identity.certificate.clone()],
+            identity.key.clone_key().into(),
+        )
         .expect("the certificate");
     tls.alpn_protocols = vec![ALPN.to_vec()];
-    let crypto = QuicServerConfig::with_initial(Arc::new(tls), initial_suite()).expect("quinn's server TLS");
-    quinn::Endpoint::server(quinn::ServerConfig::with_crypto(Arc::new(crypto)), ANY).expect("quinn's server")
+    let crypto =
+        QuicServerConfig::with_initial(Arc::new(tls), initial_suite()).expect("quinn's server TLS");
+    quinn::Endpoint::server(quinn::ServerConfig::with_crypto(Arc::new(crypto)), ANY)
+        .expect("quinn's server")
 }
 
 fn quinn_client(roots: Arc<rustls::RootCertStore>, tls: CryptoProvider) -> quinn::Endpoint {
@@ -68,7 +76,8 @@ fn quinn_client(roots: Arc<rustls::RootCertStore>, tls: CryptoProvider) -> quinn
         .with_root_certificates(roots)
         .with_no_client_auth();
     tls.alpn_protocols = vec![ALPN.to_vec()];
-    let crypto = QuicClientConfig::with_initial(Arc::new(tls), initial_suite()).expect("quinn's client TLS");
+    let crypto =
+        QuicClientConfig::with_initial(Arc::new(tls), initial_suite()).expect("quinn's client TLS");
     let mut endpoint = quinn::Endpoint::client(ANY).expect("quinn's client");
     endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
     endpoint
@@ -85,7 +94,9 @@ impl Pair {
             SquallIs::Client => {
                 let server = quinn_server(&identity, tls);
                 let client = squall_client(&identity, transport);
-                let connecting = client.connect(server.local_addr().expect("an address"), NAME).expect("a start");
+                let connecting = client
+                    .connect(server.local_addr().expect("an address"), NAME)
+                    .expect("a start");
                 let accepting = async { server.accept().await.expect("an attempt").await };
                 let (squall, quinn) = tokio::join!(connecting, accepting);
                 Self {
@@ -97,7 +108,9 @@ impl Pair {
             SquallIs::Server => {
                 let server = squall_server(&identity, transport);
                 let client = quinn_client(identity.roots(), tls);
-                let connecting = client.connect(server.local_addr().expect("an address"), NAME).expect("a start");
+                let connecting = client
+                    .connect(server.local_addr().expect("an address"), NAME)
+                    .expect("a start");
                 let accepting = async { server.accept().await.expect("an attempt").await };
                 let (quinn, squall) = tokio::join!(connecting, accepting);
                 Self {
@@ -108,18 +121,23 @@ impl Pair {
             }
         }
     }
-
 }
 
 /// Sends a payload as one stream: its seed and length, its bytes, the end.
 async fn send(mut to: impl AsyncWrite + Unpin, payload: Payload) {
-    to.write_u64(payload.seed).await.expect("the seed is written");
-    to.write_u64(payload.len).await.expect("the length is written");
+    to.write_u64(payload.seed)
+        .await
+        .expect("the seed is written");
+    to.write_u64(payload.len)
+        .await
+        .expect("the length is written");
     let mut buffer = vec![0; 10_000];
     let mut offset = 0;
     while offset < payload.len {
         let count = payload.fill(offset, &mut buffer);
-        to.write_all(&buffer[..count]).await.expect("the bytes are written");
+        to.write_all(&buffer[..count])
+            .await
+            .expect("the bytes are written");
         offset += count as u64;
     }
     to.shutdown().await.expect("the stream is finished");
@@ -147,14 +165,21 @@ async fn receive(mut from: impl AsyncRead + Unpin, payload: Payload) {
 
 /// What comes back for a payload: as many bytes, all others.
 fn answer_to(payload: Payload) -> Payload {
-    Payload { seed: !payload.seed, ..payload }
+    Payload {
+        seed: !payload.seed,
+        ..payload
+    }
 }
 
 /// The end that opened a stream: sends, and expects the answer at the same time.
 async fn ask(to: impl AsyncWrite + Unpin, mut from: impl AsyncRead + Unpin, payload: Payload) {
     let answered = async {
         let answer = receive_header(&mut from).await;
-        assert_eq!(answer, answer_to(payload), "the answer belongs to another stream");
+        assert_eq!(
+            answer,
+            answer_to(payload),
+            "the answer belongs to another stream"
+        );
         receive(from, answer).await;
     };
     tokio::join!(send(to, payload), answered);
@@ -177,7 +202,11 @@ async fn squall_send_chunks(mut to: squall::SendStream, payload: Payload) {
         offset += count as u64;
     }
     to.finish().expect("squall finishes");
-    assert_eq!(to.stopped().await, Ok(None), "squall's stream was not delivered");
+    assert_eq!(
+        to.stopped().await,
+        Ok(None),
+        "squall's stream was not delivered"
+    );
 }
 
 async fn squall_receive_chunks(mut from: squall::RecvStream, payload: Payload) -> String {
@@ -194,16 +223,26 @@ async fn quinn_send_chunks(mut to: quinn::SendStream, payload: Payload) {
         let mut chunk = vec![0; 1 << 16];
         let count = payload.fill(offset, &mut chunk);
         chunk.truncate(count);
-        to.write_chunk(Bytes::from(chunk)).await.expect("quinn writes");
+        to.write_chunk(Bytes::from(chunk))
+            .await
+            .expect("quinn writes");
         offset += count as u64;
     }
     to.finish().expect("quinn finishes");
-    assert_eq!(to.stopped().await.expect("the end is known"), None, "quinn's stream was not delivered");
+    assert_eq!(
+        to.stopped().await.expect("the end is known"),
+        None,
+        "quinn's stream was not delivered"
+    );
 }
 
 async fn quinn_receive_chunks(mut from: quinn::RecvStream, payload: Payload) -> String {
     let mut check = Check::new(payload);
-    while let Some(chunk) = from.read_chunk(usize::MAX, true).await.expect("quinn reads") {
+    while let Some(chunk) = from
+        .read_chunk(usize::MAX, true)
+        .await
+        .expect("quinn reads")
+    {
         check.take(&chunk.bytes);
     }
     check.end()
@@ -211,8 +250,14 @@ async fn quinn_receive_chunks(mut from: quinn::RecvStream, payload: Payload) -> 
 
 /// Both ways at once on one stream of squall's.
 async fn transfer(pair: &Pair, bytes: u64) {
-    let out = Payload { seed: 1, len: bytes };
-    let back = Payload { seed: 2, len: bytes };
+    let out = Payload {
+        seed: 1,
+        len: bytes,
+    };
+    let back = Payload {
+        seed: 2,
+        len: bytes,
+    };
     let began = Instant::now();
     let (mut to, from) = pair.squall.open_bi().await.expect("squall opens");
     // The peer learns of a stream by its first byte.
@@ -255,7 +300,10 @@ fn a_long_stream_both_ways() {
             pair.squall.close(77, b"that was all");
             match pair.quinn.closed().await {
                 quinn::ConnectionError::ApplicationClosed(close) => {
-                    assert_eq!((close.error_code, &close.reason[..]), (VarInt::from_u32(77), &b"that was all"[..]));
+                    assert_eq!(
+                        (close.error_code, &close.reason[..]),
+                        (VarInt::from_u32(77), &b"that was all"[..])
+                    );
                 }
                 other => panic!("quinn saw {other}"),
             }
@@ -286,11 +334,18 @@ fn many_streams() {
     const STREAMS: u64 = 250;
     for role in BOTH {
         run(0, async {
-            let Pair { squall, quinn, _endpoints } = Pair::new(role).await;
+            let Pair {
+                squall,
+                quinn,
+                _endpoints,
+            } = Pair::new(role).await;
             let mut tasks = JoinSet::new();
             for number in 0..STREAMS {
                 // Empty streams, streams of one packet, streams of several.
-                let payload = Payload { seed: number, len: number % 50 * 311 };
+                let payload = Payload {
+                    seed: number,
+                    len: number % 50 * 311,
+                };
                 let (one, other) = (squall.clone(), quinn.clone());
                 tasks.spawn(async move {
                     let (to, from) = one.open_bi().await.expect("squall opens");
@@ -329,7 +384,11 @@ fn many_streams() {
 fn a_reset_is_seen() {
     for role in BOTH {
         run(0, async {
-            let Pair { squall, quinn, _endpoints } = Pair::new(role).await;
+            let Pair {
+                squall,
+                quinn,
+                _endpoints,
+            } = Pair::new(role).await;
             let mut to = squall.open_uni().await.expect("squall opens");
             to.write_all(&[1; 1000]).await.expect("squall writes");
             let mut from = quinn.accept_uni().await.expect("quinn accepts");
@@ -343,7 +402,10 @@ fn a_reset_is_seen() {
             let mut from = squall.accept_uni().await.expect("squall accepts");
             from.read_exact(&mut [0; 1000]).await.expect("squall reads");
             to.reset(VarInt::from_u32(8)).expect("quinn resets");
-            assert_eq!(from.read(&mut [0; 10]).await, Err(squall::ReadError::Reset(8)));
+            assert_eq!(
+                from.read(&mut [0; 10]).await,
+                Err(squall::ReadError::Reset(8))
+            );
         });
     }
 }
@@ -353,16 +415,29 @@ fn a_reset_is_seen() {
 fn a_stop_is_seen() {
     for role in BOTH {
         run(0, async {
-            let Pair { squall, quinn, _endpoints } = Pair::new(role).await;
-            let payload = Payload { seed: 3, len: 20_000 };
+            let Pair {
+                squall,
+                quinn,
+                _endpoints,
+            } = Pair::new(role).await;
+            let payload = Payload {
+                seed: 3,
+                len: 20_000,
+            };
 
             let (mut to, from) = squall.open_bi().await.expect("squall opens");
             to.write_all(&[1; 1000]).await.expect("squall writes");
             let (quinn_to, mut quinn_from) = quinn.accept_bi().await.expect("quinn accepts");
             quinn_from.stop(VarInt::from_u32(9)).expect("quinn stops");
             assert_eq!(to.stopped().await, Ok(Some(9)));
-            assert_eq!(to.write_all(&[1; 1000]).await, Err(squall::WriteError::Stopped(9)));
-            tokio::join!(quinn_send_chunks(quinn_to, payload), squall_receive_chunks(from, payload));
+            assert_eq!(
+                to.write_all(&[1; 1000]).await,
+                Err(squall::WriteError::Stopped(9))
+            );
+            tokio::join!(
+                quinn_send_chunks(quinn_to, payload),
+                squall_receive_chunks(from, payload)
+            );
 
             let (mut to, from) = quinn.open_bi().await.expect("quinn opens");
             to.write_all(&[1; 1000]).await.expect("quinn writes");
@@ -370,8 +445,14 @@ fn a_stop_is_seen() {
             squall_from.stop(10).expect("squall stops");
             assert_eq!(to.stopped().await, Ok(Some(VarInt::from_u32(10))));
             let refused = to.write_all(&[1; 1000]).await;
-            assert_eq!(refused, Err(quinn::WriteError::Stopped(VarInt::from_u32(10))));
-            tokio::join!(squall_send_chunks(squall_to, payload), quinn_receive_chunks(from, payload));
+            assert_eq!(
+                refused,
+                Err(quinn::WriteError::Stopped(VarInt::from_u32(10)))
+            );
+            tokio::join!(
+                squall_send_chunks(squall_to, payload),
+                quinn_receive_chunks(from, payload)
+            );
         });
     }
 }
@@ -389,8 +470,15 @@ fn flow_control_holds_and_lets_go() {
                 receive_window: 30_000,
                 ..TransportConfig::default()
             };
-            let Pair { squall, quinn, _endpoints } = Pair::with(role, small, quinn_tls()).await;
-            let payload = Payload { seed: 4, len: bytes };
+            let Pair {
+                squall,
+                quinn,
+                _endpoints,
+            } = Pair::with(role, small, quinn_tls()).await;
+            let payload = Payload {
+                seed: 4,
+                len: bytes,
+            };
             let mut to = quinn.open_uni().await.expect("quinn opens");
             to.write_all(b"!").await.expect("quinn writes");
             let sending = tokio::spawn(quinn_send_chunks(to, payload));
@@ -398,7 +486,10 @@ fn flow_control_holds_and_lets_go() {
             tokio::time::sleep(Duration::from_millis(100)).await;
             assert!(!sending.is_finished());
             let sent = squall.stats().bytes_received;
-            assert!(sent < 40_000, "{sent} bytes came although a stream may bring 10,000");
+            assert!(
+                sent < 40_000,
+                "{sent} bytes came although a stream may bring 10,000"
+            );
             from.read_exact(&mut [0]).await.expect("squall reads");
             squall_receive_chunks(from, payload).await;
             sending.await.expect("quinn's stream");
@@ -420,7 +511,10 @@ fn key_exchange_is_what_the_peer_has() {
     for role in BOTH {
         for (groups, wanted) in offers {
             run(0, async {
-                let tls = CryptoProvider { kx_groups: groups.to_vec(), ..quinn_tls() };
+                let tls = CryptoProvider {
+                    kx_groups: groups.to_vec(),
+                    ..quinn_tls()
+                };
                 let pair = Pair::with(role, TransportConfig::default(), tls).await;
                 assert_eq!(pair.squall.key_exchange_group(), Some(wanted), "{role:?}");
                 transfer(&pair, 100_000).await;
@@ -432,9 +526,16 @@ fn key_exchange_is_what_the_peer_has() {
 #[test]
 fn every_cipher_suite() {
     for role in BOTH {
-        for suite in [TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256] {
+        for suite in [
+            TLS13_AES_128_GCM_SHA256,
+            TLS13_AES_256_GCM_SHA384,
+            TLS13_CHACHA20_POLY1305_SHA256,
+        ] {
             run(0, async {
-                let tls = CryptoProvider { cipher_suites: vec![suite], ..quinn_tls() };
+                let tls = CryptoProvider {
+                    cipher_suites: vec![suite],
+                    ..quinn_tls()
+                };
                 let pair = Pair::with(role, TransportConfig::default(), tls).await;
                 transfer(&pair, 300_000).await;
             });
@@ -450,7 +551,10 @@ fn key_updates() {
         for by_squall in [true, false] {
             run(0, async {
                 let transport = if by_squall {
-                    TransportConfig { key_update_after: 200, ..TransportConfig::default() }
+                    TransportConfig {
+                        key_update_after: 200,
+                        ..TransportConfig::default()
+                    }
                 } else {
                     TransportConfig::default()
                 };
@@ -465,7 +569,10 @@ fn key_updates() {
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
                 let updates = pair.squall.stats().key_updates;
-                assert!(updates >= UPDATES, "{role:?}, by squall: {by_squall}: only {updates} key updates");
+                assert!(
+                    updates >= UPDATES,
+                    "{role:?}, by squall: {by_squall}: only {updates} key updates"
+                );
             });
         }
     }
@@ -478,8 +585,12 @@ fn a_foreign_certificate_is_refused() {
     run(0, async {
         let server = quinn_server(&one, quinn_tls());
         let client = squall_client(&other, TransportConfig::default());
-        let connecting = client.connect(server.local_addr().expect("an address"), NAME).expect("a start");
-        let (squall, quinn) = tokio::join!(connecting, async { server.accept().await.expect("an attempt").await });
+        let connecting = client
+            .connect(server.local_addr().expect("an address"), NAME)
+            .expect("a start");
+        let (squall, quinn) = tokio::join!(connecting, async {
+            server.accept().await.expect("an attempt").await
+        });
         let at_quinn = match quinn.expect_err("quinn is told") {
             quinn::ConnectionError::ConnectionClosed(close) => close.error_code.into(),
             other => panic!("quinn saw {other}"),
@@ -489,8 +600,12 @@ fn a_foreign_certificate_is_refused() {
     run(0, async {
         let server = squall_server(&one, TransportConfig::default());
         let client = quinn_client(other.roots(), quinn_tls());
-        let connecting = client.connect(server.local_addr().expect("an address"), NAME).expect("a start");
-        let (quinn, squall) = tokio::join!(connecting, async { server.accept().await.expect("an attempt").await });
+        let connecting = client
+            .connect(server.local_addr().expect("an address"), NAME)
+            .expect("a start");
+        let (quinn, squall) = tokio::join!(connecting, async {
+            server.accept().await.expect("an attempt").await
+        });
         let at_quinn = match quinn.expect_err("quinn refuses") {
             quinn::ConnectionError::TransportError(error) => error.code.into(),
             other => panic!("quinn saw {other}"),

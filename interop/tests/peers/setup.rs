@@ -38,24 +38,39 @@ impl Identity {
     /// The roots of a client that trusts this certificate.
     pub(crate) fn roots(&self) -> Arc<rustls::RootCertStore> {
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(self.certificate.clone()).expect("the certificate as a root");
+        roots
+            .add(self.certificate.clone())
+            .expect("the certificate as a root");
         Arc::new(roots)
     }
 }
 
 /// squall as a server, with this transport.
 pub(crate) fn squall_server(identity: &Identity, transport: TransportConfig) -> squall::Endpoint {
-    let tls = squall::server_tls(vec![identity.certificate.clone()], identity.key.clone_key().into(), &[ALPN])
-        .expect("squall's server TLS");
-    let config = squall::ServerConfig { tls: Arc::new(tls), transport: Arc::new(transport) };
+    let tls = squall::server_tls(
+        vec![identity.certificate.clone()],
+        identity.key.clone_key().into(),
+        &[ALPN],
+    )
+    .expect("squall's server TLS");
+    let config = squall::ServerConfig {
+        tls: Arc::new(tls),
+        transport: Arc::new(transport),
+    };
     squall::Endpoint::server(ANY, config).expect("squall's server")
 }
 
 /// squall as a client, with this transport.
 pub(crate) fn squall_client(identity: &Identity, transport: TransportConfig) -> squall::Endpoint {
     let tls = squall::client_tls(identity.roots(), &[ALPN]).expect("squall's client TLS");
-    let config = squall::ClientConfig { tls: Arc::new(tls), transport: Arc::new(transport) };
-    squall::Builder::new(ANY).client(config).bind().expect("squall's client")
+    let config = squall::ClientConfig {
+        tls: Arc::new(tls),
+        transport: Arc::new(transport),
+    };
+    squall::Builder::new(ANY)
+        .client(config)
+        .bind()
+        .expect("squall's client")
 }
 
 /// Runs a test to its end, in at most 60 seconds and one more for every 10 MB that `bytes` says it moves.
@@ -64,8 +79,11 @@ pub(crate) fn squall_client(identity: &Identity, transport: TransportConfig) -> 
 /// It takes longer.
 pub(crate) fn run<T>(bytes: u64, test: impl Future<Output = T>) -> T {
     let limit = Duration::from_secs(60 + bytes / 10_000_000);
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let result = runtime.block_on(async { tokio::time::timeout(limit, test).await });
     // A peer that hangs must not hold the test.
     runtime.shutdown_background();
