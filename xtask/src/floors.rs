@@ -53,6 +53,7 @@ pub(crate) const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "squall-wire",
         ],
     ),
+    ("squall-interop", &["squall"]),
     ("xtask", &[]),
 ];
 

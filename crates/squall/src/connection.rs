@@ -138,6 +138,12 @@ impl Connection {
         self.0.0.lock().core.tls().server_name().map(str::to_owned)
     }
 
+    /// The key exchange group that the handshake agreed on: X25519MLKEM768 where the peer has it.
+    #[must_use]
+    pub fn key_exchange_group(&self) -> Option<rustls::NamedGroup> {
+        self.0.0.lock().core.tls().key_exchange_group()
+    }
+
     /// The peer's certificate chain, its own first.
     #[must_use]
     pub fn peer_certificates(&self) -> Option<Vec<rustls::pki_types::CertificateDer<'static>>> {

@@ -1,0 +1,389 @@
+//! aioquic, a Python stack, as a child process that `interop/aioquic/peer.py` runs and these tests steer by lines.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use squall::{CloseReason, TransportConfig};
+
+use crate::payload::{Check, Payload, transfer_size};
+use crate::setup::{ALPN, Identity, NAME, run, squall_client, squall_server};
+
+/// How long the peer may take for its next line.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// aioquic moves some megabytes a second.
+const MOST: u64 = 10_000_000;
+
+fn size() -> u64 {
+    transfer_size().min(MOST)
+}
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The Python in which aioquic is installed.
+///
+/// # Panics
+/// It is not there, or was made for another version: a test that cannot run has failed.
+fn python() -> PathBuf {
+    let wanted =
+        std::fs::read(folder().join("aioquic/requirements.txt")).expect("requirements.txt");
+    let installed = std::fs::read(folder().join(".venv/requirements.txt"));
+    assert!(
+        installed.is_ok_and(|installed| installed == wanted),
+        "aioquic is not installed, or not the version wanted: run interop/aioquic/setup"
+    );
+    folder().join(".venv/bin/python")
+}
+
+/// The child process. Dropped, also by a test that fails, it is killed by its id; and it ends by itself when the pipe
+/// of its commands breaks, should this process be killed.
+struct Peer {
+    child: Child,
+    commands: ChildStdin,
+    lines: Receiver<String>,
+    /// Lines that came while another was waited for.
+    unread: Vec<String>,
+}
+
+impl Peer {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(python())
+            .arg(folder().join("aioquic/peer.py"))
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the peer starts");
+        let commands = child.stdin.take().expect("the pipe for commands");
+        let output = BufReader::new(child.stdout.take().expect("the pipe for lines"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self {
+            child,
+            commands,
+            lines,
+            unread: Vec::new(),
+        }
+    }
+
+    fn command(&mut self, line: &str) {
+        writeln!(self.commands, "{line}").expect("the peer takes commands");
+    }
+
+    /// The rest of the next line that begins with `word`.
+    fn line(&mut self, word: &str) -> String {
+        let rest = |line: &str| {
+            line.strip_prefix(word)
+                .filter(|rest| rest.is_empty() || rest.starts_with(' '))
+                .map(|rest| rest.trim().into())
+        };
+        let known = self.unread.iter().position(|line| rest(line).is_some());
+        if let Some(line) = known.map(|at| self.unread.remove(at)) {
+            return rest(&line).expect("found by its word");
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                panic!("aioquic did not say {word:?}; it said {:?}", self.unread);
+            };
+            match rest(&line) {
+                Some(rest) => return rest,
+                None => self.unread.push(line),
+            }
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Both fail only for a child that has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Files for the peer, in a folder of their own that goes with this.
+struct Files(PathBuf);
+
+impl Files {
+    fn new(identity: &Identity) -> Self {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let folder =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(folder.join("certificate.pem"), &identity.certificate_pem).expect("a file");
+        std::fs::write(folder.join("key.pem"), &identity.key_pem).expect("a file");
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0
+            .join(name)
+            .to_str()
+            .expect("a path in UTF-8")
+            .to_owned()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // A folder left behind in the target folder harms nobody.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// squall as a client of aioquic.
+async fn connect(options: &[&str]) -> (squall::Connection, Peer) {
+    connect_with(options, TransportConfig::default()).await
+}
+
+async fn connect_with(options: &[&str], transport: TransportConfig) -> (squall::Connection, Peer) {
+    let identity = Identity::new();
+    let files = Files::new(&identity);
+    let (certificate, key) = (files.path("certificate.pem"), files.path("key.pem"));
+    let mut arguments = vec!["server", certificate.as_str(), key.as_str()];
+    arguments.extend(options);
+    let mut peer = Peer::start(&arguments);
+    let port: u16 = peer.line("listening").parse().expect("a port");
+    let client = squall_client(&identity, transport);
+    let connecting = client
+        .connect(([127, 0, 0, 1], port).into(), NAME)
+        .expect("a start");
+    let connection = connecting.await.expect("squall's handshake");
+    (connection, peer)
+}
+
+/// squall as a server of aioquic. The endpoint stays as long as the connection needs it.
+async fn accept(options: &[&str]) -> (squall::Connection, Peer, squall::Endpoint) {
+    let identity = Identity::new();
+    let files = Files::new(&identity);
+    let server = squall_server(&identity, TransportConfig::default());
+    let port = server.local_addr().expect("an address").port().to_string();
+    let roots = files.path("certificate.pem");
+    let mut arguments = vec!["client", port.as_str(), roots.as_str()];
+    arguments.extend(options);
+    let peer = Peer::start(&arguments);
+    let connection = server
+        .accept()
+        .await
+        .expect("an attempt")
+        .await
+        .expect("squall's handshake");
+    (connection, peer, server)
+}
+
+/// squall sends, aioquic sends the same back; then aioquic sends, and squall back. Both ends compare digests.
+async fn echo_both_ways(connection: &squall::Connection, peer: &mut Peer, bytes: u64) {
+    let payload = Payload {
+        seed: 5,
+        len: bytes,
+    };
+    let began = Instant::now();
+    let (to, from) = connection.open_bi().await.expect("squall opens");
+    let id = to.id().0;
+    let (sent, received) = tokio::join!(squall_sends(to, payload), squall_receives(from, payload));
+    assert_eq!((&sent, &received), (&payload.digest(), &payload.digest()));
+    assert_eq!(peer.line("stream"), format!("{id} {bytes} {sent}"));
+
+    peer.command(&format!("send bi {bytes}"));
+    let (to, from) = connection.accept_bi().await.expect("squall accepts");
+    squall_echoes(to, from).await;
+    let given = peer.line("sent");
+    assert_eq!(
+        peer.line("stream"),
+        given,
+        "what aioquic sent is not what came back"
+    );
+
+    peer.command("send uni 12345");
+    let mut from = connection.accept_uni().await.expect("squall accepts");
+    let brought = from.read_to_end(1 << 20).await.expect("squall reads");
+    assert_eq!(
+        peer.line("sent"),
+        format!("{} 12345 {}", from.id().0, crate::payload::digest(&brought))
+    );
+    println!(
+        "{bytes} bytes each way and back, squall {:?}, in {:.2} s: {sent} from squall, {given} from aioquic",
+        connection.side(),
+        began.elapsed().as_secs_f64(),
+    );
+}
+
+async fn squall_sends(mut to: squall::SendStream, payload: Payload) -> String {
+    let mut offset = 0;
+    while offset < payload.len {
+        let mut chunk = vec![0; 1 << 16];
+        let count = payload.fill(offset, &mut chunk);
+        to.write_all(&chunk[..count]).await.expect("squall writes");
+        offset += count as u64;
+    }
+    to.finish().expect("squall finishes");
+    assert_eq!(
+        to.stopped().await,
+        Ok(None),
+        "squall's stream was not delivered"
+    );
+    payload.digest()
+}
+
+async fn squall_receives(mut from: squall::RecvStream, payload: Payload) -> String {
+    let mut check = Check::new(payload);
+    while let Some(chunk) = from.read_chunk(usize::MAX).await.expect("squall reads") {
+        check.take(&chunk);
+    }
+    check.end()
+}
+
+async fn squall_echoes(mut to: squall::SendStream, mut from: squall::RecvStream) {
+    while let Some(chunk) = from.read_chunk(usize::MAX).await.expect("squall reads") {
+        to.write_chunk(chunk).await.expect("squall writes");
+    }
+    to.finish().expect("squall finishes");
+}
+
+fn assert_connected(connection: &squall::Connection, peer: &mut Peer, version: u32) {
+    let alpn = String::from_utf8_lossy(ALPN);
+    assert_eq!(peer.line("connected"), format!("{alpn} {version}"));
+    assert_eq!(connection.alpn().as_deref(), Some(ALPN));
+}
+
+#[test]
+fn a_transfer_as_client() {
+    run(size(), async {
+        let (connection, mut peer) = connect(&[]).await;
+        assert_connected(&connection, &mut peer, 1);
+        echo_both_ways(&connection, &mut peer, size()).await;
+        connection.close(42, b"that was all");
+        assert_eq!(peer.line("closed"), "application 42 that was all");
+    });
+}
+
+#[test]
+fn a_transfer_as_server() {
+    run(size(), async {
+        let (connection, mut peer, _endpoint) = accept(&[]).await;
+        assert_connected(&connection, &mut peer, 1);
+        echo_both_ways(&connection, &mut peer, size()).await;
+        peer.command("close 43 enough of it");
+        let wanted = CloseReason::Application {
+            code: 43,
+            reason: "enough of it".into(),
+            remote: true,
+        };
+        assert_eq!(connection.closed().await, wanted);
+    });
+}
+
+#[test]
+fn every_cipher_suite() {
+    for suite in [
+        "AES_128_GCM_SHA256",
+        "AES_256_GCM_SHA384",
+        "CHACHA20_POLY1305_SHA256",
+    ] {
+        run(0, async {
+            let (connection, mut peer) = connect(&["--suite", suite]).await;
+            echo_both_ways(&connection, &mut peer, 50_000).await;
+            let (connection, mut peer, _endpoint) = accept(&["--suite", suite]).await;
+            echo_both_ways(&connection, &mut peer, 50_000).await;
+        });
+    }
+}
+
+/// A client that speaks only QUIC version 2 (RFC 9369).
+#[test]
+fn version_2_as_server() {
+    run(0, async {
+        let (connection, mut peer, _endpoint) = accept(&["--version", "2"]).await;
+        assert_connected(&connection, &mut peer, 2);
+        echo_both_ways(&connection, &mut peer, 50_000).await;
+    });
+}
+
+/// A server that has the client's address proved first (RFC 9000 §8.1.2).
+#[test]
+fn a_retry_is_followed() {
+    run(0, async {
+        let (connection, mut peer) = connect(&["--retry"]).await;
+        echo_both_ways(&connection, &mut peer, 50_000).await;
+    });
+}
+
+/// aioquic updates keys and takes other connection ids in the middle of a connection (RFC 9001 §6, RFC 9000 §5.1.2).
+#[test]
+fn new_keys_and_new_ids() {
+    run(0, async {
+        let (connection, mut peer) = connect(&[]).await;
+        for _ in 0..3 {
+            peer.command("change-id");
+            peer.command("update-keys");
+            echo_both_ways(&connection, &mut peer, 50_000).await;
+            // Keys before the last are kept for three probe timeouts.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        assert_eq!(connection.stats().key_updates, 3);
+
+        let (connection, mut peer, _endpoint) = accept(&[]).await;
+        for _ in 0..3 {
+            peer.command("change-id");
+            peer.command("update-keys");
+            echo_both_ways(&connection, &mut peer, 50_000).await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        assert_eq!(connection.stats().key_updates, 3);
+    });
+}
+
+/// squall updates its keys, and aioquic follows.
+#[test]
+fn our_new_keys() {
+    run(0, async {
+        let often = TransportConfig {
+            key_update_after: 100,
+            ..TransportConfig::default()
+        };
+        let (connection, mut peer) = connect_with(&[], often).await;
+        for _ in 0..3 {
+            echo_both_ways(&connection, &mut peer, 200_000).await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        let updates = connection.stats().key_updates;
+        assert!(updates >= 3, "only {updates} key updates");
+    });
+}
+
+#[test]
+fn resets_and_stops_are_seen() {
+    run(0, async {
+        let (connection, mut peer) = connect(&[]).await;
+        let (mut to, mut from) = connection.open_bi().await.expect("squall opens");
+        let id = to.id().0;
+        to.write_all(b"some of it").await.expect("squall writes");
+        from.read_exact(&mut [0; 10]).await.expect("it comes back");
+        peer.command(&format!("reset {id} 5"));
+        assert_eq!(from.read(&mut [0]).await, Err(squall::ReadError::Reset(5)));
+        to.reset(6).expect("squall resets");
+        assert_eq!(peer.line("reset"), format!("{id} 6"));
+
+        let (mut to, mut from) = connection.open_bi().await.expect("squall opens");
+        let id = to.id().0;
+        to.write_all(b"some of it").await.expect("squall writes");
+        from.read_exact(&mut [0; 10]).await.expect("it comes back");
+        from.stop(7).expect("squall stops");
+        assert_eq!(peer.line("stopped"), format!("{id} 7"));
+        peer.command(&format!("stop {id} 8"));
+        assert_eq!(to.stopped().await, Ok(Some(8)));
+    });
+}

@@ -1,0 +1,71 @@
+//! Bytes that follow from a seed: never kept as a whole, never the same twice.
+
+use sha2::{Digest, Sha256};
+
+/// A source of `left` more bytes that digests what it gives.
+pub(crate) struct Source {
+    state: u64,
+    left: u64,
+    sha: Sha256,
+}
+
+impl Source {
+    pub(crate) fn new(seed: u64, len: u64) -> Self {
+        // xorshift stays at zero.
+        Self {
+            state: seed | 1 << 63,
+            left: len,
+            sha: Sha256::new(),
+        }
+    }
+
+    /// The next chunk; `None` at the end.
+    pub(crate) fn chunk(&mut self) -> Option<Vec<u8>> {
+        const CHUNK: u64 = 1 << 16;
+        let len = usize::try_from(self.left.min(CHUNK))
+            .ok()
+            .filter(|len| *len > 0)?;
+        self.left -= len as u64;
+        let mut bytes = vec![0; len];
+        for word in bytes.chunks_mut(8) {
+            // Marsaglia, "Xorshift RNGs", 2003: (13, 7, 17).
+            self.state ^= self.state << 13;
+            self.state ^= self.state >> 7;
+            self.state ^= self.state << 17;
+            word.copy_from_slice(&self.state.to_le_bytes()[..word.len()]);
+        }
+        self.sha.update(&bytes);
+        Some(bytes)
+    }
+
+    /// What was given.
+    pub(crate) fn digest(self) -> String {
+        hex(self.sha)
+    }
+}
+
+/// What arrived.
+#[derive(Default)]
+pub(crate) struct Sink {
+    len: u64,
+    sha: Sha256,
+}
+
+impl Sink {
+    pub(crate) fn take(&mut self, bytes: &[u8]) {
+        self.len += bytes.len() as u64;
+        self.sha.update(bytes);
+    }
+
+    /// How many bytes, and their digest.
+    pub(crate) fn end(self) -> (u64, String) {
+        (self.len, hex(self.sha))
+    }
+}
+
+fn hex(sha: Sha256) -> String {
+    sha.finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
