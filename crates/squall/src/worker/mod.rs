@@ -23,6 +23,7 @@ pub(crate) use shared::{Command, Offer, Shared, lock};
 use state::ConnectionShared;
 pub(crate) use state::{Handle, SendEnd, State, register};
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -62,7 +63,7 @@ pub(crate) struct Worker {
     wheel: TimerWheel,
     send: SendBatch,
     /// Connections with something to send, in turn; `queued` is set in each.
-    ready: Vec<Arc<ConnectionShared>>,
+    ready: VecDeque<Arc<ConnectionShared>>,
     inbox: Inbox,
     held: Held,
     wakers: Vec<Waker>,
@@ -92,7 +93,7 @@ impl Worker {
             count: 0,
             wheel: TimerWheel::new(now),
             send: SendBatch::packed(SEND_MESSAGES, MESSAGE_BYTES, SEND_BYTES),
-            ready: Vec::new(),
+            ready: VecDeque::new(),
             inbox: Inbox::default(),
             held: Held::default(),
             wakers: Vec::new(),
@@ -175,7 +176,7 @@ impl Worker {
         let enqueue = !std::mem::replace(&mut state.queued, true);
         drop(state);
         if enqueue {
-            self.ready.push(Arc::clone(connection));
+            self.ready.push_back(Arc::clone(connection));
         }
         self.shared.counters.locks.add(1);
         self.shared.counters.runs_received.add(1);
@@ -221,7 +222,7 @@ impl Worker {
             let enqueue = !std::mem::replace(&mut state.queued, true);
             drop(state);
             if enqueue {
-                self.ready.push(Arc::clone(connection));
+                self.ready.push_back(Arc::clone(connection));
             }
             self.shared.counters.locks.add(1);
         }
@@ -235,7 +236,7 @@ impl Worker {
     fn take_inbox(&mut self, stages: &mut Stages) {
         let mut inbox = std::mem::take(&mut self.inbox);
         self.shared.take_inbox(&mut inbox);
-        self.ready.append(&mut inbox.ready);
+        self.ready.extend(inbox.ready.drain(..));
         if !inbox.commands.is_empty() {
             for command in inbox.commands.drain(..) {
                 self.execute(command, stages);
@@ -302,7 +303,7 @@ impl Worker {
         self.count += 1;
         self.shared.counters.connections.set(self.count as u64);
         connection.lock().queued = true;
-        self.ready.push(Arc::clone(&connection));
+        self.ready.push_back(Arc::clone(&connection));
         connection
     }
 
@@ -313,7 +314,7 @@ impl Worker {
             let mut state = connection.lock();
             state.close(self.now, code, reason, &mut self.wakers);
             if !std::mem::replace(&mut state.queued, true) {
-                self.ready.push(Arc::clone(connection));
+                self.ready.push_back(Arc::clone(connection));
             }
         }
     }
@@ -333,15 +334,16 @@ impl Worker {
         if self.blocked {
             return Ok(());
         }
-        let mut line = std::mem::take(&mut self.ready).into_iter();
-        for connection in line.by_ref() {
+        // Those with more to send go to the end of the line, for the next turn.
+        for _ in 0..self.ready.len() {
+            let Some(connection) = self.ready.pop_front() else {
+                break;
+            };
             self.transmit_one(&connection, stages)?;
             if self.blocked {
                 break;
             }
         }
-        // Those that did not get their turn come first in the next.
-        self.ready.splice(0..0, line);
         self.flush_marked(stages)
     }
 
@@ -367,7 +369,7 @@ impl Worker {
             }
             if matches!(round, Round::ShareUsed) || self.blocked {
                 // Still `queued`: the rest comes with the next turn.
-                self.ready.push(Arc::clone(connection));
+                self.ready.push_back(Arc::clone(connection));
                 return Ok(());
             }
         }
