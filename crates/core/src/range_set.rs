@@ -22,6 +22,12 @@ impl RangeSet {
         }
     }
 
+    /// Makes room for `ranges` in all, once: growing later then allocates nothing.
+    pub(crate) fn reserve(&mut self, ranges: usize) {
+        self.ranges
+            .reserve(ranges.saturating_sub(self.ranges.len()));
+    }
+
     /// Number of ranges, not of members.
     #[must_use]
     pub(crate) fn len(&self) -> usize {

@@ -59,6 +59,7 @@ impl ReceivedPackets {
         if number != expected {
             // RFC 9000 §13.2.1: reordering and gaps are acknowledged at once.
             self.out_of_order = true;
+            self.numbers.reserve(MAX_ACK_RANGES + 1);
             while self.numbers.len() > MAX_ACK_RANGES {
                 if let Some(range) = self.numbers.pop_first() {
                     self.forgotten_below = range.end;
