@@ -11,6 +11,8 @@
 //! proof that its instructions exist.
 
 #[cfg(target_arch = "x86_64")]
+mod chacha;
+#[cfg(target_arch = "x86_64")]
 mod gcm;
 #[cfg(target_arch = "x86_64")]
 mod ghash;
@@ -71,6 +73,15 @@ impl<'a> Job<'a> {
 
     pub(crate) fn packet_and_header_len(&self) -> (&[u8], usize) {
         (self.packet, self.header_len)
+    }
+
+    fn payload_len(&self) -> usize {
+        self.packet.len() - self.header_len - TAG_LEN
+    }
+
+    fn header_and_payload(&self) -> (&[u8], &[u8]) {
+        let (header, body) = self.packet.split_at(self.header_len);
+        (header, &body[..body.len() - TAG_LEN])
     }
 
     /// Payload and room for the tag in one piece, and the source.
@@ -136,7 +147,9 @@ impl<'a> Jobs<'a> {
 pub enum KernelKind {
     /// RustCrypto, one packet at a time: runs everywhere, and is what the others are compared with.
     Portable,
-    /// AES-GCM by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3 and Ice Lake).
+    /// ChaCha20-Poly1305, and nothing else, in 256-bit registers (x86-64 since Haswell and Zen).
+    Avx2,
+    /// AES-GCM, and nothing else, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3 and Ice Lake).
     Vaes256,
 }
 
@@ -146,6 +159,7 @@ impl KernelKind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
+            Self::Avx2 => "avx2",
             Self::Vaes256 => "vaes256",
         }
     }
@@ -156,8 +170,9 @@ impl KernelKind {
 pub fn kernels_available() -> Vec<KernelKind> {
     let mut kinds = vec![KernelKind::Portable];
     #[cfg(target_arch = "x86_64")]
-    if x86_64::Vaes256::detect().is_some() {
-        kinds.push(KernelKind::Vaes256);
+    {
+        kinds.extend(x86_64::avx2::Avx2::detect().map(|_| KernelKind::Avx2));
+        kinds.extend(x86_64::Vaes256::detect().map(|_| KernelKind::Vaes256));
     }
     kinds
 }
@@ -173,6 +188,13 @@ pub fn chosen_kernel() -> KernelKind {
     })
 }
 
+/// The chosen kernel and all below it, the best first.
+pub(crate) fn kernels_allowed() -> impl Iterator<Item = KernelKind> {
+    const ALL: [KernelKind; 3] = [KernelKind::Vaes256, KernelKind::Avx2, KernelKind::Portable];
+    let chosen = chosen_kernel();
+    ALL.into_iter().filter(move |kind| *kind <= chosen)
+}
+
 fn choose(available: &[KernelKind], wish: &str) -> KernelKind {
     let best = || available.last().copied();
     let wished = available.iter().copied().find(|kind| kind.name() == wish);
@@ -183,6 +205,8 @@ fn choose(available: &[KernelKind], wish: &str) -> KernelKind {
 pub(crate) enum Kernel {
     Portable(portable::Aead),
     #[cfg(target_arch = "x86_64")]
+    Avx2(x86_64::avx2::Aead),
+    #[cfg(target_arch = "x86_64")]
     Vaes256(x86_64::Aead),
 }
 
@@ -192,12 +216,17 @@ impl Kernel {
         match kind {
             KernelKind::Portable => Some(Self::Portable(portable::Aead::new(material))),
             #[cfg(target_arch = "x86_64")]
+            KernelKind::Avx2 => {
+                let token = x86_64::avx2::Avx2::detect()?;
+                x86_64::avx2::Aead::new(token, material).map(Self::Avx2)
+            }
+            #[cfg(target_arch = "x86_64")]
             KernelKind::Vaes256 => {
                 let token = x86_64::Vaes256::detect()?;
                 x86_64::Aead::new(token, material).map(Self::Vaes256)
             }
             #[cfg(not(target_arch = "x86_64"))]
-            KernelKind::Vaes256 => None,
+            KernelKind::Avx2 | KernelKind::Vaes256 => None,
         }
     }
 
@@ -206,6 +235,8 @@ impl Kernel {
     pub(crate) fn grow_if(&mut self, busy: impl FnOnce() -> bool) {
         match self {
             Self::Portable(_) => {}
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => {}
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256(aead) => aead.grow_if(busy),
         }
@@ -216,6 +247,8 @@ impl Kernel {
         match self {
             Self::Portable(_) => {}
             #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => {}
+            #[cfg(target_arch = "x86_64")]
             Self::Vaes256(aead) => aead.shrink(),
         }
     }
@@ -225,6 +258,8 @@ impl Kernel {
         debug_assert!(jobs.len() <= MAX_JOBS);
         match self {
             Self::Portable(aead) => jobs.iter_mut().for_each(|job| aead.seal(job)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(aead) => aead.seal(jobs),
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256(aead) => aead.seal(jobs),
         }
@@ -238,6 +273,8 @@ impl Kernel {
             Self::Portable(aead) => (jobs.iter_mut().enumerate())
                 .fold(0, |good, (i, job)| good | u32::from(aead.open(job)) << i),
             #[cfg(target_arch = "x86_64")]
+            Self::Avx2(aead) => aead.open(jobs),
+            #[cfg(target_arch = "x86_64")]
             Self::Vaes256(aead) => aead.open(jobs),
         }
     }
@@ -246,6 +283,8 @@ impl Kernel {
 /// An expanded header-protection key.
 pub(crate) enum Header {
     Portable(portable::Header),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(x86_64::avx2::Header),
     #[cfg(target_arch = "x86_64")]
     Vaes256(x86_64::Header),
 }
@@ -256,12 +295,17 @@ impl Header {
         match kind {
             KernelKind::Portable => Some(Self::Portable(portable::Header::new(material))),
             #[cfg(target_arch = "x86_64")]
+            KernelKind::Avx2 => {
+                let token = x86_64::avx2::Avx2::detect()?;
+                x86_64::avx2::Header::new(token, material).map(Self::Avx2)
+            }
+            #[cfg(target_arch = "x86_64")]
             KernelKind::Vaes256 => {
                 let token = x86_64::Vaes256::detect()?;
                 x86_64::Header::new(token, material).map(Self::Vaes256)
             }
             #[cfg(not(target_arch = "x86_64"))]
-            KernelKind::Vaes256 => None,
+            KernelKind::Avx2 | KernelKind::Vaes256 => None,
         }
     }
 
@@ -269,6 +313,8 @@ impl Header {
     pub(crate) fn masks(&self, samples: &mut [[u8; SAMPLE_LEN]]) {
         match self {
             Self::Portable(header) => header.masks(samples),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(header) => header.masks(samples),
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256(header) => header.masks(samples),
         }

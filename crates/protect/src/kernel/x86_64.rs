@@ -3,6 +3,7 @@
 //! Everything generic is inlined into the entry points at the end, which is where the compiler learns which
 //! instructions it may use. They are called with a token in hand, and tokens come from detection only.
 
+pub(super) mod avx2;
 mod pinned;
 
 use std::arch::x86_64::*;
@@ -352,6 +353,10 @@ impl Lanes for Vaes128 {
 /// The AES key schedule (FIPS 197 §5.2), for `R` rounds.
 #[inline]
 #[target_feature(enable = "aes")]
+#[allow(
+    clippy::needless_range_loop,
+    reason = "a round key is made of earlier ones"
+)]
 fn expand_key<const R: usize>(key: &[u8; 32], rounds: &mut Rounds) {
     // Four words to a round key; a key of 16 bytes has one of them, a key of 32 bytes two.
     let key_blocks = (R - 6) / 4;
@@ -367,7 +372,7 @@ fn expand_key<const R: usize>(key: &[u8; 32], rounds: &mut Rounds) {
             _mm_aeskeygenassist_si128::<0>(_mm_set_epi64x((last >> 64) as i64, last as i64));
         let word = if i.is_multiple_of(key_blocks) {
             let rotated = _mm_cvtsi128_si32(_mm_shuffle_epi32::<0xff>(assist)) as u32 ^ constant;
-            constant = constant << 1 ^ (constant >> 7) * 0x11b;
+            constant = (constant << 1) ^ ((constant >> 7) * 0x11b);
             rotated
         } else {
             _mm_cvtsi128_si32(_mm_shuffle_epi32::<0xaa>(assist)) as u32

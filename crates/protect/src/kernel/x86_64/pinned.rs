@@ -16,6 +16,8 @@ use std::arch::x86_64::__m256i;
 
 use super::Vaes256;
 use crate::kernel::ghash::Acc;
+#[cfg(test)]
+use crate::kernel::lanes::Lanes;
 use crate::kernel::stitch::{Rounds, Stitch};
 
 /// A round with a register of data: its product with a power of H by Karatsuba, three multiplications.
@@ -258,5 +260,65 @@ pub(super) fn stitch<const R: usize, const N: usize, const M: usize>(
         14 => by_registers!(14,
             8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 1 1 2 2 3 3 4 4 5 5 6 6 7 7),
         _ => stitch.run::<R>(token),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every number of registers that packets need, in the fixed order and in the compiler's.
+    #[test]
+    fn fixed_order_does_what_the_compilers_order_does() {
+        let Some(token) = Vaes256::detect() else {
+            return;
+        };
+        macro_rules! compare {
+            ($($n:literal $m:literal)*) => { $(
+                compare::<10, $n, $m>(token);
+                compare::<14, $n, $m>(token);
+            )* };
+        }
+        compare!(8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 1 1 2 2 3 3 4 4 5 5 6 6 7 7);
+    }
+
+    fn bytes<const N: usize>(seed: u8) -> [[u8; 32]; N] {
+        std::array::from_fn(|i| {
+            std::array::from_fn(|j| (i * 37 + j * 11) as u8 ^ seed.rotate_left(j as u32))
+        })
+    }
+
+    fn compare<const R: usize, const N: usize, const M: usize>(token: Vaes256) {
+        let mut rounds = Rounds::EMPTY;
+        for (i, key) in rounds.0.iter_mut().enumerate() {
+            *key = [i as u8 * 13 + 1; 16];
+        }
+        let (counters, data, h, halves) = (bytes(1), bytes(2), bytes(3), bytes(4));
+        let base = token.load(&bytes::<1>(5)[0]);
+        let run = |pinned: bool| {
+            let mut acc = Acc::zero(token);
+            let mut work = Stitch::<'_, _, N, M> {
+                rounds: &rounds,
+                base,
+                counters: &counters,
+                acc: &mut acc,
+                data: &data,
+                powers: (&h, &halves),
+            };
+            let states = if pinned {
+                // SAFETY: the token proves the features.
+                unsafe { stitch::<R, N, M>(&mut work, token) }
+            } else {
+                work.run::<R>(token)
+            };
+            let mut out = Vec::new();
+            for v in states.into_iter().chain([acc.low, acc.high, acc.middle]) {
+                let mut bytes = [0; 32];
+                token.store(&mut bytes, v);
+                out.push(bytes);
+            }
+            out
+        };
+        assert_eq!(run(true), run(false), "{R} rounds, {N} and {M} registers");
     }
 }
