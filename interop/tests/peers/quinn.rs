@@ -48,7 +48,7 @@ fn quinn_tls() -> CryptoProvider {
 fn initial_suite() -> Suite {
     TLS13_AES_128_GCM_SHA256
         .tls13()
-        .and_then(|suite| suite.quic_suite())
+        .and_then(rustls::Tls13CipherSuite::quic_suite)
         .expect("a suite for QUIC")
 }
 
