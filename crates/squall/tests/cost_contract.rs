@@ -21,18 +21,21 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: every call is handed to the system's allocator as it came.
 unsafe impl GlobalAlloc for Counting {
+    // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promise is the same as ours.
         unsafe { System.alloc(layout) }
     }
 
+    // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promise is the same as ours.
         unsafe { System.realloc(ptr, layout, size) }
     }
 
+    // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise is the same as ours.
         unsafe { System.dealloc(ptr, layout) }
