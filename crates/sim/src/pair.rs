@@ -96,6 +96,8 @@ pub struct Pair {
     max_segments: usize,
     buffer: Vec<u8>,
     cid_len: usize,
+    /// Datagrams that connections have sent.
+    sent: u64,
     started: bool,
     steps: u64,
     steps_now: u32,
@@ -150,6 +152,7 @@ impl Pair {
             max_segments,
             buffer: vec![0; BUFFER],
             cid_len,
+            sent: 0,
             started: false,
             steps: 0,
             steps_now: 0,
@@ -297,7 +300,7 @@ impl Pair {
         self.steps += 1;
         for side in [Side::Client, Side::Server] {
             while let Some(delivery) = self.network.deliver(self.now, side) {
-                let forged = self.intruder.follow(side, &delivery);
+                let forged = self.intruder.follow(side, &delivery, self.sent);
                 self.receive(side, delivery);
                 for (source, bytes) in forged {
                     self.inject(side, source, bytes)?;
@@ -366,6 +369,7 @@ impl Pair {
                     break;
                 }
                 violation = violation.or(checked.err());
+                self.sent += transmit.count() as u64;
                 self.network.send(self.now, side, &transmit, bytes);
             }
             while let Some(event) = member.connection.poll_event() {
