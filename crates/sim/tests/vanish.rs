@@ -137,3 +137,32 @@ fn settings_decide_how_long_it_takes() {
         assert!((secs(5)..secs(6)).contains(&time), "{time:?}");
     }
 }
+
+/// On a fast path the probe timeouts of a server that may send nothing more are all over within a second or two; its
+/// timer must stop then, not be due for ever.
+#[test]
+fn a_client_that_vanishes_behind_its_acknowledgement_costs_the_server_nothing() {
+    let mut names = vec![squall_sim::SERVER_NAME.to_owned()];
+    names.extend((0..300).map(|n| format!("host-{n:03}.example.org.invalid")));
+    let tls = squall_sim::tls_with(&names).unwrap();
+    let seeds: Vec<u64> = (0..20).collect();
+    sweep(&seeds, |seed| {
+        let faults = Faults {
+            delay: Duration::from_micros(100 + 10 * seed),
+            ..Faults::default()
+        };
+        let mut setup = setup(seed, faults);
+        setup.tls = tls.clone();
+        let mut sim = Simulation::new(setup, plan());
+        sim.run_until(secs(1), "the client acknowledges", |sim| {
+            sim.pair.stats(Side::Server).acks_received > 0
+        })?;
+        sim.pair.vanish(Side::Client);
+        let before = sim.pair.steps();
+        let (_, reason) = until_end(&mut sim, Side::Server, secs(60));
+        assert_eq!(reason, CloseReason::HandshakeTimeout);
+        let steps = sim.pair.steps() - before;
+        assert!(steps < 50, "{steps} wake-ups for a peer that is gone");
+        Ok(())
+    });
+}
