@@ -40,7 +40,7 @@ struct Batch {
 
 fn batch(payload_len: usize, count: usize) -> Batch {
     let len = HEADER_LEN + payload_len + TAG_LEN;
-    let mut buf: Vec<u8> = (0..len * count).map(|i| (i * 31 >> 3) as u8).collect();
+    let mut buf: Vec<u8> = (0..len * count).map(|i| ((i * 31) >> 3) as u8).collect();
     let spans = (0..count).map(|i| {
         buf[i * len] = FIRST_BYTE;
         let number = 1000 + i as u32;
@@ -170,7 +170,7 @@ fn main() {
     let picks = Picks::from_arguments();
     println!("ns a packet, header protection included; columns: payload bytes x packets in a call");
     print!("{:34}", "");
-    for (payload_len, count) in picks.columns.iter().copied() {
+    for &(payload_len, count) in &picks.columns {
         print!(" {:>8}", format!("{payload_len}x{count}"));
     }
     println!();
@@ -190,7 +190,7 @@ fn main() {
                     continue;
                 };
                 print!("{row:34}");
-                for (payload_len, count) in picks.columns.iter().copied() {
+                for &(payload_len, count) in &picks.columns {
                     print!(
                         " {:8.1}",
                         measure(operation, &mut keys, (payload_len, count), &picks)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::kernel::{Header, Kernel, KernelKind, chosen_kernel};
+use crate::kernel::{Header, Kernel, KernelKind, kernels_allowed};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::open;
 use crate::seal;
@@ -50,11 +50,10 @@ pub struct Pair {
 }
 
 impl PacketKey {
-    /// Expands a key for the kernel of [`chosen_kernel`], or for the portable one where that lacks the suite.
+    /// Expands a key for the kernel of [`chosen_kernel`](crate::chosen_kernel), or for the best one below it that has the suite.
     #[must_use]
     pub fn new(material: &KeyMaterial) -> Self {
-        Self::with_kernel(material, chosen_kernel())
-            .or_else(|| Self::with_kernel(material, KernelKind::Portable))
+        (kernels_allowed().find_map(|kind| Self::with_kernel(material, kind)))
             .expect("the portable kernel has every suite")
     }
 
@@ -116,11 +115,10 @@ impl PacketKey {
 }
 
 impl HeaderKey {
-    /// Expands a key for the kernel of [`chosen_kernel`], or for the portable one where that lacks the suite.
+    /// Expands a key for the kernel of [`chosen_kernel`](crate::chosen_kernel), or for the best one below it that has the suite.
     #[must_use]
     pub fn new(material: &HeaderKeyMaterial) -> Self {
-        Self::with_kernel(material, chosen_kernel())
-            .or_else(|| Self::with_kernel(material, KernelKind::Portable))
+        (kernels_allowed().find_map(|kind| Self::with_kernel(material, kind)))
             .expect("the portable kernel has every suite")
     }
 

@@ -88,10 +88,9 @@ fn initial_packets() {
         for kind in kernels_available() {
             for case in ["client_initial", "server_initial"] {
                 let case = &appendix[case];
-                check(
-                    case,
-                    &mut keys_of(Suite::Aes128Gcm, &case["keys"], kind).unwrap(),
-                );
+                if let Some(mut keys) = keys_of(Suite::Aes128Gcm, &case["keys"], kind) {
+                    check(case, &mut keys);
+                }
             }
         }
     }

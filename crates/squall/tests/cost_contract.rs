@@ -21,18 +21,21 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: every call is handed to the system's allocator as it came.
 unsafe impl GlobalAlloc for Counting {
+    // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promise is the same as ours.
         unsafe { System.alloc(layout) }
     }
 
+    // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promise is the same as ours.
         unsafe { System.realloc(ptr, layout, size) }
     }
 
+    // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise is the same as ours.
         unsafe { System.dealloc(ptr, layout) }
@@ -103,8 +106,14 @@ async fn a_bundle_costs_one_of_everything() {
             before = read();
             allocations = ALLOCATIONS.load(Ordering::Relaxed);
         }
-        stream.write_chunk(data.clone()).await.expect("the stream is open");
-        within(arrived.acquire()).await.expect("never closed").forget();
+        stream
+            .write_chunk(data.clone())
+            .await
+            .expect("the stream is open");
+        within(arrived.acquire())
+            .await
+            .expect("never closed")
+            .forget();
         // The acknowledgement is under way: let it arrive, so that each round is complete.
         while pair.far.stats().bytes_in_flight > 0 {
             std::thread::yield_now();
@@ -118,19 +127,43 @@ async fn a_bundle_costs_one_of_everything() {
     assert_eq!(sent, BUNDLES * SEGMENTS, "64 datagrams a bundle");
     let [server_seals, client_seals] = of(|c| c.connection.seal_calls);
     assert_eq!(server_seals, BUNDLES, "one seal a bundle sent");
-    assert_eq!(client_seals, BUNDLES, "one acknowledgement a bundle received");
+    assert_eq!(
+        client_seals, BUNDLES,
+        "one acknowledgement a bundle received"
+    );
     let [server_runs, client_runs] = of(|c| c.connection.runs);
     assert_eq!(client_runs, BUNDLES, "one run a bundle received");
     assert_eq!(server_runs, BUNDLES, "one run an acknowledgement received");
-    assert_eq!(of(|c| c.connection.unprotect_calls), [BUNDLES; 2], "one pass of header protection a run");
-    assert_eq!(of(|c| c.connection.open_calls), [BUNDLES; 2], "one open a run");
+    assert_eq!(
+        of(|c| c.connection.unprotect_calls),
+        [BUNDLES; 2],
+        "one pass of header protection a run"
+    );
+    assert_eq!(
+        of(|c| c.connection.open_calls),
+        [BUNDLES; 2],
+        "one open a run"
+    );
     let [_, client_locks] = of(|c| c.endpoint.locks);
-    assert_eq!(client_locks, 2 * BUNDLES, "one lock a run received, one a round of transmission");
+    assert_eq!(
+        client_locks,
+        2 * BUNDLES,
+        "one lock a run received, one a round of transmission"
+    );
     let [server_timers, client_timers] = of(|c| c.endpoint.timer_updates);
-    assert!(client_timers <= BUNDLES, "{client_timers} timer updates for {BUNDLES} bundles received");
-    assert!(server_timers <= 2 * BUNDLES, "{server_timers} timer updates for {BUNDLES} bundles and their acknowledgements");
+    assert!(
+        client_timers <= BUNDLES,
+        "{client_timers} timer updates for {BUNDLES} bundles received"
+    );
+    assert!(
+        server_timers <= 2 * BUNDLES,
+        "{server_timers} timer updates for {BUNDLES} bundles and their acknowledgements"
+    );
     let [_, client_wakeups] = of(|c| c.endpoint.wakeups);
-    assert_eq!(client_wakeups, BUNDLES, "one wake-up of one stream a bundle");
+    assert_eq!(
+        client_wakeups, BUNDLES,
+        "one wake-up of one stream a bundle"
+    );
     assert_eq!(allocations, 0, "no allocation after warm-up");
     reader.abort();
 }

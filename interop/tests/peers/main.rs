@@ -3,6 +3,7 @@
 //! ```text
 //!  payload    bytes that follow from a seed and an offset: made, checked and digested as they flow
 //!  setup      certificates, squall's endpoints, a time limit for every test
+//!  relay      a bad network between two sockets: loss, reordering, duplicates
 //!     │
 //!  quinn      a Rust peer in this process        aioquic    a Python peer, a child process
 //! ```
@@ -13,4 +14,5 @@
 mod aioquic;
 mod payload;
 mod quinn;
+mod relay;
 mod setup;

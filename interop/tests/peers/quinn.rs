@@ -4,6 +4,7 @@
 //! them began, and runs twice.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 use crate::payload::{Check, Payload, transfer_size};
+use crate::relay::Relay;
 use crate::setup::{ALPN, ANY, Identity, NAME, run, squall_client, squall_server};
 
 /// Which side of the connection squall is.
@@ -36,7 +38,7 @@ const BOTH: [SquallIs; 2] = [SquallIs::Client, SquallIs::Server];
 struct Pair {
     squall: squall::Connection,
     quinn: quinn::Connection,
-    _endpoints: (squall::Endpoint, quinn::Endpoint),
+    endpoints: (squall::Endpoint, quinn::Endpoint),
 }
 
 /// What quinn's TLS offers and accepts.
@@ -48,7 +50,7 @@ fn quinn_tls() -> CryptoProvider {
 fn initial_suite() -> Suite {
     TLS13_AES_128_GCM_SHA256
         .tls13()
-        .and_then(|suite| suite.quic_suite())
+        .and_then(rustls::Tls13CipherSuite::quic_suite)
         .expect("a suite for QUIC")
 }
 
@@ -93,32 +95,48 @@ impl Pair {
         match role {
             SquallIs::Client => {
                 let server = quinn_server(&identity, tls);
-                let client = squall_client(&identity, transport);
-                let connecting = client
-                    .connect(server.local_addr().expect("an address"), NAME)
-                    .expect("a start");
-                let accepting = async { server.accept().await.expect("an attempt").await };
-                let (squall, quinn) = tokio::join!(connecting, accepting);
-                Self {
-                    squall: squall.expect("squall's handshake"),
-                    quinn: quinn.expect("quinn's handshake"),
-                    _endpoints: (client, server),
-                }
+                let to = server.local_addr().expect("an address");
+                Self::of_squall_client(squall_client(&identity, transport), server, to).await
             }
             SquallIs::Server => {
                 let server = squall_server(&identity, transport);
-                let client = quinn_client(identity.roots(), tls);
-                let connecting = client
-                    .connect(server.local_addr().expect("an address"), NAME)
-                    .expect("a start");
-                let accepting = async { server.accept().await.expect("an attempt").await };
-                let (quinn, squall) = tokio::join!(connecting, accepting);
-                Self {
-                    squall: squall.expect("squall's handshake"),
-                    quinn: quinn.expect("quinn's handshake"),
-                    _endpoints: (server, client),
-                }
+                let to = server.local_addr().expect("an address");
+                Self::of_squall_server(server, quinn_client(identity.roots(), tls), to).await
             }
+        }
+    }
+
+    /// squall connects to the address `to`, which leads to quinn.
+    async fn of_squall_client(
+        client: squall::Endpoint,
+        server: quinn::Endpoint,
+        to: SocketAddr,
+    ) -> Self {
+        let connecting = client.connect(to, NAME).expect("a start");
+        let (squall, quinn) = tokio::join!(connecting, async {
+            server.accept().await.expect("an attempt").await
+        });
+        Self {
+            squall: squall.expect("squall's handshake"),
+            quinn: quinn.expect("quinn's handshake"),
+            endpoints: (client, server),
+        }
+    }
+
+    /// quinn connects to the address `to`, which leads to squall.
+    async fn of_squall_server(
+        server: squall::Endpoint,
+        client: quinn::Endpoint,
+        to: SocketAddr,
+    ) -> Self {
+        let connecting = client.connect(to, NAME).expect("a start");
+        let (quinn, squall) = tokio::join!(connecting, async {
+            server.accept().await.expect("an attempt").await
+        });
+        Self {
+            squall: squall.expect("squall's handshake"),
+            quinn: quinn.expect("quinn's handshake"),
+            endpoints: (server, client),
         }
     }
 }
@@ -189,6 +207,13 @@ async fn ask(to: impl AsyncWrite + Unpin, mut from: impl AsyncRead + Unpin, payl
 async fn answer(to: impl AsyncWrite + Unpin, mut from: impl AsyncRead + Unpin) {
     let payload = receive_header(&mut from).await;
     tokio::join!(send(to, answer_to(payload)), receive(from, payload));
+}
+
+/// As [`answer`], but not before all has arrived: who has the answer knows that.
+async fn answer_late(to: impl AsyncWrite + Unpin, mut from: impl AsyncRead + Unpin) {
+    let payload = receive_header(&mut from).await;
+    receive(from, payload).await;
+    send(to, answer_to(payload)).await;
 }
 
 /// squall sends a payload by whole chunks, and waits until all of it is acknowledged.
@@ -337,7 +362,7 @@ fn many_streams() {
             let Pair {
                 squall,
                 quinn,
-                _endpoints,
+                endpoints: _endpoints,
             } = Pair::new(role).await;
             let mut tasks = JoinSet::new();
             for number in 0..STREAMS {
@@ -387,7 +412,7 @@ fn a_reset_is_seen() {
             let Pair {
                 squall,
                 quinn,
-                _endpoints,
+                endpoints: _endpoints,
             } = Pair::new(role).await;
             let mut to = squall.open_uni().await.expect("squall opens");
             to.write_all(&[1; 1000]).await.expect("squall writes");
@@ -418,7 +443,7 @@ fn a_stop_is_seen() {
             let Pair {
                 squall,
                 quinn,
-                _endpoints,
+                endpoints: _endpoints,
             } = Pair::new(role).await;
             let payload = Payload {
                 seed: 3,
@@ -473,7 +498,7 @@ fn flow_control_holds_and_lets_go() {
             let Pair {
                 squall,
                 quinn,
-                _endpoints,
+                endpoints: _endpoints,
             } = Pair::with(role, small, quinn_tls()).await;
             let payload = Payload {
                 seed: 4,
@@ -575,6 +600,139 @@ fn key_updates() {
                 );
             });
         }
+    }
+}
+
+/// Five of a hundred datagrams lost, others late or twice, from the first of the handshake on.
+#[test]
+fn a_bad_network() {
+    for role in BOTH {
+        for seed in 0..5 {
+            run(0, async {
+                let identity = Identity::new();
+                let transport = TransportConfig::default();
+                // The relay ends with the runtime.
+                let (pair, relay) = match role {
+                    SquallIs::Client => {
+                        let server = quinn_server(&identity, quinn_tls());
+                        let relay =
+                            Relay::start(server.local_addr().expect("an address"), seed).await;
+                        let client = squall_client(&identity, transport);
+                        (
+                            Pair::of_squall_client(client, server, relay.address).await,
+                            relay,
+                        )
+                    }
+                    SquallIs::Server => {
+                        let server = squall_server(&identity, transport);
+                        let relay =
+                            Relay::start(server.local_addr().expect("an address"), seed).await;
+                        let client = quinn_client(identity.roots(), quinn_tls());
+                        (
+                            Pair::of_squall_server(server, client, relay.address).await,
+                            relay,
+                        )
+                    }
+                };
+                transfer(&pair, 500_000).await;
+                assert!(relay.lost() > 0 && pair.squall.stats().packets_lost > 0);
+            });
+        }
+    }
+}
+
+/// One endpoint of each, many connections at the same time; quinn's later ones resume the TLS session of the first.
+#[test]
+fn many_connections() {
+    const CONNECTIONS: u64 = 50;
+    for role in BOTH {
+        run(0, async {
+            let Pair {
+                squall,
+                quinn,
+                endpoints: (squall_end, quinn_end),
+            } = Pair::new(role).await;
+            let mut tasks = JoinSet::new();
+            for seed in 0..CONNECTIONS {
+                let (squall_end, quinn_end) = (squall_end.clone(), quinn_end.clone());
+                let payload = Payload { seed, len: 20_000 };
+                match role {
+                    SquallIs::Client => {
+                        tasks.spawn(async move {
+                            let to = quinn_end.local_addr().expect("an address");
+                            let connecting = squall_end.connect(to, NAME).expect("a start");
+                            let connection = connecting.await.expect("squall's handshake");
+                            let (to, from) = connection.open_bi().await.expect("squall opens");
+                            ask(to, from, payload).await;
+                        });
+                    }
+                    SquallIs::Server => {
+                        tasks.spawn(async move {
+                            let to = squall_end.local_addr().expect("an address");
+                            let connecting = quinn_end.connect(to, NAME).expect("a start");
+                            let connection = connecting.await.expect("quinn's handshake");
+                            let (to, from) = connection.open_bi().await.expect("quinn opens");
+                            ask(to, from, payload).await;
+                        });
+                    }
+                }
+            }
+            for _ in 0..CONNECTIONS {
+                // The asking end closes when it has its answer.
+                match role {
+                    SquallIs::Client => {
+                        let incoming = quinn_end.accept().await.expect("an attempt");
+                        tasks.spawn(async move {
+                            let connection = incoming.await.expect("quinn's handshake");
+                            let (to, from) = connection.accept_bi().await.expect("quinn accepts");
+                            answer_late(to, from).await;
+                            connection.closed().await;
+                        });
+                    }
+                    SquallIs::Server => {
+                        let incoming = squall_end.accept().await.expect("an attempt");
+                        tasks.spawn(async move {
+                            let connection = incoming.await.expect("squall's handshake");
+                            let (to, from) = connection.accept_bi().await.expect("squall accepts");
+                            answer_late(to, from).await;
+                            connection.closed().await;
+                        });
+                    }
+                }
+            }
+            while let Some(task) = tasks.join_next().await {
+                task.expect("a connection's end");
+            }
+            // The first connection is none the worse.
+            assert_eq!((squall.close_reason(), quinn.close_reason()), (None, None));
+        });
+    }
+}
+
+/// Silence ends a connection at both ends, after the shorter of the two timeouts (RFC 9000 §10.1).
+#[test]
+fn silence_ends_a_connection() {
+    for role in BOTH {
+        run(0, async {
+            let idle = Duration::from_millis(500);
+            let short = TransportConfig {
+                max_idle_timeout: idle,
+                ..TransportConfig::default()
+            };
+            let Pair {
+                squall,
+                quinn,
+                endpoints: _endpoints,
+            } = Pair::with(role, short, quinn_tls()).await;
+            let began = Instant::now();
+            let (at_squall, at_quinn) = tokio::join!(squall.closed(), quinn.closed());
+            assert_eq!(
+                (at_squall, at_quinn),
+                (CloseReason::IdleTimeout, quinn::ConnectionError::TimedOut)
+            );
+            let took = began.elapsed();
+            assert!((idle / 2..idle * 8).contains(&took), "{took:?}");
+        });
     }
 }
 

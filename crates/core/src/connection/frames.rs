@@ -159,7 +159,7 @@ impl Connection {
                 .on_max_stream_data(id, maximum)
                 .map_err(coded("a MAX_STREAM_DATA for no stream to send on"))?,
             Frame::MaxStreams { direction, maximum } => {
-                self.streams.on_max_streams(direction, maximum)
+                self.streams.on_max_streams(direction, maximum);
             }
             Frame::StreamDataBlocked { id, .. } => {
                 self.streams

@@ -116,10 +116,10 @@ impl KeyRing {
         let turned = self.group_epoch != self.updates;
         match (slot, turned) {
             (NEXT, false) => return true,
-            (CURRENT, false) | (NEXT, true) => {
-                if self.first_received.is_none_or(|first| number < first) {
-                    self.first_received = Some(number);
-                }
+            (CURRENT, false) | (NEXT, true)
+                if self.first_received.is_none_or(|first| number < first) =>
+            {
+                self.first_received = Some(number);
             }
             _ => {}
         }

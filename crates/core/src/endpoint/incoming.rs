@@ -98,6 +98,10 @@ impl Endpoint {
     ///
     /// # Errors
     /// If this endpoint takes no connections, or rustls or a setting refuses; with the answer for the client.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "an attempt is decided once: who accepts it cannot refuse it after"
+    )]
     pub fn accept(
         &mut self,
         now: Time,

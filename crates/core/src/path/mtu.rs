@@ -111,7 +111,7 @@ mod tests {
                 if size <= passes {
                     mtu.on_probe_acked(size);
                 } else {
-                    mtu.on_probe_lost()
+                    mtu.on_probe_lost();
                 }
             }
             assert!(

@@ -1,4 +1,5 @@
 #![allow(dead_code, reason = "each test and bench uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 //! A client and a server whose datagrams are handed over at once, on a virtual clock.
 
 use std::net::SocketAddr;

@@ -25,27 +25,30 @@ use zeroize::Zeroize;
 const CHUNK: usize = 8;
 
 /// Powers of H in the class that every key has: one reduction for each 256 bytes.
-pub(super) const SHORT: usize = 16;
+pub(crate) const SHORT: usize = 16;
 
 /// Powers of H in the class for busy keys: one reduction for each 1,536 bytes, so one for a full packet.
 pub(super) const LONG: usize = 96;
 
 /// Readers of a table's last register may read so many blocks on; they multiply them by zeros.
-const ROOM: usize = 2;
+pub(super) const ROOM: usize = 2;
 
-/// An expanded AEAD key for AES with `R` rounds.
+/// An expanded AEAD key for AES with `R` rounds, with a short class of `S` powers, room included.
 #[repr(C)]
-pub(super) struct Key<const R: usize> {
-    short: Powers<{ SHORT + ROOM }>,
+pub(super) struct Key<const R: usize, const S: usize> {
+    short: Powers<S>,
     rounds: Rounds,
     /// The IV in its first twelve bytes.
     iv: Iv,
     long: Option<Box<Powers<{ LONG + ROOM }>>>,
 }
 
-const _: () = assert!(size_of::<Key<14>>() <= 1024, "an idle key's budget");
 const _: () = assert!(
-    size_of::<Key<14>>() + size_of::<Powers<{ LONG + ROOM }>>() <= 4096,
+    size_of::<Key<14, { SHORT + ROOM }>>() <= 1024,
+    "an idle key's budget"
+);
+const _: () = assert!(
+    size_of::<Key<14, { SHORT + ROOM }>>() + size_of::<Powers<{ LONG + ROOM }>>() <= 4096,
     "a busy key's budget"
 );
 
@@ -57,7 +60,7 @@ impl Drop for Iv {
     }
 }
 
-impl<const R: usize> Key<R> {
+impl<const R: usize, const S: usize> Key<R, S> {
     /// Fills the tables in the box, so that no copy of them stays on the stack.
     #[inline(always)]
     pub(super) fn new<L: Lanes>(
@@ -76,7 +79,8 @@ impl<const R: usize> Key<R> {
         expand(&mut key.rounds);
         let mut h = [[0; 16]];
         encrypt_blocks::<L, R>(l, &key.rounds, &mut h);
-        key.short.fill(l.single(), u128::from_be_bytes(h[0]), SHORT);
+        key.short
+            .fill(l.single(), u128::from_be_bytes(h[0]), S - ROOM);
         h[0].zeroize();
         key
     }
@@ -89,7 +93,7 @@ impl<const R: usize> Key<R> {
     #[inline(always)]
     pub(super) fn grow<L: Lanes>(&mut self, l: L) {
         let mut long = Box::new(Powers::EMPTY);
-        long.extend(l.single(), &self.short.table(SHORT), LONG);
+        long.extend(l.single(), &self.short.table(S - ROOM), LONG);
         self.long = Some(long);
     }
 
@@ -101,7 +105,7 @@ impl<const R: usize> Key<R> {
     fn table(&self) -> Table<'_> {
         match &self.long {
             Some(long) => long.table(LONG),
-            None => self.short.table(SHORT),
+            None => self.short.table(S - ROOM),
         }
     }
 
@@ -188,7 +192,11 @@ pub(super) fn encrypt_blocks<L: Lanes, const R: usize>(
 
 /// What encrypts the tag of each packet: the cipher of its nonce with counter 1.
 #[inline(always)]
-fn tag_pads<L: Lanes, const R: usize>(l: L, key: &Key<R>, jobs: &[Job<'_>]) -> [Block; MAX_JOBS] {
+fn tag_pads<L: Lanes, const R: usize, const S: usize>(
+    l: L,
+    key: &Key<R, S>,
+    jobs: &[Job<'_>],
+) -> [Block; MAX_JOBS] {
     let mut pads = [[0; 16]; MAX_JOBS];
     for (pad, job) in pads.iter_mut().zip(jobs) {
         let (low, high) = key.nonce(job.number());
@@ -211,7 +219,7 @@ struct Stream<'k, L: Lanes> {
 
 impl<'k, L: Lanes> Stream<'k, L> {
     #[inline(always)]
-    fn new<const R: usize>(l: L, key: &'k Key<R>, job: &Job<'_>) -> Self {
+    fn new<const R: usize, const S: usize>(l: L, key: &'k Key<R, S>, job: &Job<'_>) -> Self {
         let (low, high) = key.nonce(job.number());
         Self {
             base: l.xor(l.splat(low, high), l.broadcast(&key.rounds.0[0])),
@@ -411,7 +419,11 @@ fn shape<L: Lanes>(payload_len: usize) -> (usize, usize, usize) {
 
 /// Encrypts the payloads and writes the tags.
 #[inline(always)]
-pub(super) fn seal<L: Lanes, const R: usize>(l: L, key: &Key<R>, jobs: &mut [Job<'_>]) {
+pub(super) fn seal<L: Lanes, const R: usize, const S: usize>(
+    l: L,
+    key: &Key<R, S>,
+    jobs: &mut [Job<'_>],
+) {
     let pads = tag_pads(l, key, jobs);
     let rounds = &key.rounds;
     let mut counter_source = CounterSource::<L>::new();
@@ -547,7 +559,11 @@ fn hash_stash<L: Lanes>(l: L, hash: &mut Hash<'_, L>, stash: &[L::Bytes; CHUNK],
 
 /// Decrypts the payloads; bit `i` of the answer says that the tag of job `i` is right.
 #[inline(always)]
-pub(super) fn open<L: Lanes, const R: usize>(l: L, key: &Key<R>, jobs: &mut [Job<'_>]) -> u32 {
+pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
+    l: L,
+    key: &Key<R, S>,
+    jobs: &mut [Job<'_>],
+) -> u32 {
     let pads = tag_pads(l, key, jobs);
     let rounds = &key.rounds;
     let mut counter_source = CounterSource::<L>::new();

@@ -44,14 +44,14 @@ impl<L: Lanes, const N: usize, const M: usize> Stitch<'_, L, N, M> {
     #[inline(always)]
     pub(super) fn run<const R: usize>(&mut self, l: L) -> [L::V; N] {
         let mut states = [self.base; N];
-        for i in 0..N {
-            states[i] = l.xor(self.base, l.load(&self.counters[i]));
+        for (state, counter) in states.iter_mut().zip(self.counters) {
+            *state = l.xor(self.base, l.load(counter));
         }
         macro_rules! round {
             ($r:literal) => {
                 let key = l.broadcast(&self.rounds.0[$r]);
-                for i in 0..N {
-                    states[i] = l.aes(states[i], key);
+                for state in &mut states {
+                    *state = l.aes(*state, key);
                 }
                 if $r <= M {
                     let (h, halves) = (&self.powers.0[$r - 1], &self.powers.1[$r - 1]);
@@ -61,8 +61,8 @@ impl<L: Lanes, const N: usize, const M: usize> Stitch<'_, L, N, M> {
         }
         middle_rounds!(R, round, 1 2 3 4 5 6 7 8 9 10 11 12 13);
         let key = l.broadcast(&self.rounds.0[R]);
-        for i in 0..N {
-            states[i] = l.aes_last(states[i], key);
+        for state in &mut states {
+            *state = l.aes_last(*state, key);
         }
         states
     }

@@ -1,0 +1,176 @@
+//! AVX2, for ChaCha20-Poly1305.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+use crate::kernel::Job;
+use crate::kernel::chacha::{self, Block, HeaderKey, Key, Rows};
+use crate::material::{HeaderKeyMaterial, KeyMaterial};
+use crate::span::SAMPLE_LEN;
+use crate::suite::Suite;
+
+/// Proof that AVX2 and BMI2 were detected; only [`Avx2::detect`] makes one.
+#[derive(Copy, Clone)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    pub(crate) fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2")).then_some(Self(()))
+    }
+}
+
+/// The same value, which the compiler does not know: where it knows a shuffle it finds two others for it.
+#[inline]
+#[target_feature(enable = "avx")]
+fn opaque(v: __m256i) -> __m256i {
+    let same;
+    // SAFETY: there is no instruction.
+    unsafe {
+        asm!("/* {0} */", inlateout(ymm_reg) v => same, options(pure, nomem, nostack, preserves_flags));
+    }
+    same
+}
+
+impl Rows for Avx2 {
+    type V = __m256i;
+
+    #[inline(always)]
+    fn splat(self, row: &[u32; 4]) -> __m256i {
+        // SAFETY: `row` is 16 readable bytes, and the load is an unaligned one; the token proves AVX2.
+        unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(row.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load(self, rows: &[[u32; 4]; 2]) -> __m256i {
+        // SAFETY: `rows` is 32 readable bytes, and the load is an unaligned one.
+        unsafe { _mm256_loadu_si256(rows.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn xor(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_xor_si256(a, b) }
+    }
+
+    #[inline(always)]
+    fn rotate_left<const LEFT: i32, const RIGHT: i32>(self, v: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_or_si256(_mm256_slli_epi32::<LEFT>(v), _mm256_srli_epi32::<RIGHT>(v)) }
+    }
+
+    #[inline(always)]
+    fn byte_rotations(self) -> [__m256i; 2] {
+        // SAFETY: the token proves AVX2.
+        unsafe {
+            let by_16 = _mm_set_epi64x(0x0d0c_0f0e_0908_0b0a, 0x0504_0706_0100_0302);
+            let by_8 = _mm_set_epi64x(0x0e0d_0c0f_0a09_080b, 0x0605_0407_0201_0003);
+            [
+                opaque(_mm256_broadcastsi128_si256(by_16)),
+                opaque(_mm256_broadcastsi128_si256(by_8)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn rotate_bytes(self, v: __m256i, rotation: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_shuffle_epi8(v, rotation) }
+    }
+
+    #[inline(always)]
+    fn turn_1(self, v: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_shuffle_epi32::<0x39>(v) }
+    }
+
+    #[inline(always)]
+    fn turn_2(self, v: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_shuffle_epi32::<0x4e>(v) }
+    }
+
+    #[inline(always)]
+    fn turn_3(self, v: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_shuffle_epi32::<0x93>(v) }
+    }
+
+    #[inline(always)]
+    fn store(self, rows: [__m256i; 4], blocks: &mut [Block; 2]) {
+        let [a, b, c, d] = rows;
+        let to: *mut __m256i = blocks.as_mut_ptr().cast();
+        // SAFETY: `blocks` is 128 writable bytes, four registers' worth, and the stores are unaligned ones; the token
+        // proves AVX2.
+        unsafe {
+            _mm256_storeu_si256(to, _mm256_permute2x128_si256::<0x20>(a, b));
+            _mm256_storeu_si256(to.add(1), _mm256_permute2x128_si256::<0x20>(c, d));
+            _mm256_storeu_si256(to.add(2), _mm256_permute2x128_si256::<0x31>(a, b));
+            _mm256_storeu_si256(to.add(3), _mm256_permute2x128_si256::<0x31>(c, d));
+        }
+    }
+}
+
+/// An expanded ChaCha20-Poly1305 key, with the proof that its instructions exist.
+pub(crate) struct Aead {
+    token: Avx2,
+    key: Box<Key>,
+}
+
+impl Aead {
+    /// `None` for another suite.
+    pub(crate) fn new(token: Avx2, material: &KeyMaterial) -> Option<Self> {
+        let key = (material.suite() == Suite::ChaCha20Poly1305).then(|| Key::new(material))?;
+        Some(Self { token, key })
+    }
+
+    pub(crate) fn seal(&self, jobs: &mut [Job<'_>]) {
+        // SAFETY: the token proves the entry point's features.
+        unsafe { avx2_seal(self.token, &self.key, jobs) }
+    }
+
+    pub(crate) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
+        // SAFETY: the token proves the entry point's features.
+        unsafe { avx2_open(self.token, &self.key, jobs) }
+    }
+}
+
+/// An expanded header-protection key, with the proof that its instructions exist.
+pub(crate) struct Header {
+    token: Avx2,
+    key: Box<HeaderKey>,
+}
+
+impl Header {
+    /// `None` for another suite.
+    pub(crate) fn new(token: Avx2, material: &HeaderKeyMaterial) -> Option<Self> {
+        let key =
+            (material.suite() == Suite::ChaCha20Poly1305).then(|| HeaderKey::new(material))?;
+        Some(Self { token, key })
+    }
+
+    pub(crate) fn masks(&self, samples: &mut [[u8; SAMPLE_LEN]]) {
+        // SAFETY: the token proves the entry point's features.
+        unsafe { avx2_masks(self.token, &self.key, samples) }
+    }
+}
+
+#[target_feature(enable = "avx2,bmi2")]
+fn avx2_seal(token: Avx2, key: &Key, jobs: &mut [Job<'_>]) {
+    chacha::seal(token, key, jobs);
+}
+
+#[target_feature(enable = "avx2,bmi2")]
+fn avx2_open(token: Avx2, key: &Key, jobs: &mut [Job<'_>]) -> u32 {
+    chacha::open(token, key, jobs)
+}
+
+#[target_feature(enable = "avx2,bmi2")]
+fn avx2_masks(token: Avx2, key: &HeaderKey, samples: &mut [[u8; SAMPLE_LEN]]) {
+    chacha::masks(token, key, samples);
+}
