@@ -81,6 +81,26 @@ fn keep_alive_keeps_an_idle_connection() {
     assert!((75..250).contains(&sent), "{sent} datagrams in ten minutes");
 }
 
+// test: RFC 9000 §10.1 — what was processed before is no sign of life.
+#[test]
+fn replays_do_not_keep_a_connection() {
+    for silent in [Side::Client, Side::Server] {
+        let mut sim = Simulation::new(setup(1, Faults::default()), Plan::one_stream(1000));
+        sim.run_for(secs(1)).unwrap();
+        sim.pair.vanish(silent);
+        let alive = silent.peer();
+        let duplicates = sim.pair.stats(alive).packets_duplicate;
+        for _ in 0..28 {
+            sim.run_for(secs(1)).unwrap();
+            sim.pair.replay(alive).unwrap();
+        }
+        assert!(sim.pair.stats(alive).packets_duplicate >= duplicates + 28);
+        let (time, reason) = until_end(&mut sim, alive, secs(60));
+        assert_eq!(reason, CloseReason::IdleTimeout);
+        assert!(time < secs(3), "{time:?} after 28 s of replays");
+    }
+}
+
 #[test]
 fn a_silent_server_is_a_handshake_timeout() {
     let mut sim = Simulation::new(setup(1, Faults::default()), plan());
