@@ -292,7 +292,8 @@ impl Connection {
             Timer::AckDelay,
             self.spaces[SpaceId::Data as usize].received.deadline(),
         );
-        if wants_data {
+        // A probe or an ack-eliciting acknowledgement restarts the timer too (RFC 9002 §A.5).
+        if wants_data || self.spaces[SpaceId::Data as usize].last_eliciting == now {
             self.set_loss_timer(now);
         }
     }
