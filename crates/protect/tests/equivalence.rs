@@ -333,6 +333,30 @@ fn the_long_class_of_powers_changes_nothing() {
 }
 
 #[test]
+fn empty_and_short_packets_between_full_ones() {
+    for_every_kernel(|suite, kind| {
+        let random = &mut Random(29);
+        let material = material(random, suite);
+        let mut keys = keys(&material, kind).unwrap();
+        // A pipeline that runs on from packet to packet meets every pair of neighbours.
+        let lengths = [
+            1440, 0, 1440, 16, 300, 0, 0, 31, 1441, 257, 256, 255, 0, 1472, 512, 513, 1, 600,
+        ];
+        let mut plan = Plan::new(0);
+        for payload_len in lengths.into_iter().cycle().take(60) {
+            plan.push(random, 9, 4, payload_len);
+        }
+        check_plan(
+            random,
+            &plan,
+            &material,
+            &mut keys,
+            &format!("{suite:?} {kind:?}"),
+        );
+    });
+}
+
+#[test]
 fn join_of_source_at_every_offset() {
     for_every_kernel(|suite, kind| {
         let random = &mut Random(17);
