@@ -383,7 +383,13 @@ impl Connection {
         }
         let before = w.len();
         if first && id == SpaceId::Data {
+            // RFC 9000 §8.2.2: a datagram with a PATH_RESPONSE is expanded, to show that its size passes.
+            let expand = !self.path_responses.is_empty();
             self.write_connection_control(now, w);
+            if expand {
+                let room = w.remaining();
+                frame::write::padding(w, room);
+            }
         }
         if self.spaces[id as usize].crypto_send.wants_to_send() {
             self.write_crypto(id, w);
