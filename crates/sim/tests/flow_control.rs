@@ -75,7 +75,7 @@ fn a_reader_that_pauses_stops_the_writer_and_may_go_on() {
             .set_reading(Reading::Slowly(10, secs(20)));
         sim.run_for(secs(15))?;
         let written = sim.party(Side::Client).written;
-        if written > RECEIVE + SEND || written < 16 << 10 {
+        if !(16 << 10..=RECEIVE + SEND).contains(&written) {
             return Err(sim
                 .pair
                 .failure(format!("{written} bytes written against no reader")));
