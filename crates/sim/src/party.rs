@@ -246,10 +246,9 @@ impl Party {
                     rest.advance(taken);
                     self.written += taken as u64;
                 }
-                Err(WriteError::Blocked) => return Ok(()),
+                // An event will tell, or is about to.
+                Err(WriteError::Blocked | WriteError::Stopped(CUT_CODE)) => return Ok(()),
                 Err(WriteError::Closed) if connection.is_closed() => return Ok(()),
-                // The event is on its way.
-                Err(WriteError::Stopped(CUT_CODE)) => return Ok(()),
                 other => return Err(format!("{id:?}: write of {most} bytes gave {other:?}")),
             }
         }

@@ -11,7 +11,7 @@ use squall_wire::Side;
 fn large_certificate() -> squall_sim::Configs {
     let mut names = vec![SERVER_NAME.to_owned()];
     names.extend((0..300).map(|n| format!("host-{n:03}.example.org.invalid")));
-    tls_with(&names).unwrap()
+    tls_with(&names).expect("rustls takes a large certificate")
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{lossy, ms, secs, setup, sweep};
 use squall_core::{CloseReason, TransportConfig};
-use squall_sim::{Faults, Plan, Simulation};
+use squall_sim::{Failure, Faults, Plan, Simulation};
 use squall_wire::Side;
 
 fn plan() -> Plan {
@@ -14,16 +14,19 @@ fn plan() -> Plan {
 }
 
 /// Time from now until one side's connection has ended, and how.
-fn until_end(sim: &mut Simulation, side: Side, within: Duration) -> (Duration, CloseReason) {
+fn until_end(
+    sim: &mut Simulation,
+    side: Side,
+    within: Duration,
+) -> Result<(Duration, CloseReason), Failure> {
     let now = sim.pair.now();
-    sim.run_until(within, "the end", |sim| sim.party(side).closed.is_some())
-        .unwrap();
-    let reason = sim.party(side).closed.clone().unwrap();
+    sim.run_until(within, "the end", |sim| sim.party(side).closed.is_some())?;
     sim.run_until(secs(5), "the endpoint forgets it", |sim| {
         sim.pair.live(side) == 0
-    })
-    .unwrap();
-    (sim.pair.now() - now, reason)
+    })?;
+    let reason = sim.party(side).closed.clone();
+    let reason = reason.ok_or_else(|| sim.pair.failure("no reason"))?;
+    Ok((sim.pair.now() - now, reason))
 }
 
 // test: RFC 9000 §10.1
@@ -38,7 +41,7 @@ fn the_other_side_ends_with_the_idle_timeout() {
             .unwrap();
             sim.pair.vanish(silent);
             let probes = sim.pair.stats(silent.peer()).datagrams_sent;
-            let (time, reason) = until_end(&mut sim, silent.peer(), secs(100));
+            let (time, reason) = until_end(&mut sim, silent.peer(), secs(100)).unwrap();
             assert_eq!(reason, CloseReason::IdleTimeout);
             // What was under way is still received, and the first packet sent after that restarts the timer.
             assert!((ms(29_500)..secs(31)).contains(&time), "{time:?}");
@@ -95,7 +98,7 @@ fn replays_do_not_keep_a_connection() {
             sim.pair.replay(alive).unwrap();
         }
         assert!(sim.pair.stats(alive).packets_duplicate >= duplicates + 28);
-        let (time, reason) = until_end(&mut sim, alive, secs(60));
+        let (time, reason) = until_end(&mut sim, alive, secs(60)).unwrap();
         assert_eq!(reason, CloseReason::IdleTimeout);
         assert!(time < secs(3), "{time:?} after 28 s of replays");
     }
@@ -105,7 +108,7 @@ fn replays_do_not_keep_a_connection() {
 fn a_silent_server_is_a_handshake_timeout() {
     let mut sim = Simulation::new(setup(1, Faults::default()), plan());
     sim.pair.vanish(Side::Server);
-    let (time, reason) = until_end(&mut sim, Side::Client, secs(60));
+    let (time, reason) = until_end(&mut sim, Side::Client, secs(60)).unwrap();
     assert_eq!(reason, CloseReason::HandshakeTimeout);
     assert_eq!(time, secs(10));
     // RFC 9002 §6.2.1: the hello, and its probes after 1, 3 and 7 seconds.
@@ -123,7 +126,7 @@ fn a_silent_client_is_a_handshake_timeout_and_no_flood() {
             sim.pair.live(Side::Server) == 1
         })?;
         sim.pair.vanish(Side::Client);
-        let (time, reason) = until_end(&mut sim, Side::Server, secs(60));
+        let (time, reason) = until_end(&mut sim, Side::Server, secs(60))?;
         assert_eq!(reason, CloseReason::HandshakeTimeout);
         assert!((ms(9_999)..=secs(10)).contains(&time), "{time:?}");
         let stats = sim.pair.stats(Side::Server);
@@ -142,7 +145,7 @@ fn settings_decide_how_long_it_takes() {
     });
     let mut sim = Simulation::new(setup.clone(), plan());
     sim.pair.vanish(Side::Server);
-    let (time, reason) = until_end(&mut sim, Side::Client, secs(60));
+    let (time, reason) = until_end(&mut sim, Side::Client, secs(60)).unwrap();
     assert_eq!((time, reason), (secs(3), CloseReason::HandshakeTimeout));
     // RFC 9000 §10.1: the smaller of both, at both ends.
     for silent in [Side::Client, Side::Server] {
@@ -152,7 +155,7 @@ fn settings_decide_how_long_it_takes() {
         })
         .unwrap();
         sim.pair.vanish(silent);
-        let (time, reason) = until_end(&mut sim, silent.peer(), secs(100));
+        let (time, reason) = until_end(&mut sim, silent.peer(), secs(100)).unwrap();
         assert_eq!(reason, CloseReason::IdleTimeout);
         assert!((secs(5)..secs(6)).contains(&time), "{time:?}");
     }
@@ -180,7 +183,7 @@ fn a_client_that_vanishes_behind_its_hello_costs_the_server_nothing() {
         })?;
         sim.pair.vanish(Side::Client);
         let before = sim.pair.steps();
-        let (_, reason) = until_end(&mut sim, Side::Server, secs(60));
+        let (_, reason) = until_end(&mut sim, Side::Server, secs(60))?;
         assert_eq!(reason, CloseReason::HandshakeTimeout);
         let steps = sim.pair.steps() - before;
         assert!(steps < 50, "{steps} wake-ups for a peer that is gone");

@@ -45,12 +45,15 @@ pub(crate) fn sweep<T: Send>(
             scope.spawn(|| {
                 while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = catch(*seed, || run(*seed));
-                    results.lock().unwrap().push((*seed, result));
+                    results
+                        .lock()
+                        .expect("nobody panics here")
+                        .push((*seed, result));
                 }
             });
         }
     });
-    let mut results = results.into_inner().unwrap();
+    let mut results = results.into_inner().expect("nobody panics there");
     results.sort_by_key(|(seed, _)| *seed);
     let failures: Vec<String> = results
         .iter()
