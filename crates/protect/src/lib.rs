@@ -13,6 +13,35 @@
 //! connections or time. The three operations take a whole group of packets, never allocate, and never panic on
 //! what a peer sends: a packet that cannot be worked on comes back as [`Outcome::Skip`].
 //!
+//! ```
+//! use squall_protect::{Outcome, PacketSpan, initial};
+//!
+//! let mut client = initial::keys(1, b"\x83\x94\xc8\xf0\x3e\x51\x57\x08", true);
+//! let mut server = initial::keys(1, b"\x83\x94\xc8\xf0\x3e\x51\x57\x08", false);
+//!
+//! // Two packets in one buffer: a header of 3 bytes whose last one is the number, a payload, room for the tag.
+//! let mut buf = [0_u8; 2 * 64];
+//! let mut spans = [0, 64].map(|start| PacketSpan::new(start, 64, 2));
+//! for (number, span) in spans.iter_mut().enumerate() {
+//!     let at = span.start as usize;
+//!     buf[at..at + 3].copy_from_slice(&[0x40, 0xc1, number as u8]);
+//!     span.header_len = 3;
+//!     span.packet_number = number as u64;
+//! }
+//! // The last bytes of each payload come straight from where the application keeps them.
+//! let sources: [&[u8]; 2] = [b"the first", b"the second"];
+//! client.local.packet.seal(&client.local.header, &mut buf, &mut spans, &sources);
+//! assert!(spans.iter().all(|span| span.outcome == Outcome::Open));
+//!
+//! let mut spans = [0, 64].map(|start| PacketSpan::new(start, 64, 2));
+//! server.remote.header.unprotect(&mut buf, &mut spans);
+//! assert_eq!(spans.map(|span| span.packet_number), [0, 1]);
+//! buf[127] ^= 1;
+//! server.remote.packet.open(&mut buf, &mut spans, 0);
+//! assert_eq!(spans.map(|span| span.outcome), [Outcome::Open, Outcome::Forged]);
+//! assert!(buf[..48].ends_with(b"the first"));
+//! ```
+//!
 //! From the lowest floor: `span`, `suite`, `material` (plain data), `kernel` (the cipher work and the only
 //! `unsafe`), `open` and `seal` (geometry, masks, grouping), `keys` (what callers hold), `initial` and `retry`
 //! (keys that every endpoint knows).

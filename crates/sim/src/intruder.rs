@@ -45,15 +45,22 @@ impl Intruder {
         }
     }
 
-    /// What arrives at `to` behind a genuine bundle: source and bytes.
-    pub(crate) fn follow(&mut self, to: Side, genuine: &Delivery) -> Vec<(SocketAddr, Vec<u8>)> {
+    /// What arrives at `to` behind a bundle: source and bytes. `sent` is the number of datagrams that connections have
+    /// sent so far: who is answered by stateless resets, which are answered in turn (RFC 9000 §10.3.3), would otherwise
+    /// live on his own echo.
+    pub(crate) fn follow(
+        &mut self,
+        to: Side,
+        genuine: &Delivery,
+        sent: u64,
+    ) -> Vec<(SocketAddr, Vec<u8>)> {
         let Intrusion {
             replay,
             damage,
             noise,
             elsewhere,
         } = self.intrusion;
-        if replay + damage + noise + elsewhere == 0.0 {
+        if replay + damage + noise + elsewhere == 0.0 || self.made > sent {
             return Vec::new();
         }
         let stride = usize::from(genuine.segment_size).max(1);

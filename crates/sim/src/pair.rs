@@ -96,6 +96,10 @@ pub struct Pair {
     max_segments: usize,
     buffer: Vec<u8>,
     cid_len: usize,
+    /// What each side received last, untouched.
+    latest: [Option<Delivery>; 2],
+    /// Datagrams that connections have sent.
+    sent: u64,
     started: bool,
     steps: u64,
     steps_now: u32,
@@ -150,6 +154,8 @@ impl Pair {
             max_segments,
             buffer: vec![0; BUFFER],
             cid_len,
+            latest: [None, None],
+            sent: 0,
             started: false,
             steps: 0,
             steps_now: 0,
@@ -259,6 +265,17 @@ impl Pair {
         self.pump(to)
     }
 
+    /// The bundle that arrived last at `to` arrives again.
+    ///
+    /// # Errors
+    /// What a guard found.
+    pub fn replay(&mut self, to: Side) -> Result<(), Failure> {
+        if let Some(delivery) = self.latest[to as usize].clone() {
+            self.receive(to, delivery);
+        }
+        self.pump(to)
+    }
+
     /// A failure of this run, now.
     #[must_use]
     pub fn failure(&self, what: impl Into<String>) -> Failure {
@@ -297,7 +314,8 @@ impl Pair {
         self.steps += 1;
         for side in [Side::Client, Side::Server] {
             while let Some(delivery) = self.network.deliver(self.now, side) {
-                let forged = self.intruder.follow(side, &delivery);
+                self.latest[side as usize] = Some(delivery.clone());
+                let forged = self.intruder.follow(side, &delivery, self.sent);
                 self.receive(side, delivery);
                 for (source, bytes) in forged {
                     self.inject(side, source, bytes)?;
@@ -366,6 +384,7 @@ impl Pair {
                     break;
                 }
                 violation = violation.or(checked.err());
+                self.sent += transmit.count() as u64;
                 self.network.send(self.now, side, &transmit, bytes);
             }
             while let Some(event) = member.connection.poll_event() {

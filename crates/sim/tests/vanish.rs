@@ -81,6 +81,26 @@ fn keep_alive_keeps_an_idle_connection() {
     assert!((75..250).contains(&sent), "{sent} datagrams in ten minutes");
 }
 
+// test: RFC 9000 §10.1 — what was processed before is no sign of life.
+#[test]
+fn replays_do_not_keep_a_connection() {
+    for silent in [Side::Client, Side::Server] {
+        let mut sim = Simulation::new(setup(1, Faults::default()), Plan::one_stream(1000));
+        sim.run_for(secs(1)).unwrap();
+        sim.pair.vanish(silent);
+        let alive = silent.peer();
+        let duplicates = sim.pair.stats(alive).packets_duplicate;
+        for _ in 0..28 {
+            sim.run_for(secs(1)).unwrap();
+            sim.pair.replay(alive).unwrap();
+        }
+        assert!(sim.pair.stats(alive).packets_duplicate >= duplicates + 28);
+        let (time, reason) = until_end(&mut sim, alive, secs(60));
+        assert_eq!(reason, CloseReason::IdleTimeout);
+        assert!(time < secs(3), "{time:?} after 28 s of replays");
+    }
+}
+
 #[test]
 fn a_silent_server_is_a_handshake_timeout() {
     let mut sim = Simulation::new(setup(1, Faults::default()), plan());
@@ -136,4 +156,34 @@ fn settings_decide_how_long_it_takes() {
         assert_eq!(reason, CloseReason::IdleTimeout);
         assert!((secs(5)..secs(6)).contains(&time), "{time:?}");
     }
+}
+
+/// With a short round trip all doublings of the probe timeout are over within seconds. The timer of a server that may
+/// send nothing more must stop then, not be due for ever.
+#[test]
+fn a_client_that_vanishes_behind_its_hello_costs_the_server_nothing() {
+    let seeds: Vec<u64> = (0..90).collect();
+    sweep(&seeds, |seed| {
+        let faults = Faults {
+            delay: ms(1),
+            ..Faults::default()
+        };
+        let mut setup = setup(seed, faults);
+        // Certificates of all sizes: some leave a few bytes of credit that no packet fits into.
+        let mut names = vec![squall_sim::SERVER_NAME.to_owned()];
+        names.extend((0..200 + seed).map(|n| format!("host-{n:03}.example")));
+        setup.tls = squall_sim::tls_with(&names).unwrap();
+        setup.transport[Side::Server as usize].initial_rtt = ms(1);
+        let mut sim = Simulation::new(setup, plan());
+        sim.run_until(secs(1), "the server has a connection", |sim| {
+            sim.pair.live(Side::Server) == 1
+        })?;
+        sim.pair.vanish(Side::Client);
+        let before = sim.pair.steps();
+        let (_, reason) = until_end(&mut sim, Side::Server, secs(60));
+        assert_eq!(reason, CloseReason::HandshakeTimeout);
+        let steps = sim.pair.steps() - before;
+        assert!(steps < 50, "{steps} wake-ups for a peer that is gone");
+        Ok(())
+    });
 }

@@ -12,6 +12,33 @@
 //! task of any runtime; a task started with [`Endpoint::spawn`] lives on the worker's thread and reaches its
 //! connections without waking another thread.
 //!
+//! ```no_run
+//! // An echo server.
+//! async fn serve(config: squall::ServerConfig) -> std::io::Result<()> {
+//!     let endpoint = squall::Endpoint::server(([0; 16], 4433).into(), config)?;
+//!     while let Some(incoming) = endpoint.accept().await {
+//!         endpoint.spawn(async move {
+//!             if let Err(error) = echo(incoming).await {
+//!                 eprintln!("{error}");
+//!             }
+//!         });
+//!     }
+//!     Ok(())
+//! }
+//!
+//! async fn echo(incoming: squall::Incoming) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//!     let connection = incoming.accept().await?;
+//!     let (mut send, mut recv) = connection.accept_bi().await?;
+//!     // Chunks are handed through without a copy, and sealed from where they lie.
+//!     while let Some(chunk) = recv.read_chunk(usize::MAX).await? {
+//!         send.write_chunk(chunk).await?;
+//!     }
+//!     send.finish()?;
+//!     send.stopped().await?;
+//!     Ok(())
+//! }
+//! ```
+//!
 //! # What dropping means
 //! - A dropped [`SendStream`] is finished: what was written arrives, then the end. (`reset` takes it back.)
 //! - A dropped [`RecvStream`] that was not read to its end is stopped with code 0.

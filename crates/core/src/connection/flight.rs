@@ -48,10 +48,12 @@ impl Connection {
         buffer: &mut [u8],
         stages: &mut Stages,
     ) -> Option<Transmit> {
-        let full = usize::from(MIN_UDP_PAYLOAD);
-        let limit = full
-            .min(buffer.len())
-            .min(usize::try_from(self.path.allowance()).unwrap_or(usize::MAX));
+        // RFC 9000 §14.1: an Initial that asks for an acknowledgement fills 1200 bytes; with less allowance (§8.1) or
+        // room than that it waits.
+        let limit = usize::from(MIN_UDP_PAYLOAD);
+        if buffer.len() < limit || self.path.allowance() < limit as u64 {
+            return None;
+        }
         let mut drafts: [Option<Draft>; 3] = [None; 3];
         let (mut at, mut pad) = (0, false);
         for id in SpaceId::ALL {

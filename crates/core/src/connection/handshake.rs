@@ -87,7 +87,15 @@ impl Connection {
                 "handshake data beyond the buffer",
             ));
         }
+        // RFC 9001 §4.1.3: nothing new may come at a level that TLS has left. Initial packets can be made by anyone.
+        if id < self.reading_level() && end > self.spaces[id as usize].crypto_recv.read_offset() {
+            return Err(error(
+                TransportErrorCode::PROTOCOL_VIOLATION,
+                "handshake data at a level that is done",
+            ));
+        }
         let mut pool = ChunkPool::default();
+        let space = self.space(id);
         if space.crypto_recv.insert(offset, data, &mut pool).is_err() {
             return Err(error(
                 TransportErrorCode::CRYPTO_BUFFER_EXCEEDED,
@@ -174,6 +182,17 @@ impl Connection {
     /// The level that TLS writes at: the highest with keys.
     fn tls_level(&self) -> SpaceId {
         if self.ring.is_some() {
+            SpaceId::Data
+        } else if self.spaces[SpaceId::Handshake as usize].keys.is_some() {
+            SpaceId::Handshake
+        } else {
+            SpaceId::Initial
+        }
+    }
+
+    /// The level that TLS reads at.
+    fn reading_level(&self) -> SpaceId {
+        if matches!(self.state, State::Established) {
             SpaceId::Data
         } else if self.spaces[SpaceId::Handshake as usize].keys.is_some() {
             SpaceId::Handshake

@@ -431,7 +431,6 @@ impl Connection {
         span: &PacketSpan,
         trip: &mut Trip,
     ) -> Result<(), TransportError> {
-        trip.opened = true;
         if id == SpaceId::Data {
             self.note_key_slot(now, span);
         }
@@ -452,6 +451,9 @@ impl Connection {
             self.stats.packets_duplicate += 1;
             return Ok(());
         }
+        // Not for a duplicate: anybody can repeat a packet, and the idle timer is restarted by what is processed (RFC
+        // 9000 §10.1).
+        trip.opened = true;
         self.stats.packets_received += 1;
         let payload =
             &bytes[start + usize::from(span.header_len)..start + span.len as usize - TAG_LEN];

@@ -292,7 +292,8 @@ impl Connection {
             Timer::AckDelay,
             self.spaces[SpaceId::Data as usize].received.deadline(),
         );
-        if wants_data {
+        // A probe or an ack-eliciting acknowledgement restarts the timer too (RFC 9002 §A.5).
+        if wants_data || self.spaces[SpaceId::Data as usize].last_eliciting == now {
             self.set_loss_timer(now);
         }
     }
@@ -382,7 +383,13 @@ impl Connection {
         }
         let before = w.len();
         if first && id == SpaceId::Data {
+            // RFC 9000 §8.2.2: a datagram with a PATH_RESPONSE is expanded, to show that its size passes.
+            let expand = !self.path_responses.is_empty();
             self.write_connection_control(now, w);
+            if expand {
+                let room = w.remaining();
+                frame::write::padding(w, room);
+            }
         }
         if self.spaces[id as usize].crypto_send.wants_to_send() {
             self.write_crypto(id, w);

@@ -5,6 +5,7 @@ pub(crate) mod mtu;
 
 use squall_wire::Path;
 
+use crate::config::MIN_UDP_PAYLOAD;
 use mtu::Mtu;
 
 /// RFC 9000 §8.1: bytes sent for each byte received before the peer's address is validated.
@@ -47,14 +48,44 @@ impl PathState {
     }
 
     /// Bytes that may be sent now as far as the amplification limit goes.
+    ///
+    /// A rest that no full datagram fits in counts as nothing: an Initial that asks for an acknowledgement needs one
+    /// (RFC 9000 §14.1), and a probe timer that runs for what cannot be sent would be due without end.
     #[must_use]
     pub(crate) fn allowance(&self) -> u64 {
         if self.validated {
-            u64::MAX
-        } else {
-            self.received
-                .saturating_mul(AMPLIFICATION)
-                .saturating_sub(self.sent)
+            return u64::MAX;
         }
+        let allowed = self.received.saturating_mul(AMPLIFICATION);
+        match allowed.saturating_sub(self.sent) {
+            rest if rest < u64::from(MIN_UDP_PAYLOAD) => 0,
+            rest => rest,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // test: RFC 9000 §8.1, §14.1
+    #[test]
+    fn three_times_what_was_received_in_full_datagrams() {
+        let path = Path {
+            remote: ([192, 0, 2, 1], 1).into(),
+            local: None,
+        };
+        let mut state = PathState::new(path, false, 1472);
+        assert_eq!(state.allowance(), 0);
+        state.on_received(1200);
+        assert_eq!(state.allowance(), 3600);
+        state.on_sent(2400);
+        assert_eq!(state.allowance(), 1200);
+        state.on_sent(1);
+        assert_eq!(state.allowance(), 0, "1,199 bytes are no datagram");
+        state.on_received(1);
+        assert_eq!(state.allowance(), 1202);
+        state.validated = true;
+        assert_eq!(state.allowance(), u64::MAX);
     }
 }

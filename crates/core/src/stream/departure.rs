@@ -54,6 +54,10 @@ impl Streams {
                     };
                     let len = (range.end - range.start - shortened) as u32;
                     let fin = fin && shortened == 0;
+                    if len == 0 && !fin {
+                        // Room for a header alone: an empty frame would say nothing.
+                        return None;
+                    }
                     return Some((
                         StreamRange {
                             id: stream.id,

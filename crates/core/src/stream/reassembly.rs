@@ -17,26 +17,23 @@ const SMALL_CHUNK: usize = 16 * 1024;
 /// A stream's bytes after which large chunks are taken.
 const LARGE_AFTER: u64 = 64 * 1024;
 /// Chunks kept for reuse by one connection.
-const POOLED: usize = 8;
+const POOLED: usize = 16;
 
 const _: () = assert!(SMALL_CHUNK <= LARGE_CHUNK);
 
 /// Used chunks waiting for their last reader to let go.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkPool {
-    chunks: VecDeque<BytesMut>,
+    chunks: Vec<BytesMut>,
 }
 
 impl ChunkPool {
+    /// A chunk: the one used last whose reader is done, for it is the likeliest to lie in the cache still.
     fn take(&mut self, capacity: usize) -> BytesMut {
-        for _ in 0..self.chunks.len() {
-            let Some(mut chunk) = self.chunks.pop_front() else {
-                break;
-            };
-            if chunk.try_reclaim(capacity) {
-                return chunk;
+        for i in (0..self.chunks.len()).rev() {
+            if self.chunks[i].try_reclaim(capacity) {
+                return self.chunks.remove(i);
             }
-            self.chunks.push_back(chunk);
         }
         BytesMut::with_capacity(capacity)
     }
@@ -44,14 +41,14 @@ impl ChunkPool {
     fn give(&mut self, mut chunk: BytesMut) {
         chunk.clear();
         if self.chunks.len() == POOLED {
-            self.chunks.pop_front();
+            self.chunks.remove(0);
         }
-        self.chunks.push_back(chunk);
+        self.chunks.push(chunk);
     }
 
     /// Lets all memory go; for a connection that turns idle or ends.
     pub(crate) fn clear(&mut self) {
-        self.chunks = VecDeque::new();
+        self.chunks = Vec::new();
     }
 }
 

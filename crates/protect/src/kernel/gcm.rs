@@ -12,40 +12,68 @@
 //! GHASH after each round of AES. `seal` hashes one chunk behind, since it hashes what it encrypts; its pipeline runs
 //! on across packets.
 //!
-//! The blocks that encrypt the tags, one for each packet, are made for eight packets in one pass.
+//! Short packets have no special case: an out-of-order core overlaps neighbours by itself. Filling the eight states with
+//! the registers of several packets was tried, and took 10 % longer at 64 bytes for what it kept in memory.
+//!
+//! The blocks that encrypt the tags, one for each packet, are made for sixteen packets in one pass.
 
-use super::ghash::{Acc, Hash, Powers, Table, mask};
+/// Calls a macro with a number from 1 to 8 as a literal.
+macro_rules! by_count {
+    ($n:expr, $call:ident) => {
+        match $n {
+            1 => $call!(1),
+            2 => $call!(2),
+            3 => $call!(3),
+            4 => $call!(4),
+            5 => $call!(5),
+            6 => $call!(6),
+            7 => $call!(7),
+            _ => $call!(8),
+        }
+    };
+}
+
+mod open;
+mod seal;
+
+use zeroize::Zeroize;
+
+use super::ghash::{Acc, Hash, Powers, Table};
 use super::lanes::{Block, Lanes};
 use super::stitch::{Rounds, Stitch};
 use super::{Job, MAX_JOBS};
-use crate::span::TAG_LEN;
-use zeroize::Zeroize;
+
+pub(super) use open::open;
+pub(super) use seal::seal;
 
 /// Registers in a chunk. Eight AES states fill two pipelines of four cycles' latency.
 const CHUNK: usize = 8;
 
 /// Powers of H in the class that every key has: one reduction for each 256 bytes.
-pub(super) const SHORT: usize = 16;
+pub(crate) const SHORT: usize = 16;
 
 /// Powers of H in the class for busy keys: one reduction for each 1,536 bytes, so one for a full packet.
 pub(super) const LONG: usize = 96;
 
 /// Readers of a table's last register may read so many blocks on; they multiply them by zeros.
-const ROOM: usize = 2;
+pub(super) const ROOM: usize = 2;
 
-/// An expanded AEAD key for AES with `R` rounds.
+/// An expanded AEAD key for AES with `R` rounds, with a short class of `S` powers, room included.
 #[repr(C)]
-pub(super) struct Key<const R: usize> {
-    short: Powers<{ SHORT + ROOM }>,
+pub(super) struct Key<const R: usize, const S: usize> {
+    short: Powers<S>,
     rounds: Rounds,
     /// The IV in its first twelve bytes.
     iv: Iv,
     long: Option<Box<Powers<{ LONG + ROOM }>>>,
 }
 
-const _: () = assert!(size_of::<Key<14>>() <= 1024, "an idle key's budget");
 const _: () = assert!(
-    size_of::<Key<14>>() + size_of::<Powers<{ LONG + ROOM }>>() <= 4096,
+    size_of::<Key<14, { SHORT + ROOM }>>() <= 1024,
+    "an idle key's budget"
+);
+const _: () = assert!(
+    size_of::<Key<14, { SHORT + ROOM }>>() + size_of::<Powers<{ LONG + ROOM }>>() <= 4096,
     "a busy key's budget"
 );
 
@@ -57,7 +85,7 @@ impl Drop for Iv {
     }
 }
 
-impl<const R: usize> Key<R> {
+impl<const R: usize, const S: usize> Key<R, S> {
     /// Fills the tables in the box, so that no copy of them stays on the stack.
     #[inline(always)]
     pub(super) fn new<L: Lanes>(
@@ -76,7 +104,8 @@ impl<const R: usize> Key<R> {
         expand(&mut key.rounds);
         let mut h = [[0; 16]];
         encrypt_blocks::<L, R>(l, &key.rounds, &mut h);
-        key.short.fill(l.single(), u128::from_be_bytes(h[0]), SHORT);
+        key.short
+            .fill(l.single(), u128::from_be_bytes(h[0]), S - ROOM);
         h[0].zeroize();
         key
     }
@@ -89,7 +118,7 @@ impl<const R: usize> Key<R> {
     #[inline(always)]
     pub(super) fn grow<L: Lanes>(&mut self, l: L) {
         let mut long = Box::new(Powers::EMPTY);
-        long.extend(l.single(), &self.short.table(SHORT), LONG);
+        long.extend(l.single(), &self.short.table(S - ROOM), LONG);
         self.long = Some(long);
     }
 
@@ -101,7 +130,7 @@ impl<const R: usize> Key<R> {
     fn table(&self) -> Table<'_> {
         match &self.long {
             Some(long) => long.table(LONG),
-            None => self.short.table(SHORT),
+            None => self.short.table(S - ROOM),
         }
     }
 
@@ -128,27 +157,6 @@ static COUNTERS: Counters = {
     Counters(blocks)
 };
 
-/// See [`Stitch`].
-#[inline(always)]
-fn stitch<L: Lanes, const R: usize, const N: usize, const M: usize>(
-    l: L,
-    rounds: &Rounds,
-    base: L::V,
-    counters: &[L::Bytes; N],
-    acc: &mut Acc<L>,
-    data: &[L::Bytes; M],
-    powers: (&[L::Bytes; M], &[L::Bytes; M]),
-) -> [L::V; N] {
-    l.stitch::<R, N, M>(&mut Stitch {
-        rounds,
-        base,
-        counters,
-        acc,
-        data,
-        powers,
-    })
-}
-
 /// Encrypts blocks where they are.
 #[inline(always)]
 pub(super) fn encrypt_blocks<L: Lanes, const R: usize>(
@@ -162,9 +170,14 @@ pub(super) fn encrypt_blocks<L: Lanes, const R: usize>(
         rounds: &Rounds,
         vectors: &mut [L::Bytes; N],
     ) {
-        let first = l.broadcast(&rounds.0[0]);
-        let (mut acc, none) = (Acc::zero(l), (&[], &[]));
-        let out = stitch::<L, R, N, 0>(l, rounds, first, vectors, &mut acc, &[], none);
+        let out = l.stitch::<R, N, 0>(&mut Stitch {
+            rounds,
+            base: l.broadcast(&rounds.0[0]),
+            counters: vectors,
+            acc: &mut Acc::zero(l),
+            data: &[],
+            powers: (&[], &[]),
+        });
         for (vector, out) in vectors.iter_mut().zip(out) {
             l.store(vector, out);
         }
@@ -188,7 +201,11 @@ pub(super) fn encrypt_blocks<L: Lanes, const R: usize>(
 
 /// What encrypts the tag of each packet: the cipher of its nonce with counter 1.
 #[inline(always)]
-fn tag_pads<L: Lanes, const R: usize>(l: L, key: &Key<R>, jobs: &[Job<'_>]) -> [Block; MAX_JOBS] {
+fn tag_pads<L: Lanes, const R: usize, const S: usize>(
+    l: L,
+    key: &Key<R, S>,
+    jobs: &[Job<'_>],
+) -> [Block; MAX_JOBS] {
     let mut pads = [[0; 16]; MAX_JOBS];
     for (pad, job) in pads.iter_mut().zip(jobs) {
         let (low, high) = key.nonce(job.number());
@@ -202,8 +219,35 @@ fn tag_pads<L: Lanes, const R: usize>(l: L, key: &Key<R>, jobs: &[Job<'_>]) -> [
     pads
 }
 
+/// Where a packet's registers are: whole chunks, then a tail.
+struct Shape {
+    /// Chunks before the tail.
+    chunks: usize,
+    /// Registers in the tail: one to eight, or none where the payload is empty.
+    registers: usize,
+    /// Bytes in the last register.
+    last_len: usize,
+}
+
+impl Shape {
+    #[inline(always)]
+    fn of<L: Lanes>(job: &Job<'_>) -> Self {
+        let payload_len = job.payload_len();
+        let chunks = payload_len.saturating_sub(1) / (CHUNK * L::WIDTH);
+        let tail_len = payload_len - chunks * CHUNK * L::WIDTH;
+        let registers = tail_len.div_ceil(L::WIDTH);
+        let last_len = tail_len - registers.saturating_sub(1) * L::WIDTH;
+        Self {
+            chunks,
+            registers,
+            last_len,
+        }
+    }
+}
+
 /// A packet while it is worked on.
 struct Stream<'k, L: Lanes> {
+    rounds: &'k Rounds,
     /// The nonce and the first round key, in each lane.
     base: L::V,
     hash: Hash<'k, L>,
@@ -211,13 +255,72 @@ struct Stream<'k, L: Lanes> {
 
 impl<'k, L: Lanes> Stream<'k, L> {
     #[inline(always)]
-    fn new<const R: usize>(l: L, key: &'k Key<R>, job: &Job<'_>) -> Self {
+    fn new<const R: usize, const S: usize>(l: L, key: &'k Key<R, S>, job: &Job<'_>) -> Self {
         let (low, high) = key.nonce(job.number());
         Self {
+            rounds: &key.rounds,
             base: l.xor(l.splat(low, high), l.broadcast(&key.rounds.0[0])),
             hash: Hash::new(l, key.table(), job),
         }
     }
+
+    /// The key stream of `N` registers, while `M` registers of data go into the hash of this packet.
+    #[inline(always)]
+    fn step<const R: usize, const N: usize, const M: usize>(
+        &mut self,
+        l: L,
+        counters: &[L::Bytes; CHUNK],
+        data: &[L::Bytes; CHUNK],
+    ) -> [L::V; N] {
+        stitch::<L, R, N, M>(l, self.rounds, self.base, counters, &mut self.hash, data)
+    }
+
+    /// The key stream of `N` registers.
+    #[inline(always)]
+    fn start<const R: usize, const N: usize>(
+        &self,
+        l: L,
+        counters: &[L::Bytes; CHUNK],
+    ) -> [L::V; N] {
+        l.stitch::<R, N, 0>(&mut Stitch {
+            rounds: self.rounds,
+            base: self.base,
+            counters: first(counters),
+            acc: &mut Acc::zero(l),
+            data: &[],
+            powers: (&[], &[]),
+        })
+    }
+}
+
+/// See [`Stitch`]; the hash may be of another packet than the counters.
+#[inline(always)]
+fn stitch<L: Lanes, const R: usize, const N: usize, const M: usize>(
+    l: L,
+    rounds: &Rounds,
+    base: L::V,
+    counters: &[L::Bytes; CHUNK],
+    hash: &mut Hash<'_, L>,
+    data: &[L::Bytes; CHUNK],
+) -> [L::V; N] {
+    let powers = hash.step::<M>(l);
+    let (counters, data, acc) = (first(counters), first(data), &mut hash.acc);
+    l.stitch::<R, N, M>(&mut Stitch {
+        rounds,
+        base,
+        counters,
+        acc,
+        data,
+        powers,
+    })
+}
+
+/// The first of a chunk's registers.
+#[inline(always)]
+fn first<T, const N: usize>(registers: &[T; CHUNK]) -> &[T; N] {
+    registers
+        .first_chunk()
+        .expect("at most a chunk is asked for")
 }
 
 /// Counters from the static table while it lasts, then made here.
@@ -256,362 +359,4 @@ impl<L: Lanes> CounterSource<L> {
         }
         &self.made
     }
-}
-
-/// Where a packet's plaintext lies: up to `head` in the packet, from there on in `source`.
-struct Plaintext<'a> {
-    head: usize,
-    source: &'a [u8],
-}
-
-impl<'a> Plaintext<'a> {
-    /// Registers are read either from the packet or from the source. Those that hold a bit of both, where the two
-    /// join and at the end, are completed in the packet; so is everything where the source is short.
-    #[inline(always)]
-    fn new<L: Lanes>(payload: &mut [u8], source: &'a [u8]) -> Self {
-        let in_place = Self {
-            head: usize::MAX,
-            source: &[],
-        };
-        if source.is_empty() {
-            return in_place;
-        }
-        let head = payload.len() - source.len();
-        let Some(room) = payload.get_mut(head..) else {
-            return in_place;
-        };
-        let joins = (
-            L::vectors(source).0.first(),
-            source
-                .len()
-                .checked_sub(L::WIDTH)
-                .and_then(|at| room.get_mut(at..)),
-        );
-        let (Some(first), Some(end)) = joins else {
-            room.copy_from_slice(source);
-            return in_place;
-        };
-        end.copy_from_slice(&source[source.len() - L::WIDTH..]);
-        if let Some(start) = L::vectors_mut(room).0.first_mut() {
-            *start = *first;
-        }
-        Self { head, source }
-    }
-
-    /// The register at an offset of the payload, where it is to be read from the source.
-    #[inline(always)]
-    fn register<L: Lanes>(&self, at: usize) -> Option<&'a L::Bytes> {
-        L::vectors(self.source.get(at.checked_sub(self.head)?..)?)
-            .0
-            .first()
-    }
-
-    #[inline(always)]
-    fn chunk<L: Lanes>(&self, at: usize) -> Option<&'a [L::Bytes; CHUNK]> {
-        L::vectors(self.source.get(at.checked_sub(self.head)?..)?)
-            .0
-            .first_chunk()
-    }
-
-    /// Encrypts the chunk at an offset of the payload.
-    #[inline(always)]
-    fn encrypt_chunk<L: Lanes>(
-        &self,
-        l: L,
-        chunk: &mut [L::Bytes; CHUNK],
-        at: usize,
-        pad: [L::V; CHUNK],
-    ) {
-        if let Some(source) = self.chunk::<L>(at) {
-            for i in 0..CHUNK {
-                l.store(&mut chunk[i], l.xor(pad[i], l.load(&source[i])));
-            }
-        } else if at + CHUNK * L::WIDTH <= self.head {
-            for i in 0..CHUNK {
-                let sealed = l.xor(pad[i], l.load(&chunk[i]));
-                l.store(&mut chunk[i], sealed);
-            }
-        } else {
-            for i in 0..CHUNK {
-                let from = self.register::<L>(at + i * L::WIDTH).unwrap_or(&chunk[i]);
-                let sealed = l.xor(pad[i], l.load(from));
-                l.store(&mut chunk[i], sealed);
-            }
-        }
-    }
-
-    /// Encrypts the tail at an offset of the payload: `N` registers, the last one of `last_len` bytes. `tail` has
-    /// room for the tag, which gets zeros where the last register reaches into it. `stash` gets the ciphertext,
-    /// and zeros after its end.
-    #[inline(always)]
-    fn encrypt_tail<L: Lanes, const N: usize>(
-        &self,
-        l: L,
-        (tail, last_len): (&mut [u8], usize),
-        at: usize,
-        pad: [L::V; N],
-        stash: &mut [L::Bytes; CHUNK],
-    ) {
-        let (full, last) = tail.split_at_mut((N - 1) * L::WIDTH);
-        for (i, register) in L::vectors_mut(full).0.iter_mut().enumerate() {
-            let from = self.register::<L>(at + i * L::WIDTH).unwrap_or(register);
-            let sealed = l.xor(pad[i], l.load(from));
-            l.store(register, sealed);
-            l.store(&mut stash[i], sealed);
-        }
-        let sealed = l.and(l.xor(pad[N - 1], l.load_part(last)), mask(l, last_len));
-        l.store_part(last, sealed);
-        l.store(&mut stash[N - 1], sealed);
-    }
-}
-
-/// A packet that is encrypted and whose tail is not yet hashed: it lies in the stash.
-struct Behind<'a, 'k, L: Lanes> {
-    hash: Hash<'k, L>,
-    registers: usize,
-    pad: Block,
-    tag: &'a mut [u8; TAG_LEN],
-}
-
-impl<L: Lanes> Behind<'_, '_, L> {
-    #[inline(always)]
-    fn finish(self, l: L) {
-        *self.tag = self.hash.finish(l, &self.pad);
-    }
-}
-
-/// Calls a macro with a number from 1 to 8 as a literal.
-macro_rules! by_count {
-    ($n:expr, $call:ident) => {
-        match $n {
-            1 => $call!(1),
-            2 => $call!(2),
-            3 => $call!(3),
-            4 => $call!(4),
-            5 => $call!(5),
-            6 => $call!(6),
-            7 => $call!(7),
-            _ => $call!(8),
-        }
-    };
-}
-
-/// Chunks before the tail, registers in the tail, and bytes in its last register.
-#[inline(always)]
-fn shape<L: Lanes>(payload_len: usize) -> (usize, usize, usize) {
-    let chunks = payload_len.saturating_sub(1) / (CHUNK * L::WIDTH);
-    let tail_len = payload_len - chunks * CHUNK * L::WIDTH;
-    let registers = tail_len.div_ceil(L::WIDTH);
-    (
-        chunks,
-        registers,
-        tail_len - registers.saturating_sub(1) * L::WIDTH,
-    )
-}
-
-/// Encrypts the payloads and writes the tags.
-#[inline(always)]
-pub(super) fn seal<L: Lanes, const R: usize>(l: L, key: &Key<R>, jobs: &mut [Job<'_>]) {
-    let pads = tag_pads(l, key, jobs);
-    let rounds = &key.rounds;
-    let mut counter_source = CounterSource::<L>::new();
-    let mut stash = [L::ZEROS; CHUNK];
-    let mut behind: Option<Behind<'_, '_, L>> = None;
-    for (job, pad) in jobs.iter_mut().zip(pads) {
-        let mut stream = Stream::new(l, key, job);
-        let (body, source) = job.body_and_source();
-        let payload_len = body.len() - TAG_LEN;
-        let (chunk_count, registers, last_len) = shape::<L>(payload_len);
-        let plaintext = Plaintext::new::<L>(&mut body[..payload_len], source);
-        let (chunks, tail) = body.split_at_mut(chunk_count * CHUNK * L::WIDTH);
-        let mut chunks = L::vectors_mut(chunks)
-            .0
-            .as_chunks_mut::<CHUNK>()
-            .0
-            .iter_mut();
-        let mut at = 0;
-
-        if let Some(first) = chunks.next() {
-            let counters = counter_source.chunk(l, 0);
-            let pad = match behind.take() {
-                Some(mut previous) => {
-                    let hash = &mut previous.hash;
-                    macro_rules! run {
-                        ($m:literal) => {{
-                            let powers = hash.step::<$m>(l);
-                            let data = stash.first_chunk().expect("it holds a chunk");
-                            stitch::<L, R, 8, $m>(
-                                l,
-                                rounds,
-                                stream.base,
-                                counters,
-                                &mut hash.acc,
-                                data,
-                                powers,
-                            )
-                        }};
-                    }
-                    let pad = by_count!(previous.registers, run);
-                    previous.finish(l);
-                    pad
-                }
-                None => stitch::<L, R, 8, 0>(
-                    l,
-                    rounds,
-                    stream.base,
-                    counters,
-                    &mut stream.hash.acc,
-                    &[],
-                    (&[], &[]),
-                ),
-            };
-            plaintext.encrypt_chunk(l, first, 0, pad);
-            at += CHUNK * L::WIDTH;
-            let mut last = first;
-            let mut index = 1;
-            for chunk in chunks {
-                let powers = stream.hash.step::<8>(l);
-                let counters = counter_source.chunk(l, index);
-                let acc = &mut stream.hash.acc;
-                let pad = stitch::<L, R, 8, 8>(l, rounds, stream.base, counters, acc, last, powers);
-                plaintext.encrypt_chunk(l, chunk, at, pad);
-                at += CHUNK * L::WIDTH;
-                index += 1;
-                last = chunk;
-            }
-            let powers = stream.hash.step::<8>(l);
-            let counters = counter_source.chunk(l, index);
-            macro_rules! run {
-                ($n:literal) => {{
-                    let counters = counters.first_chunk().expect("it holds a chunk");
-                    let acc = &mut stream.hash.acc;
-                    let pad =
-                        stitch::<L, R, $n, 8>(l, rounds, stream.base, counters, acc, last, powers);
-                    plaintext.encrypt_tail(l, (&mut *tail, last_len), at, pad, &mut stash);
-                }};
-            }
-            by_count!(registers, run);
-        } else {
-            if let Some(mut previous) = behind.take() {
-                hash_stash(l, &mut previous.hash, &stash, previous.registers);
-                previous.finish(l);
-            }
-            let counters = counter_source.chunk(l, 0);
-            macro_rules! run {
-                ($n:literal) => {{
-                    let counters = counters.first_chunk().expect("it holds a chunk");
-                    let acc = &mut stream.hash.acc;
-                    let pad = stitch::<L, R, $n, 0>(
-                        l,
-                        rounds,
-                        stream.base,
-                        counters,
-                        acc,
-                        &[],
-                        (&[], &[]),
-                    );
-                    plaintext.encrypt_tail(l, (&mut *tail, last_len), at, pad, &mut stash);
-                }};
-            }
-            if registers > 0 {
-                by_count!(registers, run);
-            }
-        }
-        behind = Some(Behind {
-            hash: stream.hash,
-            registers,
-            pad,
-            tag: tail.last_chunk_mut().expect("a job has room for a tag"),
-        });
-    }
-    if let Some(mut previous) = behind {
-        hash_stash(l, &mut previous.hash, &stash, previous.registers);
-        previous.finish(l);
-    }
-}
-
-#[inline(always)]
-fn hash_stash<L: Lanes>(l: L, hash: &mut Hash<'_, L>, stash: &[L::Bytes; CHUNK], registers: usize) {
-    macro_rules! run {
-        ($m:literal) => {{
-            let powers = hash.step::<$m>(l);
-            for i in 0..$m {
-                hash.acc.add(l, &stash[i], &powers.0[i], &powers.1[i]);
-            }
-        }};
-    }
-    if registers > 0 {
-        by_count!(registers, run);
-    }
-}
-
-/// Decrypts the payloads; bit `i` of the answer says that the tag of job `i` is right.
-#[inline(always)]
-pub(super) fn open<L: Lanes, const R: usize>(l: L, key: &Key<R>, jobs: &mut [Job<'_>]) -> u32 {
-    let pads = tag_pads(l, key, jobs);
-    let rounds = &key.rounds;
-    let mut counter_source = CounterSource::<L>::new();
-    let mut good = 0;
-    for (i, (job, pad)) in jobs.iter_mut().zip(pads).enumerate() {
-        let mut stream = Stream::new(l, key, job);
-        let (body, _) = job.body_and_source();
-        let payload_len = body.len() - TAG_LEN;
-        let (chunk_count, registers, last_len) = shape::<L>(payload_len);
-        let (chunks, tail) = body.split_at_mut(chunk_count * CHUNK * L::WIDTH);
-        let chunks = L::vectors_mut(chunks).0.as_chunks_mut::<CHUNK>().0;
-        for (index, chunk) in chunks.iter_mut().enumerate() {
-            let powers = stream.hash.step::<8>(l);
-            let counters = counter_source.chunk(l, index);
-            let acc = &mut stream.hash.acc;
-            let pad = stitch::<L, R, 8, 8>(l, rounds, stream.base, counters, acc, chunk, powers);
-            for (register, pad) in chunk.iter_mut().zip(pad) {
-                l.store(register, l.xor(pad, l.load(register)));
-            }
-        }
-        let counters = counter_source.chunk(l, chunk_count);
-        macro_rules! run {
-            ($n:literal) => {{
-                let counters = counters.first_chunk().expect("it holds a chunk");
-                open_tail::<L, R, $n>(l, rounds, &mut stream, counters, tail, last_len);
-            }};
-        }
-        if registers > 0 {
-            by_count!(registers, run);
-        }
-        let expected = stream.hash.finish(l, &pad);
-        let tag = tail.last_chunk().expect("a job has room for a tag");
-        // No byte decides alone when the comparison ends: all are compared at once.
-        let difference = u128::from_le_bytes(expected) ^ u128::from_le_bytes(*tag);
-        good |= u32::from(difference == 0) << i;
-    }
-    good
-}
-
-/// Decrypts the last `N` registers of a packet, the last one of `last_len` bytes; `tail` ends with the tag.
-#[inline(always)]
-fn open_tail<L: Lanes, const R: usize, const N: usize>(
-    l: L,
-    rounds: &Rounds,
-    stream: &mut Stream<'_, L>,
-    counters: &[L::Bytes; N],
-    tail: &mut [u8],
-    last_len: usize,
-) {
-    let (full, last) = tail.split_at_mut((N - 1) * L::WIDTH);
-    let full = L::vectors_mut(full).0;
-    let mut data = [L::ZEROS; N];
-    for (data, register) in data.iter_mut().zip(full.iter()) {
-        *data = *register;
-    }
-    let mask = mask(l, last_len);
-    let sealed = l.load_part(last);
-    l.store(&mut data[N - 1], l.and(sealed, mask));
-    let powers = stream.hash.step::<N>(l);
-    let acc = &mut stream.hash.acc;
-    let pad = stitch::<L, R, N, N>(l, rounds, stream.base, counters, acc, &data, powers);
-    for (register, pad) in full.iter_mut().zip(pad) {
-        l.store(register, l.xor(pad, l.load(register)));
-    }
-    // What lies behind the payload is the tag, and it stays as it is.
-    l.store_part(last, l.xor(sealed, l.and(pad[N - 1], mask)));
 }

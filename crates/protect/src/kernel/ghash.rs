@@ -272,6 +272,15 @@ impl<'k, L: Lanes> Hash<'k, L> {
         powers.zip(halves).expect("powers for every block")
     }
 
+    /// Adds the first `M` registers of a chunk.
+    #[inline(always)]
+    pub(super) fn add_registers<const M: usize>(&mut self, l: L, data: &[L::Bytes]) {
+        let powers = self.step::<M>(l);
+        for ((data, h), halves) in data.iter().zip(powers.0).zip(powers.1) {
+            self.acc.add(l, data, h, halves);
+        }
+    }
+
     /// The tag: the hash, encrypted with the packet's pad.
     #[inline(always)]
     pub(super) fn finish(mut self, l: L, pad: &Block) -> Block {

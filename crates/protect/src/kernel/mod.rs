@@ -71,25 +71,6 @@ impl<'a> Job<'a> {
         self.packet
     }
 
-    pub(crate) fn packet_and_header_len(&self) -> (&[u8], usize) {
-        (self.packet, self.header_len)
-    }
-
-    fn payload_len(&self) -> usize {
-        self.packet.len() - self.header_len - TAG_LEN
-    }
-
-    fn header_and_payload(&self) -> (&[u8], &[u8]) {
-        let (header, body) = self.packet.split_at(self.header_len);
-        (header, &body[..body.len() - TAG_LEN])
-    }
-
-    /// Payload and room for the tag in one piece, and the source.
-    fn body_and_source(&mut self) -> (&mut [u8], &'a [u8]) {
-        let (_, body) = self.packet.split_at_mut(self.header_len);
-        (body, self.source)
-    }
-
     /// Header, payload and tag.
     pub(crate) fn parts(&mut self) -> (&[u8], &mut [u8], &mut [u8; TAG_LEN]) {
         let (rest, tag) = self
@@ -106,6 +87,29 @@ impl<'a> Job<'a> {
         let (_, payload, _) = self.parts();
         let head_len = payload.len() - source.len();
         payload[head_len..].copy_from_slice(source);
+    }
+}
+
+/// What the vector kernels want to see of a job.
+#[cfg(target_arch = "x86_64")]
+impl<'a> Job<'a> {
+    fn packet_and_header_len(&self) -> (&[u8], usize) {
+        (self.packet, self.header_len)
+    }
+
+    fn payload_len(&self) -> usize {
+        self.packet.len() - self.header_len - TAG_LEN
+    }
+
+    fn header_and_payload(&self) -> (&[u8], &[u8]) {
+        let (header, body) = self.packet.split_at(self.header_len);
+        (header, &body[..body.len() - TAG_LEN])
+    }
+
+    /// Payload and room for the tag in one piece, and the source.
+    fn body_and_source(&mut self) -> (&mut [u8], &'a [u8]) {
+        let (_, body) = self.packet.split_at_mut(self.header_len);
+        (body, self.source)
     }
 }
 
@@ -151,6 +155,9 @@ pub enum KernelKind {
     Avx2,
     /// AES-GCM, and nothing else, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3 and Ice Lake).
     Vaes256,
+    /// As `Vaes256` in 512-bit registers (x86-64 with AVX-512). Chosen by itself only on CPU families where a gain was
+    /// measured.
+    Vaes512,
 }
 
 impl KernelKind {
@@ -161,20 +168,47 @@ impl KernelKind {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
             Self::Vaes256 => "vaes256",
+            Self::Vaes512 => "vaes512",
         }
     }
 }
 
+/// All kernels, the slowest first.
+const ALL: [KernelKind; 4] = [
+    KernelKind::Portable,
+    KernelKind::Avx2,
+    KernelKind::Vaes256,
+    KernelKind::Vaes512,
+];
+
 /// The kernels that this CPU can run, the slowest first.
 #[must_use]
 pub fn kernels_available() -> Vec<KernelKind> {
-    let mut kinds = vec![KernelKind::Portable];
-    #[cfg(target_arch = "x86_64")]
-    {
-        kinds.extend(x86_64::avx2::Avx2::detect().map(|_| KernelKind::Avx2));
-        kinds.extend(x86_64::Vaes256::detect().map(|_| KernelKind::Vaes256));
+    ALL.into_iter().filter(|kind| is_available(*kind)).collect()
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_available(kind: KernelKind) -> bool {
+    match kind {
+        KernelKind::Portable => true,
+        KernelKind::Avx2 => x86_64::avx2::Avx2::detect().is_some(),
+        KernelKind::Vaes256 => x86_64::Vaes256::detect().is_some(),
+        KernelKind::Vaes512 => x86_64::vaes512::Vaes512::detect().is_some(),
     }
-    kinds
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_available(kind: KernelKind) -> bool {
+    kind == KernelKind::Portable
+}
+
+/// Whether a kernel that the CPU can run is also one that it should run.
+fn is_worthwhile(kind: KernelKind) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if kind == KernelKind::Vaes512 {
+        return x86_64::vaes512::Vaes512::detect().is_some_and(x86_64::vaes512::Vaes512::pays_here);
+    }
+    is_available(kind)
 }
 
 /// The kernel that new keys are expanded for: `SQUALL_CPU` where it names an available one, otherwise the best one.
@@ -184,21 +218,26 @@ pub fn chosen_kernel() -> KernelKind {
     static CHOSEN: OnceLock<KernelKind> = OnceLock::new();
     *CHOSEN.get_or_init(|| {
         let wish = std::env::var("SQUALL_CPU").unwrap_or_default();
-        choose(&kernels_available(), &wish)
+        choose(&kernels_available(), is_worthwhile, &wish)
     })
+}
+
+fn choose(available: &[KernelKind], worthwhile: fn(KernelKind) -> bool, wish: &str) -> KernelKind {
+    let best = || {
+        available
+            .iter()
+            .copied()
+            .rev()
+            .find(|kind| worthwhile(*kind))
+    };
+    let wished = available.iter().copied().find(|kind| kind.name() == wish);
+    wished.or_else(best).unwrap_or(KernelKind::Portable)
 }
 
 /// The chosen kernel and all below it, the best first.
 pub(crate) fn kernels_allowed() -> impl Iterator<Item = KernelKind> {
-    const ALL: [KernelKind; 3] = [KernelKind::Vaes256, KernelKind::Avx2, KernelKind::Portable];
     let chosen = chosen_kernel();
-    ALL.into_iter().filter(move |kind| *kind <= chosen)
-}
-
-fn choose(available: &[KernelKind], wish: &str) -> KernelKind {
-    let best = || available.last().copied();
-    let wished = available.iter().copied().find(|kind| kind.name() == wish);
-    wished.or_else(best).unwrap_or(KernelKind::Portable)
+    ALL.into_iter().rev().filter(move |kind| *kind <= chosen)
 }
 
 /// An expanded AEAD key.
@@ -207,7 +246,9 @@ pub(crate) enum Kernel {
     #[cfg(target_arch = "x86_64")]
     Avx2(x86_64::avx2::Aead),
     #[cfg(target_arch = "x86_64")]
-    Vaes256(x86_64::Aead),
+    Vaes256(x86_64::entry::vaes256::Aead),
+    #[cfg(target_arch = "x86_64")]
+    Vaes512(x86_64::entry::vaes512::Aead),
 }
 
 impl Kernel {
@@ -223,15 +264,24 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             KernelKind::Vaes256 => {
                 let token = x86_64::Vaes256::detect()?;
-                x86_64::Aead::new(token, material).map(Self::Vaes256)
+                x86_64::entry::vaes256::Aead::new(token, material).map(Self::Vaes256)
+            }
+            #[cfg(target_arch = "x86_64")]
+            KernelKind::Vaes512 => {
+                let token = x86_64::vaes512::Vaes512::detect()?;
+                x86_64::entry::vaes512::Aead::new(token, material).map(Self::Vaes512)
             }
             #[cfg(not(target_arch = "x86_64"))]
-            KernelKind::Avx2 | KernelKind::Vaes256 => None,
+            KernelKind::Avx2 | KernelKind::Vaes256 | KernelKind::Vaes512 => None,
         }
     }
 
     /// Builds the long class of powers, where the kernel has one and does not have it yet: `busy` says whether the
     /// call at hand is worth it.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(unused_variables, reason = "the portable kernel has no classes")
+    )]
     pub(crate) fn grow_if(&mut self, busy: impl FnOnce() -> bool) {
         match self {
             Self::Portable(_) => {}
@@ -239,6 +289,8 @@ impl Kernel {
             Self::Avx2(_) => {}
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256(aead) => aead.grow_if(busy),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes512(aead) => aead.grow_if(busy),
         }
     }
 
@@ -250,6 +302,8 @@ impl Kernel {
             Self::Avx2(_) => {}
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256(aead) => aead.shrink(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes512(aead) => aead.shrink(),
         }
     }
 
@@ -262,6 +316,8 @@ impl Kernel {
             Self::Avx2(aead) => aead.seal(jobs),
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256(aead) => aead.seal(jobs),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes512(aead) => aead.seal(jobs),
         }
     }
 
@@ -276,6 +332,8 @@ impl Kernel {
             Self::Avx2(aead) => aead.open(jobs),
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256(aead) => aead.open(jobs),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes512(aead) => aead.open(jobs),
         }
     }
 }
@@ -286,7 +344,9 @@ pub(crate) enum Header {
     #[cfg(target_arch = "x86_64")]
     Avx2(x86_64::avx2::Header),
     #[cfg(target_arch = "x86_64")]
-    Vaes256(x86_64::Header),
+    Vaes256(x86_64::entry::vaes256::Header),
+    #[cfg(target_arch = "x86_64")]
+    Vaes512(x86_64::entry::vaes512::Header),
 }
 
 impl Header {
@@ -302,10 +362,15 @@ impl Header {
             #[cfg(target_arch = "x86_64")]
             KernelKind::Vaes256 => {
                 let token = x86_64::Vaes256::detect()?;
-                x86_64::Header::new(token, material).map(Self::Vaes256)
+                x86_64::entry::vaes256::Header::new(token, material).map(Self::Vaes256)
+            }
+            #[cfg(target_arch = "x86_64")]
+            KernelKind::Vaes512 => {
+                let token = x86_64::vaes512::Vaes512::detect()?;
+                x86_64::entry::vaes512::Header::new(token, material).map(Self::Vaes512)
             }
             #[cfg(not(target_arch = "x86_64"))]
-            KernelKind::Avx2 | KernelKind::Vaes256 => None,
+            KernelKind::Avx2 | KernelKind::Vaes256 | KernelKind::Vaes512 => None,
         }
     }
 
@@ -317,6 +382,48 @@ impl Header {
             Self::Avx2(header) => header.masks(samples),
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256(header) => header.masks(samples),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes512(header) => header.masks(samples),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wish_is_followed_where_it_can_be() {
+        use KernelKind::{Avx2, Portable, Vaes256, Vaes512};
+        let all = &[Portable, Avx2, Vaes256, Vaes512];
+        assert_eq!(choose(all, |_| true, ""), Vaes512);
+        assert_eq!(
+            choose(all, |kind| kind != Vaes512, ""),
+            Vaes256,
+            "a family without a measured gain"
+        );
+        assert_eq!(
+            choose(all, |kind| kind != Vaes512, "vaes512"),
+            Vaes512,
+            "asked for by name"
+        );
+        assert_eq!(choose(all, |_| true, "portable"), Portable);
+        assert_eq!(choose(all, |_| true, "no such kernel"), Vaes512);
+        assert_eq!(
+            choose(&[Portable, Avx2], |_| true, "vaes256"),
+            Avx2,
+            "not available"
+        );
+    }
+
+    #[test]
+    fn names_are_told_apart() {
+        for (i, kind) in ALL.into_iter().enumerate() {
+            assert!(
+                ALL[..i]
+                    .iter()
+                    .all(|other| other.name() != kind.name() && *other < kind)
+            );
         }
     }
 }

@@ -1,34 +1,36 @@
-//! x86-64: the tokens that prove what a CPU has, its registers as [`Lanes`], and the entry points that are compiled for it.
+//! x86-64: the tokens that prove what a CPU has, and its registers as [`Lanes`].
 //!
-//! Everything generic is inlined into the entry points at the end, which is where the compiler learns which
-//! instructions it may use. They are called with a token in hand, and tokens come from detection only.
+//! ```text
+//!   here        tokens Vaes256 and Vaes128 (the same CPU, one lane at a time), AES key schedule
+//!   vaes512     token Vaes512
+//!   pinned      the inner step of AES-GCM in a fixed order
+//!   entry       where generic code is compiled for the instructions of a token: AES-GCM
+//!   avx2        token and entry points of ChaCha20-Poly1305
+//! ```
 
 pub(super) mod avx2;
+pub(super) mod entry;
 mod pinned;
+pub(super) mod vaes512;
 
 use std::arch::x86_64::*;
 
-use super::Job;
-use super::gcm::{self, Key};
 use super::lanes::{Block, Lanes};
 use super::stitch::{Rounds, Stitch};
-use crate::material::{HeaderKeyMaterial, KeyMaterial};
-use crate::span::SAMPLE_LEN;
-use crate::suite::Suite;
 
 /// Source indices of a shuffle that reverses a lane's bytes, the low half first.
 const REVERSAL: (u64, u64) = (0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607);
 
 /// Proof that VAES, VPCLMULQDQ, AVX2, and what they build on were detected; only [`Vaes256::detect`] makes one.
 #[derive(Copy, Clone)]
-pub(super) struct Vaes256(());
+pub(crate) struct Vaes256(());
 
 /// The same CPU, used one lane at a time.
 #[derive(Copy, Clone)]
-pub(super) struct Vaes128(Vaes256);
+pub(crate) struct Vaes128(Vaes256);
 
 impl Vaes256 {
-    pub(super) fn detect() -> Option<Self> {
+    pub(crate) fn detect() -> Option<Self> {
         let all = is_x86_feature_detected!("vaes")
             && is_x86_feature_detected!("vpclmulqdq")
             && is_x86_feature_detected!("avx2")
@@ -203,7 +205,7 @@ impl Lanes for Vaes256 {
         work: &mut Stitch<'_, Self, N, M>,
     ) -> [__m256i; N] {
         // SAFETY: the token proves VAES, VPCLMULQDQ and AVX2.
-        unsafe { pinned::stitch::<R, N, M>(work, self) }
+        unsafe { pinned::stitch_256::<R, N, M>(work, self) }
     }
 }
 
@@ -384,145 +386,4 @@ fn expand_key<const R: usize>(key: &[u8; 32], rounds: &mut Rounds) {
         block ^= u128::from(word) * 0x0000_0001_0000_0001_0000_0001_0000_0001;
         rounds.0[i] = block.to_le_bytes();
     }
-}
-
-/// The expanded AES-GCM key of a suite.
-enum GcmKey {
-    Aes128(Box<Key<10>>),
-    Aes256(Box<Key<14>>),
-}
-
-/// An expanded AEAD key, with the proof that its instructions exist.
-pub(crate) struct Aead {
-    token: Vaes256,
-    key: GcmKey,
-}
-
-impl Aead {
-    /// `None` for a suite without AES.
-    pub(super) fn new(token: Vaes256, material: &KeyMaterial) -> Option<Self> {
-        // SAFETY: the token proves the entry points' features.
-        let key = unsafe {
-            match material.suite() {
-                Suite::Aes128Gcm => GcmKey::Aes128(vaes256_new(token, material)),
-                Suite::Aes256Gcm => GcmKey::Aes256(vaes256_new(token, material)),
-                Suite::ChaCha20Poly1305 => return None,
-            }
-        };
-        Some(Self { token, key })
-    }
-
-    pub(super) fn grow_if(&mut self, busy: impl FnOnce() -> bool) {
-        // SAFETY: the token proves the entry points' features.
-        unsafe {
-            match &mut self.key {
-                GcmKey::Aes128(key) if !key.is_grown() => {
-                    if busy() {
-                        vaes256_grow(self.token, key);
-                    }
-                }
-                GcmKey::Aes256(key) if !key.is_grown() => {
-                    if busy() {
-                        vaes256_grow(self.token, key);
-                    }
-                }
-                GcmKey::Aes128(_) | GcmKey::Aes256(_) => {}
-            }
-        }
-    }
-
-    pub(super) fn shrink(&mut self) {
-        match &mut self.key {
-            GcmKey::Aes128(key) => key.shrink(),
-            GcmKey::Aes256(key) => key.shrink(),
-        }
-    }
-
-    pub(super) fn seal(&self, jobs: &mut [Job<'_>]) {
-        // SAFETY: the token proves the entry points' features.
-        unsafe {
-            match &self.key {
-                GcmKey::Aes128(key) => vaes256_seal(self.token, key, jobs),
-                GcmKey::Aes256(key) => vaes256_seal(self.token, key, jobs),
-            }
-        }
-    }
-
-    pub(super) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
-        // SAFETY: the token proves the entry points' features.
-        unsafe {
-            match &self.key {
-                GcmKey::Aes128(key) => vaes256_open(self.token, key, jobs),
-                GcmKey::Aes256(key) => vaes256_open(self.token, key, jobs),
-            }
-        }
-    }
-}
-
-/// An expanded header-protection key, with the proof that its instructions exist.
-pub(crate) struct Header {
-    token: Vaes256,
-    suite: Suite,
-    rounds: Box<Rounds>,
-}
-
-impl Header {
-    /// `None` for a suite without AES.
-    pub(super) fn new(token: Vaes256, material: &HeaderKeyMaterial) -> Option<Self> {
-        let mut rounds = Box::new(Rounds::EMPTY);
-        let suite = material.suite();
-        // SAFETY: the token proves AES.
-        unsafe {
-            match suite {
-                Suite::Aes128Gcm => expand_key::<10>(material.padded_key(), &mut rounds),
-                Suite::Aes256Gcm => expand_key::<14>(material.padded_key(), &mut rounds),
-                Suite::ChaCha20Poly1305 => return None,
-            }
-        }
-        Some(Self {
-            token,
-            suite,
-            rounds,
-        })
-    }
-
-    pub(super) fn masks(&self, samples: &mut [[u8; SAMPLE_LEN]]) {
-        // SAFETY: the token proves the entry points' features.
-        unsafe {
-            match self.suite {
-                Suite::Aes128Gcm => vaes256_masks::<10>(self.token, &self.rounds, samples),
-                _ => vaes256_masks::<14>(self.token, &self.rounds, samples),
-            }
-        }
-    }
-}
-
-#[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
-fn vaes256_new<const R: usize>(token: Vaes256, material: &KeyMaterial) -> Box<Key<R>> {
-    let key = material.padded_key();
-    Key::new(token, material.iv(), |rounds| expand_key::<R>(key, rounds))
-}
-
-#[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
-fn vaes256_grow<const R: usize>(token: Vaes256, key: &mut Key<R>) {
-    key.grow(token);
-}
-
-#[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
-fn vaes256_seal<const R: usize>(token: Vaes256, key: &Key<R>, jobs: &mut [Job<'_>]) {
-    gcm::seal(token, key, jobs);
-}
-
-#[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
-fn vaes256_open<const R: usize>(token: Vaes256, key: &Key<R>, jobs: &mut [Job<'_>]) -> u32 {
-    gcm::open(token, key, jobs)
-}
-
-#[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
-fn vaes256_masks<const R: usize>(
-    token: Vaes256,
-    rounds: &Rounds,
-    samples: &mut [[u8; SAMPLE_LEN]],
-) {
-    gcm::encrypt_blocks::<Vaes256, R>(token, rounds, samples);
 }

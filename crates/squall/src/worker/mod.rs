@@ -40,7 +40,7 @@ const MESSAGE_BYTES: usize = 65_536;
 /// Messages of one receive call: with what is made of them they fit the level-2 cache.
 const RECV_MESSAGES: usize = 4;
 /// Receive calls of one turn: timers and senders must get theirs under a flood too.
-const RECV_CALLS: usize = 16;
+const RECV_CALLS: usize = 1;
 /// Messages of one flush: most of them small ones, for a full flush holds `SEND_BYTES`.
 const SEND_MESSAGES: usize = 32;
 /// Bytes sealed before they are flushed, so that the kernel copies them out of the level-2 cache.

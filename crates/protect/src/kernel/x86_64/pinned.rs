@@ -2,182 +2,149 @@
 //!
 //! Left to itself the compiler does all of AES and then all of GHASH, spills registers in between, and nothing overlaps.
 //! Here each AES round carries one register's worth of GHASH, and the order is the assembler's: 15 % fewer cycles on
-//! Zen 3, 20 % on Zen 5. The same work in the compiler's order is [`Stitch::run`], which a test compares with this.
+//! Zen 3, 10 % on Zen 5. The same work in the compiler's order is [`Stitch::run`], which a test compares with this.
 //!
 //! ```text
 //!   s0..s7      AES states                      low high middle   GHASH, unreduced
 //!   k           round key                       x y               a register of data, a product
 //! ```
 //! One text serves all numbers of states and of data registers: lines that a smaller number has no use for are
-//! turned into comments by a `#` in front.
+//! turned into comments by a `#` in front. And it serves 256-bit and 512-bit registers, whose instructions for the
+//! same things have other names; these, and a register's bytes, are the list `$f`.
 
 use std::arch::asm;
-use std::arch::x86_64::__m256i;
+use std::arch::x86_64::{__m256i, __m512i};
 
 use super::Vaes256;
+use super::vaes512::Vaes512;
 use crate::kernel::ghash::Acc;
-#[cfg(test)]
 use crate::kernel::lanes::Lanes;
 use crate::kernel::stitch::{Rounds, Stitch};
 
 /// A round with a register of data: its product with a power of H by Karatsuba, three multiplications.
+#[rustfmt::skip]
 macro_rules! round {
-    ($r:literal, $at:literal, $h:literal, [$s0:literal $s1:literal $s2:literal $s3:literal $s4:literal $s5:literal $s6:literal $s7:literal]) => {
+    ([$broadcast:literal $xor:literal $load:literal $width:literal], $r:literal, $i:literal, $h:literal,
+     [$s0:literal $s1:literal $s2:literal $s3:literal $s4:literal $s5:literal $s6:literal $s7:literal]) => {
         concat!(
-            "vbroadcasti128 {k}, [{rounds} + 16 * ",
-            $r,
-            "]\n",
-            $h,
-            "vmovdqu {x}, [{data} + ",
-            $at,
-            "]\n",
-            $s0,
-            "vaesenc {s0}, {s0}, {k}\n",
-            $s1,
-            "vaesenc {s1}, {s1}, {k}\n",
-            $h,
-            "vpshufb {x}, {x}, {reverse}\n",
-            $s2,
-            "vaesenc {s2}, {s2}, {k}\n",
-            $h,
-            "vpclmulqdq {y}, {x}, [{h} + ",
-            $at,
-            "], 0x00\n",
-            $s3,
-            "vaesenc {s3}, {s3}, {k}\n",
-            $s4,
-            "vaesenc {s4}, {s4}, {k}\n",
-            $h,
-            "vpxor {low}, {low}, {y}\n",
-            $h,
-            "vpclmulqdq {y}, {x}, [{h} + ",
-            $at,
-            "], 0x11\n",
-            $s5,
-            "vaesenc {s5}, {s5}, {k}\n",
-            $h,
-            "vpxor {high}, {high}, {y}\n",
-            $h,
-            "vpshufd {y}, {x}, 0x4e\n",
-            $s6,
-            "vaesenc {s6}, {s6}, {k}\n",
-            $h,
-            "vpxor {x}, {x}, {y}\n",
-            $h,
-            "vpclmulqdq {x}, {x}, [{halves} + ",
-            $at,
-            "], 0x00\n",
-            $s7,
-            "vaesenc {s7}, {s7}, {k}\n",
-            $h,
-            "vpxor {middle}, {middle}, {x}\n",
+            $broadcast, " {k}, [{rounds} + 16 * ", $r, "]\n",
+            $h, $load, " {x}, [{data} + ", $width, " * ", $i, "]\n",
+            $s0, "vaesenc {s0}, {s0}, {k}\n",
+            $s1, "vaesenc {s1}, {s1}, {k}\n",
+            $h, "vpshufb {x}, {x}, {reverse}\n",
+            $s2, "vaesenc {s2}, {s2}, {k}\n",
+            $h, "vpclmulqdq {y}, {x}, [{h} + ", $width, " * ", $i, "], 0x00\n",
+            $s3, "vaesenc {s3}, {s3}, {k}\n",
+            $s4, "vaesenc {s4}, {s4}, {k}\n",
+            $h, $xor, " {low}, {low}, {y}\n",
+            $h, "vpclmulqdq {y}, {x}, [{h} + ", $width, " * ", $i, "], 0x11\n",
+            $s5, "vaesenc {s5}, {s5}, {k}\n",
+            $h, $xor, " {high}, {high}, {y}\n",
+            $h, "vpshufd {y}, {x}, 0x4e\n",
+            $s6, "vaesenc {s6}, {s6}, {k}\n",
+            $h, $xor, " {x}, {x}, {y}\n",
+            $h, "vpclmulqdq {x}, {x}, [{halves} + ", $width, " * ", $i, "], 0x00\n",
+            $s7, "vaesenc {s7}, {s7}, {k}\n",
+            $h, $xor, " {middle}, {middle}, {x}\n",
         )
     };
 }
 
 /// A round without data.
+#[rustfmt::skip]
 macro_rules! plain_round {
-    ($op:literal, $r:literal, [$s0:literal $s1:literal $s2:literal $s3:literal $s4:literal $s5:literal $s6:literal $s7:literal]) => {
+    ([$broadcast:literal $xor:literal $load:literal $width:literal], $op:literal, $r:literal,
+     [$s0:literal $s1:literal $s2:literal $s3:literal $s4:literal $s5:literal $s6:literal $s7:literal]) => {
         concat!(
-            "vbroadcasti128 {k}, [{rounds} + 16 * ",
-            $r,
-            "]\n",
-            $s0,
-            $op,
-            " {s0}, {s0}, {k}\n",
-            $s1,
-            $op,
-            " {s1}, {s1}, {k}\n",
-            $s2,
-            $op,
-            " {s2}, {s2}, {k}\n",
-            $s3,
-            $op,
-            " {s3}, {s3}, {k}\n",
-            $s4,
-            $op,
-            " {s4}, {s4}, {k}\n",
-            $s5,
-            $op,
-            " {s5}, {s5}, {k}\n",
-            $s6,
-            $op,
-            " {s6}, {s6}, {k}\n",
-            $s7,
-            $op,
-            " {s7}, {s7}, {k}\n",
+            $broadcast, " {k}, [{rounds} + 16 * ", $r, "]\n",
+            $s0, $op, " {s0}, {s0}, {k}\n",
+            $s1, $op, " {s1}, {s1}, {k}\n",
+            $s2, $op, " {s2}, {s2}, {k}\n",
+            $s3, $op, " {s3}, {s3}, {k}\n",
+            $s4, $op, " {s4}, {s4}, {k}\n",
+            $s5, $op, " {s5}, {s5}, {k}\n",
+            $s6, $op, " {s6}, {s6}, {k}\n",
+            $s7, $op, " {s7}, {s7}, {k}\n",
+        )
+    };
+}
+
+/// The first round key, with which the nonce in `k` is mixed already, over the counters.
+#[rustfmt::skip]
+macro_rules! first_round {
+    ([$broadcast:literal $xor:literal $load:literal $width:literal], [$s0:literal $s1:literal $s2:literal $s3:literal $s4:literal $s5:literal $s6:literal $s7:literal]) => {
+        concat!(
+            $s0, $xor, " {s0}, {k}, [{counters} + ", $width, " * 0]\n",
+            $s1, $xor, " {s1}, {k}, [{counters} + ", $width, " * 1]\n",
+            $s2, $xor, " {s2}, {k}, [{counters} + ", $width, " * 2]\n",
+            $s3, $xor, " {s3}, {k}, [{counters} + ", $width, " * 3]\n",
+            $s4, $xor, " {s4}, {k}, [{counters} + ", $width, " * 4]\n",
+            $s5, $xor, " {s5}, {k}, [{counters} + ", $width, " * 5]\n",
+            $s6, $xor, " {s6}, {k}, [{counters} + ", $width, " * 6]\n",
+            $s7, $xor, " {s7}, {k}, [{counters} + ", $width, " * 7]\n",
         )
     };
 }
 
 /// The rounds after the eighth.
+#[rustfmt::skip]
 macro_rules! last_rounds {
-    (10, $s:tt) => {
-        concat!(
-            plain_round!("vaesenc", 9, $s),
-            plain_round!("vaesenclast", 10, $s)
-        )
+    ($f:tt, 10, $s:tt) => {
+        concat!(plain_round!($f, "vaesenc", 9, $s), plain_round!($f, "vaesenclast", 10, $s))
     };
-    (14, $s:tt) => {
+    ($f:tt, 14, $s:tt) => {
         concat!(
-            plain_round!("vaesenc", 9, $s),
-            plain_round!("vaesenc", 10, $s),
-            plain_round!("vaesenc", 11, $s),
-            plain_round!("vaesenc", 12, $s),
-            plain_round!("vaesenc", 13, $s),
-            plain_round!("vaesenclast", 14, $s),
+            plain_round!($f, "vaesenc", 9, $s),
+            plain_round!($f, "vaesenc", 10, $s),
+            plain_round!($f, "vaesenc", 11, $s),
+            plain_round!($f, "vaesenc", 12, $s),
+            plain_round!($f, "vaesenc", 13, $s),
+            plain_round!($f, "vaesenclast", 14, $s),
         )
     };
 }
 
 /// The whole step: `$s` has an empty string for each state that is in use and a `#` for the others, `$h` likewise for
 /// the registers of data.
+#[rustfmt::skip]
 macro_rules! step {
-    ($work:ident, $n:ident, $rounds:tt,
-     [$s0:literal $s1:literal $s2:literal $s3:literal $s4:literal $s5:literal $s6:literal $s7:literal],
-     [$h1:literal $h2:literal $h3:literal $h4:literal $h5:literal $h6:literal $h7:literal $h8:literal]) => {{
-        let (s0, s1, s2, s3, s4, s5, s6, s7): (
-            __m256i, __m256i, __m256i, __m256i, __m256i, __m256i, __m256i, __m256i,
-        );
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt,
+     [$h0:literal $h1:literal $h2:literal $h3:literal $h4:literal $h5:literal $h6:literal $h7:literal]) => {{
+        let (s0, s1, s2, s3, s4, s5, s6, s7): ($v, $v, $v, $v, $v, $v, $v, $v);
+        // Named, because the compiler writes a wrong name for an unnamed 512-bit register.
+        let (_k, _x, _y): ($v, $v, $v);
         // SAFETY: what is read are the eleven or fifteen round keys of `rounds`, `N` registers at `counters` and `M`
-        // each at `data` and the powers, all behind references to arrays of these lengths; nothing is
-        // written to memory. The caller's features are those of the instructions.
+        // each at `data` and the powers, all behind references to arrays of these lengths; nothing is written to
+        // memory. The caller's features are those of the instructions.
         unsafe {
             asm!(
                 concat!(
-                    $s0, "vpxor {s0}, {k}, [{counters}]\n",
-                    $s1, "vpxor {s1}, {k}, [{counters} + 32]\n",
-                    $s2, "vpxor {s2}, {k}, [{counters} + 64]\n",
-                    $s3, "vpxor {s3}, {k}, [{counters} + 96]\n",
-                    $s4, "vpxor {s4}, {k}, [{counters} + 128]\n",
-                    $s5, "vpxor {s5}, {k}, [{counters} + 160]\n",
-                    $s6, "vpxor {s6}, {k}, [{counters} + 192]\n",
-                    $s7, "vpxor {s7}, {k}, [{counters} + 224]\n",
-                    round!(1, 0, $h1, [$s0 $s1 $s2 $s3 $s4 $s5 $s6 $s7]),
-                    round!(2, 32, $h2, [$s0 $s1 $s2 $s3 $s4 $s5 $s6 $s7]),
-                    round!(3, 64, $h3, [$s0 $s1 $s2 $s3 $s4 $s5 $s6 $s7]),
-                    round!(4, 96, $h4, [$s0 $s1 $s2 $s3 $s4 $s5 $s6 $s7]),
-                    round!(5, 128, $h5, [$s0 $s1 $s2 $s3 $s4 $s5 $s6 $s7]),
-                    round!(6, 160, $h6, [$s0 $s1 $s2 $s3 $s4 $s5 $s6 $s7]),
-                    round!(7, 192, $h7, [$s0 $s1 $s2 $s3 $s4 $s5 $s6 $s7]),
-                    round!(8, 224, $h8, [$s0 $s1 $s2 $s3 $s4 $s5 $s6 $s7]),
-                    last_rounds!($rounds, [$s0 $s1 $s2 $s3 $s4 $s5 $s6 $s7]),
+                    first_round!($f, $s),
+                    round!($f, 1, 0, $h0, $s),
+                    round!($f, 2, 1, $h1, $s),
+                    round!($f, 3, 2, $h2, $s),
+                    round!($f, 4, 3, $h3, $s),
+                    round!($f, 5, 4, $h4, $s),
+                    round!($f, 6, 5, $h5, $s),
+                    round!($f, 7, 6, $h6, $s),
+                    round!($f, 8, 7, $h7, $s),
+                    last_rounds!($f, $rounds, $s),
                 ),
-                s0 = out(ymm_reg) s0,
-                s1 = out(ymm_reg) s1,
-                s2 = out(ymm_reg) s2,
-                s3 = out(ymm_reg) s3,
-                s4 = out(ymm_reg) s4,
-                s5 = out(ymm_reg) s5,
-                s6 = out(ymm_reg) s6,
-                s7 = out(ymm_reg) s7,
-                low = inout(ymm_reg) $work.acc.low,
-                high = inout(ymm_reg) $work.acc.high,
-                middle = inout(ymm_reg) $work.acc.middle,
-                k = inout(ymm_reg) $work.base => _,
-                x = out(ymm_reg) _,
-                y = out(ymm_reg) _,
-                reverse = in(ymm_reg) $work.reverse,
+                s0 = out($class) s0,
+                s1 = out($class) s1,
+                s2 = out($class) s2,
+                s3 = out($class) s3,
+                s4 = out($class) s4,
+                s5 = out($class) s5,
+                s6 = out($class) s6,
+                s7 = out($class) s7,
+                low = inout($class) $work.acc.low,
+                high = inout($class) $work.acc.high,
+                middle = inout($class) $work.acc.middle,
+                k = inout($class) $work.base => _k,
+                x = out($class) _x,
+                y = out($class) _y,
+                reverse = in($class) $work.reverse,
                 rounds = in(reg) $work.rounds,
                 counters = in(reg) $work.counters,
                 data = in(reg) $work.data,
@@ -194,131 +161,175 @@ macro_rules! step {
 }
 
 /// [`step`] with its lists of states and of data registers by their numbers.
+#[rustfmt::skip]
 macro_rules! step_of {
-    ($work:ident, $n:ident, $rounds:tt, 1 $m:tt) => { step_with!($work, $n, $rounds, ["" "#" "#" "#" "#" "#" "#" "#"], $m) };
-    ($work:ident, $n:ident, $rounds:tt, 2 $m:tt) => { step_with!($work, $n, $rounds, ["" "" "#" "#" "#" "#" "#" "#"], $m) };
-    ($work:ident, $n:ident, $rounds:tt, 3 $m:tt) => { step_with!($work, $n, $rounds, ["" "" "" "#" "#" "#" "#" "#"], $m) };
-    ($work:ident, $n:ident, $rounds:tt, 4 $m:tt) => { step_with!($work, $n, $rounds, ["" "" "" "" "#" "#" "#" "#"], $m) };
-    ($work:ident, $n:ident, $rounds:tt, 5 $m:tt) => { step_with!($work, $n, $rounds, ["" "" "" "" "" "#" "#" "#"], $m) };
-    ($work:ident, $n:ident, $rounds:tt, 6 $m:tt) => { step_with!($work, $n, $rounds, ["" "" "" "" "" "" "#" "#"], $m) };
-    ($work:ident, $n:ident, $rounds:tt, 7 $m:tt) => { step_with!($work, $n, $rounds, ["" "" "" "" "" "" "" "#"], $m) };
-    ($work:ident, $n:ident, $rounds:tt, 8 $m:tt) => { step_with!($work, $n, $rounds, ["" "" "" "" "" "" "" ""], $m) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, 1 $m:tt) => { step_with!($f, $class, $v, $work, $n, $rounds, ["" "#" "#" "#" "#" "#" "#" "#"], $m) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, 2 $m:tt) => { step_with!($f, $class, $v, $work, $n, $rounds, ["" "" "#" "#" "#" "#" "#" "#"], $m) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, 3 $m:tt) => { step_with!($f, $class, $v, $work, $n, $rounds, ["" "" "" "#" "#" "#" "#" "#"], $m) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, 4 $m:tt) => { step_with!($f, $class, $v, $work, $n, $rounds, ["" "" "" "" "#" "#" "#" "#"], $m) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, 5 $m:tt) => { step_with!($f, $class, $v, $work, $n, $rounds, ["" "" "" "" "" "#" "#" "#"], $m) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, 6 $m:tt) => { step_with!($f, $class, $v, $work, $n, $rounds, ["" "" "" "" "" "" "#" "#"], $m) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, 7 $m:tt) => { step_with!($f, $class, $v, $work, $n, $rounds, ["" "" "" "" "" "" "" "#"], $m) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, 8 $m:tt) => { step_with!($f, $class, $v, $work, $n, $rounds, ["" "" "" "" "" "" "" ""], $m) };
 }
 
+#[rustfmt::skip]
 macro_rules! step_with {
-    ($work:ident, $n:ident, $rounds:tt, $s:tt, 1) => { step!($work, $n, $rounds, $s, ["" "#" "#" "#" "#" "#" "#" "#"]) };
-    ($work:ident, $n:ident, $rounds:tt, $s:tt, 2) => { step!($work, $n, $rounds, $s, ["" "" "#" "#" "#" "#" "#" "#"]) };
-    ($work:ident, $n:ident, $rounds:tt, $s:tt, 3) => { step!($work, $n, $rounds, $s, ["" "" "" "#" "#" "#" "#" "#"]) };
-    ($work:ident, $n:ident, $rounds:tt, $s:tt, 4) => { step!($work, $n, $rounds, $s, ["" "" "" "" "#" "#" "#" "#"]) };
-    ($work:ident, $n:ident, $rounds:tt, $s:tt, 5) => { step!($work, $n, $rounds, $s, ["" "" "" "" "" "#" "#" "#"]) };
-    ($work:ident, $n:ident, $rounds:tt, $s:tt, 6) => { step!($work, $n, $rounds, $s, ["" "" "" "" "" "" "#" "#"]) };
-    ($work:ident, $n:ident, $rounds:tt, $s:tt, 7) => { step!($work, $n, $rounds, $s, ["" "" "" "" "" "" "" "#"]) };
-    ($work:ident, $n:ident, $rounds:tt, $s:tt, 8) => { step!($work, $n, $rounds, $s, ["" "" "" "" "" "" "" ""]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 1) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "#" "#" "#" "#" "#" "#" "#"]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 2) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "#" "#" "#" "#" "#" "#"]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 3) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "" "#" "#" "#" "#" "#"]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 4) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "" "" "#" "#" "#" "#"]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 5) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "" "" "" "#" "#" "#"]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 6) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "" "" "" "" "#" "#"]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 7) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "" "" "" "" "" "#"]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 8) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "" "" "" "" "" ""]) };
 }
 
 /// What the text refers to.
-struct Work<'a> {
-    acc: &'a mut Acc<Vaes256>,
-    base: __m256i,
-    reverse: __m256i,
+struct Work<'a, L: Lanes> {
+    acc: &'a mut Acc<L>,
+    base: L::V,
+    reverse: L::V,
     rounds: *const Rounds,
-    counters: *const [u8; 32],
-    data: *const [u8; 32],
-    h: *const [u8; 32],
-    halves: *const [u8; 32],
+    counters: *const L::Bytes,
+    data: *const L::Bytes,
+    h: *const L::Bytes,
+    halves: *const L::Bytes,
 }
 
-/// [`Stitch::run`] in a fixed order, for the numbers of registers that packets need.
-#[inline]
-#[target_feature(enable = "vaes,vpclmulqdq,avx2")]
-pub(super) fn stitch<const R: usize, const N: usize, const M: usize>(
-    stitch: &mut Stitch<'_, Vaes256, N, M>,
-    token: Vaes256,
-) -> [__m256i; N] {
-    let work = Work {
-        base: stitch.base,
-        reverse: token.reversal(),
-        rounds: stitch.rounds,
-        counters: stitch.counters.as_ptr(),
-        data: stitch.data.as_ptr(),
-        h: stitch.powers.0.as_ptr(),
-        halves: stitch.powers.1.as_ptr(),
-        acc: &mut *stitch.acc,
+/// The numbers of registers that packets need: whole chunks; a tail with the chunk before it; a chunk with the tail of
+/// the packet before; a tail that is opened.
+#[rustfmt::skip]
+macro_rules! by_registers {
+    (packets, $($rest:tt)*) => {
+        by_registers!(
+            [8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 1 1 2 2 3 3 4 4 5 5 6 6 7 7], $($rest)*
+        )
     };
-    macro_rules! by_registers {
-        ($rounds:tt, $($n:tt $m:tt)*) => {
-            match (N, M) {
-                $( ($n, $m) => step_of!(work, N, $rounds, $n $m), )*
+    ([$($a:tt $b:tt)*], $f:tt, $class:ident, $v:ty, $work:ident, $stitch:ident, $token:ident,
+     $r:ident, $n:ident, $m:ident, $rounds:tt) => {
+        match ($n, $m) {
+            $( ($a, $b) => step_of!($f, $class, $v, $work, $n, $rounds, $a $b), )*
+            _ => $stitch.run::<$r>($token),
+        }
+    };
+}
+
+/// Defines [`Stitch::run`] in a fixed order for a register width, for the numbers of registers that packets need.
+macro_rules! define_stitch {
+    ($name:ident, $token:ty, $class:ident, $v:ty, $f:tt, $features:literal) => {
+        #[inline]
+        #[target_feature(enable = $features)]
+        pub(super) fn $name<const R: usize, const N: usize, const M: usize>(
+            stitch: &mut Stitch<'_, $token, N, M>,
+            token: $token,
+        ) -> [$v; N] {
+            let work = Work::<$token> {
+                base: stitch.base,
+                reverse: token.reversal(),
+                rounds: stitch.rounds,
+                counters: stitch.counters.as_ptr(),
+                data: stitch.data.as_ptr(),
+                h: stitch.powers.0.as_ptr(),
+                halves: stitch.powers.1.as_ptr(),
+                acc: &mut *stitch.acc,
+            };
+            match R {
+                10 => by_registers!(packets, $f, $class, $v, work, stitch, token, R, N, M, 10),
+                14 => by_registers!(packets, $f, $class, $v, work, stitch, token, R, N, M, 14),
                 _ => stitch.run::<R>(token),
             }
-        };
-    }
-    // Whole chunks; a tail with the chunk before it; a chunk with the tail of the packet before; a tail that is opened.
-    match R {
-        10 => by_registers!(10,
-            8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 1 1 2 2 3 3 4 4 5 5 6 6 7 7),
-        14 => by_registers!(14,
-            8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 1 1 2 2 3 3 4 4 5 5 6 6 7 7),
-        _ => stitch.run::<R>(token),
-    }
+        }
+    };
 }
+
+define_stitch!(
+    stitch_256,
+    Vaes256,
+    ymm_reg,
+    __m256i,
+    ["vbroadcasti128" "vpxor" "vmovdqu" 32],
+    "vaes,vpclmulqdq,avx2"
+);
+
+define_stitch!(
+    stitch_512,
+    Vaes512,
+    zmm_reg,
+    __m512i,
+    ["vbroadcasti32x4" "vpxorq" "vmovdqu64" 64],
+    "vaes,vpclmulqdq,avx512f,avx512bw,avx512vl"
+);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    macro_rules! compare_all {
+        ($token:expr, $stitch:ident, $($n:literal $m:literal)*) => { $(
+            compare!($token, $stitch, 10, $n, $m);
+            compare!($token, $stitch, 14, $n, $m);
+        )* };
+    }
+
+    macro_rules! compare {
+        ($token:expr, $stitch:ident, $r:literal, $n:literal, $m:literal) => {{
+            // SAFETY: the token proves the features.
+            let pinned = outcome::<_, $n, $m>($token, |work| unsafe {
+                $stitch::<$r, $n, $m>(work, $token)
+            });
+            let twin = outcome::<_, $n, $m>($token, |work| work.run::<$r>($token));
+            assert_eq!(pinned, twin, "{} rounds, {} and {} registers", $r, $n, $m);
+        }};
+    }
+
     /// Every number of registers that packets need, in the fixed order and in the compiler's.
     #[test]
     fn fixed_order_does_what_the_compilers_order_does() {
-        let Some(token) = Vaes256::detect() else {
-            return;
-        };
-        macro_rules! compare {
-            ($($n:literal $m:literal)*) => { $(
-                compare::<10, $n, $m>(token);
-                compare::<14, $n, $m>(token);
-            )* };
+        if let Some(token) = Vaes256::detect() {
+            compare_all!(token, stitch_256,
+                8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 1 1 2 2 3 3 4 4 5 5 6 6 7 7);
         }
-        compare!(8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 1 1 2 2 3 3 4 4 5 5 6 6 7 7);
+        if let Some(token) = Vaes512::detect() {
+            compare_all!(token, stitch_512,
+                8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 8 8 1 8 2 8 3 8 4 8 5 8 6 8 7 1 1 2 2 3 3 4 4 5 5 6 6 7 7);
+        }
     }
 
-    fn bytes<const N: usize>(seed: u8) -> [[u8; 32]; N] {
-        std::array::from_fn(|i| {
-            std::array::from_fn(|j| (i * 37 + j * 11) as u8 ^ seed.rotate_left(j as u32))
-        })
+    fn registers<L: Lanes, const N: usize>(seed: usize) -> [L::Bytes; N] {
+        let bytes: Vec<u8> = (0..N * L::WIDTH)
+            .map(|i| (i * 37 + seed * (i / 7 + 1)) as u8)
+            .collect();
+        *L::vectors(&bytes)
+            .0
+            .first_chunk()
+            .expect("as many as asked for")
     }
 
-    fn compare<const R: usize, const N: usize, const M: usize>(token: Vaes256) {
+    /// The states and the sums that a step leaves.
+    fn outcome<L: Lanes, const N: usize, const M: usize>(
+        l: L,
+        step: impl FnOnce(&mut Stitch<'_, L, N, M>) -> [L::V; N],
+    ) -> Vec<u8> {
         let mut rounds = Rounds::EMPTY;
         for (i, key) in rounds.0.iter_mut().enumerate() {
             *key = [i as u8 * 13 + 1; 16];
         }
-        let (counters, data, h, halves) = (bytes(1), bytes(2), bytes(3), bytes(4));
-        let base = token.load(&bytes::<1>(5)[0]);
-        let run = |pinned: bool| {
-            let mut acc = Acc::zero(token);
-            let mut work = Stitch::<'_, _, N, M> {
-                rounds: &rounds,
-                base,
-                counters: &counters,
-                acc: &mut acc,
-                data: &data,
-                powers: (&h, &halves),
-            };
-            let states = if pinned {
-                // SAFETY: the token proves the features.
-                unsafe { stitch::<R, N, M>(&mut work, token) }
-            } else {
-                work.run::<R>(token)
-            };
-            let mut out = Vec::new();
-            for v in states.into_iter().chain([acc.low, acc.high, acc.middle]) {
-                let mut bytes = [0; 32];
-                token.store(&mut bytes, v);
-                out.push(bytes);
-            }
-            out
-        };
-        assert_eq!(run(true), run(false), "{R} rounds, {N} and {M} registers");
+        let mut acc = Acc::zero(l);
+        let states = step(&mut Stitch {
+            rounds: &rounds,
+            base: l.load(&registers::<L, 1>(5)[0]),
+            counters: &registers::<L, N>(1),
+            acc: &mut acc,
+            data: &registers::<L, M>(2),
+            powers: (&registers::<L, M>(3), &registers::<L, M>(4)),
+        });
+        let mut out = Vec::new();
+        for v in states.into_iter().chain([acc.low, acc.high, acc.middle]) {
+            let mut bytes = vec![0; L::WIDTH];
+            l.store_part(&mut bytes, v);
+            out.append(&mut bytes);
+        }
+        out
     }
 }

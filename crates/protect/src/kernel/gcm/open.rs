@@ -1,0 +1,96 @@
+//! The receive side: hashing and decrypting read the same ciphertext at the same time.
+
+use super::{CHUNK, CounterSource, Key, Shape, Stream, tag_pads};
+use crate::kernel::Job;
+use crate::kernel::ghash::mask;
+use crate::kernel::lanes::{Block, Lanes};
+use crate::span::TAG_LEN;
+
+/// Decrypts the payloads; bit `i` of the answer says that the tag of job `i` is right.
+#[inline(always)]
+pub(in crate::kernel) fn open<L: Lanes, const R: usize, const S: usize>(
+    l: L,
+    key: &Key<R, S>,
+    jobs: &mut [Job<'_>],
+) -> u32 {
+    let pads = tag_pads(l, key, jobs);
+    let mut counters = CounterSource::<L>::new();
+    let mut good = 0;
+    for (i, (job, pad)) in jobs.iter_mut().zip(&pads).enumerate() {
+        let stream = Stream::new(l, key, job);
+        good |= u32::from(open_one::<L, R>(l, stream, job, pad, &mut counters)) << i;
+    }
+    good
+}
+
+/// Decrypts a packet; whether its tag is right.
+#[inline(always)]
+fn open_one<L: Lanes, const R: usize>(
+    l: L,
+    mut stream: Stream<'_, L>,
+    job: &mut Job<'_>,
+    pad: &Block,
+    counters: &mut CounterSource<L>,
+) -> bool {
+    let shape = Shape::of::<L>(job);
+    let (body, _) = job.body_and_source();
+    let (chunks, tail) = body.split_at_mut(shape.chunks * CHUNK * L::WIDTH);
+    let chunks = L::vectors_mut(chunks).0.as_chunks_mut::<CHUNK>().0;
+    for (index, chunk) in chunks.iter_mut().enumerate() {
+        let pad = stream.step::<R, 8, 8>(l, counters.chunk(l, index), chunk);
+        for (register, pad) in chunk.iter_mut().zip(pad) {
+            l.store(register, l.xor(pad, l.load(register)));
+        }
+    }
+    let counters = counters.chunk(l, shape.chunks);
+    let mut data = [L::ZEROS; CHUNK];
+    macro_rules! run {
+        ($n:literal) => {{
+            gather::<L, $n>(l, tail, shape.last_len, &mut data);
+            let pad = stream.step::<R, $n, $n>(l, counters, &data);
+            decrypt_tail(l, tail, shape.last_len, pad);
+        }};
+    }
+    if shape.registers > 0 {
+        by_count!(shape.registers, run);
+    }
+    is_right(tail, &stream.hash.finish(l, pad))
+}
+
+/// The `N` registers of a tail as GHASH takes them: zeros behind the `last_len` bytes of the last one. `tail` ends with
+/// the packet's tag.
+#[inline(always)]
+fn gather<L: Lanes, const N: usize>(
+    l: L,
+    tail: &[u8],
+    last_len: usize,
+    data: &mut [L::Bytes; CHUNK],
+) {
+    let (full, last) = tail.split_at((N - 1) * L::WIDTH);
+    for (data, register) in data.iter_mut().zip(L::vectors(full).0) {
+        *data = *register;
+    }
+    l.store(
+        &mut data[N - 1],
+        l.and(l.load_part(last), mask(l, last_len)),
+    );
+}
+
+#[inline(always)]
+fn decrypt_tail<L: Lanes, const N: usize>(l: L, tail: &mut [u8], last_len: usize, pad: [L::V; N]) {
+    let (full, last) = tail.split_at_mut((N - 1) * L::WIDTH);
+    for (register, pad) in L::vectors_mut(full).0.iter_mut().zip(pad) {
+        l.store(register, l.xor(pad, l.load(register)));
+    }
+    // What lies behind the payload is the tag, and it stays as it is.
+    let opened = l.xor(l.load_part(last), l.and(pad[N - 1], mask(l, last_len)));
+    l.store_part(last, opened);
+}
+
+/// Whether some bytes end with the tag that they should. No byte decides alone when the comparison ends: all are
+/// compared at once.
+#[inline(always)]
+fn is_right(tail: &[u8], expected: &[u8; TAG_LEN]) -> bool {
+    let tag = tail.last_chunk().expect("a job has room for a tag");
+    u128::from_le_bytes(*expected) ^ u128::from_le_bytes(*tag) == 0
+}

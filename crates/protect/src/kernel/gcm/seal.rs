@@ -1,0 +1,256 @@
+//! The send side. Sources are read while they are encrypted, and hashing runs one chunk behind, across packets.
+
+use super::{CHUNK, CounterSource, Key, Shape, Stream, stitch, tag_pads};
+use crate::kernel::Job;
+use crate::kernel::ghash::{Hash, mask};
+use crate::kernel::lanes::{Block, Lanes};
+use crate::span::TAG_LEN;
+
+/// Where a packet's plaintext lies: up to `head` in the packet, from there on in `source`.
+struct Plaintext<'a> {
+    head: usize,
+    source: &'a [u8],
+}
+
+impl<'a> Plaintext<'a> {
+    /// Registers are read either from the packet or from the source. Those that hold a bit of both, where the two
+    /// join and at the end, are completed in the packet; so is everything where the source is short.
+    #[inline(always)]
+    fn new<L: Lanes>(payload: &mut [u8], source: &'a [u8]) -> Self {
+        let in_place = Self {
+            head: usize::MAX,
+            source: &[],
+        };
+        if source.is_empty() {
+            return in_place;
+        }
+        let head = payload.len() - source.len();
+        let Some(room) = payload.get_mut(head..) else {
+            return in_place;
+        };
+        let joins = (
+            L::vectors(source).0.first(),
+            source
+                .len()
+                .checked_sub(L::WIDTH)
+                .and_then(|at| room.get_mut(at..)),
+        );
+        let (Some(first), Some(end)) = joins else {
+            room.copy_from_slice(source);
+            return in_place;
+        };
+        end.copy_from_slice(&source[source.len() - L::WIDTH..]);
+        if let Some(start) = L::vectors_mut(room).0.first_mut() {
+            *start = *first;
+        }
+        Self { head, source }
+    }
+
+    /// The register at an offset of the payload, where it is to be read from the source.
+    #[inline(always)]
+    fn register<L: Lanes>(&self, at: usize) -> Option<&'a L::Bytes> {
+        L::vectors(self.source.get(at.checked_sub(self.head)?..)?)
+            .0
+            .first()
+    }
+
+    #[inline(always)]
+    fn chunk<L: Lanes>(&self, at: usize) -> Option<&'a [L::Bytes; CHUNK]> {
+        L::vectors(self.source.get(at.checked_sub(self.head)?..)?)
+            .0
+            .first_chunk()
+    }
+
+    /// Encrypts the chunk at an offset of the payload.
+    #[inline(always)]
+    fn encrypt_chunk<L: Lanes>(
+        &self,
+        l: L,
+        chunk: &mut [L::Bytes; CHUNK],
+        at: usize,
+        pad: [L::V; CHUNK],
+    ) {
+        if let Some(source) = self.chunk::<L>(at) {
+            for i in 0..CHUNK {
+                l.store(&mut chunk[i], l.xor(pad[i], l.load(&source[i])));
+            }
+        } else if at + CHUNK * L::WIDTH <= self.head {
+            for i in 0..CHUNK {
+                let sealed = l.xor(pad[i], l.load(&chunk[i]));
+                l.store(&mut chunk[i], sealed);
+            }
+        } else {
+            for i in 0..CHUNK {
+                let from = self.register::<L>(at + i * L::WIDTH).unwrap_or(&chunk[i]);
+                let sealed = l.xor(pad[i], l.load(from));
+                l.store(&mut chunk[i], sealed);
+            }
+        }
+    }
+
+    /// Encrypts the tail at an offset of the payload: `N` registers, the last one of `last_len` bytes. `tail` has
+    /// room for the tag, which gets zeros where the last register reaches into it. `stash` gets the ciphertext,
+    /// and zeros after its end.
+    #[inline(always)]
+    fn encrypt_tail<L: Lanes, const N: usize>(
+        &self,
+        l: L,
+        (tail, last_len): (&mut [u8], usize),
+        at: usize,
+        pad: [L::V; N],
+        stash: &mut [L::Bytes; CHUNK],
+    ) {
+        let (full, last) = tail.split_at_mut((N - 1) * L::WIDTH);
+        for (i, register) in L::vectors_mut(full).0.iter_mut().enumerate() {
+            let from = self.register::<L>(at + i * L::WIDTH).unwrap_or(register);
+            let sealed = l.xor(pad[i], l.load(from));
+            l.store(register, sealed);
+            l.store(&mut stash[i], sealed);
+        }
+        let sealed = l.and(l.xor(pad[N - 1], l.load_part(last)), mask(l, last_len));
+        l.store_part(last, sealed);
+        l.store(&mut stash[N - 1], sealed);
+    }
+}
+
+/// A packet that is encrypted and whose tail is not yet hashed: it lies in the stash.
+struct Behind<'a, 'k, L: Lanes> {
+    hash: Hash<'k, L>,
+    registers: usize,
+    pad: Block,
+    tag: &'a mut [u8; TAG_LEN],
+}
+
+impl<L: Lanes> Behind<'_, '_, L> {
+    /// Hashes what is in the stash, and writes the tag.
+    #[inline(always)]
+    fn finish(mut self, l: L, stash: &[L::Bytes; CHUNK]) {
+        macro_rules! run {
+            ($m:literal) => {
+                self.hash.add_registers::<$m>(l, stash)
+            };
+        }
+        if self.registers > 0 {
+            by_count!(self.registers, run);
+        }
+        *self.tag = self.hash.finish(l, &self.pad);
+    }
+}
+
+/// Encrypts the payloads and writes the tags.
+#[inline(always)]
+pub(in crate::kernel) fn seal<L: Lanes, const R: usize, const S: usize>(
+    l: L,
+    key: &Key<R, S>,
+    jobs: &mut [Job<'_>],
+) {
+    let pads = tag_pads(l, key, jobs);
+    let mut counters = CounterSource::<L>::new();
+    let mut stash = [L::ZEROS; CHUNK];
+    let mut behind: Option<Behind<'_, '_, L>> = None;
+    for (job, pad) in jobs.iter_mut().zip(&pads) {
+        let stream = Stream::new(l, key, job);
+        behind = Some(seal_one::<L, R>(
+            l,
+            stream,
+            job,
+            pad,
+            &mut counters,
+            &mut stash,
+            behind,
+        ));
+    }
+    if let Some(behind) = behind {
+        behind.finish(l, &stash);
+    }
+}
+
+/// Encrypts a packet, and hashes it but for its tail, and the tail of the packet before.
+#[inline(always)]
+fn seal_one<'a, 'k, L: Lanes, const R: usize>(
+    l: L,
+    mut stream: Stream<'k, L>,
+    job: &'a mut Job<'_>,
+    pad: &Block,
+    counters: &mut CounterSource<L>,
+    stash: &mut [L::Bytes; CHUNK],
+    behind: Option<Behind<'_, '_, L>>,
+) -> Behind<'a, 'k, L> {
+    let shape = Shape::of::<L>(job);
+    let (body, source) = job.body_and_source();
+    let payload_len = body.len() - TAG_LEN;
+    let plaintext = Plaintext::new::<L>(&mut body[..payload_len], source);
+    let (chunks, tail) = body.split_at_mut(shape.chunks * CHUNK * L::WIDTH);
+    let mut chunks = L::vectors_mut(chunks)
+        .0
+        .as_chunks_mut::<CHUNK>()
+        .0
+        .iter_mut()
+        .enumerate();
+    let at = shape.chunks * CHUNK * L::WIDTH;
+
+    if let Some((_, first)) = chunks.next() {
+        let pad = start_behind::<L, R>(l, &stream, counters.chunk(l, 0), stash, behind);
+        plaintext.encrypt_chunk(l, first, 0, pad);
+        let mut last = first;
+        for (index, chunk) in chunks {
+            let pad = stream.step::<R, 8, 8>(l, counters.chunk(l, index), last);
+            plaintext.encrypt_chunk(l, chunk, index * CHUNK * L::WIDTH, pad);
+            last = chunk;
+        }
+        let counters = counters.chunk(l, shape.chunks);
+        macro_rules! run {
+            ($n:literal) => {{
+                let pad = stream.step::<R, $n, 8>(l, counters, last);
+                plaintext.encrypt_tail(l, (&mut *tail, shape.last_len), at, pad, stash);
+            }};
+        }
+        by_count!(shape.registers, run);
+    } else {
+        if let Some(behind) = behind {
+            behind.finish(l, stash);
+        }
+        let counters = counters.chunk(l, 0);
+        macro_rules! run {
+            ($n:literal) => {{
+                let pad = stream.start::<R, $n>(l, counters);
+                plaintext.encrypt_tail(l, (&mut *tail, shape.last_len), at, pad, stash);
+            }};
+        }
+        if shape.registers > 0 {
+            by_count!(shape.registers, run);
+        }
+    }
+    Behind {
+        hash: stream.hash,
+        registers: shape.registers,
+        pad: *pad,
+        tag: tail.last_chunk_mut().expect("a job has room for a tag"),
+    }
+}
+
+/// The key stream of a packet's first chunk, while the tail of the packet before is hashed and its tag written.
+#[inline(always)]
+fn start_behind<L: Lanes, const R: usize>(
+    l: L,
+    stream: &Stream<'_, L>,
+    counters: &[L::Bytes; CHUNK],
+    stash: &[L::Bytes; CHUNK],
+    behind: Option<Behind<'_, '_, L>>,
+) -> [L::V; CHUNK] {
+    let Some(mut behind) = behind else {
+        return stream.start::<R, 8>(l, counters);
+    };
+    let (rounds, base, hash) = (stream.rounds, stream.base, &mut behind.hash);
+    macro_rules! run {
+        ($m:literal) => {
+            stitch::<L, R, 8, $m>(l, rounds, base, counters, hash, stash)
+        };
+    }
+    let pad = match behind.registers {
+        0 => stream.start::<R, 8>(l, counters),
+        registers => by_count!(registers, run),
+    };
+    *behind.tag = behind.hash.finish(l, &behind.pad);
+    pad
+}
