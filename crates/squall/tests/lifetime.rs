@@ -356,7 +356,7 @@ async fn keep_alive_keeps_it() {
 async fn settings_that_cannot_work_are_told_at_once() {
     let identity = Identity::new();
     let bad = TransportConfig {
-        max_udp_payload: 1000,
+        max_udp_payload: 500,
         ..TransportConfig::default()
     };
     let error = Endpoint::server(ANY, identity.server(ALPN, bad.clone())).unwrap_err();
