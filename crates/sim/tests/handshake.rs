@@ -4,7 +4,7 @@ mod common;
 
 use common::{lossy, ms, secs, setup, sweep};
 use squall_core::TransportConfig;
-use squall_sim::{Faults, Plan, Simulation};
+use squall_sim::{Faults, Outgoing, Plan, Simulation};
 
 #[test]
 fn fifty_of_fifty_at_thirty_percent_loss() {
@@ -41,4 +41,26 @@ fn takes_one_and_a_half_round_trips() {
     assert!((ms(30)..ms(31)).contains(&time), "{time:?}");
     let client = sim.parties[0].connected.unwrap() - squall_sim::Pair::start();
     assert!((ms(20)..ms(21)).contains(&client), "{client:?}");
+}
+
+/// A client's first data may fill the window before the server has its Finished. When that is lost, it must not wait
+/// for room that only the acknowledgement of the data behind it would make.
+#[test]
+fn a_window_full_of_data_does_not_lock_the_handshake_out() {
+    let seeds: Vec<u64> = (0..200).collect();
+    sweep(&seeds, |seed| {
+        let mut setup = setup(seed, lossy(0.2));
+        for transport in &mut setup.transport {
+            transport.handshake_timeout = secs(120);
+            transport.max_idle_timeout = secs(120);
+        }
+        let plan = Plan {
+            streams: [vec![Outgoing::one_way(100_000)], Vec::new()],
+            ..Plan::default()
+        };
+        let mut sim = Simulation::new(setup, plan);
+        sim.run_until(secs(60), "both ends are connected", |sim| {
+            sim.connected().is_some()
+        })
+    });
 }
