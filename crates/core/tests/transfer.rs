@@ -20,6 +20,14 @@ fn shakes_hands_with_a_post_quantum_share() {
     assert_eq!(pair.connection(Side::Client).alpn(), Some(&b"test"[..]));
 }
 
+// test: RFC 9000 §7.2: a connection answers to the client's first destination as long as it lives
+#[test]
+fn a_replayed_first_packet_makes_no_second_connection() {
+    let mut pair = Pair::new();
+    pair.run();
+    assert_eq!(pair.replay_first(), 1);
+}
+
 #[test]
 fn moves_bytes_both_ways_on_many_streams() {
     let mut pair = Pair::new();

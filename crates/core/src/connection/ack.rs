@@ -88,7 +88,6 @@ impl Connection {
                         self.on_packet_acked(id, &packet, &mut run, trip);
                     }
                     Acked::AfterLoss(packet) => {
-                        self.stats.packets_spuriously_lost += 1;
                         self.settle_acked_frames(id, &packet, &mut run);
                     }
                     Acked::Already => {}

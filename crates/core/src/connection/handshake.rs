@@ -135,9 +135,6 @@ impl Connection {
                 // RFC 9001 §4.1.2: for a server complete is confirmed.
                 self.handshake_done_pending = true;
                 self.confirm_handshake(now);
-                let original = self.original_dcid;
-                self.endpoint_events
-                    .push_back(EndpointEvent::RemoveId(original));
             }
             self.issue_ids();
         }

@@ -25,8 +25,6 @@ pub struct Stats {
     pub packets_forged: u64,
     /// Packets declared lost.
     pub packets_lost: u64,
-    /// Packets declared lost whose acknowledgement came after all.
-    pub packets_spuriously_lost: u64,
     /// ACK frames received.
     pub acks_received: u64,
     /// ACK frames sent.

@@ -26,6 +26,8 @@ struct End {
 pub(crate) struct Pair {
     pub(crate) now: Time,
     buffer: Vec<u8>,
+    /// The client's first datagram.
+    first: Vec<u8>,
     client: End,
     server: End,
 }
@@ -100,6 +102,7 @@ impl Pair {
         Self {
             now,
             buffer: vec![0; 65_536],
+            first: Vec::new(),
             client,
             server,
         }
@@ -130,19 +133,22 @@ impl Pair {
     pub(crate) fn pump(&mut self, from: Side) -> bool {
         let now = self.now;
         let mut buffer = std::mem::take(&mut self.buffer);
+        let first = std::mem::take(&mut self.first);
         let (sender, receiver) = self.ends(from);
         let Some((_, connection)) = &mut sender.connection else {
-            self.buffer = buffer;
+            (self.buffer, self.first) = (buffer, first);
             return false;
         };
         let Some(transmit) = connection.transmit(now, &mut buffer, 64, &mut sender.stages) else {
-            self.buffer = buffer;
+            (self.buffer, self.first) = (buffer, first);
             return false;
         };
         let path = Path {
             remote: sender.address,
             local: None,
         };
+        let keep = from == Side::Client && first.is_empty();
+        let kept = keep.then(|| buffer[..transmit.len].to_vec());
         receiver.receive(
             now,
             path,
@@ -153,7 +159,20 @@ impl Pair {
             end.take_events();
         }
         self.buffer = buffer;
+        self.first = kept.unwrap_or(first);
         true
+    }
+
+    /// Hands the client's first datagram to the server once more; returns how many connections the server has then.
+    pub(crate) fn replay_first(&mut self) -> usize {
+        let path = Path {
+            remote: self.client.address,
+            local: None,
+        };
+        let mut bytes = self.first.clone();
+        let len = bytes.len() as u16;
+        self.server.receive(self.now, path, &mut bytes, len);
+        self.server.endpoint.connections()
     }
 
     /// Times the stages of both ends from now on.
