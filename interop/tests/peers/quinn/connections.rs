@@ -1,0 +1,257 @@
+//! Handshakes, keys, and the ends of connections.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use quinn::VarInt;
+use rustls::NamedGroup;
+use rustls::crypto::aws_lc_rs::cipher_suite::{
+    TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
+};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use squall::{CloseReason, TransportConfig};
+use tokio::task::JoinSet;
+
+use super::pair::{BOTH, Pair, SquallIs, quinn_client, quinn_server, quinn_tls};
+use super::traffic::{answer_late, ask, transfer};
+use crate::payload::Payload;
+use crate::setup::{Identity, NAME, run, squall_client, squall_server};
+
+#[test]
+fn quinns_close_is_seen() {
+    for role in BOTH {
+        run(0, async {
+            let pair = Pair::new(role).await;
+            // The largest code that QUIC has.
+            pair.quinn.close(VarInt::MAX, b"enough");
+            let wanted = CloseReason::Application {
+                code: VarInt::MAX.into_inner(),
+                reason: Bytes::from_static(b"enough"),
+                remote: true,
+            };
+            assert_eq!(pair.squall.closed().await, wanted);
+        });
+    }
+}
+
+/// A key exchange that resists quantum computers, and those that do not, as the peer has it (RFC 9001 §4: any of TLS's).
+#[test]
+fn key_exchange_is_what_the_peer_has() {
+    use aws_lc_rs::kx_group::{SECP256R1, X25519, X25519MLKEM768};
+    let offers: [(&[&'static dyn rustls::crypto::SupportedKxGroup], NamedGroup); 4] = [
+        (&[X25519MLKEM768, X25519], NamedGroup::X25519MLKEM768),
+        (&[X25519MLKEM768], NamedGroup::X25519MLKEM768),
+        (&[X25519], NamedGroup::X25519),
+        // No key share of squall's client fits: a HelloRetryRequest, and a second ClientHello.
+        (&[SECP256R1], NamedGroup::secp256r1),
+    ];
+    for role in BOTH {
+        for (groups, wanted) in offers {
+            run(0, async {
+                let tls = CryptoProvider {
+                    kx_groups: groups.to_vec(),
+                    ..quinn_tls()
+                };
+                let pair = Pair::with(role, TransportConfig::default(), tls).await;
+                assert_eq!(pair.squall.key_exchange_group(), Some(wanted), "{role:?}");
+                transfer(&pair, 100_000).await;
+            });
+        }
+    }
+}
+
+#[test]
+fn every_cipher_suite() {
+    for role in BOTH {
+        for suite in [
+            TLS13_AES_128_GCM_SHA256,
+            TLS13_AES_256_GCM_SHA384,
+            TLS13_CHACHA20_POLY1305_SHA256,
+        ] {
+            run(0, async {
+                let tls = CryptoProvider {
+                    cipher_suites: vec![suite],
+                    ..quinn_tls()
+                };
+                let pair = Pair::with(role, TransportConfig::default(), tls).await;
+                transfer(&pair, 300_000).await;
+            });
+        }
+    }
+}
+
+/// Keys are updated by one end and the other follows, while data flows (RFC 9001 §6).
+#[test]
+fn key_updates() {
+    const UPDATES: u64 = 4;
+    for role in BOTH {
+        for by_squall in [true, false] {
+            run(0, async {
+                let transport = if by_squall {
+                    TransportConfig {
+                        key_update_after: 200,
+                        ..TransportConfig::default()
+                    }
+                } else {
+                    TransportConfig::default()
+                };
+                let pair = Pair::with(role, transport, quinn_tls()).await;
+                for _ in 0..UPDATES {
+                    if !by_squall {
+                        pair.quinn.force_key_update();
+                    }
+                    transfer(&pair, 1_000_000).await;
+                    // The next update may come when the keys before the last one are forgotten, after three probe
+                    // timeouts (RFC 9001 §6.5): each has 25 ms for delayed acknowledgements.
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                let updates = pair.squall.stats().key_updates;
+                assert!(
+                    updates >= UPDATES,
+                    "{role:?}, by squall: {by_squall}: only {updates} key updates"
+                );
+            });
+        }
+    }
+}
+
+/// One endpoint of each, many connections at the same time; quinn's later ones resume the TLS session of the first.
+#[test]
+fn many_connections() {
+    const CONNECTIONS: u64 = 50;
+    for role in BOTH {
+        run(0, async {
+            let Pair {
+                squall,
+                quinn,
+                endpoints: (squall_end, quinn_end),
+            } = Pair::new(role).await;
+            let mut tasks = JoinSet::new();
+            for seed in 0..CONNECTIONS {
+                let (squall_end, quinn_end) = (squall_end.clone(), quinn_end.clone());
+                let payload = Payload { seed, len: 20_000 };
+                match role {
+                    SquallIs::Client => {
+                        tasks.spawn(async move {
+                            let to = quinn_end.local_addr().expect("an address");
+                            let connecting = squall_end.connect(to, NAME).expect("a start");
+                            let connection = connecting.await.expect("squall's handshake");
+                            let (to, from) = connection.open_bi().await.expect("squall opens");
+                            ask(to, from, payload).await;
+                        });
+                    }
+                    SquallIs::Server => {
+                        tasks.spawn(async move {
+                            let to = squall_end.local_addr().expect("an address");
+                            let connecting = quinn_end.connect(to, NAME).expect("a start");
+                            let connection = connecting.await.expect("quinn's handshake");
+                            let (to, from) = connection.open_bi().await.expect("quinn opens");
+                            ask(to, from, payload).await;
+                        });
+                    }
+                }
+            }
+            for _ in 0..CONNECTIONS {
+                // The asking end closes when it has its answer.
+                match role {
+                    SquallIs::Client => {
+                        let incoming = quinn_end.accept().await.expect("an attempt");
+                        tasks.spawn(async move {
+                            let connection = incoming.await.expect("quinn's handshake");
+                            let (to, from) = connection.accept_bi().await.expect("quinn accepts");
+                            answer_late(to, from).await;
+                            connection.closed().await;
+                        });
+                    }
+                    SquallIs::Server => {
+                        let incoming = squall_end.accept().await.expect("an attempt");
+                        tasks.spawn(async move {
+                            let connection = incoming.await.expect("squall's handshake");
+                            let (to, from) = connection.accept_bi().await.expect("squall accepts");
+                            answer_late(to, from).await;
+                            connection.closed().await;
+                        });
+                    }
+                }
+            }
+            while let Some(task) = tasks.join_next().await {
+                task.expect("a connection's end");
+            }
+            // The first connection is none the worse.
+            assert_eq!((squall.close_reason(), quinn.close_reason()), (None, None));
+        });
+    }
+}
+
+/// Silence ends a connection at both ends, after the shorter of the two timeouts (RFC 9000 §10.1).
+#[test]
+fn silence_ends_a_connection() {
+    for role in BOTH {
+        run(0, async {
+            let idle = Duration::from_millis(500);
+            let short = TransportConfig {
+                max_idle_timeout: idle,
+                ..TransportConfig::default()
+            };
+            let Pair {
+                squall,
+                quinn,
+                endpoints: _endpoints,
+            } = Pair::with(role, short, quinn_tls()).await;
+            let began = Instant::now();
+            let (at_squall, at_quinn) = tokio::join!(squall.closed(), quinn.closed());
+            assert_eq!(
+                (at_squall, at_quinn),
+                (CloseReason::IdleTimeout, quinn::ConnectionError::TimedOut)
+            );
+            let took = began.elapsed();
+            assert!((idle / 2..idle * 8).contains(&took), "{took:?}");
+        });
+    }
+}
+
+/// A client that does not trust the certificate: both ends hear the same alert (RFC 9001 §4.8).
+#[test]
+fn a_foreign_certificate_is_refused() {
+    let (one, other) = (Identity::new(), Identity::new());
+    run(0, async {
+        let server = quinn_server(&one, quinn_tls());
+        let client = squall_client(&other, TransportConfig::default());
+        let connecting = client
+            .connect(server.local_addr().expect("an address"), NAME)
+            .expect("a start");
+        let (squall, quinn) = tokio::join!(connecting, async {
+            server.accept().await.expect("an attempt").await
+        });
+        let at_quinn = match quinn.expect_err("quinn is told") {
+            quinn::ConnectionError::ConnectionClosed(close) => close.error_code.into(),
+            other => panic!("quinn saw {other}"),
+        };
+        assert_alert(&squall.expect_err("squall refuses"), at_quinn, false);
+    });
+    run(0, async {
+        let server = squall_server(&one, TransportConfig::default());
+        let client = quinn_client(other.roots(), quinn_tls());
+        let connecting = client
+            .connect(server.local_addr().expect("an address"), NAME)
+            .expect("a start");
+        let (quinn, squall) = tokio::join!(connecting, async {
+            server.accept().await.expect("an attempt").await
+        });
+        let at_quinn = match quinn.expect_err("quinn refuses") {
+            quinn::ConnectionError::TransportError(error) => error.code.into(),
+            other => panic!("quinn saw {other}"),
+        };
+        assert_alert(&squall.expect_err("squall is told"), at_quinn, true);
+    });
+}
+
+/// squall's handshake ended by the alert that quinn saw, found by the peer (`by_peer`) or by squall.
+fn assert_alert(error: &squall::ConnectError, at_quinn: u64, by_peer: bool) {
+    let squall::ConnectError::Closed(CloseReason::Transport { code, remote, .. }) = error else {
+        panic!("squall saw {error}");
+    };
+    assert_eq!((code.0, *remote), (at_quinn, by_peer));
+    // RFC 9001 §4.8: 0x0100 and a TLS alert.
+    assert!((0x0100..0x0200).contains(&code.0), "{code} is no alert");
+}

@@ -1,0 +1,17 @@
+//! quinn, in this process, on a socket of its own.
+//!
+//! ```text
+//!  pair         a connection seen from both its ends, in the role wanted
+//!  traffic      what flows over it: checked payloads, by either end's interface
+//!     │
+//!  streams      data: long, many, given up, held back, on a bad network
+//!  connections  handshakes, keys, ends
+//! ```
+//!
+//! Once connected, both sides can do the same; so a test gets a pair of connections, does not see which of them began,
+//! and runs twice.
+
+mod connections;
+mod pair;
+mod streams;
+mod traffic;
