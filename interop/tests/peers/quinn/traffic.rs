@@ -185,8 +185,6 @@ pub(super) async fn transfer(pair: &Pair, bytes: u64) {
 }
 
 /// A part of a test that gets a task of its own, so that a second core has something to do.
-async fn spawned<T: Send + 'static>(
-    part: impl Future<Output = T> + Send + 'static,
-) -> T {
+async fn spawned<T: Send + 'static>(part: impl Future<Output = T> + Send + 'static) -> T {
     tokio::spawn(part).await.expect("a part of the test")
 }
