@@ -122,36 +122,7 @@ impl Connection {
         }
         let end = buffer.len() - TAG_LEN;
         let mut w = Writer::new(&mut buffer[start..end]);
-        let length = match id {
-            SpaceId::Data => {
-                let phase = self
-                    .ring
-                    .as_ref()
-                    .is_some_and(super::keyring::KeyRing::phase);
-                header::write_short(&mut w, &dcid, false, phase, number, pn_len);
-                None
-            }
-            SpaceId::Initial => Some(header::write_long(
-                &mut w,
-                LongType::Initial,
-                self.version,
-                &dcid,
-                &scid,
-                &self.token,
-                number,
-                pn_len,
-            )),
-            SpaceId::Handshake => Some(header::write_long(
-                &mut w,
-                LongType::Handshake,
-                self.version,
-                &dcid,
-                &scid,
-                &[],
-                number,
-                pn_len,
-            )),
-        };
+        let length = self.write_header(id, number, pn_len, &mut w);
         let first_frame = self.spaces[id as usize].sent.frame_mark();
         let contents = self.write_frames(id, now, &mut w, true, ack_only);
         if w.len() == header_len {
@@ -179,6 +150,29 @@ impl Connection {
             in_flight,
             first_frame,
         })
+    }
+
+    /// Writes a packet's header; where the Length field lies, if its form has one.
+    fn write_header(
+        &self,
+        id: SpaceId,
+        number: u64,
+        pn_len: usize,
+        w: &mut Writer<'_>,
+    ) -> Option<header::LengthOffset> {
+        let (dcid, scid) = (self.remote_ids.current(), self.local_ids.current());
+        let (ty, token) = match id {
+            SpaceId::Initial => (LongType::Initial, &self.token[..]),
+            SpaceId::Handshake => (LongType::Handshake, &[][..]),
+            SpaceId::Data => {
+                let ring = self.ring.as_ref();
+                let phase = ring.is_some_and(super::keyring::KeyRing::phase);
+                header::write_short(w, &dcid, false, phase, number, pn_len);
+                return None;
+            }
+        };
+        let length = header::write_long(w, ty, self.version, &dcid, &scid, token, number, pn_len);
+        Some(length)
     }
 
     fn seal_draft(&mut self, now: Time, draft: &Draft, buffer: &mut [u8]) {
@@ -269,36 +263,7 @@ impl Connection {
             let number = self.spaces[id as usize].sent.next_number();
             let pn_len = 4;
             let mut w = Writer::new(&mut buffer[at..limit - TAG_LEN]);
-            let length = match id {
-                SpaceId::Initial => Some(header::write_long(
-                    &mut w,
-                    LongType::Initial,
-                    self.version,
-                    &dcid,
-                    &scid,
-                    &self.token,
-                    number,
-                    pn_len,
-                )),
-                SpaceId::Handshake => Some(header::write_long(
-                    &mut w,
-                    LongType::Handshake,
-                    self.version,
-                    &dcid,
-                    &scid,
-                    &[],
-                    number,
-                    pn_len,
-                )),
-                SpaceId::Data => {
-                    let phase = self
-                        .ring
-                        .as_ref()
-                        .is_some_and(super::keyring::KeyRing::phase);
-                    header::write_short(&mut w, &dcid, false, phase, number, pn_len);
-                    None
-                }
-            };
+            let length = self.write_header(id, number, pn_len, &mut w);
             let header_len = w.len();
             let room = w.remaining().saturating_sub(24);
             let words = if hidden {
