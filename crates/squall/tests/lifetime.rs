@@ -442,9 +442,9 @@ async fn when_the_worker_ends_everybody_is_told() {
         let near = pair.near.clone();
         async move { near.accept_uni().await.map(drop) }
     });
-    pair.client.inject_send_error(EBADF);
     let mut send = within(pair.near.open_uni()).await.unwrap();
-    // The write is taken; sending it breaks the socket.
+    // From here on any packet breaks the socket, be it the write's or an acknowledgement.
+    pair.client.inject_send_error(EBADF);
     let _ = within(send.write_all(b"x")).await;
     let reason = within(pair.near.closed()).await;
     assert!(
