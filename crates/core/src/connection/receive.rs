@@ -20,6 +20,8 @@ pub(super) struct Trip {
     pub(super) dcid: ConnectionId,
     pub(super) acked: AckTotals,
     ecn: Ecn,
+    /// Bytes of the datagram being cut.
+    datagram_len: usize,
     /// Whether a packet was opened: the peer lives.
     opened: bool,
     /// Spaces with an ack-eliciting packet.
@@ -75,6 +77,7 @@ impl Connection {
             dcid,
             acked: AckTotals::default(),
             ecn,
+            datagram_len: 0,
             opened: false,
             eliciting: [false; 3],
         };
@@ -123,6 +126,7 @@ impl Connection {
         trip: &mut Trip,
         stages: &mut Stages,
     ) {
+        trip.datagram_len = end - start;
         for _ in 0..MAX_COALESCED {
             if start >= end || self.is_closed() {
                 return;
@@ -220,7 +224,6 @@ impl Connection {
         trip: &mut Trip,
         stages: &mut Stages,
     ) -> Option<usize> {
-        let datagram_len = end - start;
         let (ty, len, pn_offset, scid) = match header::parse(&bytes[start..end], self.ids.len) {
             Ok(Header::Long {
                 ty,
@@ -271,8 +274,7 @@ impl Connection {
         // RFC 9000 §14.1: a server discards an Initial in a datagram below 1200 bytes.
         let too_small = id == SpaceId::Initial
             && self.side == Side::Server
-            && start == 0
-            && datagram_len < usize::from(MIN_UDP_PAYLOAD);
+            && trip.datagram_len < usize::from(MIN_UDP_PAYLOAD);
         // RFC 9000 §7.2: the peer's source id stays what it was in its first packet.
         let foreign = self.peer_scid.is_some_and(|known| known != scid);
         if self.spaces[id as usize].discarded || too_small || foreign {
