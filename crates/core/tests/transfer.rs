@@ -5,7 +5,8 @@ mod common;
 use bytes::Bytes;
 use common::Pair;
 use squall_core::{Event, ReadError, WriteError};
-use squall_wire::{Direction, Side};
+use squall_protect::{PacketSpan, initial};
+use squall_wire::{Direction, Header, LongType, Side, VERSION_1, Writer, frame, header};
 
 #[test]
 fn shakes_hands_with_a_post_quantum_share() {
@@ -26,6 +27,39 @@ fn a_replayed_first_packet_makes_no_second_connection() {
     let mut pair = Pair::new();
     pair.run();
     assert_eq!(pair.replay_first(), 1);
+}
+
+// test: RFC 9000 §14.1
+#[test]
+fn a_small_datagram_with_an_initial_is_dropped_wherever_it_stands_in_a_run() {
+    for (size, taken) in [(100, false), (1200, true)] {
+        let mut pair = Pair::new();
+        pair.receive_first_with(|first| initial_with_ping(first, size));
+        let stats = pair.connection(Side::Server).stats();
+        assert_eq!(stats.packets_received, 1 + u64::from(taken), "{size}");
+        assert_eq!(stats.packets_dropped, u64::from(!taken), "{size}");
+    }
+}
+
+/// A valid Initial of the client that sent `first`, in a datagram of `size` bytes.
+fn initial_with_ping(first: &[u8], size: usize) -> Vec<u8> {
+    let Ok(Header::Long { dcid, scid, .. }) = header::parse(first, 8) else {
+        panic!("a client begins with an Initial");
+    };
+    let mut datagram = vec![0; size];
+    let (number, pn_len) = (9, 2);
+    let mut w = Writer::new(&mut datagram);
+    let ty = LongType::Initial;
+    let length = header::write_long(&mut w, ty, VERSION_1, &dcid, &scid, &[], number, pn_len);
+    let header_len = w.len();
+    frame::write::ping(&mut w);
+    header::patch_length(&mut datagram, length, size - (header_len - pn_len));
+    let mut span = PacketSpan::new(0, size as u32, (header_len - pn_len) as u16);
+    (span.header_len, span.packet_number) = (header_len as u16, number);
+    let mut keys = initial::keys(VERSION_1, dcid.as_slice(), true).local;
+    keys.packet
+        .seal(&keys.header, &mut datagram, &mut [span], &[]);
+    datagram
 }
 
 #[test]

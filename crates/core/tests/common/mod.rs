@@ -175,6 +175,21 @@ impl Pair {
         self.server.endpoint.connections()
     }
 
+    /// Hands the server the client's first datagram with `more` behind it, as one run.
+    pub(crate) fn receive_first_with(&mut self, more: impl Fn(&[u8]) -> Vec<u8>) {
+        let path = Path {
+            remote: self.client.address,
+            local: None,
+        };
+        let (_, client) = self.client.connection.as_mut().expect("it connects");
+        let stages = &mut Stages::off();
+        let transmit = client.transmit(self.now, &mut self.buffer, 1, stages);
+        let len = transmit.expect("a ClientHello").len;
+        let mut run = self.buffer[..len].to_vec();
+        run.extend(more(&run));
+        self.server.receive(self.now, path, &mut run, len as u16);
+    }
+
     /// Times the stages of both ends from now on.
     pub(crate) fn account(&mut self) {
         for end in [&mut self.client, &mut self.server] {
