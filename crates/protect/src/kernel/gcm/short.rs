@@ -51,7 +51,10 @@ pub(super) fn split<'r, 'a>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, &'r mut [J
 /// Calls a macro with the blocks of a packet and the registers of packets that go side by side.
 macro_rules! by_blocks {
     ($jobs:ident, $call:ident) => {
-        match $jobs.first().map_or(0, |job| job.payload_len().div_ceil(16)) {
+        match $jobs
+            .first()
+            .map_or(0, |job| job.payload_len().div_ceil(16))
+        {
             1 => $call!(1, 4),
             2 => $call!(2, 2),
             3 => $call!(3, 2),
@@ -231,7 +234,10 @@ fn seal_pass<L: Lanes, const R: usize, const S: usize, const N: usize, const G: 
 /// A block of a packet's payload; the last one may reach into the tag.
 #[inline(always)]
 fn block_mut(body: &mut [u8], j: usize) -> &mut Block {
-    body.as_chunks_mut().0.get_mut(j).expect("a tag lies behind every payload")
+    body.as_chunks_mut()
+        .0
+        .get_mut(j)
+        .expect("a tag lies behind every payload")
 }
 
 #[inline(always)]
@@ -268,7 +274,11 @@ fn open_pass<L: Lanes, const R: usize, const S: usize, const N: usize, const G: 
     }
     let tags = sum.finish(l, &key_stream.tags);
     let mut good = 0;
-    for (g, (tag, jobs)) in tags.into_iter().zip(jobs.chunks_exact_mut(L::BLOCKS)).enumerate() {
+    for (g, (tag, jobs)) in tags
+        .into_iter()
+        .zip(jobs.chunks_exact_mut(L::BLOCKS))
+        .enumerate()
+    {
         for (k, job) in jobs.iter_mut().enumerate() {
             let mut expected = [0; 16];
             s.store(&mut expected, l.lane(tag, k));
