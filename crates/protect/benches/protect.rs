@@ -88,7 +88,10 @@ fn measure(
     let mut fresh = batch(payload_len, count);
     // A few frame bytes are in the packet, the rest is the application's.
     let data = vec![0x3c; payload_len * count];
-    let sources: Vec<&[u8]> = data.chunks(payload_len).map(|chunk| &chunk[8..]).collect();
+    let sources: Vec<&[u8]> = data
+        .chunks(payload_len)
+        .map(|chunk| &chunk[8.min(payload_len)..])
+        .collect();
     if operation == Operation::Open {
         keys.packet
             .seal(&keys.header, &mut fresh.buf, &mut fresh.spans, &[]);

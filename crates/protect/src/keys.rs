@@ -110,11 +110,30 @@ impl PacketKey {
     ) {
         debug_assert_eq!(self.suite, header.suite);
         self.kernel.grow_if(|| is_busy(spans));
-        seal::seal(&self.kernel, &header.header, buf, spans, sources);
+        seal::seal(&self.kernel, Some(&header.header), buf, spans, sources);
+    }
+}
+
+/// The operations in pieces; see [`ablation`](crate::ablation).
+impl PacketKey {
+    /// [`seal`](Self::seal) without header protection.
+    pub(crate) fn seal_alone(
+        &mut self,
+        buf: &mut [u8],
+        spans: &mut [PacketSpan],
+        sources: &[&[u8]],
+    ) {
+        self.kernel.grow_if(|| is_busy(spans));
+        seal::seal(&self.kernel, None, buf, spans, sources);
     }
 }
 
 impl HeaderKey {
+    /// Applies header protection to sealed packets.
+    pub(crate) fn protect(&self, buf: &mut [u8], spans: &[PacketSpan]) {
+        seal::protect(&self.header, buf, spans);
+    }
+
     /// Expands a key for the kernel of [`chosen_kernel`](crate::chosen_kernel), or for the best one below it that has the suite.
     #[must_use]
     pub fn new(material: &HeaderKeyMaterial) -> Self {

@@ -44,8 +44,9 @@
 //!
 //! From the lowest floor: `span`, `suite`, `material` (plain data), `kernel` (the cipher work and the only
 //! `unsafe`), `open` and `seal` (geometry, masks, grouping), `keys` (what callers hold), `initial` and `retry`
-//! (keys that every endpoint knows).
+//! (keys that every endpoint knows), `ablation` (the operations in pieces, for measurements).
 
+pub mod ablation;
 pub mod initial;
 mod kernel;
 mod keys;

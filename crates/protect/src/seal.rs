@@ -13,10 +13,10 @@ use crate::span::{
     Cutter, MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan, SAMPLE_LEN, TAG_LEN,
 };
 
-/// Seals the pending spans and applies header protection.
+/// Seals the pending spans and applies header protection, where there is a key for it.
 pub(crate) fn seal(
     kernel: &Kernel,
-    header: &Header,
+    header: Option<&Header>,
     buf: &mut [u8],
     spans: &mut [PacketSpan],
     sources: &[&[u8]],
@@ -46,7 +46,9 @@ pub(crate) fn seal(
         let jobs = jobs.as_mut_slice();
         if !jobs.is_empty() {
             kernel.seal(jobs);
-            protect_headers(header, jobs, &pn_offsets);
+            if let Some(header) = header {
+                protect_headers(header, jobs, &pn_offsets);
+            }
         }
     }
 }
@@ -72,6 +74,22 @@ fn seal_job<'a>(cutter: &mut Cutter<'a>, span: &PacketSpan, source: &'a [u8]) ->
         span.packet_number,
         source,
     )
+}
+
+/// Applies header protection to packets that are sealed already: `ablation` does this apart.
+pub(crate) fn protect(header: &Header, buf: &mut [u8], spans: &[PacketSpan]) {
+    let mut cutter = Cutter::new(buf);
+    for spans in spans.chunks(MAX_JOBS) {
+        let mut jobs = Jobs::new();
+        let mut pn_offsets = [0; MAX_JOBS];
+        for span in spans.iter().filter(|span| span.outcome == Outcome::Open) {
+            if let Some(job) = seal_job(&mut cutter, span, &[]) {
+                pn_offsets[jobs.len()] = usize::from(span.pn_offset);
+                jobs.push(job);
+            }
+        }
+        protect_headers(header, jobs.as_mut_slice(), &pn_offsets);
+    }
 }
 
 /// RFC 9001 §5.4.1 for all jobs, their masks made in one pass.

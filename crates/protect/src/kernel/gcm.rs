@@ -35,6 +35,7 @@ macro_rules! by_count {
 
 mod open;
 mod seal;
+mod short;
 
 use zeroize::Zeroize;
 

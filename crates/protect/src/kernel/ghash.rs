@@ -293,6 +293,69 @@ impl<'k, L: Lanes> Hash<'k, L> {
     }
 }
 
+/// The hashes of short packets of `N` blocks, one packet in each lane of `G` registers.
+pub(super) struct Sum<'k, L: Lanes, const N: usize, const G: usize> {
+    accs: [Acc<L>; G],
+    /// H^(N+2) to H, and the sums of their halves.
+    h: &'k [Block],
+    halves: &'k [Block],
+}
+
+impl<'k, L: Lanes, const N: usize, const G: usize> Sum<'k, L, N, G> {
+    /// Starts with associated data and lengths.
+    #[inline(always)]
+    pub(super) fn new(l: L, table: Table<'k>, jobs: &[Job<'_>]) -> Self {
+        let s = l.single();
+        let in_use = table.count - (N + 2)..table.count;
+        let mut sum = Self {
+            accs: [Acc::zero(l); G],
+            h: &table.h[in_use.clone()],
+            halves: &table.halves[in_use],
+        };
+        let (mut associated, mut lengths) = ([l.zero(); G], [l.zero(); G]);
+        for (g, jobs) in jobs.chunks_exact(L::BLOCKS).take(G).enumerate() {
+            let (mut a, mut b) = ([s.zero(); 4], [s.zero(); 4]);
+            for (k, job) in jobs.iter().enumerate().take(4) {
+                let (packet, header_len) = job.packet_and_header_len();
+                a[k] = associated_data(s, table, packet, header_len);
+                b[k] = s.splat(job.payload_len() as u64 * 8, header_len as u64 * 8);
+            }
+            (associated[g], lengths[g]) = (l.lanes(a), l.lanes(b));
+        }
+        sum.add_reversed(l, 0, &associated);
+        sum.add_reversed(l, N + 1, &lengths);
+        sum
+    }
+
+    /// Adds block `j` of the payloads.
+    #[inline(always)]
+    pub(super) fn add(&mut self, l: L, j: usize, data: &[L::V; G]) {
+        let mut reversed = [l.zero(); G];
+        for (reversed, data) in reversed.iter_mut().zip(data) {
+            *reversed = l.reverse(*data);
+        }
+        self.add_reversed(l, j + 1, &reversed);
+    }
+
+    #[inline(always)]
+    fn add_reversed(&mut self, l: L, at: usize, blocks: &[L::V; G]) {
+        let (h, halves) = (l.broadcast(&self.h[at]), l.broadcast(&self.halves[at]));
+        for (acc, block) in self.accs.iter_mut().zip(blocks) {
+            acc.add_register(l, *block, h, halves);
+        }
+    }
+
+    /// The tags, encrypted with the packets' pads.
+    #[inline(always)]
+    pub(super) fn finish(self, l: L, pads: &[L::V; G]) -> [L::V; G] {
+        let mut tags = *pads;
+        for (tag, acc) in tags.iter_mut().zip(self.accs) {
+            *tag = l.xor(*tag, l.reverse(acc.reduce(l)));
+        }
+        tags
+    }
+}
+
 /// `M` registers from a block on.
 #[inline(always)]
 fn registers<L: Lanes, const M: usize>(blocks: &[Block], at: usize) -> Option<&[L::Bytes; M]> {

@@ -45,6 +45,10 @@ pub(crate) trait Lanes: Copy + 'static {
     /// Two blocks in the lowest lanes, zeros in the others. With one lane: not to be called.
     fn pair(self, first: <Self::Single as Lanes>::V, second: <Self::Single as Lanes>::V)
     -> Self::V;
+    /// A block for each lane, from the lowest on; with fewer than four lanes the rest is not used.
+    fn lanes(self, lanes: [<Self::Single as Lanes>::V; 4]) -> Self::V;
+    /// A lane's block; `at` is below [`Lanes::BLOCKS`].
+    fn lane(self, v: Self::V, at: usize) -> <Self::Single as Lanes>::V;
     /// The sum (exclusive or) of the lanes.
     fn fold(self, v: Self::V) -> <Self::Single as Lanes>::V;
 

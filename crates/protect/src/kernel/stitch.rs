@@ -39,6 +39,8 @@ macro_rules! middle_rounds {
     };
 }
 
+pub(super) use middle_rounds;
+
 impl<L: Lanes, const N: usize, const M: usize> Stitch<'_, L, N, M> {
     /// What [`Lanes::stitch`] does, in the compiler's order.
     #[inline(always)]

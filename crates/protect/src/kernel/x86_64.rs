@@ -128,6 +128,22 @@ impl Lanes for Vaes256 {
     }
 
     #[inline(always)]
+    fn lanes(self, [a, b, ..]: [__m128i; 4]) -> __m256i {
+        self.pair(a, b)
+    }
+
+    #[inline(always)]
+    fn lane(self, v: __m256i, at: usize) -> __m128i {
+        // SAFETY: the token proves AVX2.
+        unsafe {
+            match at {
+                0 => _mm256_castsi256_si128(v),
+                _ => _mm256_extracti128_si256::<1>(v),
+            }
+        }
+    }
+
+    #[inline(always)]
     fn fold(self, v: __m256i) -> __m128i {
         // SAFETY: the token proves AVX2.
         unsafe { _mm_xor_si128(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)) }
@@ -278,6 +294,16 @@ impl Lanes for Vaes128 {
     #[inline(always)]
     fn pair(self, _: __m128i, _: __m128i) -> __m128i {
         unreachable!("one lane does not hold two blocks")
+    }
+
+    #[inline(always)]
+    fn lanes(self, [a, ..]: [__m128i; 4]) -> __m128i {
+        a
+    }
+
+    #[inline(always)]
+    fn lane(self, v: __m128i, _: usize) -> __m128i {
+        v
     }
 
     #[inline(always)]

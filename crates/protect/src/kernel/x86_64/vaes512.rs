@@ -118,6 +118,26 @@ impl Lanes for Vaes512 {
     }
 
     #[inline(always)]
+    fn lanes(self, [a, b, c, d]: [__m128i; 4]) -> __m512i {
+        let (low, high) = (self.0.pair(a, b), self.0.pair(c, d));
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high) }
+    }
+
+    #[inline(always)]
+    fn lane(self, v: __m512i, at: usize) -> __m128i {
+        // SAFETY: the token proves AVX-512F.
+        unsafe {
+            match at {
+                0 => _mm512_castsi512_si128(v),
+                1 => _mm512_extracti32x4_epi32::<1>(v),
+                2 => _mm512_extracti32x4_epi32::<2>(v),
+                _ => _mm512_extracti32x4_epi32::<3>(v),
+            }
+        }
+    }
+
+    #[inline(always)]
     fn fold(self, v: __m512i) -> __m128i {
         // SAFETY: the token proves AVX-512F.
         let (low, high) = unsafe { (_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64::<1>(v)) };

@@ -1,0 +1,57 @@
+//! The operations in pieces, for measurements: what header protection costs beside the AEAD, and what each way to combine
+//! the two saves (`squall bench protect --ablation`).
+//!
+//! Nothing is sent or received with these: [`PacketKey::seal`](crate::PacketKey::seal),
+//! [`HeaderKey::unprotect`](crate::HeaderKey::unprotect) and [`PacketKey::open`](crate::PacketKey::open) are the best way
+//! that was found. All ways but the first give the same packets.
+
+use crate::keys::Keys;
+use crate::span::PacketSpan;
+
+/// How header protection is combined with the AEAD.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Way {
+    /// No header protection: what the AEAD costs by itself.
+    AeadAlone,
+    /// One cipher call for the mask of each packet, after (seal) or before (open) the AEAD of all: what a stack does whose
+    /// library protects one header at a time.
+    OneByOne,
+    /// One cipher call for the masks of so many packets, at least one: MsQuic's way, for 8.
+    Batched(usize),
+}
+
+/// Seals pending spans in a way; see [`PacketKey::seal`](crate::PacketKey::seal) for the other arguments.
+pub fn seal(
+    way: Way,
+    keys: &mut Keys,
+    buf: &mut [u8],
+    spans: &mut [PacketSpan],
+    sources: &[&[u8]],
+) {
+    keys.packet.seal_alone(buf, spans, sources);
+    if let Some(count) = packets_in_a_call(way) {
+        for spans in spans.chunks(count) {
+            keys.header.protect(buf, spans);
+        }
+    }
+}
+
+/// Removes header protection in a way, and opens pending spans of slot 0. Packet numbers must be below 2^32 and have
+/// four bytes in the packets, since nobody expands them between the two steps.
+pub fn open(way: Way, keys: &mut Keys, buf: &mut [u8], spans: &mut [PacketSpan]) {
+    if let Some(count) = packets_in_a_call(way) {
+        for spans in spans.chunks_mut(count) {
+            keys.header.unprotect(buf, spans);
+        }
+    }
+    keys.packet.open(buf, spans, 0);
+}
+
+/// Packets in one call for header protection, where there is one.
+fn packets_in_a_call(way: Way) -> Option<usize> {
+    match way {
+        Way::AeadAlone => None,
+        Way::OneByOne => Some(1),
+        Way::Batched(count) => Some(count.max(1)),
+    }
+}
