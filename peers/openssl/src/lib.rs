@@ -13,8 +13,8 @@ use squall_peers_table::{
 /// `OPENSSL_INFO_CPU_SETTINGS` of `openssl/crypto.h`: the CPU features that the library found.
 const CPU_SETTINGS: c_int = 1008;
 
+// SAFETY: declared so in `openssl/crypto.h`; `openssl-sys` leaves it out.
 unsafe extern "C" {
-    // Public in `openssl/crypto.h`, not in `openssl-sys`.
     fn OPENSSL_info(kind: c_int) -> *const c_char;
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Protect {
     pub(crate) sizes: Vec<u16>,
 
     /// Rounds for each suite, direction, batch and size; figures are their medians.
-    #[arg(long, default_value_t = 201, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 301, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
 
     /// Who takes part; all by default.

@@ -47,13 +47,21 @@ pub(crate) fn measure(args: &Protect, entrants: &[Entrant]) -> Result<Vec<Row>, 
     let combinations =
         args.suite.len() * args.direction.len() * args.batch.len() * args.sizes.len();
     let bar = progress(combinations as u64 * u64::from(args.rounds));
+    let mut course = Course::new(args.sizes.iter().copied().max().unwrap_or_default().into());
     let mut rows = Vec::new();
     for &suite in &args.suite {
         for &direction in &args.direction {
             for &batch in &args.batch {
                 for &size in &args.sizes {
                     bar.set_message(format!("{} {}, {size} B", suite.text(), direction.text()));
-                    let runners = race(entrants, suite, (direction, batch, size), args, &bar)?;
+                    let mut runners = runners(entrants, suite);
+                    if let Some(first) = runners.first_mut() {
+                        let sealer = first.contender.as_mut();
+                        course.set(sealer, direction, batch.into(), size.into());
+                    }
+                    race(&mut runners, &mut course, args.rounds, &bar)?;
+                    let place = |name| entrants.iter().position(|entrant| entrant.name == name);
+                    runners.sort_by_key(|runner| place(runner.name));
                     rows.extend(runners.into_iter().map(|runner| {
                         let [ns, ns_with_hp] = runner.times.map(median);
                         Row {
@@ -83,38 +91,27 @@ fn progress(rounds: u64) -> ProgressBar {
     bar
 }
 
+/// Everybody who has the suite, with keys expanded.
+fn runners(entrants: &[Entrant], suite: Suite) -> Vec<Runner> {
+    let runner = |entrant: &Entrant| {
+        Some(Runner {
+            name: entrant.name,
+            contender: (entrant.expand)(suite)?,
+            times: [const { Vec::new() }; 2],
+        })
+    };
+    entrants.iter().filter_map(runner).collect()
+}
+
 /// All rounds of one combination.
 fn race(
-    entrants: &[Entrant],
-    suite: Suite,
-    (direction, batch, size): (Direction, u16, u16),
-    args: &Protect,
+    runners: &mut [Runner],
+    course: &mut Course,
+    rounds: u32,
     bar: &ProgressBar,
-) -> Result<Vec<Runner>, String> {
-    let mut runners: Vec<Runner> = entrants
-        .iter()
-        .filter_map(|entrant| {
-            Some(Runner {
-                name: entrant.name,
-                contender: (entrant.expand)(suite)?,
-                times: [const { Vec::new() }; 2],
-            })
-        })
-        .collect();
-    let Some(first) = runners.first_mut() else {
-        return Ok(runners);
-    };
-    let mut course = Course::new(
-        first.contender.as_mut(),
-        direction,
-        batch.into(),
-        size.into(),
-    );
-    for round in 0..args.rounds as usize {
-        // Nobody always runs behind the same one.
-        let count = runners.len();
-        runners[..].rotate_left(usize::from(round > 0) % count);
-        for runner in &mut runners {
+) -> Result<(), String> {
+    for _ in 0..rounds {
+        for runner in &mut *runners {
             for header_protection in [false, true] {
                 let ns = course
                     .time(runner.contender.as_mut(), header_protection)
@@ -122,35 +119,42 @@ fn race(
                 runner.times[usize::from(header_protection)].push(ns);
             }
         }
+        // Nobody is always the first one.
+        if !runners.is_empty() {
+            runners.rotate_left(1);
+        }
         bar.inc(1);
     }
-    let place = |name: Name| entrants.iter().position(|entrant| entrant.name == name);
-    runners.sort_by_key(|runner| place(runner.name));
-    Ok(runners)
+    Ok(())
 }
 
 impl Course {
-    /// `sealer` makes what is to be opened: all make the same, as was checked before.
-    fn new(sealer: &mut dyn Contender, direction: Direction, batch: usize, size: usize) -> Self {
-        let plain = Packets::plain(size);
-        let pristine = [false, true].map(|header_protection| {
-            let mut packets = plain.clone();
+    /// With room for packets of `largest` bytes of payload: all sizes are measured in the same memory.
+    fn new(largest: usize) -> Self {
+        let packets = Packets::plain(largest);
+        Self {
+            pristine: [packets.clone(), packets.clone()],
+            packets,
+            direction: Direction::Seal,
+            batch: 1,
+        }
+    }
+
+    /// Lays the packets out. `sealer` makes what is to be opened: all make the same, as was checked before.
+    fn set(&mut self, sealer: &mut dyn Contender, direction: Direction, batch: usize, size: usize) {
+        self.packets.fill(size);
+        for (pristine, header_protection) in self.pristine.iter_mut().zip([false, true]) {
+            pristine.fill(size);
             if direction == Direction::Open {
                 let work = Work {
                     direction: Direction::Seal,
                     header_protection,
                 };
-                sealer.work(work, &mut packets, batch);
-                packets.spans.copy_from_slice(&plain.spans);
+                sealer.work(work, pristine, batch);
+                pristine.spans.copy_from_slice(&self.packets.spans);
             }
-            packets
-        });
-        Self {
-            pristine,
-            packets: plain,
-            direction,
-            batch,
         }
+        (self.direction, self.batch) = (direction, batch);
     }
 
     /// Nanoseconds a packet; `None` where one was refused.
@@ -182,5 +186,16 @@ fn median(mut values: Vec<f64>) -> f64 {
         (values[middle - 1] + values[middle]) / 2.0
     } else {
         values[middle]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_median_lies_in_the_middle() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), 2.5);
     }
 }

@@ -25,11 +25,16 @@ pub(crate) use args::Protect;
 /// Runs what the arguments ask for and prints it; an error where a contender does something else than squall.
 pub(crate) fn run(args: &Protect) -> Result<(), String> {
     let field = contenders::enter(&args.contenders);
-    for (name, reason) in &field.left_out {
-        eprintln!("left out: {}: {reason}", name.text());
+    if args.json {
+        for (name, reason) in &field.left_out {
+            eprintln!("{} is left out: {reason}", name.text());
+        }
     }
     if field.entrants.is_empty() {
-        return Err("no contender is left".to_owned());
+        let reasons: Vec<&str> = (field.left_out.iter())
+            .map(|(_, why)| why.as_str())
+            .collect();
+        return Err(format!("no contender is left: {}", reasons.join("; ")));
     }
     check::check(args, &field.entrants)?;
     let rows = measure::measure(args, &field.entrants)?;

@@ -30,10 +30,23 @@ pub(crate) struct Packets {
 impl Packets {
     /// Unsealed packets with `size` bytes of payload: as many copies of the 64 as fit the cache, and one at least.
     pub(crate) fn plain(size: usize) -> Self {
+        let mut packets = Self {
+            buf: Vec::new(),
+            spans: Vec::new(),
+            len: 0,
+        };
+        packets.fill(size);
+        packets
+    }
+
+    /// Makes these unsealed packets of another size; in the same memory, if there were larger ones in it.
+    pub(crate) fn fill(&mut self, size: usize) {
         let len = HEADER_LEN + size + TAG_LEN;
         let copies = (COPIES_LEN / (PACKETS * len)).max(1);
-        let mut buf = vec![0; PACKETS * copies * len];
-        let mut spans = Vec::with_capacity(PACKETS * copies);
+        let Self { buf, spans, .. } = self;
+        buf.clear();
+        buf.resize(PACKETS * copies * len, 0);
+        spans.clear();
         for (at, packet) in buf.chunks_exact_mut(len).enumerate() {
             let index = at % PACKETS;
             let number = FIRST_NUMBER + index as u32;
@@ -48,7 +61,7 @@ impl Packets {
                 ..PacketSpan::new((at * len) as u32, len as u32, PN_OFFSET as u16)
             });
         }
-        Self { buf, spans, len }
+        self.len = len;
     }
 
     /// Makes these packets what `pristine` is.

@@ -194,3 +194,52 @@ fn locked_version(package: &str) -> &'static str {
 fn package(name: &str) -> String {
     format!("{name} {}", locked_version(name))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer with a fixed mask and no cipher.
+    struct Mask([u8; 5]);
+
+    impl Peer for Mask {
+        fn seal(&mut self, _packet: &mut [u8], _number: u64) -> bool {
+            true
+        }
+
+        fn open(&mut self, _packet: &mut [u8], _number: u64) -> bool {
+            true
+        }
+
+        fn mask(&mut self, _sample: &[u8; SAMPLE_LEN]) -> Option<[u8; 5]> {
+            Some(self.0)
+        }
+    }
+
+    #[test]
+    // test: RFC 9001 §5.4.1
+    fn the_mask_covers_five_bits_and_the_number() {
+        let mut peer = Mask([0xff, 0x11, 0x22, 0x33, 0x44]);
+        for (number_len, number) in [(1, 0x80), (2, 0x8081), (3, 0x80_8182), (4, 0x8081_8283)] {
+            let mut packet = [0x80_u8; 64];
+            packet[0] = 0x40 | (number_len as u8 - 1);
+            packet[PN_OFFSET..PN_OFFSET + 4].copy_from_slice(&[0x80, 0x81, 0x82, 0x83]);
+            let plain = packet;
+            assert!(protect(&mut peer, &mut packet));
+            assert_eq!(packet[0], plain[0] ^ 0x1f);
+            for (at, mask) in peer.0[1..].iter().enumerate() {
+                let mask = if at < number_len { *mask } else { 0 };
+                assert_eq!(packet[PN_OFFSET + at], plain[PN_OFFSET + at] ^ mask);
+            }
+            assert_eq!(packet[1..PN_OFFSET], plain[1..PN_OFFSET]);
+            assert_eq!(unprotect(&mut peer, &mut packet), Some(number));
+            assert_eq!(packet, plain);
+        }
+    }
+
+    #[test]
+    fn versions_are_those_of_the_lock_file() {
+        assert!(package("ring").starts_with("ring 0."));
+        assert!(package("no-such-package").ends_with("of unknown version"));
+    }
+}

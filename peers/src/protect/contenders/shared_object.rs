@@ -164,3 +164,22 @@ impl Peer for SharedObject {
         done.then_some(mask)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::reason;
+
+    #[test]
+    fn a_failed_build_is_one_telling_line() {
+        let stderr = "   Compiling x v1.0.0\nerror: failed to run custom build command for `x`\n\nCaused by:\n\
+                      process didn't exit successfully\n  thread 'main' panicked at build.rs:1:1:\n  no cmake here\n";
+        assert_eq!(
+            reason(stderr),
+            "error: failed to run custom build command for `x` no cmake here; `peers/setup` installs what the build needs"
+        );
+        assert_eq!(
+            reason("error[E0001]: x\nmore"),
+            "error[E0001]: x; `peers/setup` installs what the build needs"
+        );
+    }
+}
