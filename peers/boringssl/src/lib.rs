@@ -58,6 +58,9 @@ extern "C" fn version() -> *const c_char {
 
 /// `crypto/fipsmodule/aes/gcm.cc.inc` picks by these features, in this order; the library has no function that tells.
 extern "C" fn kernel() -> *const c_char {
+    if std::env::var_os("OPENSSL_ia32cap").is_some() {
+        return c"not told by the library; OPENSSL_ia32cap is set and changes its choice".as_ptr();
+    }
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::is_x86_feature_detected as has;
