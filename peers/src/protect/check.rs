@@ -77,3 +77,71 @@ fn round_trip(
     }
     Ok(sealed)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::args::Name;
+    use super::super::contenders::enter;
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Protect,
+    }
+
+    /// Another's work with one bit of the last packet's tag changed, or nothing checked.
+    struct Liar {
+        honest: Box<dyn Contender>,
+        opens_all: bool,
+    }
+
+    impl Contender for Liar {
+        fn work(&mut self, work: Work, packets: &mut Packets, batch: usize) -> bool {
+            if self.opens_all {
+                return self.honest.work(work, packets, batch) || work.direction == Direction::Open;
+            }
+            let last = packets.buf.len() - 1;
+            if work.direction == Direction::Open {
+                packets.buf[last] ^= 1;
+            }
+            let done = self.honest.work(work, packets, batch);
+            if work.direction == Direction::Seal {
+                packets.buf[last] ^= 1;
+            }
+            done
+        }
+    }
+
+    fn outcome(opens_all: Option<bool>) -> Result<(), String> {
+        let args = Line::parse_from(["squall-peers", "--sizes", "4,100", "--batch", "1,8"]).args;
+        let mut entrants = enter(&[Name::Squall, Name::Graviola]).entrants;
+        if let Some(opens_all) = opens_all {
+            let ring = enter(&[Name::Ring]).entrants.remove(0);
+            let expand = ring.expand;
+            entrants.push(Entrant {
+                expand: Box::new(move |suite| {
+                    let honest = expand(suite)?;
+                    Some(Box::new(Liar { honest, opens_all }))
+                }),
+                ..ring
+            });
+        }
+        check(&args, &entrants)
+    }
+
+    #[test]
+    fn who_does_something_else_ends_the_run() {
+        assert_eq!(outcome(None), Ok(()));
+        assert_eq!(
+            outcome(Some(false)).unwrap_err(),
+            "ring and squall seal differently, from byte 32 of packet 959 on: AES-128-GCM, 4 bytes"
+        );
+        assert_eq!(
+            outcome(Some(true)).unwrap_err(),
+            "ring opens a forged packet: AES-128-GCM, 4 bytes"
+        );
+    }
+}
