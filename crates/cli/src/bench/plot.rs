@@ -5,6 +5,8 @@
 //! overhead in percent is the same distance everywhere.
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
 
 use super::table::Row;
@@ -26,13 +28,31 @@ const COLOURS: [&str; 6] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00",
 ];
 
-/// Writes the chart.
-///
-/// # Errors
-/// The file system's.
-pub(super) fn write(file: &Path, machine: &str, rows: &[Row]) -> Result<()> {
-    std::fs::write(file, chart(machine, rows))
-        .map_err(context(&format!("writing {}", file.display())))
+/// The file that the chart goes to, opened before anything is measured.
+pub(super) struct Plot {
+    file: File,
+    name: String,
+}
+
+impl Plot {
+    /// Opens the file, or empties it.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(super) fn create(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let file = File::create(path).map_err(context(&format!("writing {name} (--plot)")))?;
+        Ok(Self { file, name })
+    }
+
+    /// Writes the chart.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(super) fn write(mut self, machine: &str, rows: &[Row]) -> Result<()> {
+        let written = self.file.write_all(chart(machine, rows).as_bytes());
+        written.map_err(context(&format!("writing {}", self.name)))
+    }
 }
 
 /// A logarithmic axis between two pixels.

@@ -5,9 +5,10 @@ use squall_protect::ablation::Way;
 
 use super::args::Protect;
 use super::measure::{Cell, Course, Reference, Samples, Side, measure};
+use super::plot::Plot;
 use super::progress::Progress;
 use super::stats::{lower_quartile, overhead};
-use super::{Group, Report, SIZES, Setup, Subject, groups, plot, reference};
+use super::{Group, Report, SIZES, Setup, Subject, groups, reference};
 use crate::error::Result;
 use crate::output::say;
 
@@ -133,7 +134,7 @@ impl Row {
 
 fn heading(group: &Group) -> String {
     format!(
-        "\n{}\n{:>6}{:^18}{:^18}{:^16}{:^25}{:^15}   header\n{:>6}{pair:>18}{pair:>18}{:>8}{:>8}{:>9} {:<15}{:>6}{:>9}   protection",
+        "\n{}\n{:>6}{:^18}{:^18}{:^16}{:^25}{:^15}\n{:>6}{pair:>18}{pair:>18}{:>8}{:>8}{:>9} {:<15}{:>6}{:>9}   limit",
         group.title,
         "",
         "ns a packet",
@@ -160,6 +161,7 @@ bytes: payload. Limits, in calls of 8 packets: 10 % at 64 bytes, 5 % at 256, 2 %
 /// The mode.
 pub(super) fn main(args: &Protect) -> Result<()> {
     let groups = groups(args, &BATCHES, &SIZES)?;
+    let plot = args.plot.as_deref().map(Plot::create).transpose()?;
     let wanted = args.rounds.unwrap_or(ROUNDS);
     let setup = Setup::new(wanted).with_clock();
     let mut reference = reference();
@@ -183,8 +185,8 @@ pub(super) fn main(args: &Protect) -> Result<()> {
         }
     }
     drop(progress);
-    if let Some(file) = &args.plot {
-        plot::write(file, &setup.machine(), &rows)?;
+    if let Some(plot) = plot {
+        plot.write(&setup.machine(), &rows)?;
     }
     if args.json {
         Report {
