@@ -61,15 +61,12 @@ const ENTRIES: [Entry; 5] = [
 
 impl Entry {
     /// Why a cell has no such row, where it has none.
-    fn missing(&self, course: &Course, cell: Cell) -> Option<String> {
+    fn missing(&self, cell: Cell) -> Option<String> {
         match self.side {
             Side::Pieces(Way::Batched(most)) if most > cell.batch => {
                 Some(format!("a call has {} packets only", cell.batch))
             }
-            _ => {
-                let _ = course.keys();
-                None
-            }
+            _ => None,
         }
     }
 }
@@ -133,7 +130,7 @@ pub(super) fn main(args: &Protect) -> Result<()> {
         for &cell in &group.cells {
             progress.show(format!("{}, {} bytes", group.title, cell.size));
             let mut course = Course::new(cell)?;
-            let entries = present(&course, cell, &mut left_out);
+            let entries = present(cell, &mut left_out);
             let sides: Vec<Side> = entries.iter().map(|entry| entry.side).collect();
             let samples = measure(&mut course, &sides, wanted, &mut reference, &progress)?;
             rows.extend(entries.iter().zip(&samples.sides).map(|(entry, own)| {
@@ -170,10 +167,10 @@ pub(super) fn main(args: &Protect) -> Result<()> {
 }
 
 /// The entries of a cell; what is missing is noted, once for all sizes.
-fn present(course: &Course, cell: Cell, left_out: &mut Vec<LeftOut>) -> Vec<Entry> {
+fn present(cell: Cell, left_out: &mut Vec<LeftOut>) -> Vec<Entry> {
     let mut entries = Vec::new();
     for entry in ENTRIES {
-        let Some(reason) = entry.missing(course, cell) else {
+        let Some(reason) = entry.missing(cell) else {
             entries.push(entry);
             continue;
         };

@@ -146,11 +146,6 @@ impl Course {
         Ok(course)
     }
 
-    /// The keys, to ask what their kernel can do.
-    pub(crate) fn keys(&self) -> &Keys {
-        &self.keys
-    }
-
     /// Packets that one pass works on.
     pub(crate) fn count(&self) -> usize {
         self.packets.spans.len()
