@@ -67,7 +67,8 @@ pub(crate) struct Protect {
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = size)]
     pub(crate) sizes: Vec<usize>,
 
-    /// Pairs that a figure comes from; with --threads and --mixed repetitions [default: 400; 15]
+    /// Pairs (with --ablation rounds) that a figure comes from; with --threads and
+    /// --mixed repetitions [default: 400; 15]
     #[arg(long, value_name = "N", value_parser = rounds)]
     pub(crate) rounds: Option<usize>,
 

@@ -10,7 +10,7 @@ impl Progress {
     /// A line for so many steps.
     pub(crate) fn start(steps: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
-        let template = "{spinner} {pos} of {len} {wide_bar} {msg} (left: {eta})";
+        let template = "{spinner} {pos} of {len} {msg} (left: {eta})";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
