@@ -1,45 +1,44 @@
-//! squall against other QUIC stacks, by hand and with as much data as wanted.
+//! squall beside, and against, other QUIC stacks: by hand, with as much data and as many rounds as wanted.
 //!
 //! ```text
 //!  main  ──►  transfer    both ways between squall and quinn, in both roles, digests compared
-//!                 └────►  payload    pseudo-random bytes, made as they are sent
+//!    │            └────►  payload    pseudo-random bytes, made as they are sent
+//!    └─────►  protect     packet protection of squall and of seven libraries, interleaved in one run
 //! ```
 
 mod payload;
+mod protect;
 mod transfer;
 
 use std::process::ExitCode;
 
-const USAGE: &str =
-    "usage: squall-peers transfer [--bytes N]   (K, M, G are powers of ten; default 100M)";
+use clap::{Parser, Subcommand};
+
+/// squall beside, and against, other QUIC stacks.
+#[derive(Parser)]
+#[command(name = "squall-peers", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Transfer(transfer::Transfer),
+    Protect(protect::Protect),
+}
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let bytes = match arguments[..] {
-        ["transfer"] => Some(100_000_000),
-        ["transfer", "--bytes", size] => parse_size(size),
-        _ => None,
+    // A wrong argument ends in clap with one line, a hint and exit code 2.
+    let result = match Cli::parse().command {
+        Command::Transfer(args) => transfer::run(&args).map_err(|error| error.to_string()),
+        Command::Protect(args) => protect::run(&args),
     };
-    let Some(bytes) = bytes else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
-    match transfer::run(bytes) {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("squall-peers: {error}");
             ExitCode::FAILURE
         }
     }
-}
-
-fn parse_size(text: &str) -> Option<u64> {
-    let (digits, unit) = match text.as_bytes().last()? {
-        b'K' => (&text[..text.len() - 1], 1_000),
-        b'M' => (&text[..text.len() - 1], 1_000_000),
-        b'G' => (&text[..text.len() - 1], 1_000_000_000),
-        _ => (text, 1),
-    };
-    digits.parse::<u64>().ok()?.checked_mul(unit)
 }

@@ -19,6 +19,26 @@ const NAME: &str = "localhost";
 const SEED_TO_QUINN: u64 = 1;
 const SEED_FROM_QUINN: u64 = 2;
 
+/// Moves bytes both ways at once between squall and quinn over loopback, in both roles, and compares digests.
+#[derive(clap::Args)]
+pub(crate) struct Transfer {
+    /// Bytes each way; K, M and G are powers of ten.
+    #[arg(long, default_value = "100M", value_parser = parse_size)]
+    bytes: u64,
+}
+
+fn parse_size(text: &str) -> Result<u64, &'static str> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 1_000),
+        Some(b'M') => (&text[..text.len() - 1], 1_000_000),
+        Some(b'G') => (&text[..text.len() - 1], 1_000_000_000),
+        _ => (text, 1),
+    };
+    (digits.parse::<u64>().ok())
+        .and_then(|count| count.checked_mul(unit))
+        .ok_or("a whole number, K, M or G behind it if wanted")
+}
+
 /// A certificate that stands for itself, and its key.
 struct Identity {
     certificate: CertificateDer<'static>,
@@ -49,8 +69,9 @@ struct Pair {
     endpoints: (squall::Endpoint, quinn::Endpoint),
 }
 
-/// Moves `bytes` each way in both roles and prints the digests; an error if anything arrives otherwise than sent.
-pub(crate) fn run(bytes: u64) -> Outcome<()> {
+/// Moves the bytes each way in both roles and prints the digests; an error if anything arrives otherwise than sent.
+pub(crate) fn run(args: &Transfer) -> Outcome<()> {
+    let bytes = args.bytes;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -69,6 +69,10 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     // The counting allocator of a test.
     "crates/squall/tests/cost_contract.rs",
     "crates/cli/src/sys.rs",
+    // Glue to C libraries in shared objects of their own, and what loads them.
+    "peers/boringssl/src/lib.rs",
+    "peers/openssl/src/lib.rs",
+    "peers/src/protect/contenders/shared_object.rs",
 ];
 
 /// Where time and threads arrive from outside: no clock is read and no thread is started there.

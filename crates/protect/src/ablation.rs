@@ -5,6 +5,7 @@
 //! [`HeaderKey::unprotect`](crate::HeaderKey::unprotect) and [`PacketKey::open`](crate::PacketKey::open) are the best way
 //! that was found. All ways but the first give the same packets.
 
+use crate::kernel::Fusion;
 use crate::keys::Keys;
 use crate::span::PacketSpan;
 
@@ -18,6 +19,18 @@ pub enum Way {
     OneByOne,
     /// One cipher call for the masks of so many packets, at least one: MsQuic's way, for 8.
     Batched(usize),
+    /// One packet after the other, AEAD and mask in one call of the kernel: picotls fusion's way. Only kernels that [`has`]
+    /// names.
+    Fused,
+    /// Both: many packets in one call of the kernel, and the masks of several packets in one pass next to the AEAD of
+    /// others. This is what [`PacketKey::seal`](crate::PacketKey::seal) does. Only kernels that [`has`] names.
+    FusedAndBatched,
+}
+
+/// Whether the keys' kernel has a way.
+#[must_use]
+pub fn has(way: Way, keys: &Keys) -> bool {
+    fusion_of(way).is_none() || keys.packet.fuses(&keys.header)
 }
 
 /// Seals pending spans in a way; see [`PacketKey::seal`](crate::PacketKey::seal) for the other arguments.
@@ -28,7 +41,8 @@ pub fn seal(
     spans: &mut [PacketSpan],
     sources: &[&[u8]],
 ) {
-    keys.packet.seal_alone(buf, spans, sources);
+    let header = fusion_of(way).map(|fusion| (&keys.header, fusion));
+    keys.packet.seal_in(header, buf, spans, sources);
     if let Some(count) = packets_in_a_call(way) {
         for spans in spans.chunks(count) {
             keys.header.protect(buf, spans);
@@ -39,6 +53,11 @@ pub fn seal(
 /// Removes header protection in a way, and opens pending spans of slot 0. Packet numbers must be below 2^32 and have
 /// four bytes in the packets, since nobody expands them between the two steps.
 pub fn open(way: Way, keys: &mut Keys, buf: &mut [u8], spans: &mut [PacketSpan]) {
+    if let Some(fusion) = fusion_of(way)
+        && keys.packet.open_fused((&keys.header, fusion), buf, spans)
+    {
+        return;
+    }
     if let Some(count) = packets_in_a_call(way) {
         for spans in spans.chunks_mut(count) {
             keys.header.unprotect(buf, spans);
@@ -50,8 +69,16 @@ pub fn open(way: Way, keys: &mut Keys, buf: &mut [u8], spans: &mut [PacketSpan])
 /// Packets in one call for header protection, where there is one.
 fn packets_in_a_call(way: Way) -> Option<usize> {
     match way {
-        Way::AeadAlone => None,
+        Way::AeadAlone | Way::Fused | Way::FusedAndBatched => None,
         Way::OneByOne => Some(1),
         Way::Batched(count) => Some(count.max(1)),
+    }
+}
+
+fn fusion_of(way: Way) -> Option<Fusion> {
+    match way {
+        Way::Fused => Some(Fusion::Each),
+        Way::FusedAndBatched => Some(Fusion::Batched),
+        _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::kernel::{Header, Kernel, KernelKind, kernels_allowed};
+use crate::kernel::{Fusion, Header, Kernel, KernelKind, chosen_kernel};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::open;
 use crate::seal;
@@ -50,11 +50,11 @@ pub struct Pair {
 }
 
 impl PacketKey {
-    /// Expands a key for the kernel of [`chosen_kernel`](crate::chosen_kernel), or for the best one below it that has the suite.
+    /// Expands a key for the kernel of [`chosen_kernel`](crate::chosen_kernel).
     #[must_use]
     pub fn new(material: &KeyMaterial) -> Self {
-        (kernels_allowed().find_map(|kind| Self::with_kernel(material, kind)))
-            .expect("the portable kernel has every suite")
+        Self::with_kernel(material, chosen_kernel(material.suite()))
+            .expect("a kernel is chosen that runs here and has the suite")
     }
 
     /// Expands a key for a given kernel; `None` where the CPU lacks the kernel or the kernel lacks the suite.
@@ -110,21 +110,43 @@ impl PacketKey {
     ) {
         debug_assert_eq!(self.suite, header.suite);
         self.kernel.grow_if(|| is_busy(spans));
-        seal::seal(&self.kernel, Some(&header.header), buf, spans, sources);
+        let header = (&header.header, Fusion::Batched);
+        seal::seal(&self.kernel, Some(header), buf, spans, sources);
     }
 }
 
 /// The operations in pieces; see [`ablation`](crate::ablation).
 impl PacketKey {
-    /// [`seal`](Self::seal) without header protection.
-    pub(crate) fn seal_alone(
+    /// [`seal`](Self::seal), without header protection or with it in a certain way.
+    pub(crate) fn seal_in(
         &mut self,
+        header: Option<(&HeaderKey, Fusion)>,
         buf: &mut [u8],
         spans: &mut [PacketSpan],
         sources: &[&[u8]],
     ) {
         self.kernel.grow_if(|| is_busy(spans));
-        seal::seal(&self.kernel, None, buf, spans, sources);
+        let header = header.map(|(key, fusion)| (&key.header, fusion));
+        seal::seal(&self.kernel, header, buf, spans, sources);
+    }
+
+    /// Unprotects and opens in one call, with the numbers as they are in the packets; `false`, with no packet opened, where
+    /// the kernel cannot.
+    pub(crate) fn open_fused(
+        &mut self,
+        (header, fusion): (&HeaderKey, Fusion),
+        buf: &mut [u8],
+        spans: &mut [PacketSpan],
+    ) -> bool {
+        self.kernel.grow_if(|| is_busy(spans));
+        open::open_fused(&self.kernel, &header.header, fusion, buf, spans)
+    }
+
+    /// Whether the kernel makes masks beside the AEAD.
+    pub(crate) fn fuses(&self, header: &HeaderKey) -> bool {
+        self.kernel
+            .open_fused(&mut [], &header.header, Fusion::Each)
+            .is_some()
     }
 }
 
@@ -134,11 +156,11 @@ impl HeaderKey {
         seal::protect(&self.header, buf, spans);
     }
 
-    /// Expands a key for the kernel of [`chosen_kernel`](crate::chosen_kernel), or for the best one below it that has the suite.
+    /// Expands a key for the kernel of [`chosen_kernel`](crate::chosen_kernel).
     #[must_use]
     pub fn new(material: &HeaderKeyMaterial) -> Self {
-        (kernels_allowed().find_map(|kind| Self::with_kernel(material, kind)))
-            .expect("the portable kernel has every suite")
+        Self::with_kernel(material, chosen_kernel(material.suite()))
+            .expect("a kernel is chosen that runs here and has the suite")
     }
 
     /// Expands a key for a given kernel; `None` where the CPU lacks the kernel or the kernel lacks the suite.

@@ -57,7 +57,7 @@ mod seal;
 mod span;
 mod suite;
 
-pub use kernel::{KernelKind, chosen_kernel, kernels_available};
+pub use kernel::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernels_available};
 pub use keys::{HeaderKey, Keys, PacketKey, Pair};
 pub use material::{HeaderKeyMaterial, KeyMaterial};
 pub use span::{MAX_GROUP, Outcome, PacketSpan, SAMPLE_LEN, TAG_LEN};

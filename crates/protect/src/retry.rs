@@ -46,7 +46,7 @@ pub fn integrity_tag(version: u32, original_dcid: &[u8], retry_without_tag: &[u8
         KeyMaterial::new(Suite::Aes128Gcm, key, nonce).expect("16 bytes are an AES-128 key");
     let kernel = Kernel::expand(&material, KernelKind::Portable).expect("it has every suite");
     let mut job = [Job::new(&mut packet, header_len, 0, &[]).expect("there is room for the tag")];
-    kernel.seal(&mut job);
+    kernel.seal_alone(&mut job);
     let [mut job] = job;
     *job.parts().2
 }

@@ -84,16 +84,16 @@ impl<'a> Cutter<'a> {
     }
 
     /// The packet's bytes, or `None` where the span leaves the buffer or reaches back into what was cut before.
+    #[inline(always)]
     pub(crate) fn cut(&mut self, span: &PacketSpan) -> Option<&'a mut [u8]> {
-        let skip = u64::from(span.start).checked_sub(self.at)?;
-        let end = skip + u64::from(span.len);
-        if end > self.rest.len() as u64 {
+        let skip = u64::from(span.start).wrapping_sub(self.at);
+        let end = skip.wrapping_add(u64::from(span.len));
+        // A span that reaches back has a `skip` above every length.
+        if skip > self.rest.len() as u64 || end > self.rest.len() as u64 {
             return None;
         }
-        // Both fit a usize: they are at most `rest.len()`.
         let (head, tail) = std::mem::take(&mut self.rest).split_at_mut(end as usize);
-        self.rest = tail;
-        self.at += end;
+        (self.rest, self.at) = (tail, self.at + end);
         head.get_mut(skip as usize..)
     }
 }

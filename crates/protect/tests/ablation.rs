@@ -8,11 +8,13 @@ use squall_protect::{
     Suite, TAG_LEN, kernels_available,
 };
 
-const WAYS: [Way; 4] = [
+const WAYS: [Way; 6] = [
     Way::OneByOne,
     Way::Batched(8),
     Way::Batched(32),
     Way::Batched(0),
+    Way::Fused,
+    Way::FusedAndBatched,
 ];
 const PN_OFFSET: usize = 9;
 const HEADER_LEN: usize = PN_OFFSET + 4;
@@ -65,7 +67,11 @@ fn all_ways_give_the_same_packets() {
             let (plain, spans) = packets(payload_len, 35);
             let (mut sealed, mut done) = (plain.clone(), spans.clone());
             keys.packet.seal(&keys.header, &mut sealed, &mut done, &[]);
-            for way in WAYS {
+            for way in WAYS
+                .into_iter()
+                .filter(|way| ablation::has(*way, &keys))
+                .collect::<Vec<_>>()
+            {
                 let (mut buf, mut done) = (plain.clone(), spans.clone());
                 ablation::seal(way, &mut keys, &mut buf, &mut done, &[]);
                 assert!(

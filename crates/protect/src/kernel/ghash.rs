@@ -14,7 +14,6 @@ use zeroize::Zeroize;
 
 use super::Job;
 use super::lanes::{Block, Lanes};
-use crate::span::TAG_LEN;
 
 /// The reduction's constant: the field's polynomial x^128 + x^7 + x^2 + x + 1 in mirrored bit order, upper half.
 const POLYNOMIAL: u64 = 0xc200_0000_0000_0000;
@@ -199,18 +198,15 @@ impl<'k, L: Lanes> Hash<'k, L> {
     #[inline(always)]
     pub(super) fn new(l: L, table: Table<'k>, job: &Job<'_>) -> Self {
         let s = l.single();
-        let (packet, header_len) = job.packet_and_header_len();
-        let payload_len = packet.len() - header_len - TAG_LEN;
-        let blocks = payload_len.div_ceil(16);
-        let header_bits = header_len as u64 * 8;
+        let blocks = job.payload_len().div_ceil(16);
+        let (associated, lengths) = edges(s, table, job);
         let mut hash = Self {
             acc: Acc::zero(l),
             table,
             at: 0,
             later: None,
-            lengths: s.splat(payload_len as u64 * 8, header_bits),
+            lengths,
         };
-        let associated = associated_data(s, table, packet, header_len);
         if blocks + 2 <= table.count {
             hash.at = table.count - (blocks + 1);
             hash.edge(l, associated, hash.lengths, hash.at - 1);
@@ -302,28 +298,17 @@ pub(super) struct Sum<'k, L: Lanes, const N: usize, const G: usize> {
 }
 
 impl<'k, L: Lanes, const N: usize, const G: usize> Sum<'k, L, N, G> {
-    /// Starts with associated data and lengths.
+    /// Starts with associated data and lengths, which [`edges`] gives.
     #[inline(always)]
-    pub(super) fn new(l: L, table: Table<'k>, jobs: &[Job<'_>]) -> Self {
-        let s = l.single();
+    pub(super) fn new(l: L, table: Table<'k>, associated: &[L::V; G], lengths: &[L::V; G]) -> Self {
         let in_use = table.count - (N + 2)..table.count;
         let mut sum = Self {
             accs: [Acc::zero(l); G],
             h: &table.h[in_use.clone()],
             halves: &table.halves[in_use],
         };
-        let (mut associated, mut lengths) = ([l.zero(); G], [l.zero(); G]);
-        for (g, jobs) in jobs.chunks_exact(L::BLOCKS).take(G).enumerate() {
-            let (mut a, mut b) = ([s.zero(); 4], [s.zero(); 4]);
-            for (k, job) in jobs.iter().enumerate().take(4) {
-                let (packet, header_len) = job.packet_and_header_len();
-                a[k] = associated_data(s, table, packet, header_len);
-                b[k] = s.splat(job.payload_len() as u64 * 8, header_len as u64 * 8);
-            }
-            (associated[g], lengths[g]) = (l.lanes(a), l.lanes(b));
-        }
-        sum.add_reversed(l, 0, &associated);
-        sum.add_reversed(l, N + 1, &lengths);
+        sum.add_reversed(l, 0, associated);
+        sum.add_reversed(l, N + 1, lengths);
         sum
     }
 
@@ -345,14 +330,14 @@ impl<'k, L: Lanes, const N: usize, const G: usize> Sum<'k, L, N, G> {
         }
     }
 
-    /// The tags, encrypted with the packets' pads.
+    /// The hashes, in the order of bytes in a packet.
     #[inline(always)]
-    pub(super) fn finish(self, l: L, pads: &[L::V; G]) -> [L::V; G] {
-        let mut tags = *pads;
-        for (tag, acc) in tags.iter_mut().zip(self.accs) {
-            *tag = l.xor(*tag, l.reverse(acc.reduce(l)));
+    pub(super) fn finish(&self, l: L) -> [L::V; G] {
+        let mut hashes = [l.zero(); G];
+        for (hash, acc) in hashes.iter_mut().zip(self.accs) {
+            *hash = l.reverse(acc.reduce(l));
         }
-        tags
+        hashes
     }
 }
 
@@ -360,6 +345,18 @@ impl<'k, L: Lanes, const N: usize, const G: usize> Sum<'k, L, N, G> {
 #[inline(always)]
 fn registers<L: Lanes, const M: usize>(blocks: &[Block], at: usize) -> Option<&[L::Bytes; M]> {
     L::vectors(blocks.get(at..)?.as_flattened()).0.first_chunk()
+}
+
+/// The two blocks of a hash that are not payload: the associated data, and the lengths.
+#[inline(always)]
+pub(super) fn edges<S: Lanes<Bytes = Block>>(
+    s: S,
+    table: Table<'_>,
+    job: &Job<'_>,
+) -> (S::V, S::V) {
+    let (packet, header_len) = job.packet_and_header_len();
+    let lengths = s.splat(job.payload_len() as u64 * 8, header_len as u64 * 8);
+    (associated_data(s, table, packet, header_len), lengths)
 }
 
 /// The last block of the associated data, with the hash of those before it added: all that GHASH needs to know of it.

@@ -4,7 +4,7 @@
 //! it and none is unsafe to call. All methods are `#[inline(always)]`: they must dissolve in an entry point
 //! that is compiled for the instructions, or each would be a call.
 
-use super::stitch::Stitch;
+use super::stitch::{Rounds, Stitch, aes_rounds};
 
 /// 16 bytes: a cipher block, a round key, a power of H.
 pub(crate) type Block = [u8; 16];
@@ -49,6 +49,8 @@ pub(crate) trait Lanes: Copy + 'static {
     fn lanes(self, lanes: [<Self::Single as Lanes>::V; 4]) -> Self::V;
     /// A lane's block; `at` is below [`Lanes::BLOCKS`].
     fn lane(self, v: Self::V, at: usize) -> <Self::Single as Lanes>::V;
+    /// The low half of the lowest lane.
+    fn low(self, v: Self::V) -> u64;
     /// The sum (exclusive or) of the lanes.
     fn fold(self, v: Self::V) -> <Self::Single as Lanes>::V;
 
@@ -72,6 +74,16 @@ pub(crate) trait Lanes: Copy + 'static {
     fn aes(self, state: Self::V, key: Self::V) -> Self::V;
     /// The last AES round.
     fn aes_last(self, state: Self::V, key: Self::V) -> Self::V;
+
+    /// All AES rounds but the first key, for `N` states side by side; see [`aes_rounds`].
+    #[inline(always)]
+    fn aes_rounds<const R: usize, const N: usize>(
+        self,
+        states: &mut [Self::V; N],
+        rounds: &Rounds,
+    ) {
+        aes_rounds::<Self, R, N>(self, states, rounds);
+    }
 
     /// Encrypts `N` counter blocks and hashes `M` registers of data meanwhile; see [`Stitch`]. A CPU whose compiler
     /// loses the order of the work brings its own.

@@ -8,7 +8,8 @@ use chacha20::{ChaChaCore, KeyIvInit, R20};
 use chacha20poly1305::ChaCha20Poly1305;
 use zeroize::Zeroize;
 
-use super::Job;
+use super::job::{Toggle, toggle_by};
+use super::{Fusion, Job};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::{SAMPLE_LEN, TAG_LEN};
 use crate::suite::Suite;
@@ -53,7 +54,37 @@ impl Aead {
         nonce
     }
 
-    pub(crate) fn seal(&self, job: &mut Job<'_>) {
+    /// There is one class of tables.
+    pub(super) fn grow_if(&mut self, _: impl FnOnce() -> bool) {}
+
+    pub(super) fn shrink(&mut self) {}
+
+    pub(super) fn seal(&self, jobs: &mut [Job<'_>]) {
+        jobs.iter_mut().for_each(|job| self.seal_one(job));
+    }
+
+    /// Masks are made afterwards.
+    pub(super) fn seal_fused(&self, _: &mut [Job<'_>], _: &super::Header, _: Fusion) -> bool {
+        false
+    }
+
+    pub(super) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
+        (jobs.iter_mut().enumerate()).fold(0, |good, (i, job)| {
+            good | u32::from(self.open_one(job)) << i
+        })
+    }
+
+    /// Masks are made before.
+    pub(super) fn open_fused(
+        &self,
+        _: &mut [Job<'_>],
+        _: &super::Header,
+        _: Fusion,
+    ) -> Option<u32> {
+        None
+    }
+
+    fn seal_one(&self, job: &mut Job<'_>) {
         job.take_source();
         let nonce = self.nonce(job.number());
         let (header, payload, tag) = job.parts();
@@ -75,7 +106,7 @@ impl Aead {
     }
 
     /// Whether the packet is authentic. RustCrypto compares in constant time, and before it decrypts.
-    pub(crate) fn open(&self, job: &mut Job<'_>) -> bool {
+    fn open_one(&self, job: &mut Job<'_>) -> bool {
         let nonce = self.nonce(job.number());
         let (header, payload, tag) = job.parts();
         let payload = InOutBuf::from(payload);
@@ -129,8 +160,12 @@ impl Header {
         }
     }
 
+    pub(super) fn toggle(&self, jobs: &mut [Job<'_>], toggle: Toggle) {
+        toggle_by(jobs, toggle, |samples| self.masks(samples));
+    }
+
     /// Turns samples into masks, of which five bytes are used.
-    pub(crate) fn masks(&self, samples: &mut [[u8; SAMPLE_LEN]]) {
+    fn masks(&self, samples: &mut [[u8; SAMPLE_LEN]]) {
         for block in samples {
             match self {
                 // RFC 9001 §5.4.3

@@ -39,7 +39,27 @@ macro_rules! middle_rounds {
     };
 }
 
-pub(super) use middle_rounds;
+/// What [`Lanes::aes_rounds`] does, in the compiler's order.
+#[inline(always)]
+pub(super) fn aes_rounds<L: Lanes, const R: usize, const N: usize>(
+    l: L,
+    states: &mut [L::V; N],
+    rounds: &Rounds,
+) {
+    macro_rules! round {
+        ($r:literal) => {
+            let key = l.broadcast(&rounds.0[$r]);
+            for state in &mut *states {
+                *state = l.aes(*state, key);
+            }
+        };
+    }
+    middle_rounds!(R, round, 1 2 3 4 5 6 7 8 9 10 11 12 13);
+    let key = l.broadcast(&rounds.0[R]);
+    for state in states {
+        *state = l.aes_last(*state, key);
+    }
+}
 
 impl<L: Lanes, const N: usize, const M: usize> Stitch<'_, L, N, M> {
     /// What [`Lanes::stitch`] does, in the compiler's order.

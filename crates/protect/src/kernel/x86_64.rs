@@ -15,6 +15,7 @@ pub(super) mod vaes512;
 
 use std::arch::x86_64::*;
 
+use super::choice::CpuFamily;
 use super::lanes::{Block, Lanes};
 use super::stitch::{Rounds, Stitch};
 
@@ -144,6 +145,11 @@ impl Lanes for Vaes256 {
     }
 
     #[inline(always)]
+    fn low(self, v: __m256i) -> u64 {
+        self.single().low(self.lane(v, 0))
+    }
+
+    #[inline(always)]
     fn fold(self, v: __m256i) -> __m128i {
         // SAFETY: the token proves AVX2.
         unsafe { _mm_xor_si128(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)) }
@@ -213,6 +219,16 @@ impl Lanes for Vaes256 {
     fn aes_last(self, state: Self::V, key: Self::V) -> Self::V {
         // SAFETY: the token proves the instruction.
         unsafe { _mm256_aesenclast_epi128(state, key) }
+    }
+
+    #[inline(always)]
+    fn aes_rounds<const R: usize, const N: usize>(
+        self,
+        states: &mut [Self::V; N],
+        rounds: &Rounds,
+    ) {
+        // SAFETY: the token proves VAES and AVX2.
+        unsafe { pinned::rounds_256::<R, N>(self, states, rounds) }
     }
 
     #[inline(always)]
@@ -307,6 +323,12 @@ impl Lanes for Vaes128 {
     }
 
     #[inline(always)]
+    fn low(self, v: __m128i) -> u64 {
+        // SAFETY: every x86-64 has SSE2.
+        unsafe { _mm_cvtsi128_si64(v) as u64 }
+    }
+
+    #[inline(always)]
     fn fold(self, v: __m128i) -> __m128i {
         v
     }
@@ -376,6 +398,16 @@ impl Lanes for Vaes128 {
         // SAFETY: the token proves the instruction.
         unsafe { _mm_aesenclast_si128(state, key) }
     }
+
+    #[inline(always)]
+    fn aes_rounds<const R: usize, const N: usize>(
+        self,
+        states: &mut [Self::V; N],
+        rounds: &Rounds,
+    ) {
+        // SAFETY: the token proves AES and AVX2.
+        unsafe { pinned::rounds_128::<R, N>(self, states, rounds) }
+    }
 }
 
 /// The AES key schedule (FIPS 197 §5.2), for `R` rounds.
@@ -412,4 +444,17 @@ fn expand_key<const R: usize>(key: &[u8; 32], rounds: &mut Rounds) {
         block ^= u128::from(word) * 0x0000_0001_0000_0001_0000_0001_0000_0001;
         rounds.0[i] = block.to_le_bytes();
     }
+}
+
+/// Vendor, family and model of this CPU, the extended parts added (AMD64 and Intel manuals, CPUID function 1).
+pub(super) fn cpu_family() -> Option<CpuFamily> {
+    let (vendor, signature) = (__cpuid(0), __cpuid(1).eax);
+    let field = |shift: u32, bits: u32| signature >> shift & ((1 << bits) - 1);
+    let family = match field(8, 4) {
+        0xf => 0xf + field(20, 8),
+        family => family,
+    };
+    let model = field(4, 4) | field(16, 4) << 4;
+    let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
+    Some((*name.as_flattened().first_chunk()?, family, model))
 }

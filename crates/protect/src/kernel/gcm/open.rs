@@ -1,19 +1,41 @@
 //! The receive side: hashing and decrypting read the same ciphertext at the same time.
 
 use super::short::{self, Run};
-use super::{CHUNK, CounterSource, Key, Shape, Stream, tag_pads};
+use super::{CHUNK, CounterSource, Key, Masking, Shape, Stream, mask, tag_pads};
 use crate::kernel::Job;
-use crate::kernel::ghash::mask;
+use crate::kernel::ghash;
+use crate::kernel::job::Toggle;
 use crate::kernel::lanes::{Block, Lanes};
+use crate::kernel::stitch::Rounds;
 use crate::span::TAG_LEN;
 
-/// Decrypts the payloads; bit `i` of the answer says that the tag of job `i` is right.
+/// Unmasks the headers where that is asked for, and decrypts the payloads; bit `i` of the answer says that the tag of job `i`
+/// is right.
 #[inline(always)]
 pub(in crate::kernel) fn open<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
-    mut jobs: &mut [Job<'_>],
+    jobs: &mut [Job<'_>],
+    masking: Masking<'_>,
 ) -> u32 {
+    let (header, in_a_batch) = masking.round_keys_and_batch();
+    let mut good = 0;
+    for (i, jobs) in jobs.chunks_mut(in_a_batch).enumerate() {
+        good |= open_batch(l, key, jobs, header) << (i * in_a_batch);
+    }
+    good
+}
+
+#[inline(always)]
+fn open_batch<L: Lanes, const R: usize, const S: usize>(
+    l: L,
+    key: &Key<R, S>,
+    mut jobs: &mut [Job<'_>],
+    header: Option<&Rounds>,
+) -> u32 {
+    if let Some(rounds) = header {
+        mask::headers::<L, R>(l, rounds, jobs, Toggle::Unprotect);
+    }
     let (mut good, mut at) = (0, 0);
     while !jobs.is_empty() {
         let (run, rest) = short::split(jobs);
@@ -94,7 +116,7 @@ fn gather<L: Lanes, const N: usize>(
     }
     l.store(
         &mut data[N - 1],
-        l.and(l.load_part(last), mask(l, last_len)),
+        l.and(l.load_part(last), ghash::mask(l, last_len)),
     );
 }
 
@@ -105,7 +127,10 @@ fn decrypt_tail<L: Lanes, const N: usize>(l: L, tail: &mut [u8], last_len: usize
         l.store(register, l.xor(pad, l.load(register)));
     }
     // What lies behind the payload is the tag, and it stays as it is.
-    let opened = l.xor(l.load_part(last), l.and(pad[N - 1], mask(l, last_len)));
+    let opened = l.xor(
+        l.load_part(last),
+        l.and(pad[N - 1], ghash::mask(l, last_len)),
+    );
     l.store_part(last, opened);
 }
 

@@ -1,20 +1,22 @@
 //! The send side. Sources are read while they are encrypted, and hashing runs one chunk behind, across packets.
 
 use super::short::{self, Run};
-use super::{CHUNK, CounterSource, Key, Shape, Stream, stitch, tag_pads};
+use super::{CHUNK, CounterSource, Key, Masking, Shape, Stream, mask, stitch, tag_pads};
 use crate::kernel::Job;
-use crate::kernel::ghash::{Hash, mask};
+use crate::kernel::ghash::{self, Hash};
+use crate::kernel::job::Toggle;
 use crate::kernel::lanes::{Block, Lanes};
+use crate::kernel::stitch::Rounds;
 use crate::span::TAG_LEN;
 
 /// Where a packet's plaintext lies: up to `head` in the packet, from there on in `source`.
-pub(super) struct Plaintext<'a> {
+struct Plaintext<'a> {
     head: usize,
     source: &'a [u8],
 }
 
 impl<'a> Plaintext<'a> {
-    pub(super) const IN_PLACE: Self = Self {
+    const IN_PLACE: Self = Self {
         head: usize::MAX,
         source: &[],
     };
@@ -22,7 +24,7 @@ impl<'a> Plaintext<'a> {
     /// Registers are read either from the packet or from the source. Those that hold a bit of both, where the two
     /// join and at the end, are completed in the packet; so is everything where the source is short.
     #[inline(always)]
-    pub(super) fn new<L: Lanes>(payload: &mut [u8], source: &'a [u8]) -> Self {
+    fn new<L: Lanes>(payload: &mut [u8], source: &'a [u8]) -> Self {
         if source.is_empty() {
             return Self::IN_PLACE;
         }
@@ -50,7 +52,7 @@ impl<'a> Plaintext<'a> {
 
     /// The register at an offset of the payload, where it is to be read from the source.
     #[inline(always)]
-    pub(super) fn register<L: Lanes>(&self, at: usize) -> Option<&'a L::Bytes> {
+    fn register<L: Lanes>(&self, at: usize) -> Option<&'a L::Bytes> {
         L::vectors(self.source.get(at.checked_sub(self.head)?..)?)
             .0
             .first()
@@ -109,7 +111,10 @@ impl<'a> Plaintext<'a> {
             l.store(register, sealed);
             l.store(&mut stash[i], sealed);
         }
-        let sealed = l.and(l.xor(pad[N - 1], l.load_part(last)), mask(l, last_len));
+        let sealed = l.and(
+            l.xor(pad[N - 1], l.load_part(last)),
+            ghash::mask(l, last_len),
+        );
         l.store_part(last, sealed);
         l.store(&mut stash[N - 1], sealed);
     }
@@ -140,19 +145,38 @@ impl<L: Lanes> Behind<'_, '_, L> {
     }
 }
 
-/// Encrypts the payloads and writes the tags.
+/// Encrypts the payloads, writes the tags, and masks the headers where that is asked for.
 #[inline(always)]
 pub(in crate::kernel) fn seal<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
+    jobs: &mut [Job<'_>],
+    masking: Masking<'_>,
+) {
+    let (header, in_a_batch) = masking.round_keys_and_batch();
+    for jobs in jobs.chunks_mut(in_a_batch) {
+        seal_batch(l, key, jobs, header);
+    }
+}
+
+#[inline(always)]
+fn seal_batch<L: Lanes, const R: usize, const S: usize>(
+    l: L,
+    key: &Key<R, S>,
     mut jobs: &mut [Job<'_>],
+    header: Option<&Rounds>,
 ) {
     while !jobs.is_empty() {
         let (run, rest) = short::split(jobs);
         jobs = rest;
         match run {
-            Run::Short(run) => short::seal(l, key, run),
-            Run::Long(run) => seal_long(l, key, run),
+            Run::Short(run) => short::seal(l, key, run, header),
+            Run::Long(run) => {
+                seal_long(l, key, run);
+                if let Some(rounds) = header {
+                    mask::headers::<L, R>(l, rounds, run, Toggle::Protect);
+                }
+            }
         }
     }
 }

@@ -11,16 +11,15 @@
 //! All packets of a pass take the same powers of H, each of them broadcast, and one reduction serves a register's worth of
 //! packets. `G` such registers go side by side, because the states of one do not fill the pipelines.
 
-use super::seal::Plaintext;
-use super::{COUNTERS, Key};
-use crate::kernel::ghash::{Sum, mask};
+use super::{COUNTERS, Key, mask};
+use crate::kernel::Job;
+use crate::kernel::ghash::{self, Sum};
+use crate::kernel::job::Toggle;
 use crate::kernel::lanes::{Block, Lanes};
-use crate::kernel::stitch::middle_rounds;
-use crate::kernel::{Job, MAX_JOBS};
-use crate::span::TAG_LEN;
+use crate::kernel::stitch::Rounds;
 
 /// Blocks in the payload of the longest packet that is worked on here.
-pub(super) const MAX_BLOCKS: usize = 4;
+const MAX_BLOCKS: usize = 4;
 
 /// Jobs for one form of the algorithm.
 pub(super) enum Run<'r, 'a> {
@@ -33,11 +32,10 @@ pub(super) enum Run<'r, 'a> {
 /// The first run of some jobs, and what is behind it.
 #[inline(always)]
 pub(super) fn split<'r, 'a>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, &'r mut [Job<'a>]) {
-    let blocks = |job: &Job<'_>| job.payload_len().div_ceil(16);
     let is_short = |blocks| (1..=MAX_BLOCKS).contains(&blocks);
-    let first = jobs.first().map_or(0, blocks);
+    let first = jobs.first().map_or(0, blocks_of);
     let same = |job: &&Job<'_>| {
-        let blocks = blocks(job);
+        let blocks = blocks_of(job);
         blocks == first || !is_short(blocks) && !is_short(first)
     };
     let (run, rest) = jobs.split_at_mut(jobs.iter().take_while(same).count());
@@ -48,44 +46,64 @@ pub(super) fn split<'r, 'a>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, &'r mut [J
     }
 }
 
-/// Calls a macro with the blocks of a packet and the registers of packets that go side by side.
-macro_rules! by_blocks {
-    ($jobs:ident, $call:ident) => {
-        match $jobs
-            .first()
-            .map_or(0, |job| job.payload_len().div_ceil(16))
-        {
-            1 => $call!(1, 4),
-            2 => $call!(2, 2),
-            3 => $call!(3, 2),
-            _ => $call!(4, 2),
-        }
-    };
+fn blocks_of(job: &Job<'_>) -> usize {
+    job.payload_len().div_ceil(16)
 }
 
-/// Encrypts the payloads and writes the tags, of a short run.
+/// Cuts a run into passes and calls a macro for each, by the lanes of a register and the blocks of a payload: `N` blocks, `G`
+/// registers of packets, `P` packets, `T` AES states. What is left fills one register at a time; packets that do not fill
+/// one go one by one.
+macro_rules! passes {
+    ($l:ident, $jobs:ident, $pass:ident) => {
+        match (L::BLOCKS, $jobs.first().map_or(0, blocks_of)) {
+            (1, 1) => passes!($l, $jobs, $pass, [1 4 4 8], [1 1 1 2], [1 1 1 2]),
+            (1, 2) => passes!($l, $jobs, $pass, [2 4 4 12], [2 1 1 3], [2 1 1 3]),
+            (1, 3) => passes!($l, $jobs, $pass, [3 2 2 8], [3 1 1 4], [3 1 1 4]),
+            (1, _) => passes!($l, $jobs, $pass, [4 2 2 10], [4 1 1 5], [4 1 1 5]),
+            (2, 1) => passes!($l, $jobs, $pass, [1 4 8 8], [1 1 2 2], [1 1 1 2]),
+            (2, 2) => passes!($l, $jobs, $pass, [2 4 8 12], [2 1 2 3], [2 1 1 3]),
+            (2, 3) => passes!($l, $jobs, $pass, [3 2 4 8], [3 1 2 4], [3 1 1 4]),
+            (2, _) => passes!($l, $jobs, $pass, [4 2 4 10], [4 1 2 5], [4 1 1 5]),
+            (_, 1) => passes!($l, $jobs, $pass, [1 2 8 4], [1 1 4 2], [1 1 1 2]),
+            (_, 2) => passes!($l, $jobs, $pass, [2 2 8 6], [2 1 4 3], [2 1 1 3]),
+            (_, 3) => passes!($l, $jobs, $pass, [3 2 8 8], [3 1 4 4], [3 1 1 4]),
+            (_, _) => passes!($l, $jobs, $pass, [4 2 8 10], [4 1 4 5], [4 1 1 5]),
+        }
+    };
+    ($l:ident, $jobs:ident, $pass:ident, [$n:literal $g:literal $p:literal $t:literal],
+     [$n1:literal $g1:literal $p1:literal $t1:literal], [$n2:literal $g2:literal $p2:literal $t2:literal]) => {{
+        let (passes, rest) = $jobs.as_chunks_mut::<$p>();
+        for jobs in passes {
+            $pass!($l, L, $n, $g, $p, $t, jobs);
+        }
+        let (passes, rest) = rest.as_chunks_mut::<$p1>();
+        for jobs in passes {
+            $pass!($l, L, $n1, $g1, $p1, $t1, jobs);
+        }
+        let single = $l.single();
+        for job in rest.as_chunks_mut::<$p2>().0 {
+            $pass!(single, L::Single, $n2, $g2, $p2, $t2, job);
+        }
+    }};
+}
+
+/// Encrypts the payloads and writes the tags of a short run, and masks the headers if there are round keys for that.
 #[inline(always)]
 pub(super) fn seal<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
     jobs: &mut [Job<'_>],
+    header: Option<&Rounds>,
 ) {
-    macro_rules! run {
-        ($n:literal, $g:literal) => {{
-            let mut passes = jobs.chunks_exact_mut($g * L::BLOCKS);
-            for jobs in &mut passes {
-                seal_pass::<L, R, S, $n, $g>(l, key, jobs);
+    macro_rules! pass {
+        ($l:ident, $L:ty, $n:literal, $g:literal, $p:literal, $t:literal, $jobs:ident) => {
+            seal_pass::<$L, R, S, $n, $g, $p, $t>($l, key, $jobs);
+            if let Some(rounds) = header {
+                mask::pass::<$L, R, $g, $p>($l, rounds, $jobs, Toggle::Protect);
             }
-            let mut passes = passes.into_remainder().chunks_exact_mut(L::BLOCKS);
-            for jobs in &mut passes {
-                seal_pass::<L, R, S, $n, 1>(l, key, jobs);
-            }
-            for job in passes.into_remainder().chunks_exact_mut(1) {
-                seal_pass::<L::Single, R, S, $n, 1>(l.single(), key, job);
-            }
-        }};
+        };
     }
-    by_blocks!(jobs, run);
+    passes!(l, jobs, pass);
 }
 
 /// Decrypts the payloads of a short run; bit `i` of the answer says that the tag of job `i` is right.
@@ -95,196 +113,205 @@ pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
     key: &Key<R, S>,
     jobs: &mut [Job<'_>],
 ) -> u32 {
-    let mut good = 0;
-    let mut at = 0;
-    macro_rules! run {
-        ($n:literal, $g:literal) => {{
-            let mut passes = jobs.chunks_exact_mut($g * L::BLOCKS);
-            for jobs in &mut passes {
-                good |= open_pass::<L, R, S, $n, $g>(l, key, jobs) << at;
-                at += $g * L::BLOCKS;
-            }
-            let mut passes = passes.into_remainder().chunks_exact_mut(L::BLOCKS);
-            for jobs in &mut passes {
-                good |= open_pass::<L, R, S, $n, 1>(l, key, jobs) << at;
-                at += L::BLOCKS;
-            }
-            for job in passes.into_remainder().chunks_exact_mut(1) {
-                good |= open_pass::<L::Single, R, S, $n, 1>(l.single(), key, job) << at;
-                at += 1;
-            }
-        }};
+    let (mut good, mut at) = (0, 0);
+    macro_rules! pass {
+        ($l:ident, $L:ty, $n:literal, $g:literal, $p:literal, $t:literal, $jobs:ident) => {
+            good |= open_pass::<$L, R, S, $n, $g, $p, $t>($l, key, $jobs) << at;
+            at += $p;
+        };
     }
-    by_blocks!(jobs, run);
+    passes!(l, jobs, pass);
     good
 }
 
-/// The key stream of a pass.
-struct KeyStream<L: Lanes, const N: usize, const G: usize> {
-    /// For the tags.
-    tags: [L::V; G],
-    /// For the payloads, by block.
-    blocks: [[L::V; G]; N],
+/// What a pass knows before it touches a payload.
+struct Pass<'k, L: Lanes, const N: usize, const G: usize, const T: usize> {
+    /// The key stream: for each register of packets a pad for the tags, then `N` for the payloads.
+    states: [L::V; T],
+    /// What the last block of each payload is cut with.
+    masks: [L::V; G],
+    sum: Sum<'k, L, N, G>,
+}
+
+impl<'k, L: Lanes, const N: usize, const G: usize, const T: usize> Pass<'k, L, N, G, T> {
+    #[inline(always)]
+    fn new<const R: usize, const S: usize, const P: usize>(
+        l: L,
+        key: &'k Key<R, S>,
+        jobs: &[Job<'_>; P],
+    ) -> Self {
+        let s = l.single();
+        let first_key = s.load(&key.rounds.0[0]);
+        let mut states = [l.zero(); T];
+        let mut masks = [l.zero(); G];
+        let (mut associated, mut lengths) = ([l.zero(); G], [l.zero(); G]);
+        for g in 0..G {
+            let zeros = [s.zero(); 4];
+            let (mut bases, mut cuts, mut firsts, mut lasts) = (zeros, zeros, zeros, zeros);
+            for k in 0..L::BLOCKS {
+                let job = &jobs[g * L::BLOCKS + k];
+                let (low, high) = key.nonce(job.number());
+                bases[k] = s.xor(first_key, s.splat(low, high));
+                cuts[k] = ghash::mask(s, job.payload_len() - 16 * (N - 1));
+                (firsts[k], lasts[k]) = ghash::edges(s, key.table(), job);
+            }
+            let base = l.lanes(bases);
+            let states = &mut states[g * (N + 1)..][..N + 1];
+            // SP 800-38D §7.1: counter 1 is the tag's.
+            states[0] = l.xor(base, l.splat(0, 1 << 56));
+            for j in 0..N {
+                states[j + 1] = l.xor(base, l.broadcast(&COUNTERS.0[j]));
+            }
+            (masks[g], associated[g], lengths[g]) =
+                (l.lanes(cuts), l.lanes(firsts), l.lanes(lasts));
+        }
+        l.aes_rounds::<R, T>(&mut states, &key.rounds);
+        Self {
+            states,
+            masks,
+            sum: Sum::new(l, key.table(), &associated, &lengths),
+        }
+    }
+
+    /// Encrypts the payloads, and gives the tags.
+    #[inline(always)]
+    fn seal<const P: usize>(mut self, l: L, payloads: &mut [&mut [Block; N]; P]) -> [L::V; G] {
+        for j in 0..N {
+            let mut data = [l.zero(); G];
+            for g in 0..G {
+                data[g] = l.xor(
+                    self.pad(g, j),
+                    read::<L, N>(l, &payloads[g * L::BLOCKS..], j),
+                );
+                if j == N - 1 {
+                    data[g] = l.and(data[g], self.masks[g]);
+                }
+                for k in 0..L::BLOCKS {
+                    l.single()
+                        .store(&mut payloads[g * L::BLOCKS + k][j], l.lane(data[g], k));
+                }
+            }
+            self.sum.add(l, j, &data);
+        }
+        self.tags(l)
+    }
+
+    /// Decrypts the payloads, and gives the tags that they should have.
+    #[inline(always)]
+    fn open<const P: usize>(mut self, l: L, payloads: &mut [&mut [Block; N]; P]) -> [L::V; G] {
+        for j in 0..N {
+            let mut data = [l.zero(); G];
+            for g in 0..G {
+                let read = read::<L, N>(l, &payloads[g * L::BLOCKS..], j);
+                let mut pad = self.pad(g, j);
+                data[g] = read;
+                if j == N - 1 {
+                    // What lies behind the payload is the tag, and it stays as it is.
+                    (data[g], pad) = (l.and(read, self.masks[g]), l.and(pad, self.masks[g]));
+                }
+                let opened = l.xor(read, pad);
+                for k in 0..L::BLOCKS {
+                    l.single()
+                        .store(&mut payloads[g * L::BLOCKS + k][j], l.lane(opened, k));
+                }
+            }
+            self.sum.add(l, j, &data);
+        }
+        self.tags(l)
+    }
+
+    #[inline(always)]
+    fn pad(&self, g: usize, j: usize) -> L::V {
+        self.states[g * (N + 1) + j + 1]
+    }
+
+    #[inline(always)]
+    fn tags(&self, l: L) -> [L::V; G] {
+        let mut tags = self.sum.finish(l);
+        for (g, tag) in tags.iter_mut().enumerate() {
+            *tag = l.xor(*tag, self.states[g * (N + 1)]);
+        }
+        tags
+    }
+}
+
+/// Block `j` of the first payloads, one in each lane.
+#[inline(always)]
+fn read<L: Lanes, const N: usize>(l: L, payloads: &[&mut [Block; N]], j: usize) -> L::V {
+    let s = l.single();
+    let mut lanes = [s.zero(); 4];
+    for k in 0..L::BLOCKS {
+        lanes[k] = s.load(&payloads[k][j]);
+    }
+    l.lanes(lanes)
+}
+
+/// The blocks of each payload; the last one may reach into the tag.
+#[inline(always)]
+fn payloads<'r, const N: usize, const P: usize>(
+    jobs: &'r mut [Job<'_>; P],
+) -> [&'r mut [Block; N]; P] {
+    jobs.each_mut().map(|job| {
+        let blocks = job.body_and_source().0.as_chunks_mut().0;
+        blocks
+            .first_chunk_mut()
+            .expect("a tag lies behind every payload")
+    })
 }
 
 #[inline(always)]
-fn key_stream<L: Lanes, const R: usize, const S: usize, const N: usize, const G: usize>(
+fn seal_pass<
+    L: Lanes,
+    const R: usize,
+    const S: usize,
+    const N: usize,
+    const G: usize,
+    const P: usize,
+    const T: usize,
+>(
     l: L,
     key: &Key<R, S>,
-    jobs: &[Job<'_>],
-) -> KeyStream<L, N, G> {
-    let s = l.single();
-    let first_key = s.load(&key.rounds.0[0]);
-    let mut tags = [l.zero(); G];
-    let mut blocks = [[l.zero(); G]; N];
-    for (g, jobs) in jobs.chunks_exact(L::BLOCKS).take(G).enumerate() {
-        let mut lanes = [s.zero(); 4];
-        for (lane, job) in lanes.iter_mut().zip(jobs) {
-            let (low, high) = key.nonce(job.number());
-            *lane = s.xor(first_key, s.splat(low, high));
-        }
-        let base = l.lanes(lanes);
-        // SP 800-38D §7.1: counter 1 is the tag's.
-        tags[g] = l.xor(base, l.splat(0, 1 << 56));
-        for (block, counter) in blocks.iter_mut().zip(&COUNTERS.0) {
-            block[g] = l.xor(base, l.broadcast(counter));
-        }
-    }
-    macro_rules! round {
-        ($r:literal) => {
-            let key = l.broadcast(&key.rounds.0[$r]);
-            for state in &mut tags {
-                *state = l.aes(*state, key);
-            }
-            for state in blocks.as_flattened_mut() {
-                *state = l.aes(*state, key);
-            }
-        };
-    }
-    middle_rounds!(R, round, 1 2 3 4 5 6 7 8 9 10 11 12 13);
-    let key = l.broadcast(&key.rounds.0[R]);
-    for state in &mut tags {
-        *state = l.aes_last(*state, key);
-    }
-    for state in blocks.as_flattened_mut() {
-        *state = l.aes_last(*state, key);
-    }
-    KeyStream { tags, blocks }
-}
-
-/// What the last block of each packet's payload is cut with.
-#[inline(always)]
-fn last_masks<L: Lanes, const N: usize, const G: usize>(l: L, jobs: &[Job<'_>]) -> [L::V; G] {
-    let s = l.single();
-    let mut masks = [l.zero(); G];
-    for (masks, jobs) in masks.iter_mut().zip(jobs.chunks_exact(L::BLOCKS)) {
-        let mut lanes = [s.zero(); 4];
-        for (lane, job) in lanes.iter_mut().zip(jobs) {
-            *lane = mask(s, job.payload_len() - 16 * (N - 1));
-        }
-        *masks = l.lanes(lanes);
-    }
-    masks
-}
-
-#[inline(always)]
-fn seal_pass<L: Lanes, const R: usize, const S: usize, const N: usize, const G: usize>(
-    l: L,
-    key: &Key<R, S>,
-    jobs: &mut [Job<'_>],
+    jobs: &mut [Job<'_>; P],
 ) {
-    let s = l.single();
-    let key_stream = key_stream::<L, R, S, N, G>(l, key, jobs);
-    let masks = last_masks::<L, N, G>(l, jobs);
-    let mut sum = Sum::<L, N, G>::new(l, key.table(), jobs);
-    let mut plaintexts = [const { Plaintext::IN_PLACE }; MAX_JOBS];
-    for (plaintext, job) in plaintexts.iter_mut().zip(&mut *jobs) {
-        let (body, source) = job.body_and_source();
-        let payload_len = body.len() - TAG_LEN;
-        *plaintext = Plaintext::new::<L::Single>(&mut body[..payload_len], source);
+    for job in &mut *jobs {
+        job.take_short_source();
     }
-    for j in 0..N {
-        let mut data = [l.zero(); G];
-        for g in 0..G {
-            let mut lanes = [s.zero(); 4];
-            let jobs = &mut jobs[g * L::BLOCKS..][..L::BLOCKS];
-            let plaintexts = &plaintexts[g * L::BLOCKS..][..L::BLOCKS];
-            for ((lane, job), plaintext) in lanes.iter_mut().zip(&mut *jobs).zip(plaintexts) {
-                let in_place = block_mut(job.body_and_source().0, j);
-                *lane = s.load(plaintext.register::<L::Single>(16 * j).unwrap_or(in_place));
-            }
-            data[g] = l.xor(key_stream.blocks[j][g], l.lanes(lanes));
-            if j == N - 1 {
-                data[g] = l.and(data[g], masks[g]);
-            }
-            for (k, job) in jobs.iter_mut().enumerate() {
-                s.store(block_mut(job.body_and_source().0, j), l.lane(data[g], k));
-            }
-        }
-        sum.add(l, j, &data);
-    }
-    let tags = sum.finish(l, &key_stream.tags);
-    for (tag, jobs) in tags.into_iter().zip(jobs.chunks_exact_mut(L::BLOCKS)) {
-        for (k, job) in jobs.iter_mut().enumerate() {
-            s.store(job.parts().2, l.lane(tag, k));
+    let pass = Pass::<L, N, G, T>::new(l, key, jobs);
+    let tags = pass.seal::<P>(l, &mut payloads(jobs));
+    for g in 0..G {
+        for k in 0..L::BLOCKS {
+            l.single()
+                .store(jobs[g * L::BLOCKS + k].parts().2, l.lane(tags[g], k));
         }
     }
 }
 
-/// A block of a packet's payload; the last one may reach into the tag.
 #[inline(always)]
-fn block_mut(body: &mut [u8], j: usize) -> &mut Block {
-    body.as_chunks_mut()
-        .0
-        .get_mut(j)
-        .expect("a tag lies behind every payload")
-}
-
-#[inline(always)]
-fn open_pass<L: Lanes, const R: usize, const S: usize, const N: usize, const G: usize>(
+fn open_pass<
+    L: Lanes,
+    const R: usize,
+    const S: usize,
+    const N: usize,
+    const G: usize,
+    const P: usize,
+    const T: usize,
+>(
     l: L,
     key: &Key<R, S>,
-    jobs: &mut [Job<'_>],
+    jobs: &mut [Job<'_>; P],
 ) -> u32 {
-    let s = l.single();
-    let key_stream = key_stream::<L, R, S, N, G>(l, key, jobs);
-    let masks = last_masks::<L, N, G>(l, jobs);
-    let mut sum = Sum::<L, N, G>::new(l, key.table(), jobs);
-    for j in 0..N {
-        let mut data = [l.zero(); G];
-        for g in 0..G {
-            let mut lanes = [s.zero(); 4];
-            let jobs = &mut jobs[g * L::BLOCKS..][..L::BLOCKS];
-            for (lane, job) in lanes.iter_mut().zip(&mut *jobs) {
-                *lane = s.load(block_mut(job.body_and_source().0, j));
-            }
-            let read = l.lanes(lanes);
-            let mut pad = key_stream.blocks[j][g];
-            data[g] = read;
-            if j == N - 1 {
-                // What lies behind the payload is the tag, and it stays as it is.
-                (data[g], pad) = (l.and(read, masks[g]), l.and(pad, masks[g]));
-            }
-            let opened = l.xor(read, pad);
-            for (k, job) in jobs.iter_mut().enumerate() {
-                s.store(block_mut(job.body_and_source().0, j), l.lane(opened, k));
-            }
-        }
-        sum.add(l, j, &data);
-    }
-    let tags = sum.finish(l, &key_stream.tags);
+    let pass = Pass::<L, N, G, T>::new(l, key, jobs);
+    let tags = pass.open::<P>(l, &mut payloads(jobs));
     let mut good = 0;
-    for (g, (tag, jobs)) in tags
-        .into_iter()
-        .zip(jobs.chunks_exact_mut(L::BLOCKS))
-        .enumerate()
-    {
-        for (k, job) in jobs.iter_mut().enumerate() {
+    for (g, tag) in tags.into_iter().enumerate() {
+        for k in 0..L::BLOCKS {
+            let i = g * L::BLOCKS + k;
             let mut expected = [0; 16];
-            s.store(&mut expected, l.lane(tag, k));
+            l.single().store(&mut expected, l.lane(tag, k));
             // No byte decides alone when the comparison ends: all are compared at once.
-            let difference = u128::from_le_bytes(expected) ^ u128::from_le_bytes(*job.parts().2);
-            good |= u32::from(difference == 0) << (g * L::BLOCKS + k);
+            let received = *jobs[i].parts().2;
+            let difference = u128::from_le_bytes(expected) ^ u128::from_le_bytes(received);
+            good |= u32::from(difference == 0) << i;
         }
     }
     good

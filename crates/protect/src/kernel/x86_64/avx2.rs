@@ -3,8 +3,9 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use crate::kernel::Job;
 use crate::kernel::chacha::{self, Block, HeaderKey, Key, Rows};
+use crate::kernel::job::{Toggle, toggle_by};
+use crate::kernel::{Fusion, Header as AnyHeader, Job};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
 use crate::suite::Suite;
@@ -129,6 +130,21 @@ impl Aead {
         Some(Self { token, key })
     }
 
+    /// There is one class of tables.
+    pub(crate) fn grow_if(&mut self, _: impl FnOnce() -> bool) {}
+
+    pub(crate) fn shrink(&mut self) {}
+
+    /// Masks are made afterwards: their key stream is of another key.
+    pub(crate) fn seal_fused(&self, _: &mut [Job<'_>], _: &AnyHeader, _: Fusion) -> bool {
+        false
+    }
+
+    /// Masks are made before.
+    pub(crate) fn open_fused(&self, _: &mut [Job<'_>], _: &AnyHeader, _: Fusion) -> Option<u32> {
+        None
+    }
+
     pub(crate) fn seal(&self, jobs: &mut [Job<'_>]) {
         // SAFETY: the token proves the entry point's features.
         unsafe { avx2_seal(self.token, &self.key, jobs) }
@@ -154,9 +170,11 @@ impl Header {
         Some(Self { token, key })
     }
 
-    pub(crate) fn masks(&self, samples: &mut [[u8; SAMPLE_LEN]]) {
+    pub(crate) fn toggle(&self, jobs: &mut [Job<'_>], toggle: Toggle) {
         // SAFETY: the token proves the entry point's features.
-        unsafe { avx2_masks(self.token, &self.key, samples) }
+        toggle_by(jobs, toggle, |samples| unsafe {
+            avx2_masks(self.token, &self.key, samples);
+        });
     }
 }
 

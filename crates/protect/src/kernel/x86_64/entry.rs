@@ -6,12 +6,12 @@
 macro_rules! define_kernel {
     ($module:ident, $token:ty, $short:expr, $features:literal) => {
         pub(crate) mod $module {
-            use crate::kernel::Job;
-            use crate::kernel::gcm::{self, ROOM};
+            use crate::kernel::gcm::{self, Masking, ROOM};
+            use crate::kernel::job::Toggle;
             use crate::kernel::stitch::Rounds;
             use crate::kernel::x86_64::expand_key;
+            use crate::kernel::{Fusion, Header as AnyHeader, Job};
             use crate::material::{HeaderKeyMaterial, KeyMaterial};
-            use crate::span::SAMPLE_LEN;
             use crate::suite::Suite;
 
             type Token = $token;
@@ -67,22 +67,62 @@ macro_rules! define_kernel {
                     }
                 }
 
+                fn suite(&self) -> Suite {
+                    match &self.key {
+                        GcmKey::Aes128(_) => Suite::Aes128Gcm,
+                        GcmKey::Aes256(_) => Suite::Aes256Gcm,
+                    }
+                }
+
                 pub(crate) fn seal(&self, jobs: &mut [Job<'_>]) {
+                    self.seal_with(jobs, Masking::None);
+                }
+
+                /// `false`, and nothing done, where the header key is not one of AES of the same size.
+                pub(crate) fn seal_fused(
+                    &self,
+                    jobs: &mut [Job<'_>],
+                    header: &AnyHeader,
+                    fusion: Fusion,
+                ) -> bool {
+                    let Some(rounds) = header.round_keys(self.suite()) else {
+                        return false;
+                    };
+                    self.seal_with(jobs, Masking::of(rounds, fusion));
+                    true
+                }
+
+                fn seal_with(&self, jobs: &mut [Job<'_>], masking: Masking<'_>) {
                     // SAFETY: the token proves the entry points' features.
                     unsafe {
                         match &self.key {
-                            GcmKey::Aes128(key) => seal(self.token, key, jobs),
-                            GcmKey::Aes256(key) => seal(self.token, key, jobs),
+                            GcmKey::Aes128(key) => seal(self.token, key, jobs, masking),
+                            GcmKey::Aes256(key) => seal(self.token, key, jobs, masking),
                         }
                     }
                 }
 
                 pub(crate) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
+                    self.open_with(jobs, Masking::None)
+                }
+
+                /// `None`, and nothing done, where the header key is not one of AES of the same size.
+                pub(crate) fn open_fused(
+                    &self,
+                    jobs: &mut [Job<'_>],
+                    header: &AnyHeader,
+                    fusion: Fusion,
+                ) -> Option<u32> {
+                    let rounds = header.round_keys(self.suite())?;
+                    Some(self.open_with(jobs, Masking::of(rounds, fusion)))
+                }
+
+                fn open_with(&self, jobs: &mut [Job<'_>], masking: Masking<'_>) -> u32 {
                     // SAFETY: the token proves the entry points' features.
                     unsafe {
                         match &self.key {
-                            GcmKey::Aes128(key) => open(self.token, key, jobs),
-                            GcmKey::Aes256(key) => open(self.token, key, jobs),
+                            GcmKey::Aes128(key) => open(self.token, key, jobs, masking),
+                            GcmKey::Aes256(key) => open(self.token, key, jobs, masking),
                         }
                     }
                 }
@@ -115,12 +155,19 @@ macro_rules! define_kernel {
                     })
                 }
 
-                pub(crate) fn masks(&self, samples: &mut [[u8; SAMPLE_LEN]]) {
+                /// `None` where they are of another suite.
+                pub(in crate::kernel) fn round_keys(&self, suite: Suite) -> Option<&Rounds> {
+                    (self.suite == suite).then_some(&self.rounds)
+                }
+
+                pub(crate) fn toggle(&self, jobs: &mut [Job<'_>], direction: Toggle) {
                     // SAFETY: the token proves the entry points' features.
                     unsafe {
                         match self.suite {
-                            Suite::Aes128Gcm => masks::<10>(self.token, &self.rounds, samples),
-                            _ => masks::<14>(self.token, &self.rounds, samples),
+                            Suite::Aes128Gcm => {
+                                toggle::<10>(self.token, &self.rounds, jobs, direction);
+                            }
+                            _ => toggle::<14>(self.token, &self.rounds, jobs, direction),
                         }
                     }
                 }
@@ -138,22 +185,33 @@ macro_rules! define_kernel {
             }
 
             #[target_feature(enable = $features)]
-            fn seal<const R: usize>(token: Token, key: &Key<R>, jobs: &mut [Job<'_>]) {
-                gcm::seal(token, key, jobs);
+            fn seal<const R: usize>(
+                token: Token,
+                key: &Key<R>,
+                jobs: &mut [Job<'_>],
+                masking: Masking<'_>,
+            ) {
+                gcm::seal(token, key, jobs, masking);
             }
 
             #[target_feature(enable = $features)]
-            fn open<const R: usize>(token: Token, key: &Key<R>, jobs: &mut [Job<'_>]) -> u32 {
-                gcm::open(token, key, jobs)
+            fn open<const R: usize>(
+                token: Token,
+                key: &Key<R>,
+                jobs: &mut [Job<'_>],
+                masking: Masking<'_>,
+            ) -> u32 {
+                gcm::open(token, key, jobs, masking)
             }
 
             #[target_feature(enable = $features)]
-            fn masks<const R: usize>(
+            fn toggle<const R: usize>(
                 token: Token,
                 rounds: &Rounds,
-                samples: &mut [[u8; SAMPLE_LEN]],
+                jobs: &mut [Job<'_>],
+                direction: Toggle,
             ) {
-                gcm::encrypt_blocks::<Token, R>(token, rounds, samples);
+                gcm::headers::<Token, R>(token, rounds, jobs, direction);
             }
         }
     };

@@ -13,13 +13,13 @@
 //! same things have other names; these, and a register's bytes, are the list `$f`.
 
 use std::arch::asm;
-use std::arch::x86_64::{__m256i, __m512i};
+use std::arch::x86_64::{__m128i, __m256i, __m512i};
 
-use super::Vaes256;
 use super::vaes512::Vaes512;
+use super::{Vaes128, Vaes256};
 use crate::kernel::ghash::Acc;
 use crate::kernel::lanes::Lanes;
-use crate::kernel::stitch::{Rounds, Stitch};
+use crate::kernel::stitch::{Rounds, Stitch, aes_rounds};
 
 /// A round with a register of data: its product with a power of H by Karatsuba, three multiplications.
 #[rustfmt::skip]
@@ -259,6 +259,96 @@ define_stitch!(
     __m512i,
     ["vbroadcasti32x4" "vpxorq" "vmovdqu64" 64],
     "vaes,vpclmulqdq,avx512f,avx512bw,avx512vl"
+);
+
+/// The rounds of some states side by side, each round for all of them before the next one: the compiler would take two
+/// states through all rounds, and then the next two, and keep one of two pipelines waiting.
+#[rustfmt::skip]
+macro_rules! rounds_of {
+    ($broadcast:literal, $class:ident, $v:ty, $states:ident, $rounds:ident, [$($r:literal)*], $last:literal, $names:tt) => {{
+        let _k: $v;
+        rounds_of!(asm $class, $states, $rounds, _k, concat!(
+            $( $broadcast, " {k}, [{rounds} + 16 * ", $r, "]\n", rounds_of!(round "vaesenc", $names), )*
+            $broadcast, " {k}, [{rounds} + 16 * ", $last, "]\n", rounds_of!(round "vaesenclast", $names),
+        ), $names)
+    }};
+    (round $op:literal, [$($i:tt $s:ident)*]) => {
+        concat!($( $op, " {", stringify!($s), "}, {", stringify!($s), "}, {k}\n", )*)
+    };
+    (asm $class:ident, $states:ident, $rounds:ident, $k:ident, $text:expr, [$($i:tt $s:ident)*]) => {
+        // SAFETY: what is read are the eleven or fifteen round keys of `rounds`; nothing is written to memory. The
+        // caller's features are those of the instructions.
+        unsafe {
+            asm!(
+                $text,
+                $( $s = inout($class) $states[$i], )*
+                k = out($class) $k,
+                rounds = in(reg) $rounds,
+                options(pure, readonly, nostack, preserves_flags),
+            );
+        }
+    };
+}
+
+/// Defines [`Lanes::aes_rounds`] in a fixed order for a register width.
+#[rustfmt::skip]
+macro_rules! define_rounds {
+    ($name:ident, $token:ty, $class:ident, $v:ty, $broadcast:literal, $features:literal) => {
+        #[inline]
+        #[target_feature(enable = $features)]
+        pub(super) fn $name<const R: usize, const N: usize>(
+            token: $token,
+            states: &mut [$v; N],
+            keys: &Rounds,
+        ) {
+            let rounds = keys.0.as_ptr();
+            define_rounds!([
+                2 [0 s0 1 s1]
+                3 [0 s0 1 s1 2 s2]
+                4 [0 s0 1 s1 2 s2 3 s3]
+                5 [0 s0 1 s1 2 s2 3 s3 4 s4]
+                6 [0 s0 1 s1 2 s2 3 s3 4 s4 5 s5]
+                8 [0 s0 1 s1 2 s2 3 s3 4 s4 5 s5 6 s6 7 s7]
+                10 [0 s0 1 s1 2 s2 3 s3 4 s4 5 s5 6 s6 7 s7 8 s8 9 s9]
+                12 [0 s0 1 s1 2 s2 3 s3 4 s4 5 s5 6 s6 7 s7 8 s8 9 s9 10 s10 11 s11]
+            ] $class, $v, states, rounds, $broadcast, R, N, token, keys)
+        }
+    };
+    ([$($n:literal $names:tt)*] $class:ident, $v:ty, $states:ident, $rounds:ident, $broadcast:literal, $r:ident, $nn:ident,
+     $token:ident, $keys:ident) => {
+        match ($r, $nn) {
+            $( (10, $n) => rounds_of!($broadcast, $class, $v, $states, $rounds, [1 2 3 4 5 6 7 8 9], 10, $names), )*
+            $( (14, $n) => rounds_of!(
+                $broadcast, $class, $v, $states, $rounds, [1 2 3 4 5 6 7 8 9 10 11 12 13], 14, $names
+            ), )*
+            _ => aes_rounds::<_, $r, $nn>($token, $states, $keys),
+        }
+    };
+}
+
+define_rounds!(
+    rounds_128,
+    Vaes128,
+    xmm_reg,
+    __m128i,
+    "vmovdqu",
+    "vaes,avx2,aes"
+);
+define_rounds!(
+    rounds_256,
+    Vaes256,
+    ymm_reg,
+    __m256i,
+    "vbroadcasti128",
+    "vaes,avx2"
+);
+define_rounds!(
+    rounds_512,
+    Vaes512,
+    zmm_reg,
+    __m512i,
+    "vbroadcasti32x4",
+    "vaes,avx512f"
 );
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! 512-bit registers: four lanes. Chosen only on CPU families where a gain was measured, see [`Vaes512::pays_here`].
+//! 512-bit registers: four lanes. Chosen only on CPU families where a gain was measured, see `choice`.
 
 use std::arch::x86_64::*;
 
 use super::{REVERSAL, Vaes128, Vaes256, pinned};
 use crate::kernel::lanes::{Block, Lanes};
-use crate::kernel::stitch::Stitch;
+use crate::kernel::stitch::{Rounds, Stitch};
 
 /// Proof that, beside what [`Vaes256`] proves, AVX-512 F, BW and VL were detected; only [`Vaes512::detect`] makes one.
 #[derive(Copy, Clone)]
@@ -18,25 +18,10 @@ impl Vaes512 {
         Vaes256::detect().filter(|_| all).map(Self)
     }
 
-    /// Whether this CPU is of a family whose whole machine gains by 512-bit registers. Skylake-SP to Cooper Lake lower
-    /// the clock of every core for 512-bit multiplications (and have no VAES); what is not in the list gets 256 bits.
-    pub(crate) fn pays_here(self) -> bool {
-        // AMD family 1Ah, Zen 5: no lower clock, and 1.5 times the speed of 256 bits at 1,450 bytes.
-        is_amd_family(0x1a)
-    }
-
     #[inline(always)]
     pub(super) fn reversal(self) -> __m512i {
         self.splat(REVERSAL.0, REVERSAL.1)
     }
-}
-
-fn is_amd_family(family: u32) -> bool {
-    let vendor = __cpuid(0);
-    let signature = __cpuid(1).eax;
-    let (base, extended) = (signature >> 8 & 0x0f, signature >> 20 & 0xff);
-    let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
-    name.as_flattened() == b"AuthenticAMD" && base == 0x0f && base + extended == family
 }
 
 /// A mask of the 64-bit elements in the first blocks of a register.
@@ -138,10 +123,25 @@ impl Lanes for Vaes512 {
     }
 
     #[inline(always)]
+    fn low(self, v: __m512i) -> u64 {
+        self.single().low(self.lane(v, 0))
+    }
+
+    #[inline(always)]
     fn fold(self, v: __m512i) -> __m128i {
         // SAFETY: the token proves AVX-512F.
         let (low, high) = unsafe { (_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64::<1>(v)) };
         self.0.fold(self.0.xor(low, high))
+    }
+
+    #[inline(always)]
+    fn aes_rounds<const R: usize, const N: usize>(
+        self,
+        states: &mut [Self::V; N],
+        rounds: &Rounds,
+    ) {
+        // SAFETY: the token proves VAES and AVX-512F.
+        unsafe { pinned::rounds_512::<R, N>(self, states, rounds) }
     }
 
     #[inline(always)]

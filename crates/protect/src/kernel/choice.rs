@@ -1,0 +1,291 @@
+//! Which kernel a key is expanded for.
+//!
+//! ```text
+//!   kernels that have the suite ──▶ that the CPU can run ──▶ that pay on its family ──▶ the best of them
+//!                                                            (the table below)
+//! ```
+//! `SQUALL_CPU` lowers the choice: to the kernel of that name, or to the best one below it where that one lacks the suite. A
+//! 512-bit kernel that it names is taken on every family.
+
+use std::sync::OnceLock;
+
+#[cfg(target_arch = "x86_64")]
+use super::x86_64::{Vaes256, avx2::Avx2, cpu_family, vaes512::Vaes512};
+use crate::suite::Suite;
+
+/// The implementations of the cipher work, the slowest first.
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
+#[non_exhaustive]
+pub enum KernelKind {
+    /// RustCrypto, one packet at a time: runs everywhere, and is what the others are compared with.
+    Portable,
+    /// ChaCha20-Poly1305, and nothing else, in 256-bit registers (x86-64 since Haswell and Zen).
+    Avx2,
+    /// AES-GCM, and nothing else, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3 and Ice Lake).
+    Vaes256,
+    /// As `Vaes256` in 512-bit registers (x86-64 with AVX-512). Chosen by itself only on CPU families where a gain was
+    /// measured.
+    Vaes512,
+}
+
+/// All kernels, the slowest first.
+const ALL: [KernelKind; 4] = [
+    KernelKind::Portable,
+    KernelKind::Avx2,
+    KernelKind::Vaes256,
+    KernelKind::Vaes512,
+];
+
+const SUITES: [Suite; 3] = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
+
+impl KernelKind {
+    /// The name that `SQUALL_CPU` knows the kernel by.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Vaes256 => "vaes256",
+            Self::Vaes512 => "vaes512",
+        }
+    }
+
+    /// Whether the kernel has a suite.
+    #[must_use]
+    pub const fn has(self, suite: Suite) -> bool {
+        let is_chacha = matches!(suite, Suite::ChaCha20Poly1305);
+        match self {
+            Self::Portable => true,
+            Self::Avx2 => is_chacha,
+            Self::Vaes256 | Self::Vaes512 => !is_chacha,
+        }
+    }
+
+    /// Whether it works in 512-bit registers.
+    const fn is_wide(self) -> bool {
+        matches!(self, Self::Vaes512)
+    }
+}
+
+/// What is known of 512-bit registers on a family of CPUs.
+struct Family {
+    /// As CPUID tells it, with the family's extended part added.
+    vendor: &'static [u8; 12],
+    family: u32,
+    models: std::ops::RangeInclusive<u32>,
+    /// Whether the whole machine gains by them.
+    is_wide: bool,
+    why: &'static str,
+}
+
+/// The families that somebody looked at. On all others 512 bits are not taken: a family may lower the clock of the whole
+/// machine for 512-bit multiplications (Krasnov, "On the dangers of Intel's frequency scaling", 2017: 10 % fewer requests
+/// served, with 2.5 % of the time in such code).
+const FAMILIES: &[Family] = &[
+    Family {
+        vendor: b"AuthenticAMD",
+        family: 0x1a,
+        models: 0..=0xff,
+        is_wide: true,
+        why: "Zen 5: 1.5 times the speed of 256 bits, and other work beside it is not slowed down",
+    },
+    Family {
+        vendor: b"GenuineIntel",
+        family: 0x06,
+        // Skylake-SP, Cascade Lake and Cooper Lake share a model.
+        models: 0x55..=0x55,
+        is_wide: false,
+        why: "Skylake-SP to Cooper Lake: the clock of the machine falls for 512-bit multiplications",
+    },
+];
+
+/// A CPU as CPUID tells it: vendor, family with its extended part, model likewise.
+pub(super) type CpuFamily = ([u8; 12], u32, u32);
+
+/// Whether 512-bit registers are to be used on a CPU, and why.
+fn is_wide_cpu(cpu: Option<CpuFamily>) -> (bool, &'static str) {
+    let unknown = (false, "nobody has measured 512 bits on this CPU family yet");
+    let Some((vendor, family, model)) = cpu else {
+        return unknown;
+    };
+    let row = FAMILIES
+        .iter()
+        .find(|row| *row.vendor == vendor && row.family == family && row.models.contains(&model));
+    row.map_or(unknown, |row| (row.is_wide, row.why))
+}
+
+/// The kernels that this CPU can run, the slowest first.
+#[must_use]
+pub fn kernels_available() -> Vec<KernelKind> {
+    ALL.into_iter().filter(|kind| is_available(*kind)).collect()
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_available(kind: KernelKind) -> bool {
+    match kind {
+        KernelKind::Portable => true,
+        KernelKind::Avx2 => Avx2::detect().is_some(),
+        KernelKind::Vaes256 => Vaes256::detect().is_some(),
+        KernelKind::Vaes512 => Vaes512::detect().is_some(),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_available(kind: KernelKind) -> bool {
+    kind == KernelKind::Portable
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn cpu_family() -> Option<CpuFamily> {
+    None
+}
+
+/// The kernel that keys of a suite are expanded for, and why that one.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub struct KernelChoice {
+    /// The keys' suite.
+    pub suite: Suite,
+    /// Their kernel.
+    pub kind: KernelKind,
+    /// One line that says why not a faster one, or that this is the fastest.
+    pub reason: String,
+}
+
+/// For each suite the kernel that new keys are expanded for. `SQUALL_CPU` is read once in the life of a process; a value that
+/// names no kernel of this CPU changes nothing.
+#[must_use]
+pub fn kernel_choices() -> Vec<KernelChoice> {
+    choices().to_vec()
+}
+
+/// The kernel that new keys of a suite are expanded for; see [`kernel_choices`].
+#[must_use]
+pub fn chosen_kernel(suite: Suite) -> KernelKind {
+    let choice = choices().iter().find(|choice| choice.suite == suite);
+    choice.map_or(KernelKind::Portable, |choice| choice.kind)
+}
+
+fn choices() -> &'static [KernelChoice; 3] {
+    static CHOICES: OnceLock<[KernelChoice; 3]> = OnceLock::new();
+    CHOICES.get_or_init(|| {
+        let wish = std::env::var("SQUALL_CPU").unwrap_or_default();
+        let available = kernels_available();
+        SUITES.map(|suite| choose(suite, &available, is_wide_cpu(cpu_family()), &wish))
+    })
+}
+
+fn choose(
+    suite: Suite,
+    available: &[KernelKind],
+    (is_wide_cpu, why): (bool, &str),
+    wish: &str,
+) -> KernelChoice {
+    let wished = available.iter().copied().find(|kind| kind.name() == wish);
+    let fit = || {
+        available
+            .iter()
+            .copied()
+            .filter(|kind| kind.has(suite))
+            .rev()
+    };
+    let allowed = |kind: &KernelKind| match wished {
+        Some(wished) if *kind == wished => true,
+        _ => (is_wide_cpu || !kind.is_wide()) && wished.is_none_or(|wished| *kind < wished),
+    };
+    let kind = fit().find(allowed).unwrap_or(KernelKind::Portable);
+    let better = fit().find(|other| *other > kind);
+    let reason = match (wished, better) {
+        (Some(wished), _) if wished == kind => "SQUALL_CPU asks for it".to_owned(),
+        (Some(wished), _) => format!(
+            "the best below {}, which SQUALL_CPU asks for",
+            wished.name()
+        ),
+        (None, Some(_)) => format!("the best in 256-bit registers; {why}"),
+        (None, None) if kind.is_wide() => format!("the fastest; {why}"),
+        (None, None) => "the fastest that this CPU can run".to_owned(),
+    };
+    KernelChoice {
+        suite,
+        kind,
+        reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use KernelKind::{Avx2, Portable, Vaes256, Vaes512};
+
+    const NARROW: (bool, &str) = (false, "not measured");
+    const WIDE: (bool, &str) = (true, "measured");
+
+    fn kind(suite: Suite, available: &[KernelKind], cpu: (bool, &str), wish: &str) -> KernelKind {
+        choose(suite, available, cpu, wish).kind
+    }
+
+    #[test]
+    fn wish_is_followed_where_it_can_be() {
+        let (aes, chacha) = (Suite::Aes128Gcm, Suite::ChaCha20Poly1305);
+        let all = &[Portable, Avx2, Vaes256, Vaes512];
+        assert_eq!(kind(aes, all, WIDE, ""), Vaes512);
+        assert_eq!(
+            kind(aes, all, NARROW, ""),
+            Vaes256,
+            "a family without a measured gain"
+        );
+        assert_eq!(
+            kind(aes, all, NARROW, "vaes512"),
+            Vaes512,
+            "asked for by name"
+        );
+        assert_eq!(
+            kind(chacha, all, WIDE, "vaes512"),
+            Avx2,
+            "the best below that has the suite"
+        );
+        assert_eq!(kind(aes, all, WIDE, "avx2"), Portable);
+        assert_eq!(kind(aes, all, WIDE, "portable"), Portable);
+        assert_eq!(kind(aes, all, WIDE, "no such kernel"), Vaes512);
+        assert_eq!(
+            kind(aes, &[Portable, Avx2], WIDE, "vaes256"),
+            Portable,
+            "not available"
+        );
+    }
+
+    #[test]
+    fn reasons_are_given() {
+        let all = &[Portable, Vaes256, Vaes512];
+        let reason = |cpu, wish| choose(Suite::Aes256Gcm, all, cpu, wish).reason;
+        assert_eq!(
+            reason(NARROW, ""),
+            "the best in 256-bit registers; not measured"
+        );
+        assert_eq!(reason(WIDE, ""), "the fastest; measured");
+        assert_eq!(reason(WIDE, "vaes256"), "SQUALL_CPU asks for it");
+    }
+
+    #[test]
+    fn families_by_what_was_seen() {
+        assert!(is_wide_cpu(Some((*b"AuthenticAMD", 0x1a, 2))).0);
+        assert!(
+            !is_wide_cpu(Some((*b"AuthenticAMD", 0x19, 0x11))).0,
+            "not measured"
+        );
+        let (is_wide, why) = is_wide_cpu(Some((*b"GenuineIntel", 6, 0x55)));
+        assert!(!is_wide && why.contains("clock"));
+        assert!(!is_wide_cpu(None).0);
+    }
+
+    #[test]
+    fn names_are_told_apart() {
+        for (i, kind) in ALL.into_iter().enumerate() {
+            let before = &ALL[..i];
+            assert!(
+                before
+                    .iter()
+                    .all(|other| other.name() != kind.name() && *other < kind)
+            );
+        }
+    }
+}
