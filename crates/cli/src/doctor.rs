@@ -12,9 +12,10 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
+use squall_protect::kernel_choices;
 
 use crate::error::Result;
-use crate::kernels::{KNOWN, SUITES, VARIABLE, Wish, able, chosen, suite_name};
+use crate::kernels::{KNOWN, SUITES, VARIABLE, Wish, able, suite_name};
 use crate::output::{print_json, say};
 
 /// Show the CPU, the kernels it can run, and which one packet protection uses and why
@@ -261,15 +262,12 @@ impl Report {
 
 /// The kernel of each suite.
 fn choices() -> Vec<Choice> {
-    let choice = |suite| Choice {
-        suite: suite_name(suite),
-        kernel: chosen(suite).name(),
-        reason: format!(
-            "the best of those with {} up to the chosen one",
-            suite_name(suite)
-        ),
-    };
-    SUITES.map(choice).into()
+    let choices = kernel_choices().into_iter().map(|choice| Choice {
+        suite: suite_name(choice.suite),
+        kernel: choice.kind.name(),
+        reason: choice.reason,
+    });
+    choices.collect()
 }
 
 impl WishRow {

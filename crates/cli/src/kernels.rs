@@ -1,7 +1,7 @@
 //! The kernels of packet protection as a user names them, and what `SQUALL_CPU` asks for.
 
 use squall_protect::{
-    HeaderKey, HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, PacketKey, Suite, chosen_kernel,
+    HeaderKey, HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, PacketKey, Suite,
     kernels_available,
 };
 
@@ -46,17 +46,8 @@ pub(crate) fn keys(suite: Suite, kind: KernelKind) -> Option<Keys> {
 /// The kernels that can run a suite here, the slowest first.
 pub(crate) fn able(suite: Suite) -> Vec<KernelKind> {
     let mut able = kernels_available();
-    able.retain(|&kind| keys(suite, kind).is_some());
+    able.retain(|kind| kind.has(suite));
     able
-}
-
-/// The kernel that new keys of a suite get: the chosen one, or the best below it that has the suite.
-pub(crate) fn chosen(suite: Suite) -> KernelKind {
-    let chosen = chosen_kernel();
-    let able = able(suite).into_iter().rev();
-    able.into_iter()
-        .find(|&kind| kind <= chosen)
-        .unwrap_or(KernelKind::Portable)
 }
 
 /// The kernel of a name, for a suite.
@@ -138,6 +129,8 @@ impl Wish {
 
 #[cfg(test)]
 mod tests {
+    use squall_protect::chosen_kernel;
+
     use super::*;
 
     #[test]
@@ -147,7 +140,7 @@ mod tests {
         }
         for suite in SUITES {
             assert!(able(suite).contains(&KernelKind::Portable));
-            assert!(able(suite).contains(&chosen(suite)));
+            assert!(able(suite).contains(&chosen_kernel(suite)));
         }
     }
 

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use squall_protect::ablation::Way;
+use squall_protect::ablation::{self, Way};
 
 use super::args::Protect;
 use super::measure::{Cell, Course, Side, measure};
@@ -31,7 +31,7 @@ struct Entry {
 }
 
 /// The rows, in their order; the first one is what the others are compared with.
-const ENTRIES: [Entry; 5] = [
+const ENTRIES: [Entry; 7] = [
     Entry {
         side: Side::Pieces(Way::AeadAlone),
         name: "aead_alone",
@@ -53,6 +53,16 @@ const ENTRIES: [Entry; 5] = [
         title: "batched over 32",
     },
     Entry {
+        side: Side::Pieces(Way::Fused),
+        name: "fused",
+        title: "fused",
+    },
+    Entry {
+        side: Side::Pieces(Way::FusedAndBatched),
+        name: "fused_and_batched",
+        title: "fused and batched",
+    },
+    Entry {
         side: Side::Shipped,
         name: "shipped",
         title: "as shipped",
@@ -61,11 +71,15 @@ const ENTRIES: [Entry; 5] = [
 
 impl Entry {
     /// Why a cell has no such row, where it has none.
-    fn missing(&self, cell: Cell) -> Option<String> {
+    fn missing(&self, course: &Course, cell: Cell) -> Option<String> {
         match self.side {
             Side::Pieces(Way::Batched(most)) if most > cell.batch => {
                 Some(format!("a call has {} packets only", cell.batch))
             }
+            Side::Pieces(way) if !ablation::has(way, course.keys()) => Some(format!(
+                "the kernel {} does not have it",
+                cell.kernel.name()
+            )),
             _ => None,
         }
     }
@@ -130,7 +144,7 @@ pub(super) fn main(args: &Protect) -> Result<()> {
         for &cell in &group.cells {
             progress.show(format!("{}, {} bytes", group.title, cell.size));
             let mut course = Course::new(cell)?;
-            let entries = present(cell, &mut left_out);
+            let entries = present(&course, cell, &mut left_out);
             let sides: Vec<Side> = entries.iter().map(|entry| entry.side).collect();
             let samples = measure(&mut course, &sides, wanted, &mut reference, &progress)?;
             rows.extend(entries.iter().zip(&samples.sides).map(|(entry, own)| {
@@ -167,10 +181,10 @@ pub(super) fn main(args: &Protect) -> Result<()> {
 }
 
 /// The entries of a cell; what is missing is noted, once for all sizes.
-fn present(cell: Cell, left_out: &mut Vec<LeftOut>) -> Vec<Entry> {
+fn present(course: &Course, cell: Cell, left_out: &mut Vec<LeftOut>) -> Vec<Entry> {
     let mut entries = Vec::new();
     for entry in ENTRIES {
-        let Some(reason) = entry.missing(cell) else {
+        let Some(reason) = entry.missing(course, cell) else {
             entries.push(entry);
             continue;
         };

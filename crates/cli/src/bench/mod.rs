@@ -25,13 +25,14 @@ mod text;
 mod threads;
 
 use serde::Serialize;
+use squall_protect::chosen_kernel;
 
 use args::{Bench, Part, Protect};
 use measure::{Cell, HEADER_LEN, PACKETS, Reference};
 
 use crate::doctor::Cpu;
 use crate::error::{Failure, Result};
-use crate::kernels::{able, chosen, named, suite_name};
+use crate::kernels::{able, named, suite_name};
 use crate::output::print_json;
 
 /// The command.
@@ -63,7 +64,7 @@ fn groups(args: &Protect, batches: &[usize], sizes: &[usize]) -> Result<Vec<Grou
     for suite in args.suites() {
         let kernel = match &args.kernel {
             Some(name) => named(name, suite)?,
-            None => chosen(suite),
+            None => chosen_kernel(suite),
         };
         for direction in args.directions() {
             for batch in args.batches(batches) {
