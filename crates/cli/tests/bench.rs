@@ -246,6 +246,35 @@ fn the_ablation_compares_the_ways_with_the_aead_alone() {
 }
 
 #[test]
+fn the_kernels_of_vector_aes_have_the_fused_ways() {
+    let doctor = json(None, &["doctor", "--json"]);
+    let kernels = doctor["kernels"].as_array().expect("kernels");
+    for kernel in kernels {
+        let name = kernel["name"].as_str().expect("a name");
+        if kernel["available"] != true || !name.starts_with("vaes") {
+            continue;
+        }
+        let args = [
+            "bench",
+            "protect",
+            "--ablation",
+            "--kernel",
+            name,
+            "--sizes",
+            "16",
+            "--rounds",
+            "3",
+        ];
+        let report = json(None, &[&args[..], &["--json"]].concat());
+        for way in ["fused", "fused_and_batched"] {
+            let own = rows(&report).iter().filter(|row| row["way"] == way);
+            assert_eq!(own.count(), 2, "{way}, seal and open, {name}");
+        }
+        assert_eq!(report["left_out"], serde_json::json!([]));
+    }
+}
+
+#[test]
 fn a_way_that_a_cell_does_not_have_is_named() {
     let args = [
         "bench",
