@@ -200,7 +200,10 @@ impl<'k, L: Lanes> Hash<'k, L> {
         let s = l.single();
         let blocks = job.payload_len().div_ceil(16);
         let (packet, header_len) = job.packet_and_header_len();
-        let (associated, lengths) = (associated_data(s, table, packet, header_len), lengths(s, job));
+        let (associated, lengths) = (
+            associated_data(s, table, packet, header_len),
+            lengths(s, job),
+        );
         let mut hash = Self {
             acc: Acc::zero(l),
             table,
@@ -351,7 +354,10 @@ fn registers<L: Lanes, const M: usize>(blocks: &[Block], at: usize) -> Option<&[
 /// The last block of a hash (SP 800-38D §7.1).
 #[inline(always)]
 pub(super) fn lengths<S: Lanes<Bytes = Block>>(s: S, job: &Job<'_>) -> S::V {
-    s.splat(job.payload_len() as u64 * 8, job.packet_and_header_len().1 as u64 * 8)
+    s.splat(
+        job.payload_len() as u64 * 8,
+        job.packet_and_header_len().1 as u64 * 8,
+    )
 }
 
 /// The last block of the associated data, with the hash of those before it added: all that GHASH needs to know of it.

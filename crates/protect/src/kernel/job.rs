@@ -56,8 +56,7 @@ impl<'a> Job<'a> {
     /// or no header before it.
     #[inline(always)]
     pub(crate) fn with_number_at(mut self, pn_offset: u16) -> Option<Self> {
-        let has_sample =
-            self.packet.len() >= usize::from(pn_offset) + MAX_NUMBER_LEN + SAMPLE_LEN;
+        let has_sample = self.packet.len() >= usize::from(pn_offset) + MAX_NUMBER_LEN + SAMPLE_LEN;
         self.pn_offset = u32::from(pn_offset);
         (pn_offset > 0 && has_sample).then_some(self)
     }
@@ -102,6 +101,14 @@ impl<'a> Job<'a> {
         unsafe { self.at(self.pn_offset as usize + MAX_NUMBER_LEN) }
     }
 
+    /// Where the sample begins in the payload, if it lies there wholly: that of a very short packet reaches into the tag.
+    #[inline(always)]
+    pub(super) fn sample_in_payload(&self) -> Option<usize> {
+        let at =
+            (self.pn_offset as usize + MAX_NUMBER_LEN).checked_sub(self.header_len as usize)?;
+        (self.pn_offset > 0 && at + SAMPLE_LEN <= self.payload_len()).then_some(at)
+    }
+
     /// RFC 9001 §5.4.1: applies or removes a mask, of which five bytes are used: the first is its lowest.
     #[inline(always)]
     pub(crate) fn toggle(&mut self, mask: u64, toggle: Toggle) {
@@ -121,9 +128,12 @@ impl<'a> Job<'a> {
         let number_len = u32::from(bare & 0x03) + 1;
         // SAFETY: as above.
         let field = unsafe { self.at_mut::<Field>(self.pn_offset as usize) };
-        let number = mask_number(field, (mask >> 8) as u32, number_len);
+        // Bytes behind a shorter number are payload and stay as they are.
+        let unused_bits = 8 * (MAX_NUMBER_LEN as u32 - number_len);
+        let mask = (mask >> 8) as u32 & u32::MAX >> unused_bits;
+        *field = (u32::from_le_bytes(*field) ^ mask).to_le_bytes();
         if toggle == Toggle::Unprotect {
-            self.number = number;
+            self.number = u64::from(u32::from_be_bytes(*field) >> unused_bits);
             self.header_len = self.pn_offset + number_len;
         }
     }
@@ -164,7 +174,9 @@ impl<'a> Job<'a> {
     #[inline(always)]
     pub(super) fn payload_len(&self) -> usize {
         // The invariant: nothing wraps.
-        self.packet.len().wrapping_sub(self.header_len as usize + TAG_LEN)
+        self.packet
+            .len()
+            .wrapping_sub(self.header_len as usize + TAG_LEN)
     }
 
     pub(super) fn header_and_payload(&self) -> (&[u8], &[u8]) {
@@ -264,16 +276,6 @@ impl<'a> Jobs<'a> {
 #[inline(always)]
 fn protected_bits(first: u8) -> u8 {
     0x1f ^ (first >> 7) << 4
-}
-
-/// Masks a number of some bytes in its field of four, of which the others are payload and stay as they are. Gives the number
-/// that is then in the field.
-#[inline(always)]
-fn mask_number(field: &mut Field, mask: u32, number_len: u32) -> u64 {
-    let unused_bits = 8 * (MAX_NUMBER_LEN as u32 - number_len);
-    let number = u32::from_be_bytes(*field) ^ mask.swap_bytes() & u32::MAX << unused_bits;
-    *field = number.to_be_bytes();
-    u64::from(number >> unused_bits)
 }
 
 /// Header protection by a cipher that takes the samples of some packets, and leaves the masks in their place.

@@ -45,7 +45,10 @@ pub(super) fn split<'r, 'a>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, &'r mut [J
 /// The blocks of a short packet's payload; 0 of one that is not short.
 #[inline(always)]
 fn blocks_of(job: &Job<'_>) -> usize {
-    let (blocks, header_len) = (job.payload_len().div_ceil(16), job.packet_and_header_len().1);
+    let (blocks, header_len) = (
+        job.payload_len().div_ceil(16),
+        job.packet_and_header_len().1,
+    );
     if blocks <= MAX_BLOCKS && header_len <= 16 {
         blocks
     } else {
@@ -251,7 +254,10 @@ fn lanes<L: Lanes, const P: usize>(
 fn read<L: Lanes, const P: usize>(l: L, jobs: &mut [Job<'_>; P], g: usize, j: usize) -> L::V {
     let s = l.single();
     let mut lanes = [s.zero(); 4];
-    for (lane, job) in lanes.iter_mut().zip(&mut jobs[g * L::BLOCKS..][..L::BLOCKS]) {
+    for (lane, job) in lanes
+        .iter_mut()
+        .zip(&mut jobs[g * L::BLOCKS..][..L::BLOCKS])
+    {
         // SAFETY: the payloads of a pass have all its blocks: that is what makes a short run.
         *lane = s.load(unsafe { job.block_mut(j) });
     }
