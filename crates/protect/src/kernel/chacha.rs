@@ -158,21 +158,22 @@ fn block_at(packet: &[u8], at: usize) -> &[u8; POLY_BLOCK_LEN] {
 }
 
 impl Queue<'_, '_> {
+    /// The job of a slot, with what Poly1305 can take of it.
+    #[inline(always)]
+    fn part(&self, slot: usize) -> (Poly, &[[u8; POLY_BLOCK_LEN]]) {
+        let job = self.slots[slot];
+        if job < self.keyed {
+            let blocks = waiting(&self.jobs[job], &self.progress[job]);
+            (self.polys[job], blocks)
+        } else {
+            (Poly::EMPTY, &[])
+        }
+    }
+
     /// The two jobs that Poly1305 is at, with what it can take of them; the one that has more first.
     #[inline(always)]
     fn duet(&self) -> ([usize; 2], Duet<'_>) {
-        let part = |slot: usize| {
-            let job = self.slots[slot];
-            if job < self.keyed {
-                (
-                    self.polys[job],
-                    waiting(&self.jobs[job], &self.progress[job]),
-                )
-            } else {
-                (Poly::EMPTY, &[][..])
-            }
-        };
-        let (a, b) = (part(0), part(1));
+        let [a, b] = [self.part(0), self.part(1)];
         if a.1.len() >= b.1.len() {
             (self.slots, Duet::new(a, b))
         } else {
@@ -327,13 +328,7 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
     #[inline(always)]
     fn pass<W: Rows, const G: usize>(&mut self, w: W, key: &Key) {
         let (jobs, mut duet) = self.queue.duet();
-        // The rounds call twenty times.
-        let steps = duet.steps().div_ceil(20);
-        pass::<W, G>(w, &key.key, &self.lanes, &mut self.blocks, || {
-            for _ in 0..steps {
-                duet.step();
-            }
-        });
+        pass::<W, G>(w, &key.key, &self.lanes, &mut self.blocks, &mut duet);
         let polys = [duet.a, duet.b];
         self.queue.note(jobs, polys);
     }

@@ -70,14 +70,31 @@ impl Lane {
     };
 }
 
-/// The states of `G` groups after the twenty rounds and the final addition. `meanwhile` is called between the rounds,
-/// twenty times.
+/// Pauses between the rounds, for other work.
+pub(super) const PAUSES: usize = 20;
+
+/// Work to do in the pauses. A trait, because a closure cannot be made to dissolve in the rounds, and a call there
+/// costs every vector register.
+pub(super) trait Meanwhile {
+    /// Called [`PAUSES`] times.
+    fn step(&mut self);
+}
+
+/// No work.
+struct Nothing;
+
+impl Meanwhile for Nothing {
+    #[inline(always)]
+    fn step(&mut self) {}
+}
+
+/// The states of `G` groups after the twenty rounds and the final addition. `meanwhile` steps between the rounds.
 #[inline(always)]
 fn states<W: Rows, const G: usize>(
     w: W,
     key: &[u32; 8],
     lanes: &[Lane],
-    mut meanwhile: impl FnMut(),
+    meanwhile: &mut impl Meanwhile,
 ) -> [[W::V; G]; 4] {
     let (rows, _) = key.as_chunks();
     let (row_0, row_1, row_2) = (w.splat(&CONSTANTS), w.splat(&rows[0]), w.splat(&rows[1]));
@@ -114,12 +131,12 @@ fn states<W: Rows, const G: usize>(
         for g in 0..G {
             (b[g], c[g], d[g]) = (w.turn_1(b[g]), w.turn_2(c[g]), w.turn_3(d[g]));
         }
-        meanwhile();
+        meanwhile.step();
         quarter_rounds!();
         for g in 0..G {
             (b[g], c[g], d[g]) = (w.turn_3(b[g]), w.turn_2(c[g]), w.turn_1(d[g]));
         }
-        meanwhile();
+        meanwhile.step();
     }
     for g in 0..G {
         a[g] = w.add(a[g], row_0);
@@ -137,7 +154,7 @@ pub(super) fn pass<W: Rows, const G: usize>(
     key: &[u32; 8],
     lanes: &[Lane],
     blocks: &mut [Block],
-    meanwhile: impl FnMut(),
+    meanwhile: &mut impl Meanwhile,
 ) {
     let [a, b, c, d] = states::<W, G>(w, key, lanes, meanwhile);
     for (g, blocks) in blocks.chunks_exact_mut(W::WIDTH).take(G).enumerate() {
@@ -153,7 +170,7 @@ pub(super) fn first_rows<W: Rows, const G: usize>(
     lanes: &[Lane],
     rows: &mut [Row],
 ) {
-    let [a, ..] = states::<W, G>(w, key, lanes, || ());
+    let [a, ..] = states::<W, G>(w, key, lanes, &mut Nothing);
     for (a, rows) in a.into_iter().zip(rows.chunks_exact_mut(W::WIDTH)) {
         w.store_row(a, rows);
     }

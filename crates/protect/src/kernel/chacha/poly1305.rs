@@ -10,6 +10,7 @@ use std::slice::Iter;
 
 use zeroize::Zeroize;
 
+use super::block::{Meanwhile, PAUSES};
 use crate::span::TAG_LEN;
 
 /// What Poly1305 takes at a time.
@@ -106,6 +107,8 @@ pub(super) struct Duet<'a> {
     pub(super) b: Poly,
     both: Zip<Iter<'a, [u8; POLY_BLOCK_LEN]>, Iter<'a, [u8; POLY_BLOCK_LEN]>>,
     rest: Iter<'a, [u8; POLY_BLOCK_LEN]>,
+    /// Steps between two rounds of the cipher.
+    stride: usize,
 }
 
 impl<'a> Duet<'a> {
@@ -121,6 +124,7 @@ impl<'a> Duet<'a> {
             b,
             both: in_step.iter().zip(blocks_b),
             rest: rest.iter(),
+            stride: blocks_a.len().div_ceil(PAUSES),
         }
     }
 
@@ -128,17 +132,6 @@ impl<'a> Duet<'a> {
     #[inline(always)]
     pub(super) fn steps(&self) -> usize {
         self.both.len() + self.rest.len()
-    }
-
-    /// One block of each, or of the one that has more.
-    #[inline(always)]
-    pub(super) fn step(&mut self) {
-        if let Some((a, b)) = self.both.next() {
-            self.a.block(u128::from_le_bytes(*a));
-            self.b.block(u128::from_le_bytes(*b));
-        } else if let Some(a) = self.rest.next() {
-            self.a.block(u128::from_le_bytes(*a));
-        }
     }
 
     /// All the steps that are left.
@@ -150,6 +143,20 @@ impl<'a> Duet<'a> {
         }
         for a in self.rest.by_ref() {
             self.a.block(u128::from_le_bytes(*a));
+        }
+    }
+}
+
+impl Meanwhile for Duet<'_> {
+    #[inline(always)]
+    fn step(&mut self) {
+        for _ in 0..self.stride {
+            if let Some((a, b)) = self.both.next() {
+                self.a.block(u128::from_le_bytes(*a));
+                self.b.block(u128::from_le_bytes(*b));
+            } else if let Some(a) = self.rest.next() {
+                self.a.block(u128::from_le_bytes(*a));
+            }
         }
     }
 }
