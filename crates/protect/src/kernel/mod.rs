@@ -155,6 +155,9 @@ pub enum KernelKind {
     Avx2,
     /// AES-GCM, and nothing else, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3 and Ice Lake).
     Vaes256,
+    /// As `Avx2` in 512-bit registers (x86-64 with AVX-512). Chosen by itself only on CPU families where a gain was
+    /// measured.
+    Avx512,
     /// As `Vaes256` in 512-bit registers (x86-64 with AVX-512). Chosen by itself only on CPU families where a gain was
     /// measured.
     Vaes512,
@@ -168,16 +171,18 @@ impl KernelKind {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
             Self::Vaes256 => "vaes256",
+            Self::Avx512 => "avx512",
             Self::Vaes512 => "vaes512",
         }
     }
 }
 
 /// All kernels, the slowest first.
-const ALL: [KernelKind; 4] = [
+const ALL: [KernelKind; 5] = [
     KernelKind::Portable,
     KernelKind::Avx2,
     KernelKind::Vaes256,
+    KernelKind::Avx512,
     KernelKind::Vaes512,
 ];
 
@@ -193,6 +198,7 @@ fn is_available(kind: KernelKind) -> bool {
         KernelKind::Portable => true,
         KernelKind::Avx2 => x86_64::avx2::Avx2::detect().is_some(),
         KernelKind::Vaes256 => x86_64::Vaes256::detect().is_some(),
+        KernelKind::Avx512 => x86_64::avx512::Avx512::detect().is_some(),
         KernelKind::Vaes512 => x86_64::vaes512::Vaes512::detect().is_some(),
     }
 }
@@ -205,8 +211,15 @@ fn is_available(kind: KernelKind) -> bool {
 /// Whether a kernel that the CPU can run is also one that it should run.
 fn is_worthwhile(kind: KernelKind) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if kind == KernelKind::Vaes512 {
-        return x86_64::vaes512::Vaes512::detect().is_some_and(x86_64::vaes512::Vaes512::pays_here);
+    match kind {
+        KernelKind::Avx512 => {
+            return x86_64::avx512::Avx512::detect().is_some_and(x86_64::avx512::Avx512::pays_here);
+        }
+        KernelKind::Vaes512 => {
+            return x86_64::vaes512::Vaes512::detect()
+                .is_some_and(x86_64::vaes512::Vaes512::pays_here);
+        }
+        _ => {}
     }
     is_available(kind)
 }
@@ -248,6 +261,8 @@ pub(crate) enum Kernel {
     #[cfg(target_arch = "x86_64")]
     Vaes256(x86_64::entry::vaes256::Aead),
     #[cfg(target_arch = "x86_64")]
+    Avx512(x86_64::avx512::Aead),
+    #[cfg(target_arch = "x86_64")]
     Vaes512(x86_64::entry::vaes512::Aead),
 }
 
@@ -267,12 +282,19 @@ impl Kernel {
                 x86_64::entry::vaes256::Aead::new(token, material).map(Self::Vaes256)
             }
             #[cfg(target_arch = "x86_64")]
+            KernelKind::Avx512 => {
+                let token = x86_64::avx512::Avx512::detect()?;
+                x86_64::avx512::Aead::new(token, material).map(Self::Avx512)
+            }
+            #[cfg(target_arch = "x86_64")]
             KernelKind::Vaes512 => {
                 let token = x86_64::vaes512::Vaes512::detect()?;
                 x86_64::entry::vaes512::Aead::new(token, material).map(Self::Vaes512)
             }
             #[cfg(not(target_arch = "x86_64"))]
-            KernelKind::Avx2 | KernelKind::Vaes256 | KernelKind::Vaes512 => None,
+            KernelKind::Avx2 | KernelKind::Vaes256 | KernelKind::Avx512 | KernelKind::Vaes512 => {
+                None
+            }
         }
     }
 
@@ -286,7 +308,7 @@ impl Kernel {
         match self {
             Self::Portable(_) => {}
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => {}
+            Self::Avx2(_) | Self::Avx512(_) => {}
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256(aead) => aead.grow_if(busy),
             #[cfg(target_arch = "x86_64")]
@@ -299,7 +321,7 @@ impl Kernel {
         match self {
             Self::Portable(_) => {}
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => {}
+            Self::Avx2(_) | Self::Avx512(_) => {}
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256(aead) => aead.shrink(),
             #[cfg(target_arch = "x86_64")]
@@ -317,6 +339,8 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256(aead) => aead.seal(jobs),
             #[cfg(target_arch = "x86_64")]
+            Self::Avx512(aead) => aead.seal(jobs),
+            #[cfg(target_arch = "x86_64")]
             Self::Vaes512(aead) => aead.seal(jobs),
         }
     }
@@ -333,6 +357,8 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256(aead) => aead.open(jobs),
             #[cfg(target_arch = "x86_64")]
+            Self::Avx512(aead) => aead.open(jobs),
+            #[cfg(target_arch = "x86_64")]
             Self::Vaes512(aead) => aead.open(jobs),
         }
     }
@@ -345,6 +371,8 @@ pub(crate) enum Header {
     Avx2(x86_64::avx2::Header),
     #[cfg(target_arch = "x86_64")]
     Vaes256(x86_64::entry::vaes256::Header),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(x86_64::avx512::Header),
     #[cfg(target_arch = "x86_64")]
     Vaes512(x86_64::entry::vaes512::Header),
 }
@@ -365,12 +393,19 @@ impl Header {
                 x86_64::entry::vaes256::Header::new(token, material).map(Self::Vaes256)
             }
             #[cfg(target_arch = "x86_64")]
+            KernelKind::Avx512 => {
+                let token = x86_64::avx512::Avx512::detect()?;
+                x86_64::avx512::Header::new(token, material).map(Self::Avx512)
+            }
+            #[cfg(target_arch = "x86_64")]
             KernelKind::Vaes512 => {
                 let token = x86_64::vaes512::Vaes512::detect()?;
                 x86_64::entry::vaes512::Header::new(token, material).map(Self::Vaes512)
             }
             #[cfg(not(target_arch = "x86_64"))]
-            KernelKind::Avx2 | KernelKind::Vaes256 | KernelKind::Vaes512 => None,
+            KernelKind::Avx2 | KernelKind::Vaes256 | KernelKind::Avx512 | KernelKind::Vaes512 => {
+                None
+            }
         }
     }
 
@@ -382,6 +417,8 @@ impl Header {
             Self::Avx2(header) => header.masks(samples),
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256(header) => header.masks(samples),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(header) => header.masks(samples),
             #[cfg(target_arch = "x86_64")]
             Self::Vaes512(header) => header.masks(samples),
         }

@@ -3,6 +3,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
+use super::chacha_entry::define_chacha;
 use crate::kernel::Job;
 use crate::kernel::chacha::block::{Block, Lane, Row, Rows};
 use crate::kernel::chacha::{self, HeaderKey, Key};
@@ -14,9 +15,6 @@ use crate::suite::Suite;
 /// Zen 5, where these operations take two cycles, four took 10 % less time for full packets and 30 % less for short
 /// ones. (One word of eight blocks in each register, with twice as much of the state in memory, was no better.)
 const GROUPS: usize = 4;
-/// Blocks in a pass.
-const LANES: usize = GROUPS * Avx2::WIDTH;
-
 /// Proof that AVX2 and BMI2 were detected; only [`Avx2::detect`] makes one.
 #[derive(Copy, Clone)]
 pub(crate) struct Avx2(());
@@ -153,61 +151,4 @@ impl Rows for Avx2 {
     }
 }
 
-/// An expanded ChaCha20-Poly1305 key, with the proof that its instructions exist.
-pub(crate) struct Aead {
-    token: Avx2,
-    key: Box<Key>,
-}
-
-impl Aead {
-    /// `None` for another suite.
-    pub(crate) fn new(token: Avx2, material: &KeyMaterial) -> Option<Self> {
-        let key = (material.suite() == Suite::ChaCha20Poly1305).then(|| Key::new(material))?;
-        Some(Self { token, key })
-    }
-
-    pub(crate) fn seal(&self, jobs: &mut [Job<'_>]) {
-        // SAFETY: the token proves the entry point's features.
-        unsafe { avx2_seal(self.token, &self.key, jobs) }
-    }
-
-    pub(crate) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
-        // SAFETY: the token proves the entry point's features.
-        unsafe { avx2_open(self.token, &self.key, jobs) }
-    }
-}
-
-/// An expanded header-protection key, with the proof that its instructions exist.
-pub(crate) struct Header {
-    token: Avx2,
-    key: Box<HeaderKey>,
-}
-
-impl Header {
-    /// `None` for another suite.
-    pub(crate) fn new(token: Avx2, material: &HeaderKeyMaterial) -> Option<Self> {
-        let key =
-            (material.suite() == Suite::ChaCha20Poly1305).then(|| HeaderKey::new(material))?;
-        Some(Self { token, key })
-    }
-
-    pub(crate) fn masks(&self, samples: &mut [[u8; SAMPLE_LEN]]) {
-        // SAFETY: the token proves the entry point's features.
-        unsafe { avx2_masks(self.token, &self.key, samples) }
-    }
-}
-
-#[target_feature(enable = "avx2,bmi2")]
-fn avx2_seal(token: Avx2, key: &Key, jobs: &mut [Job<'_>]) {
-    chacha::seal::<Avx2, GROUPS, LANES>(token, key, jobs);
-}
-
-#[target_feature(enable = "avx2,bmi2")]
-fn avx2_open(token: Avx2, key: &Key, jobs: &mut [Job<'_>]) -> u32 {
-    chacha::open::<Avx2, GROUPS, LANES>(token, key, jobs)
-}
-
-#[target_feature(enable = "avx2,bmi2")]
-fn avx2_masks(token: Avx2, key: &HeaderKey, samples: &mut [[u8; SAMPLE_LEN]]) {
-    chacha::masks::<Avx2, GROUPS, LANES>(token, key, samples);
-}
+define_chacha!(Avx2, GROUPS, "avx2,bmi2");

@@ -31,7 +31,7 @@ impl Vaes512 {
     }
 }
 
-fn is_amd_family(family: u32) -> bool {
+pub(super) fn is_amd_family(family: u32) -> bool {
     let vendor = __cpuid(0);
     let signature = __cpuid(1).eax;
     let (base, extended) = (signature >> 8 & 0x0f, signature >> 20 & 0xff);
