@@ -11,13 +11,16 @@
 //! many lanes and lanes do not ask whose they are, so short packets fill the registers as well as full ones.
 
 pub(super) mod block;
-mod poly1305;
+pub(super) mod choir;
+pub(super) mod poly1305;
 
 use std::arch::asm;
+use std::ops::Range;
 
 use zeroize::Zeroize;
 
 use self::block::{BLOCK_LEN, Block, Lane, Row, Rows, first_row, first_rows, pass};
+use self::choir::{Choir, Part, VOICES, Voices};
 use self::poly1305::{Duet, POLY_BLOCK_LEN, Poly};
 use super::{Job, MAX_JOBS};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
@@ -94,13 +97,27 @@ struct Place {
 struct Supply {
     /// The next job whose block 0 is wanted.
     first: usize,
-    /// The pair of jobs whose payloads are at work, and the next block of each.
-    pair: usize,
-    next: [u32; 2],
-    /// Which of the two is next, and how many lanes it still has before the other one's turn.
+    /// The team of jobs whose payloads are at work, and the next block of each.
+    team: Range<usize>,
+    next: [u32; VOICES],
+    /// Which of them is next, and how many lanes it still has before the next one's turn.
     turn: usize,
     credit: usize,
 }
+
+/// The jobs whose payloads are at work together, from one on: as many as Poly1305 takes side by side.
+#[inline(always)]
+fn team_after<W: Rows>(start: usize, jobs: usize) -> Range<usize> {
+    let size = if W::CHOIR && jobs - start >= LEAST_VOICES {
+        VOICES
+    } else {
+        2
+    };
+    start..(start + size).min(jobs)
+}
+
+/// With fewer messages a choir, whose time is the same for any number, is slower than duets.
+const LEAST_VOICES: usize = 4;
 
 /// What is known of a job while its lanes are made.
 #[derive(Copy, Clone)]
@@ -127,9 +144,9 @@ struct Queue<'w, 'a> {
     polys: [Poly; MAX_JOBS],
     /// Jobs whose Poly1305 has its key.
     keyed: usize,
-    /// The jobs that Poly1305 is at; past the last one when there are none left.
-    slots: [usize; 2],
-    next_slot: usize,
+    /// Jobs whose Poly1305 has ended, one bit each, and the first that is not one of them.
+    ended: u32,
+    first: usize,
     /// Jobs whose tag is right, one bit each.
     authentic: u32,
 }
@@ -158,26 +175,69 @@ fn block_at(packet: &[u8], at: usize) -> &[u8; POLY_BLOCK_LEN] {
 }
 
 impl Queue<'_, '_> {
-    /// The job of a slot, with what Poly1305 can take of it.
+    /// The first two jobs that have blocks waiting for Poly1305, with these; the one that has more first.
     #[inline(always)]
-    fn part(&self, slot: usize) -> (Poly, &[[u8; POLY_BLOCK_LEN]]) {
-        let job = self.slots[slot];
-        if job < self.keyed {
-            let blocks = waiting(&self.jobs[job], &self.progress[job]);
-            (self.polys[job], blocks)
+    fn duet(&self) -> ([usize; 2], Duet<'_>) {
+        let mut found = [(usize::MAX, Poly::EMPTY, &[][..]); 2];
+        let mut count = 0;
+        for index in self.first..self.keyed {
+            let blocks = waiting(&self.jobs[index], &self.progress[index]);
+            if !blocks.is_empty() {
+                found[count] = (index, self.polys[index], blocks);
+                count += 1;
+                if count == 2 {
+                    break;
+                }
+            }
+        }
+        let [(i, a, blocks_a), (k, b, blocks_b)] = found;
+        if blocks_a.len() >= blocks_b.len() {
+            ([i, k], Duet::new((a, blocks_a), (b, blocks_b)))
         } else {
-            (Poly::EMPTY, &[])
+            ([k, i], Duet::new((b, blocks_b), (a, blocks_a)))
         }
     }
 
-    /// The two jobs that Poly1305 is at, with what it can take of them; the one that has more first.
+    /// The messages of the team that Poly1305 is at, where enough of them have blocks waiting: which they are, how many
+    /// blocks each of them has at least, and what is known of each.
     #[inline(always)]
-    fn duet(&self) -> ([usize; 2], Duet<'_>) {
-        let [a, b] = [self.part(0), self.part(1)];
-        if a.1.len() >= b.1.len() {
-            (self.slots, Duet::new(a, b))
-        } else {
-            ([self.slots[1], self.slots[0]], Duet::new(b, a))
+    fn voices(&self) -> Option<(u8, usize, Voices<'_>)> {
+        let first = self.first & !(VOICES - 1);
+        let mut voices = [Part::SILENT; VOICES];
+        let (mut active, mut count, mut any) = (0, usize::MAX, Part::SILENT);
+        for (voice, index) in (first..self.keyed.min(first + VOICES)).enumerate() {
+            let data = waiting(&self.jobs[index], &self.progress[index]);
+            let poly = &self.polys[index];
+            if !data.is_empty() {
+                any = Part {
+                    r: poly.r,
+                    h: poly.h,
+                    data,
+                };
+                voices[voice] = any;
+                active |= 1 << voice;
+                count = count.min(data.len());
+            }
+        }
+        if u8::count_ones(active) < LEAST_VOICES as u32 {
+            return None;
+        }
+        // The silent ones read what another one sings.
+        for voice in voices.iter_mut().filter(|part| part.data.is_empty()) {
+            voice.data = any.data;
+        }
+        Some((active, count, voices))
+    }
+
+    /// Takes note of what a choir hashed.
+    #[inline(always)]
+    fn note_voices(&mut self, active: u8, count: usize, hashed: [[u64; 3]; VOICES]) {
+        let first = self.first & !(VOICES - 1);
+        for (voice, h) in hashed.into_iter().enumerate() {
+            if active >> voice & 1 == 1 {
+                self.polys[first + voice].h = h;
+                self.progress[first + voice].hashed += count * POLY_BLOCK_LEN;
+            }
         }
     }
 
@@ -193,43 +253,51 @@ impl Queue<'_, '_> {
         }
     }
 
-    /// Ends Poly1305 of the jobs of which all is hashed but the last bytes; others take their places.
+    /// Ends Poly1305 of the jobs of which all is hashed but the last bytes.
     #[inline(always)]
     fn settle<const SEAL: bool>(&mut self) {
-        for slot in 0..2 {
-            while self.slots[slot] < self.keyed {
-                let index = self.slots[slot];
-                let job = &mut self.jobs[index];
-                let progress = &self.progress[index];
-                let (len, rest) = (job.payload_len(), job.payload_len() - progress.hashed);
-                if progress.ready < len || rest >= POLY_BLOCK_LEN {
-                    break;
-                }
-                let poly = &mut self.polys[index];
-                let (packet, header_len) = job.packet_and_header_len();
-                poly.part(block_at(packet, header_len + progress.hashed), rest);
-                // RFC 8439 §2.8: the lengths.
-                poly.block((len as u128) << 64 | header_len as u128);
-                let tag = poly.tag();
-                let (_, _, place) = job.parts();
-                if SEAL {
-                    *place = tag;
-                } else {
-                    // No byte decides alone when the comparison ends: all are compared at once.
-                    let difference = u128::from_le_bytes(tag) ^ u128::from_le_bytes(*place);
-                    self.authentic |= u32::from(difference == 0) << index;
-                }
-                self.slots[slot] = self.next_slot;
-                self.next_slot += 1;
+        for index in self.first..self.keyed {
+            let job = &mut self.jobs[index];
+            let progress = &self.progress[index];
+            let (len, rest) = (job.payload_len(), job.payload_len() - progress.hashed);
+            if progress.ready < len && progress.ready == 0 {
+                // Nor is anything of those behind it.
+                break;
             }
+            let ended = self.ended >> index & 1 == 1;
+            if ended || progress.ready < len || rest >= POLY_BLOCK_LEN {
+                continue;
+            }
+            let poly = &mut self.polys[index];
+            let (packet, header_len) = job.packet_and_header_len();
+            poly.part(block_at(packet, header_len + progress.hashed), rest);
+            // RFC 8439 §2.8: the lengths.
+            poly.block((len as u128) << 64 | header_len as u128);
+            let tag = poly.tag();
+            let (_, _, place) = job.parts();
+            if SEAL {
+                *place = tag;
+            } else {
+                // No byte decides alone when the comparison ends: all are compared at once.
+                let difference = u128::from_le_bytes(tag) ^ u128::from_le_bytes(*place);
+                self.authentic |= u32::from(difference == 0) << index;
+            }
+            self.ended |= 1 << index;
         }
+        self.first = self.ended.trailing_ones() as usize;
     }
 
     /// Hashes all that is ready.
     #[inline(always)]
-    fn drain<const SEAL: bool>(&mut self) {
+    fn drain<W: Rows, const SEAL: bool>(&mut self, w: W) {
         loop {
-            self.settle::<SEAL>();
+            if W::CHOIR
+                && let Some((active, count, voices)) = self.voices()
+            {
+                let hashed = W::Choir::new(w, voices, count).finish();
+                self.note_voices(active, count, hashed);
+                continue;
+            }
             let (jobs, mut duet) = self.duet();
             if duet.steps() == 0 {
                 break;
@@ -238,6 +306,7 @@ impl Queue<'_, '_> {
             let polys = [duet.a, duet.b];
             self.note(jobs, polys);
         }
+        self.settle::<SEAL>();
     }
 }
 
@@ -254,8 +323,8 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
                 progress,
                 polys: [Poly::EMPTY; MAX_JOBS],
                 keyed: 0,
-                slots: [0, 1],
-                next_slot: 2,
+                ended: 0,
+                first: 0,
                 authentic: 0,
             },
             blocks: [Block::ZERO; LANES],
@@ -266,17 +335,17 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
 
     /// Takes the lanes of the next pass, says how many they are.
     #[inline(always)]
-    fn fill(&mut self, supply: &mut Supply) -> usize {
+    fn fill<W: Rows>(&mut self, supply: &mut Supply) -> usize {
         let mut count = 0;
         while count < LANES && supply.first < self.queue.jobs.len() {
             self.place(count, supply.first, 0);
             supply.first += 1;
             count += 1;
         }
-        while count < LANES && supply.pair < self.queue.jobs.len() {
-            let job = supply.pair + supply.turn;
-            let blocks =
-                (self.queue.jobs.get(job)).map_or(0, |job| job.payload_len().div_ceil(BLOCK_LEN));
+        while count < LANES && supply.team.start < self.queue.jobs.len() {
+            let size = supply.team.len();
+            let job = supply.team.start + supply.turn;
+            let blocks = self.queue.jobs[job].payload_len().div_ceil(BLOCK_LEN);
             let next = supply.next[supply.turn] as usize;
             let taken = (blocks - next).min(supply.credit).min(LANES - count);
             for block in next..next + taken {
@@ -289,15 +358,20 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
             if supply.credit > 0 && next + taken < blocks {
                 break;
             }
-            supply.credit = LANES / 2;
-            supply.turn ^= 1;
-            let left = |turn: usize| {
-                let len = (self.queue.jobs.get(supply.pair + turn)).map_or(0, Job::payload_len);
-                (supply.next[turn] as usize) < len.div_ceil(BLOCK_LEN)
-            };
-            if !left(0) && !left(1) {
-                (supply.pair, supply.next, supply.turn) = (supply.pair + 2, [0; 2], 0);
+            supply.turn += 1;
+            if supply.turn == size {
+                supply.turn = 0;
+                let team = &self.queue.jobs[supply.team.clone()];
+                let done = team
+                    .iter()
+                    .zip(supply.next)
+                    .all(|(job, next)| next as usize == job.payload_len().div_ceil(BLOCK_LEN));
+                if done {
+                    supply.team = team_after::<W>(supply.team.end, self.queue.jobs.len());
+                    supply.next = [0; VOICES];
+                }
             }
+            supply.credit = (LANES / supply.team.len().max(1)).max(1);
         }
         count
     }
@@ -327,6 +401,15 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
     /// A pass, with Poly1305 of what is ready.
     #[inline(always)]
     fn pass<W: Rows, const G: usize>(&mut self, w: W, key: &Key) {
+        if W::CHOIR
+            && let Some((active, count, voices)) = self.queue.voices()
+        {
+            let mut choir = W::Choir::new(w, voices, count);
+            pass::<W, G>(w, &key.key, &self.lanes, &mut self.blocks, &mut choir);
+            let hashed = choir.finish();
+            self.queue.note_voices(active, count, hashed);
+            return;
+        }
         let (jobs, mut duet) = self.queue.duet();
         pass::<W, G>(w, &key.key, &self.lanes, &mut self.blocks, &mut duet);
         let polys = [duet.a, duet.b];
@@ -453,15 +536,16 @@ fn run<W: Rows, const G: usize, const LANES: usize, const SEAL: bool>(
 ) -> u32 {
     const { assert!(LANES == G * W::WIDTH) };
     let mut work = Work::<LANES>::new(key, jobs);
+    let team = team_after::<W>(0, work.queue.jobs.len());
     let mut supply = Supply {
         first: 0,
-        pair: 0,
-        next: [0; 2],
+        next: [0; VOICES],
         turn: 0,
-        credit: LANES / 2,
+        credit: LANES / team.len().max(1),
+        team,
     };
     loop {
-        let count = work.fill(&mut supply);
+        let count = work.fill::<W>(&mut supply);
         if count == 0 {
             break;
         }
@@ -476,14 +560,14 @@ fn run<W: Rows, const G: usize, const LANES: usize, const SEAL: bool>(
         }
         work.take_keys(count);
         if !SEAL {
-            work.queue.drain::<SEAL>();
+            work.queue.drain::<W, SEAL>(w);
         }
         work.apply(count);
         if SEAL {
             work.advance(count);
         }
     }
-    work.queue.drain::<SEAL>();
+    work.queue.drain::<W, SEAL>(w);
     work.queue.authentic
 }
 

@@ -6,6 +6,8 @@
 //!   pass       twenty rounds of one or more groups, with some other work between the rounds
 //! ```
 
+use super::choir::Choir;
+
 /// Bytes of a key-stream block.
 pub(in crate::kernel) const BLOCK_LEN: usize = 64;
 
@@ -31,6 +33,11 @@ pub(in crate::kernel) trait Rows: Copy {
     /// What the rotations by whole bytes need in registers, if anything.
     type Rotations: Copy;
 
+    /// Poly1305 of many packets side by side.
+    type Choir<'a>: Choir<'a, Token = Self>;
+
+    /// Whether there is one.
+    const CHOIR: bool;
     /// Blocks in a register.
     const WIDTH: usize;
 
@@ -71,11 +78,11 @@ impl Lane {
 }
 
 /// Pauses between the rounds, for other work.
-pub(super) const PAUSES: usize = 20;
+pub(in crate::kernel) const PAUSES: usize = 20;
 
 /// Work to do in the pauses. A trait, because a closure cannot be made to dissolve in the rounds, and a call there
 /// costs every vector register.
-pub(super) trait Meanwhile {
+pub(in crate::kernel) trait Meanwhile {
     /// Called [`PAUSES`] times.
     fn step(&mut self);
 }

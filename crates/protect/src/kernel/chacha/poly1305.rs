@@ -14,13 +14,13 @@ use super::block::{Meanwhile, PAUSES};
 use crate::span::TAG_LEN;
 
 /// What Poly1305 takes at a time.
-pub(super) const POLY_BLOCK_LEN: usize = 16;
+pub(in crate::kernel) const POLY_BLOCK_LEN: usize = 16;
 
 /// A message on its way.
 #[derive(Copy, Clone)]
 pub(super) struct Poly {
-    r: [u64; 2],
-    h: [u64; 3],
+    pub(super) r: [u64; 2],
+    pub(super) h: [u64; 3],
     /// What is added at the end.
     pad: u128,
 }

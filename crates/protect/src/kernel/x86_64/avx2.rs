@@ -6,6 +6,7 @@ use std::arch::x86_64::*;
 use super::chacha_entry::define_chacha;
 use crate::kernel::Job;
 use crate::kernel::chacha::block::{Block, Lane, Row, Rows};
+use crate::kernel::chacha::choir::NoChoir;
 use crate::kernel::chacha::{self, HeaderKey, Key};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
@@ -42,6 +43,9 @@ impl Rows for Avx2 {
     /// The shuffles that rotate each word left by 16 and by 8 bits.
     type Rotations = [__m256i; 2];
 
+    type Choir<'a> = NoChoir<Self>;
+
+    const CHOIR: bool = false;
     const WIDTH: usize = 2;
 
     #[inline(always)]

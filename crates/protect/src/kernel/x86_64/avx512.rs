@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::chacha_entry::define_chacha;
+use super::choir::Choir512;
 use super::vaes512::is_amd_family;
 use crate::kernel::Job;
 use crate::kernel::chacha::block::{Block, Lane, Row, Rows};
@@ -15,7 +16,7 @@ use crate::suite::Suite;
 /// registers.
 const GROUPS: usize = 6;
 
-/// Proof that AVX-512 F, BW and VL, AVX2 and BMI2 were detected; only [`Avx512::detect`] makes one.
+/// Proof that AVX-512 F, BW, VL and IFMA, AVX2 and BMI2 were detected; only [`Avx512::detect`] makes one.
 #[derive(Copy, Clone)]
 pub(crate) struct Avx512(());
 
@@ -24,6 +25,7 @@ impl Avx512 {
         let all = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512ifma")
             && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("bmi2");
         all.then_some(Self(()))
@@ -40,6 +42,9 @@ impl Rows for Avx512 {
     type V = __m512i;
     type Rotations = ();
 
+    type Choir<'a> = Choir512<'a>;
+
+    const CHOIR: bool = true;
     const WIDTH: usize = 4;
 
     #[inline(always)]
@@ -145,4 +150,8 @@ impl Rows for Avx512 {
     }
 }
 
-define_chacha!(Avx512, GROUPS, "avx512f,avx512bw,avx512vl,avx2,bmi2");
+define_chacha!(
+    Avx512,
+    GROUPS,
+    "avx512f,avx512bw,avx512vl,avx512ifma,avx2,bmi2"
+);
