@@ -441,11 +441,11 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
 
     /// Adds the key stream to the payloads.
     #[inline(always)]
-    fn apply(&mut self, count: usize) {
+    fn apply<W: Rows>(&mut self, w: W, count: usize) {
         for (place, block) in self.places[..count].iter().zip(&self.blocks) {
             if place.block > 0 {
                 let at = (place.block as usize - 1) * BLOCK_LEN;
-                apply(&mut self.queue.jobs[usize::from(place.job)], at, block);
+                apply(w, &mut self.queue.jobs[usize::from(place.job)], at, block);
             }
         }
     }
@@ -474,57 +474,48 @@ fn wipe(blocks: &mut [Block]) {
 
 /// Adds a block of key stream to the payload at an offset.
 #[inline(always)]
-fn apply(job: &mut Job<'_>, at: usize, pad: &Block) {
+fn apply<W: Rows>(w: W, job: &mut Job<'_>, at: usize, pad: &Block) {
     let (body, source) = job.body_and_source();
     let payload_len = body.len() - TAG_LEN;
     let head = payload_len - source.len();
     let here = &mut body[at..];
-    if at + BLOCK_LEN <= payload_len {
-        if let Some(payload) = here.first_chunk_mut::<BLOCK_LEN>() {
-            if at >= head
-                && let Some(input) = source[at - head..].first_chunk()
-            {
-                add(payload, *input, pad);
-                return;
-            }
-            if at + BLOCK_LEN > head {
-                // The two join in this block.
-                let len = at + BLOCK_LEN - head;
-                payload[BLOCK_LEN - len..].copy_from_slice(&source[..len]);
-            }
-            add(payload, *payload, pad);
+    if at + BLOCK_LEN <= payload_len
+        && let Some(payload) = here.first_chunk_mut::<BLOCK_LEN>()
+    {
+        let mut input = None;
+        if at >= head {
+            input = source[at - head..].first_chunk();
+        } else if at + BLOCK_LEN > head {
+            // The two join in this block.
+            let len = at + BLOCK_LEN - head;
+            payload[BLOCK_LEN - len..].copy_from_slice(&source[..len]);
         }
+        w.apply(input, pad, payload);
         return;
     }
     // The last one, not whole.
-    let len = payload_len - at;
     let from = head.max(at);
-    here[from - at..len].copy_from_slice(&source[from - head..]);
-    let mut left = len;
+    here[from - at..payload_len - at].copy_from_slice(&source[from - head..]);
+    let pads = pad.0.as_chunks::<POLY_BLOCK_LEN>().0;
+    let mut left = payload_len - at;
     for (bytes, pad) in here
-        .chunks_exact_mut(POLY_BLOCK_LEN)
-        .zip(pad.0.as_chunks::<POLY_BLOCK_LEN>().0)
+        .as_chunks_mut::<POLY_BLOCK_LEN>()
+        .0
+        .iter_mut()
+        .zip(pads)
     {
-        let Some(bytes) = bytes.first_chunk_mut::<POLY_BLOCK_LEN>() else {
-            break;
-        };
         // What follows the payload is the tag and stays.
-        let mask = if left >= POLY_BLOCK_LEN {
-            u128::MAX
-        } else {
+        let mask = if left < POLY_BLOCK_LEN {
             (1 << (8 * left)) - 1
+        } else {
+            u128::MAX
         };
         *bytes = (u128::from_le_bytes(*bytes) ^ (u128::from_le_bytes(*pad) & mask)).to_le_bytes();
-        left = left.saturating_sub(POLY_BLOCK_LEN);
+        if left <= POLY_BLOCK_LEN {
+            break;
+        }
+        left -= POLY_BLOCK_LEN;
     }
-}
-
-#[inline(always)]
-fn add(output: &mut [u8; BLOCK_LEN], mut input: [u8; BLOCK_LEN], pad: &Block) {
-    for (input, pad) in input.iter_mut().zip(&pad.0) {
-        *input ^= pad;
-    }
-    *output = input;
 }
 
 /// What both directions do: passes until there are no lanes left.
@@ -562,7 +553,7 @@ fn run<W: Rows, const G: usize, const LANES: usize, const SEAL: bool>(
         if !SEAL {
             work.queue.drain::<W, SEAL>(w);
         }
-        work.apply(count);
+        work.apply(w, count);
         if SEAL {
             work.advance(count);
         }

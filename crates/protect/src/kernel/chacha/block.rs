@@ -61,6 +61,8 @@ pub(in crate::kernel) trait Rows: Copy {
     fn store_row(self, v: Self::V, rows: &mut [Row]);
     /// Writes the rows of a group as its blocks.
     fn store(self, rows: [Self::V; 4], blocks: &mut [Block]);
+    /// Adds a block of key stream to the input, if there is one, or else to what is there.
+    fn apply(self, input: Option<&[u8; BLOCK_LEN]>, pad: &Block, output: &mut [u8; BLOCK_LEN]);
 }
 
 /// Where a lane of a pass gets the last row of its state: the row of a nonce, to whose first word a number is added.

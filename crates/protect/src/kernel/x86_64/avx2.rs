@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::chacha_entry::define_chacha;
 use crate::kernel::Job;
-use crate::kernel::chacha::block::{Block, Lane, Row, Rows};
+use crate::kernel::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
 use crate::kernel::chacha::choir::NoChoir;
 use crate::kernel::chacha::{self, HeaderKey, Key};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
@@ -58,11 +58,11 @@ impl Rows for Avx2 {
     fn inputs(self, lanes: &[Lane]) -> __m256i {
         // SAFETY: `nonce` is 16 readable bytes, and the loads are unaligned ones; the token proves AVX2.
         unsafe {
-            let [low, high] = [&lanes[0], &lanes[1]].map(|lane| {
+            let input = |lane: &Lane| {
                 let nonce = _mm_loadu_si128(lane.nonce.as_ptr().cast());
                 _mm_add_epi32(nonce, _mm_cvtsi32_si128(lane.counter as i32))
-            });
-            _mm256_set_m128i(high, low)
+            };
+            _mm256_set_m128i(input(&lanes[1]), input(&lanes[0]))
         }
     }
 
@@ -151,6 +151,24 @@ impl Rows for Avx2 {
             _mm256_storeu_si256(to.add(1), _mm256_permute2x128_si256::<0x20>(c, d));
             _mm256_storeu_si256(to.add(2), _mm256_permute2x128_si256::<0x31>(a, b));
             _mm256_storeu_si256(to.add(3), _mm256_permute2x128_si256::<0x31>(c, d));
+        }
+    }
+
+    #[inline(always)]
+    fn apply(self, input: Option<&[u8; BLOCK_LEN]>, pad: &Block, output: &mut [u8; BLOCK_LEN]) {
+        let to: *mut __m256i = output.as_mut_ptr().cast();
+        let from: *const __m256i = input.map_or(to.cast_const(), |input| input.as_ptr().cast());
+        let pad: *const __m256i = pad.0.as_ptr().cast();
+        // SAFETY: all three are 64 bytes, two registers' worth, of which `output`'s are writable; loads and stores are
+        // unaligned ones; the token proves AVX2.
+        unsafe {
+            let low = _mm256_xor_si256(_mm256_loadu_si256(from), _mm256_loadu_si256(pad));
+            let high = _mm256_xor_si256(
+                _mm256_loadu_si256(from.add(1)),
+                _mm256_loadu_si256(pad.add(1)),
+            );
+            _mm256_storeu_si256(to, low);
+            _mm256_storeu_si256(to.add(1), high);
         }
     }
 }

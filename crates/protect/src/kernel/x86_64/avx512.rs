@@ -6,7 +6,7 @@ use super::chacha_entry::define_chacha;
 use super::choir::Choir512;
 use super::vaes512::is_amd_family;
 use crate::kernel::Job;
-use crate::kernel::chacha::block::{Block, Lane, Row, Rows};
+use crate::kernel::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
 use crate::kernel::chacha::{self, HeaderKey, Key};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
@@ -57,11 +57,12 @@ impl Rows for Avx512 {
     fn inputs(self, lanes: &[Lane]) -> __m512i {
         // SAFETY: `nonce` is 16 readable bytes, and the loads are unaligned ones; the token proves AVX-512F.
         unsafe {
-            let [a, b, c, d] = [&lanes[0], &lanes[1], &lanes[2], &lanes[3]].map(|lane| {
+            let input = |lane: &Lane| {
                 let nonce = _mm_loadu_si128(lane.nonce.as_ptr().cast());
                 _mm_add_epi32(nonce, _mm_cvtsi32_si128(lane.counter as i32))
-            });
-            let (low, high) = (_mm256_set_m128i(b, a), _mm256_set_m128i(d, c));
+            };
+            let low = _mm256_set_m128i(input(&lanes[1]), input(&lanes[0]));
+            let high = _mm256_set_m128i(input(&lanes[3]), input(&lanes[2]));
             _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
         }
     }
@@ -146,6 +147,18 @@ impl Rows for Avx512 {
             _mm512_storeu_si512(to.add(1), _mm512_shuffle_i32x4::<0xdd>(ab_low, cd_low));
             _mm512_storeu_si512(to.add(2), _mm512_shuffle_i32x4::<0x88>(ab_high, cd_high));
             _mm512_storeu_si512(to.add(3), _mm512_shuffle_i32x4::<0xdd>(ab_high, cd_high));
+        }
+    }
+
+    #[inline(always)]
+    fn apply(self, input: Option<&[u8; BLOCK_LEN]>, pad: &Block, output: &mut [u8; BLOCK_LEN]) {
+        let to: *mut __m512i = output.as_mut_ptr().cast();
+        let from: *const __m512i = input.map_or(to.cast_const(), |input| input.as_ptr().cast());
+        // SAFETY: all three are 64 bytes, of which `output`'s are writable; loads and stores are unaligned ones; the
+        // token proves AVX-512F.
+        unsafe {
+            let pad = _mm512_loadu_si512(pad.0.as_ptr().cast());
+            _mm512_storeu_si512(to, _mm512_xor_si512(_mm512_loadu_si512(from), pad));
         }
     }
 }

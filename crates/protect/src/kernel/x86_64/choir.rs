@@ -93,21 +93,26 @@ fn round(
     ]
 }
 
-/// The `at`-th block of each message: their low halves and their high halves, in the order 0, 4, 1, 5, 2, 6, 3, 7.
+/// A block.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn gather(data: [&[u8; POLY_BLOCK_LEN]; VOICES]) -> (__m512i, __m512i) {
+fn load(block: &[u8; POLY_BLOCK_LEN]) -> __m128i {
     // SAFETY: a block is 16 readable bytes, and the load is an unaligned one.
-    let [a, b, c, d, e, f, g, h] =
-        data.map(|block| unsafe { _mm_loadu_si128(block.as_ptr().cast()) });
-    let first = _mm512_castsi128_si512(a);
-    let first = _mm512_inserti32x4::<1>(first, b);
-    let first = _mm512_inserti32x4::<2>(first, c);
-    let first = _mm512_inserti32x4::<3>(first, d);
-    let second = _mm512_castsi128_si512(e);
-    let second = _mm512_inserti32x4::<1>(second, f);
-    let second = _mm512_inserti32x4::<2>(second, g);
-    let second = _mm512_inserti32x4::<3>(second, h);
+    unsafe { _mm_loadu_si128(block.as_ptr().cast()) }
+}
+
+/// A block of each message: their low halves and their high halves, in the order of [`ORDER`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn gather([a, b, c, d, e, f, g, h]: [&[u8; POLY_BLOCK_LEN]; VOICES]) -> (__m512i, __m512i) {
+    let first = _mm512_castsi128_si512(load(a));
+    let first = _mm512_inserti32x4::<1>(first, load(b));
+    let first = _mm512_inserti32x4::<2>(first, load(c));
+    let first = _mm512_inserti32x4::<3>(first, load(d));
+    let second = _mm512_castsi128_si512(load(e));
+    let second = _mm512_inserti32x4::<1>(second, load(f));
+    let second = _mm512_inserti32x4::<2>(second, load(g));
+    let second = _mm512_inserti32x4::<3>(second, load(h));
     (
         _mm512_unpacklo_epi64(first, second),
         _mm512_unpackhi_epi64(first, second),
@@ -122,25 +127,25 @@ impl<'a> Choir<'a> for Choir512<'a> {
 
     #[inline(always)]
     fn new(_: Avx512, voices: Voices<'a>, count: usize) -> Self {
-        let column = |part: &dyn Fn(&Part<'a>) -> u64| ORDER.map(|voice| part(&voices[voice]));
-        let columns = [
-            column(&|part| part.r[0]),
-            column(&|part| part.r[1]),
-            column(&|part| part.h[0]),
-            column(&|part| part.h[1]),
-            column(&|part| part.h[2]),
-        ];
+        let mut columns = [[0; VOICES]; 5];
+        let mut data = [&[][..]; VOICES];
+        for (lane, voice) in ORDER.into_iter().enumerate() {
+            let part = &voices[voice];
+            [columns[0][lane], columns[1][lane]] = part.r;
+            [columns[2][lane], columns[3][lane], columns[4][lane]] = part.h;
+            data[voice] = &part.data[..count];
+        }
         // SAFETY: each column is 64 readable bytes, and the loads are unaligned ones; the token proves AVX-512 F.
         unsafe {
-            let [r0, r1, h0, h1, h2] =
-                columns.map(|column| _mm512_loadu_si512(column.as_ptr().cast()));
+            let row = |row: usize| _mm512_loadu_si512(columns[row].as_ptr().cast());
+            let [r0, r1, h0, h1, h2] = [row(0), row(1), row(2), row(3), row(4)];
             let r = split(r0, r1, _mm512_setzero_si512());
             let twenty = |v| _mm512_add_epi64(_mm512_slli_epi64::<4>(v), _mm512_slli_epi64::<2>(v));
             Self {
                 s: [twenty(r[1]), twenty(r[2])],
                 r,
                 h: split(h0, h1, h2),
-                data: voices.map(|part| &part.data[..count]),
+                data,
                 at: 0,
                 count,
                 stride: count.div_ceil(PAUSES),
@@ -182,7 +187,17 @@ impl Choir512<'_> {
         // SAFETY: each slice has `count` blocks, and `at` is below. The token that made the choir proves AVX-512 F and
         // IFMA.
         unsafe {
-            let (low, high) = gather(self.data.map(|data| data.get_unchecked(at)));
+            let block = |voice: usize| self.data[voice].get_unchecked(at);
+            let (low, high) = gather([
+                block(0),
+                block(1),
+                block(2),
+                block(3),
+                block(4),
+                block(5),
+                block(6),
+                block(7),
+            ]);
             self.h = round(self.h, &self.r, &self.s, low, high);
         }
         self.at += 1;
