@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use zeroize::Zeroize;
 
-use self::block::{BLOCK_LEN, Block, Lane, Row, Rows, first_row, first_rows, pass};
+use self::block::{BLOCK_LEN, Block, Lane, Nothing, Row, Rows, first_row, first_rows, pass};
 use self::choir::{Choir, Part, VOICES, Voices};
 use self::poly1305::{Duet, POLY_BLOCK_LEN, Poly};
 use super::{Job, MAX_JOBS};
@@ -398,20 +398,35 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
         }
     }
 
-    /// A pass, with Poly1305 of what is ready.
+    /// A pass of so many lanes, as narrow as it can be; between the rounds of a full one Poly1305 of what is ready.
     #[inline(always)]
-    fn pass<W: Rows, const G: usize>(&mut self, w: W, key: &Key) {
+    fn pass<W: Rows, const G: usize, const MIDDLE: usize>(
+        &mut self,
+        w: W,
+        key: &[u32; 8],
+        count: usize,
+    ) {
+        let (lanes, blocks) = (&self.lanes, &mut self.blocks);
+        if count <= W::WIDTH {
+            return pass::<W, 1>(w, key, lanes, blocks, &mut Nothing);
+        }
+        if count <= MIDDLE * W::WIDTH {
+            return pass::<W, MIDDLE>(w, key, lanes, blocks, &mut Nothing);
+        }
         if W::CHOIR
             && let Some((active, count, voices)) = self.queue.voices()
         {
             let mut choir = W::Choir::new(w, voices, count);
-            pass::<W, G>(w, &key.key, &self.lanes, &mut self.blocks, &mut choir);
+            pass::<W, G>(w, key, lanes, blocks, &mut choir);
             let hashed = choir.finish();
             self.queue.note_voices(active, count, hashed);
             return;
         }
         let (jobs, mut duet) = self.queue.duet();
-        pass::<W, G>(w, &key.key, &self.lanes, &mut self.blocks, &mut duet);
+        if duet.steps() == 0 {
+            return pass::<W, G>(w, key, lanes, blocks, &mut Nothing);
+        }
+        pass::<W, G>(w, key, lanes, blocks, &mut duet);
         let polys = [duet.a, duet.b];
         self.queue.note(jobs, polys);
     }
@@ -520,7 +535,7 @@ fn apply<W: Rows>(w: W, job: &mut Job<'_>, at: usize, pad: &Block) {
 
 /// What both directions do: passes until there are no lanes left.
 #[inline(always)]
-fn run<W: Rows, const G: usize, const LANES: usize, const SEAL: bool>(
+fn run<W: Rows, const G: usize, const MIDDLE: usize, const LANES: usize, const SEAL: bool>(
     w: W,
     key: &Key,
     jobs: &mut [Job<'_>],
@@ -544,11 +559,7 @@ fn run<W: Rows, const G: usize, const LANES: usize, const SEAL: bool>(
             work.advance(count);
         }
         work.queue.settle::<SEAL>();
-        if count <= W::WIDTH {
-            work.pass::<W, 1>(w, key);
-        } else {
-            work.pass::<W, G>(w, key);
-        }
+        work.pass::<W, G, MIDDLE>(w, &key.key, count);
         work.take_keys(count);
         if !SEAL {
             work.queue.drain::<W, SEAL>(w);
@@ -564,27 +575,27 @@ fn run<W: Rows, const G: usize, const LANES: usize, const SEAL: bool>(
 
 /// Encrypts the payloads and writes the tags.
 #[inline(always)]
-pub(super) fn seal<W: Rows, const G: usize, const LANES: usize>(
+pub(super) fn seal<W: Rows, const G: usize, const MIDDLE: usize, const LANES: usize>(
     w: W,
     key: &Key,
     jobs: &mut [Job<'_>],
 ) {
-    run::<W, G, LANES, true>(w, key, jobs);
+    run::<W, G, MIDDLE, LANES, true>(w, key, jobs);
 }
 
 /// Decrypts the payloads, and says by bits which of the jobs have the right tag.
 #[inline(always)]
-pub(super) fn open<W: Rows, const G: usize, const LANES: usize>(
+pub(super) fn open<W: Rows, const G: usize, const MIDDLE: usize, const LANES: usize>(
     w: W,
     key: &Key,
     jobs: &mut [Job<'_>],
 ) -> u32 {
-    run::<W, G, LANES, false>(w, key, jobs)
+    run::<W, G, MIDDLE, LANES, false>(w, key, jobs)
 }
 
 /// RFC 9001 §5.4.4, for the samples of some packets at a time: a sample is a counter and a nonce.
 #[inline(always)]
-pub(super) fn masks<W: Rows, const G: usize, const LANES: usize>(
+pub(super) fn masks<W: Rows, const G: usize, const MIDDLE: usize, const LANES: usize>(
     w: W,
     key: &HeaderKey,
     samples: &mut [[u8; SAMPLE_LEN]],
@@ -617,6 +628,8 @@ pub(super) fn masks<W: Rows, const G: usize, const LANES: usize>(
         let mut rows = [[0; 4]; LANES];
         if samples.len() <= W::WIDTH {
             first_rows::<W, 1>(w, &key.0, &lanes, &mut rows);
+        } else if samples.len() <= MIDDLE * W::WIDTH {
+            first_rows::<W, MIDDLE>(w, &key.0, &lanes, &mut rows);
         } else {
             first_rows::<W, G>(w, &key.0, &lanes, &mut rows);
         }

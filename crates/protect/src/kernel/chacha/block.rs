@@ -90,7 +90,7 @@ pub(in crate::kernel) trait Meanwhile {
 }
 
 /// No work.
-struct Nothing;
+pub(super) struct Nothing;
 
 impl Meanwhile for Nothing {
     #[inline(always)]

@@ -173,4 +173,4 @@ impl Rows for Avx2 {
     }
 }
 
-define_chacha!(Avx2, GROUPS, "avx2,bmi2");
+define_chacha!(Avx2, GROUPS, 2, "avx2,bmi2");

@@ -166,5 +166,6 @@ impl Rows for Avx512 {
 define_chacha!(
     Avx512,
     GROUPS,
+    4,
     "avx512f,avx512bw,avx512vl,avx512ifma,avx2,bmi2"
 );

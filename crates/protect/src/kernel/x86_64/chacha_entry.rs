@@ -1,7 +1,7 @@
 //! Where the generic ChaCha20-Poly1305 is compiled, once for each register width; as `entry` for AES-GCM.
 
 macro_rules! define_chacha {
-    ($token:ident, $groups:expr, $features:literal) => {
+    ($token:ident, $groups:expr, $middle:expr, $features:literal) => {
         /// An expanded ChaCha20-Poly1305 key, with the proof that its instructions exist.
         pub(crate) struct Aead {
             token: $token,
@@ -49,21 +49,21 @@ macro_rules! define_chacha {
 
         #[target_feature(enable = $features)]
         fn seal(token: $token, key: &Key, jobs: &mut [Job<'_>]) {
-            chacha::seal::<$token, { $groups }, { $groups * <$token as Rows>::WIDTH }>(
+            chacha::seal::<$token, { $groups }, { $middle }, { $groups * <$token as Rows>::WIDTH }>(
                 token, key, jobs,
             );
         }
 
         #[target_feature(enable = $features)]
         fn open(token: $token, key: &Key, jobs: &mut [Job<'_>]) -> u32 {
-            chacha::open::<$token, { $groups }, { $groups * <$token as Rows>::WIDTH }>(
+            chacha::open::<$token, { $groups }, { $middle }, { $groups * <$token as Rows>::WIDTH }>(
                 token, key, jobs,
             )
         }
 
         #[target_feature(enable = $features)]
         fn masks(token: $token, key: &HeaderKey, samples: &mut [[u8; SAMPLE_LEN]]) {
-            chacha::masks::<$token, { $groups }, { $groups * <$token as Rows>::WIDTH }>(
+            chacha::masks::<$token, { $groups }, { $middle }, { $groups * <$token as Rows>::WIDTH }>(
                 token, key, samples,
             );
         }

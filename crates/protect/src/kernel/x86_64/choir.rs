@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 
 use super::avx512::Avx512;
 use crate::kernel::chacha::block::{Meanwhile, PAUSES};
-use crate::kernel::chacha::choir::{Choir, Part, VOICES, Voices};
+use crate::kernel::chacha::choir::{Choir, VOICES, Voices};
 use crate::kernel::chacha::poly1305::POLY_BLOCK_LEN;
 
 /// Eight messages on their way.
