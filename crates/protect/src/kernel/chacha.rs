@@ -144,6 +144,8 @@ struct Queue<'w, 'a> {
     polys: [Poly; MAX_JOBS],
     /// Jobs whose Poly1305 has its key.
     keyed: usize,
+    /// Blocks that are ready, of all jobs, and not hashed yet.
+    owing: usize,
     /// Jobs whose Poly1305 has ended, one bit each, and the first that is not one of them.
     ended: u32,
     first: usize,
@@ -237,6 +239,7 @@ impl Queue<'_, '_> {
             if active >> voice & 1 == 1 {
                 self.polys[first + voice].h = h;
                 self.progress[first + voice].hashed += count * POLY_BLOCK_LEN;
+                self.owing -= count;
             }
         }
     }
@@ -247,7 +250,9 @@ impl Queue<'_, '_> {
         for (job, poly) in jobs.into_iter().zip(polys) {
             if job < self.keyed {
                 let progress = &mut self.progress[job];
-                progress.hashed += (progress.ready - progress.hashed) & !(POLY_BLOCK_LEN - 1);
+                let count = (progress.ready - progress.hashed) / POLY_BLOCK_LEN;
+                progress.hashed += count * POLY_BLOCK_LEN;
+                self.owing -= count;
                 self.polys[job] = poly;
             }
         }
@@ -290,7 +295,8 @@ impl Queue<'_, '_> {
     /// Hashes all that is ready.
     #[inline(always)]
     fn drain<W: Rows, const SEAL: bool>(&mut self, w: W) {
-        loop {
+        // What is ready has its key by now, so that each turn finds some.
+        while self.owing > 0 {
             if W::CHOIR
                 && let Some((active, count, voices)) = self.voices()
             {
@@ -299,9 +305,6 @@ impl Queue<'_, '_> {
                 continue;
             }
             let (jobs, mut duet) = self.duet();
-            if duet.steps() == 0 {
-                break;
-            }
             duet.finish();
             let polys = [duet.a, duet.b];
             self.note(jobs, polys);
@@ -323,6 +326,7 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
                 progress,
                 polys: [Poly::EMPTY; MAX_JOBS],
                 keyed: 0,
+                owing: 0,
                 ended: 0,
                 first: 0,
                 authentic: 0,
@@ -393,8 +397,11 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
     fn advance(&mut self, count: usize) {
         for place in &self.places[..count] {
             let job = usize::from(place.job);
-            self.queue.progress[job].ready =
+            let progress = &mut self.queue.progress[job];
+            let before = progress.ready / POLY_BLOCK_LEN;
+            progress.ready =
                 (place.block as usize * BLOCK_LEN).min(self.queue.jobs[job].payload_len());
+            self.queue.owing += progress.ready / POLY_BLOCK_LEN - before;
         }
     }
 
@@ -413,6 +420,9 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
         if count <= MIDDLE * W::WIDTH {
             return pass::<W, MIDDLE>(w, key, lanes, blocks, &mut Nothing);
         }
+        if self.queue.owing == 0 || self.queue.first >= self.queue.keyed {
+            return pass::<W, G>(w, key, lanes, blocks, &mut Nothing);
+        }
         if W::CHOIR
             && let Some((active, count, voices)) = self.queue.voices()
         {
@@ -423,9 +433,6 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
             return;
         }
         let (jobs, mut duet) = self.queue.duet();
-        if duet.steps() == 0 {
-            return pass::<W, G>(w, key, lanes, blocks, &mut Nothing);
-        }
         pass::<W, G>(w, key, lanes, blocks, &mut duet);
         let polys = [duet.a, duet.b];
         self.queue.note(jobs, polys);

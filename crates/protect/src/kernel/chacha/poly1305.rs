@@ -128,12 +128,6 @@ impl<'a> Duet<'a> {
         }
     }
 
-    /// Steps that are left.
-    #[inline(always)]
-    pub(super) fn steps(&self) -> usize {
-        self.both.len() + self.rest.len()
-    }
-
     /// All the steps that are left.
     #[inline(always)]
     pub(super) fn finish(&mut self) {
