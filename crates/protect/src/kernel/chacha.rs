@@ -12,6 +12,7 @@
 
 pub(super) mod block;
 pub(super) mod choir;
+pub(super) mod entry;
 pub(super) mod poly1305;
 
 use std::arch::asm;

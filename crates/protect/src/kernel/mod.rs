@@ -10,7 +10,9 @@
 //! available. A variant of a vector kernel holds a token that only detection makes, so an expanded key is the
 //! proof that its instructions exist.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod chacha;
 #[cfg(target_arch = "x86_64")]
 mod gcm;
@@ -91,7 +93,7 @@ impl<'a> Job<'a> {
 }
 
 /// What the vector kernels want to see of a job.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl<'a> Job<'a> {
     fn packet_and_header_len(&self) -> (&[u8], usize) {
         (self.packet, self.header_len)
@@ -151,6 +153,8 @@ impl<'a> Jobs<'a> {
 pub enum KernelKind {
     /// RustCrypto, one packet at a time: runs everywhere, and is what the others are compared with.
     Portable,
+    /// ChaCha20-Poly1305, and nothing else, in 128-bit registers (AArch64).
+    Neon,
     /// ChaCha20-Poly1305, and nothing else, in 256-bit registers (x86-64 since Haswell and Zen).
     Avx2,
     /// AES-GCM, and nothing else, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3 and Ice Lake).
@@ -169,6 +173,7 @@ impl KernelKind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
+            Self::Neon => "neon",
             Self::Avx2 => "avx2",
             Self::Vaes256 => "vaes256",
             Self::Avx512 => "avx512",
@@ -178,8 +183,9 @@ impl KernelKind {
 }
 
 /// All kernels, the slowest first.
-const ALL: [KernelKind; 5] = [
+const ALL: [KernelKind; 6] = [
     KernelKind::Portable,
+    KernelKind::Neon,
     KernelKind::Avx2,
     KernelKind::Vaes256,
     KernelKind::Avx512,
@@ -196,6 +202,7 @@ pub fn kernels_available() -> Vec<KernelKind> {
 fn is_available(kind: KernelKind) -> bool {
     match kind {
         KernelKind::Portable => true,
+        KernelKind::Neon => false,
         KernelKind::Avx2 => x86_64::avx2::Avx2::detect().is_some(),
         KernelKind::Vaes256 => x86_64::Vaes256::detect().is_some(),
         KernelKind::Avx512 => x86_64::avx512::Avx512::detect().is_some(),
@@ -203,7 +210,16 @@ fn is_available(kind: KernelKind) -> bool {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+fn is_available(kind: KernelKind) -> bool {
+    match kind {
+        KernelKind::Portable => true,
+        KernelKind::Neon => aarch64::Neon::detect().is_some(),
+        _ => false,
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn is_available(kind: KernelKind) -> bool {
     kind == KernelKind::Portable
 }
@@ -256,6 +272,8 @@ pub(crate) fn kernels_allowed() -> impl Iterator<Item = KernelKind> {
 /// An expanded AEAD key.
 pub(crate) enum Kernel {
     Portable(portable::Aead),
+    #[cfg(target_arch = "aarch64")]
+    Neon(aarch64::Aead),
     #[cfg(target_arch = "x86_64")]
     Avx2(x86_64::avx2::Aead),
     #[cfg(target_arch = "x86_64")]
@@ -271,6 +289,12 @@ impl Kernel {
     pub(crate) fn expand(material: &KeyMaterial, kind: KernelKind) -> Option<Self> {
         match kind {
             KernelKind::Portable => Some(Self::Portable(portable::Aead::new(material))),
+            #[cfg(target_arch = "aarch64")]
+            KernelKind::Neon => {
+                aarch64::Aead::new(aarch64::Neon::detect()?, material).map(Self::Neon)
+            }
+            #[cfg(not(target_arch = "aarch64"))]
+            KernelKind::Neon => None,
             #[cfg(target_arch = "x86_64")]
             KernelKind::Avx2 => {
                 let token = x86_64::avx2::Avx2::detect()?;
@@ -302,11 +326,13 @@ impl Kernel {
     /// call at hand is worth it.
     #[cfg_attr(
         not(target_arch = "x86_64"),
-        allow(unused_variables, reason = "the portable kernel has no classes")
+        allow(unused_variables, reason = "only AES-GCM on x86-64 has classes")
     )]
     pub(crate) fn grow_if(&mut self, busy: impl FnOnce() -> bool) {
         match self {
             Self::Portable(_) => {}
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => {}
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) | Self::Avx512(_) => {}
             #[cfg(target_arch = "x86_64")]
@@ -320,6 +346,8 @@ impl Kernel {
     pub(crate) fn shrink(&mut self) {
         match self {
             Self::Portable(_) => {}
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => {}
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) | Self::Avx512(_) => {}
             #[cfg(target_arch = "x86_64")]
@@ -334,6 +362,8 @@ impl Kernel {
         debug_assert!(jobs.len() <= MAX_JOBS);
         match self {
             Self::Portable(aead) => jobs.iter_mut().for_each(|job| aead.seal(job)),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(aead) => aead.seal(jobs),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(aead) => aead.seal(jobs),
             #[cfg(target_arch = "x86_64")]
@@ -352,6 +382,8 @@ impl Kernel {
         match self {
             Self::Portable(aead) => (jobs.iter_mut().enumerate())
                 .fold(0, |good, (i, job)| good | u32::from(aead.open(job)) << i),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(aead) => aead.open(jobs),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(aead) => aead.open(jobs),
             #[cfg(target_arch = "x86_64")]
@@ -367,6 +399,8 @@ impl Kernel {
 /// An expanded header-protection key.
 pub(crate) enum Header {
     Portable(portable::Header),
+    #[cfg(target_arch = "aarch64")]
+    Neon(aarch64::Header),
     #[cfg(target_arch = "x86_64")]
     Avx2(x86_64::avx2::Header),
     #[cfg(target_arch = "x86_64")]
@@ -382,6 +416,12 @@ impl Header {
     pub(crate) fn expand(material: &HeaderKeyMaterial, kind: KernelKind) -> Option<Self> {
         match kind {
             KernelKind::Portable => Some(Self::Portable(portable::Header::new(material))),
+            #[cfg(target_arch = "aarch64")]
+            KernelKind::Neon => {
+                aarch64::Header::new(aarch64::Neon::detect()?, material).map(Self::Neon)
+            }
+            #[cfg(not(target_arch = "aarch64"))]
+            KernelKind::Neon => None,
             #[cfg(target_arch = "x86_64")]
             KernelKind::Avx2 => {
                 let token = x86_64::avx2::Avx2::detect()?;
@@ -413,6 +453,8 @@ impl Header {
     pub(crate) fn masks(&self, samples: &mut [[u8; SAMPLE_LEN]]) {
         match self {
             Self::Portable(header) => header.masks(samples),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(header) => header.masks(samples),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(header) => header.masks(samples),
             #[cfg(target_arch = "x86_64")]
@@ -431,11 +473,11 @@ mod tests {
 
     #[test]
     fn wish_is_followed_where_it_can_be() {
-        use KernelKind::{Avx2, Portable, Vaes256, Vaes512};
-        let all = &[Portable, Avx2, Vaes256, Vaes512];
+        use KernelKind::{Avx2, Avx512, Portable, Vaes256, Vaes512};
+        let all = &[Portable, Avx2, Vaes256, Avx512, Vaes512];
         assert_eq!(choose(all, |_| true, ""), Vaes512);
         assert_eq!(
-            choose(all, |kind| kind != Vaes512, ""),
+            choose(all, |kind| kind < Avx512, ""),
             Vaes256,
             "a family without a measured gain"
         );

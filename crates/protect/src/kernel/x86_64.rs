@@ -8,12 +8,10 @@
 //!   avx2        token Avx2, and its registers for ChaCha20
 //!   avx512      token Avx512, likewise
 //!   choir       Poly1305 of eight packets side by side
-//!   chacha_entry  where generic code is compiled for the instructions of a token: ChaCha20-Poly1305
 //! ```
 
 pub(super) mod avx2;
 pub(super) mod avx512;
-mod chacha_entry;
 mod choir;
 pub(super) mod entry;
 mod pinned;

@@ -154,3 +154,47 @@ impl Meanwhile for Duet<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 8439 Appendix A.3, vectors 7 to 11: where carries and the modulus are.
+    #[test]
+    fn carries_and_the_edge_of_the_modulus() {
+        let ones = u128::MAX;
+        let cases: [(u128, u128, &[u128], u128); 7] = [
+            (2, 0, &[ones], 3),
+            (2, ones, &[2], 3),
+            (1, 0, &[ones, ones - 0x0f, 0x11], 5),
+            (
+                1,
+                0,
+                &[
+                    ones,
+                    0xfefe_fefe_fefe_fefe_fefe_fefe_fefe_fefb,
+                    0x0101_0101_0101_0101_0101_0101_0101_0101,
+                ],
+                0,
+            ),
+            (2, 0, &[ones - 2], ones - 5),
+            (
+                1 | 4 << 64,
+                0,
+                &[0xb943_5e50_d794_35e3, 0x01_cd79_435e_50d7_9433, 0, 1],
+                0x14 | 0x55 << 64,
+            ),
+            (
+                1 | 4 << 64,
+                0,
+                &[0xb943_5e50_d794_35e3, 0x01_cd79_435e_50d7_9433, 0],
+                0x13,
+            ),
+        ];
+        for (r, pad, blocks, tag) in cases {
+            let mut poly = Poly::new(r, pad);
+            blocks.iter().for_each(|block| poly.block(*block));
+            assert_eq!(u128::from_le_bytes(poly.tag()), tag, "{r:x} {blocks:x?}");
+        }
+    }
+}

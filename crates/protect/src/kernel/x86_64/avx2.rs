@@ -3,10 +3,10 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::chacha_entry::define_chacha;
 use crate::kernel::Job;
 use crate::kernel::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
 use crate::kernel::chacha::choir::NoChoir;
+use crate::kernel::chacha::entry::define_chacha;
 use crate::kernel::chacha::{self, HeaderKey, Key};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;

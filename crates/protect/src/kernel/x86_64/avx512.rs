@@ -2,11 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::chacha_entry::define_chacha;
 use super::choir::Choir512;
 use super::vaes512::is_amd_family;
 use crate::kernel::Job;
 use crate::kernel::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
+use crate::kernel::chacha::entry::define_chacha;
 use crate::kernel::chacha::{self, HeaderKey, Key};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;

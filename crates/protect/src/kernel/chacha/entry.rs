@@ -70,4 +70,4 @@ macro_rules! define_chacha {
     };
 }
 
-pub(super) use define_chacha;
+pub(in crate::kernel) use define_chacha;
