@@ -87,11 +87,20 @@ impl HeaderKey {
     }
 }
 
-/// Which block of the key stream of which job a lane makes.
+/// Some lanes side by side: from which block on they make the key stream of which job.
 #[derive(Copy, Clone)]
-struct Place {
+struct Run {
     job: u8,
+    lanes: u8,
     block: u32,
+}
+
+impl Run {
+    const EMPTY: Self = Self {
+        job: 0,
+        lanes: 0,
+        block: 0,
+    };
 }
 
 /// The lanes that are still to be made, in order.
@@ -158,7 +167,10 @@ struct Queue<'w, 'a> {
 struct Work<'w, 'a, const LANES: usize> {
     queue: Queue<'w, 'a>,
     blocks: [Block; LANES],
-    places: [Place; LANES],
+    /// What the lanes work on. In runs, because with 512-bit registers what is done for each lane alone took as long as
+    /// the cipher.
+    runs: [Run; LANES],
+    run_count: usize,
     lanes: [Lane; LANES],
 }
 
@@ -333,7 +345,8 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
                 authentic: 0,
             },
             blocks: [Block::ZERO; LANES],
-            places: [Place { job: 0, block: 0 }; LANES],
+            runs: [Run::EMPTY; LANES],
+            run_count: 0,
             lanes: [Lane::EMPTY; LANES],
         }
     }
@@ -342,8 +355,9 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
     #[inline(always)]
     fn fill<W: Rows>(&mut self, supply: &mut Supply) -> usize {
         let mut count = 0;
+        self.run_count = 0;
         while count < LANES && supply.first < self.queue.jobs.len() {
-            self.place(count, supply.first, 0);
+            self.place(count, supply.first, 0, 1);
             supply.first += 1;
             count += 1;
         }
@@ -353,10 +367,10 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
             let blocks = self.queue.jobs[job].payload_len().div_ceil(BLOCK_LEN);
             let next = supply.next[supply.turn] as usize;
             let taken = (blocks - next).min(supply.credit).min(LANES - count);
-            for block in next..next + taken {
+            if taken > 0 {
                 // Block 0 was the Poly1305 key.
-                self.place(count, job, block as u32 + 1);
-                count += 1;
+                self.place(count, job, next as u32 + 1, taken);
+                count += taken;
             }
             supply.next[supply.turn] += taken as u32;
             supply.credit -= taken;
@@ -382,27 +396,31 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
     }
 
     #[inline(always)]
-    fn place(&mut self, lane: usize, job: usize, block: u32) {
-        self.places[lane] = Place {
+    fn place(&mut self, at: usize, job: usize, block: u32, lanes: usize) {
+        self.runs[self.run_count] = Run {
             job: job as u8,
+            lanes: lanes as u8,
             block,
         };
-        self.lanes[lane] = Lane {
-            nonce: self.queue.progress[job].nonce,
-            counter: block,
-        };
+        self.run_count += 1;
+        let nonce = self.queue.progress[job].nonce;
+        for (lane, counter) in self.lanes[at..at + lanes].iter_mut().zip(block..) {
+            *lane = Lane { nonce, counter };
+        }
     }
 
     /// Makes the payload bytes of the pass's lanes ready for Poly1305.
     #[inline(always)]
-    fn advance(&mut self, count: usize) {
-        for place in &self.places[..count] {
-            let job = usize::from(place.job);
-            let progress = &mut self.queue.progress[job];
-            let before = progress.ready / POLY_BLOCK_LEN;
-            progress.ready =
-                (place.block as usize * BLOCK_LEN).min(self.queue.jobs[job].payload_len());
-            self.queue.owing += progress.ready / POLY_BLOCK_LEN - before;
+    fn advance(&mut self) {
+        for run in &self.runs[..self.run_count] {
+            if run.block > 0 {
+                let job = usize::from(run.job);
+                let progress = &mut self.queue.progress[job];
+                let before = progress.ready / POLY_BLOCK_LEN;
+                let blocks = run.block as usize - 1 + usize::from(run.lanes);
+                progress.ready = (blocks * BLOCK_LEN).min(self.queue.jobs[job].payload_len());
+                self.queue.owing += progress.ready / POLY_BLOCK_LEN - before;
+            }
         }
     }
 
@@ -441,13 +459,13 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
 
     /// Gives Poly1305 of the jobs whose block 0 was made its key, and the header.
     #[inline(always)]
-    fn take_keys(&mut self, count: usize) {
-        for lane in 0..count {
-            let Place { job, block: 0 } = self.places[lane] else {
+    fn take_keys(&mut self) {
+        for (run, block) in self.runs[..self.run_count].iter().zip(&self.blocks) {
+            if run.block > 0 {
                 break;
-            };
-            let job = usize::from(job);
-            let ([r, pad, ..], _) = self.blocks[lane].0.as_chunks() else {
+            }
+            let job = usize::from(run.job);
+            let ([r, pad, ..], _) = block.0.as_chunks() else {
                 unreachable!("a block is longer than a key");
             };
             let mut poly = Poly::new(u128::from_le_bytes(*r), u128::from_le_bytes(*pad));
@@ -464,11 +482,14 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
 
     /// Adds the key stream to the payloads.
     #[inline(always)]
-    fn apply<W: Rows>(&mut self, w: W, count: usize) {
-        for (place, block) in self.places[..count].iter().zip(&self.blocks) {
-            if place.block > 0 {
-                let at = (place.block as usize - 1) * BLOCK_LEN;
-                apply(w, &mut self.queue.jobs[usize::from(place.job)], at, block);
+    fn apply<W: Rows>(&mut self, w: W) {
+        let mut blocks = self.blocks.as_slice();
+        for run in &self.runs[..self.run_count] {
+            let (here, rest) = blocks.split_at(usize::from(run.lanes));
+            blocks = rest;
+            if run.block > 0 {
+                let at = (run.block as usize - 1) * BLOCK_LEN;
+                apply(w, &mut self.queue.jobs[usize::from(run.job)], at, here);
             }
         }
     }
@@ -495,28 +516,44 @@ fn wipe(blocks: &mut [Block]) {
     }
 }
 
-/// Adds a block of key stream to the payload at an offset.
+/// Adds blocks of key stream to the payload from an offset on.
 #[inline(always)]
-fn apply<W: Rows>(w: W, job: &mut Job<'_>, at: usize, pad: &Block) {
+fn apply<W: Rows>(w: W, job: &mut Job<'_>, at: usize, pads: &[Block]) {
     let (body, source) = job.body_and_source();
     let payload_len = body.len() - TAG_LEN;
     let head = payload_len - source.len();
-    let here = &mut body[at..];
-    if at + BLOCK_LEN <= payload_len
-        && let Some(payload) = here.first_chunk_mut::<BLOCK_LEN>()
-    {
-        let mut input = None;
-        if at >= head {
-            input = source[at - head..].first_chunk();
-        } else if at + BLOCK_LEN > head {
-            // The two join in this block.
-            let len = at + BLOCK_LEN - head;
-            payload[BLOCK_LEN - len..].copy_from_slice(&source[..len]);
+    let whole = body[at..payload_len].as_chunks_mut::<BLOCK_LEN>().0;
+    let count = whole.len().min(pads.len());
+    if at >= head && !source.is_empty() {
+        let inputs = source[at - head..].as_chunks::<BLOCK_LEN>().0;
+        for ((output, input), pad) in whole.iter_mut().zip(inputs).zip(pads) {
+            w.apply(Some(input), pad, output);
         }
-        w.apply(input, pad, payload);
-        return;
+    } else {
+        for ((i, output), pad) in whole.iter_mut().enumerate().zip(pads) {
+            let at = at + i * BLOCK_LEN;
+            let mut input = None;
+            if at >= head && !source.is_empty() {
+                input = source[at - head..].first_chunk();
+            } else if at + BLOCK_LEN > head {
+                // The two join in this block.
+                let len = at + BLOCK_LEN - head;
+                output[BLOCK_LEN - len..].copy_from_slice(&source[..len]);
+            }
+            w.apply(input, pad, output);
+        }
     }
-    // The last one, not whole.
+    if let Some(pad) = pads.get(count) {
+        apply_last(body, source, at + count * BLOCK_LEN, pad);
+    }
+}
+
+/// Adds a block of key stream to what is left of the payload behind an offset, less than a block.
+#[inline(always)]
+fn apply_last(body: &mut [u8], source: &[u8], at: usize, pad: &Block) {
+    let payload_len = body.len() - TAG_LEN;
+    let head = payload_len - source.len();
+    let here = &mut body[at..];
     let from = head.max(at);
     here[from - at..payload_len - at].copy_from_slice(&source[from - head..]);
     let pads = pad.0.as_chunks::<POLY_BLOCK_LEN>().0;
@@ -564,17 +601,17 @@ fn run<W: Rows, const G: usize, const MIDDLE: usize, const LANES: usize, const S
             break;
         }
         if !SEAL {
-            work.advance(count);
+            work.advance();
         }
         work.queue.settle::<SEAL>();
         work.pass::<W, G, MIDDLE>(w, &key.key, count);
-        work.take_keys(count);
+        work.take_keys();
         if !SEAL {
             work.queue.drain::<W, SEAL>(w);
         }
-        work.apply(w, count);
+        work.apply(w);
         if SEAL {
-            work.advance(count);
+            work.advance();
         }
     }
     work.queue.drain::<W, SEAL>(w);
