@@ -2,13 +2,15 @@
 //!
 //! ```text
 //!   lanes      one key-stream block each, of any packet: block 0 of every packet, for Poly1305, then the payloads' blocks,
-//!              two packets at a time, some blocks of the one and some of the other
-//!   pass       lanes that fill the registers, and between their rounds Poly1305 of two packets in step:
+//!              a team of packets at a time, some blocks of each in turn
+//!   pass       lanes that fill the registers, and between their rounds Poly1305 of the team:
 //!   seal         of what earlier passes encrypted
 //!   open         of what this pass will decrypt
+//!   team       two packets whose Poly1305 runs in step in 64-bit limbs (a duet), or eight in vector registers (a choir)
 //! ```
-//! The cipher occupies the vector units and Poly1305 the multiplier, and neither fills the machine alone. A packet is
+//! The cipher occupies the vector units and a duet the multiplier, and neither fills the machine alone. A packet is
 //! many lanes and lanes do not ask whose they are, so short packets fill the registers as well as full ones.
+//! What a forged packet decrypts to is wiped by the caller.
 
 pub(super) mod block;
 pub(super) mod choir;
