@@ -15,7 +15,7 @@ use serde::Serialize;
 use squall_protect::kernel_choices;
 
 use crate::error::Result;
-use crate::kernels::{KNOWN, SUITES, VARIABLE, Wish, able, suite_name};
+use crate::kernels::{SUITES, VARIABLE, Wish, able, suite_name};
 use crate::output::{print_json, say};
 
 /// Show the CPU, the kernels it can run, and which one packet protection uses and why
@@ -242,8 +242,8 @@ struct Report {
 impl Report {
     fn new() -> Self {
         let able: Vec<_> = SUITES.map(|suite| (suite, able(suite))).into();
-        let kernels = KNOWN.map(|kind| {
-            let suites = able.iter().filter(|(_, able)| able.contains(&kind));
+        let kernels = KernelKind::ALL.iter().map(|kind| {
+            let suites = able.iter().filter(|(_, able)| able.contains(kind));
             let suites: Vec<_> = suites.map(|&(suite, _)| suite_name(suite)).collect();
             KernelRow {
                 name: kind.name(),
@@ -253,7 +253,7 @@ impl Report {
         });
         Self {
             cpu: Cpu::read(),
-            kernels: kernels.into(),
+            kernels: kernels.collect(),
             choices: choices(),
             squall_cpu: WishRow::new(&Wish::read()),
         }

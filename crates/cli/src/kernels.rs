@@ -10,14 +10,6 @@ use crate::error::{Failure, Result};
 /// The environment variable that asks for a kernel.
 pub(crate) const VARIABLE: &str = "SQUALL_CPU";
 
-/// All kernels that the library has a name for, the slowest first, whether this CPU runs them or not.
-pub(crate) const KNOWN: [KernelKind; 4] = [
-    KernelKind::Portable,
-    KernelKind::Avx2,
-    KernelKind::Vaes256,
-    KernelKind::Vaes512,
-];
-
 /// All suites.
 pub(crate) const SUITES: [Suite; 3] = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
 
@@ -63,7 +55,7 @@ pub(crate) fn named(name: &str, suite: Suite) -> Result<KernelKind> {
     }
     let why = if kernels_available().iter().any(wanted) {
         format!("the kernel {name} does not have {}", suite_name(suite))
-    } else if KNOWN.iter().any(wanted) {
+    } else if KernelKind::ALL.iter().any(wanted) {
         format!("this CPU cannot run the kernel {name}")
     } else {
         format!("there is no kernel {name}")
@@ -105,7 +97,7 @@ impl Wish {
     fn of(value: &str, available: &[KernelKind]) -> Self {
         let of_name =
             |kinds: &[KernelKind]| kinds.iter().copied().find(|kind| kind.name() == value);
-        match (of_name(available), of_name(&KNOWN)) {
+        match (of_name(available), of_name(KernelKind::ALL)) {
             _ if value.is_empty() => Self::None,
             (Some(kind), _) => Self::Followed(kind),
             (None, Some(_)) => Self::Unavailable(value.to_owned()),
@@ -136,7 +128,7 @@ mod tests {
     #[test]
     fn every_available_kernel_is_known_and_is_chosen_only_for_suites_it_has() {
         for kind in kernels_available() {
-            assert!(KNOWN.contains(&kind), "{kind:?}");
+            assert!(KernelKind::ALL.contains(&kind), "{kind:?}");
         }
         for suite in SUITES {
             assert!(able(suite).contains(&KernelKind::Portable));
@@ -153,7 +145,7 @@ mod tests {
         let line = named("turbo", Suite::Aes128Gcm).expect_err("unknown");
         assert!(line.to_string().contains("no kernel turbo"), "{line}");
         assert!(line.to_string().contains("portable"), "{line}");
-        for kind in KNOWN {
+        for &kind in KernelKind::ALL {
             if !able(Suite::ChaCha20Poly1305).contains(&kind) {
                 let line = named(kind.name(), Suite::ChaCha20Poly1305).expect_err("unfit");
                 assert!(

@@ -9,7 +9,9 @@
 //! A kernel is chosen once, when a key is expanded: see `choice`. A variant of a vector kernel holds a token that only
 //! detection makes, so an expanded key is the proof that its instructions exist.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod chacha;
 mod choice;
 #[cfg(target_arch = "x86_64")]
@@ -30,8 +32,12 @@ mod x86_64;
 pub use choice::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernels_available};
 pub(crate) use job::{Job, Jobs, MAX_JOBS};
 
+#[cfg(target_arch = "aarch64")]
+use self::aarch64::{self as neon, Neon};
 #[cfg(target_arch = "x86_64")]
 use self::x86_64::avx2::{self, Avx2};
+#[cfg(target_arch = "x86_64")]
+use self::x86_64::avx512::{self, Avx512};
 #[cfg(target_arch = "x86_64")]
 use self::x86_64::entry::{vaes256, vaes512};
 #[cfg(target_arch = "x86_64")]
@@ -53,10 +59,14 @@ pub(crate) enum Fusion {
 /// An expanded AEAD key.
 pub(crate) enum Kernel {
     Portable(portable::Aead),
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Aead),
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Aead),
     #[cfg(target_arch = "x86_64")]
     Vaes256(vaes256::Aead),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(avx512::Aead),
     #[cfg(target_arch = "x86_64")]
     Vaes512(vaes512::Aead),
 }
@@ -64,10 +74,14 @@ pub(crate) enum Kernel {
 /// An expanded header-protection key.
 pub(crate) enum Header {
     Portable(portable::Header),
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Header),
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Header),
     #[cfg(target_arch = "x86_64")]
     Vaes256(vaes256::Header),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(avx512::Header),
     #[cfg(target_arch = "x86_64")]
     Vaes512(vaes512::Header),
 }
@@ -77,6 +91,8 @@ macro_rules! expand {
     ($kind:ident, $Key:ident, $material:ident) => {
         match $kind {
             KernelKind::Portable => Some(Self::Portable(portable::$Key::new($material))),
+            #[cfg(target_arch = "aarch64")]
+            KernelKind::Neon => neon::$Key::new(Neon::detect()?, $material).map(Self::Neon),
             #[cfg(target_arch = "x86_64")]
             KernelKind::Avx2 => avx2::$Key::new(Avx2::detect()?, $material).map(Self::Avx2),
             #[cfg(target_arch = "x86_64")]
@@ -84,10 +100,12 @@ macro_rules! expand {
                 vaes256::$Key::new(Vaes256::detect()?, $material).map(Self::Vaes256)
             }
             #[cfg(target_arch = "x86_64")]
+            KernelKind::Avx512 => avx512::$Key::new(Avx512::detect()?, $material).map(Self::Avx512),
+            #[cfg(target_arch = "x86_64")]
             KernelKind::Vaes512 => {
                 vaes512::$Key::new(Vaes512::detect()?, $material).map(Self::Vaes512)
             }
-            #[cfg(not(target_arch = "x86_64"))]
+            // Those of other architectures.
             _ => None,
         }
     };
@@ -98,10 +116,14 @@ macro_rules! dispatch {
     ($self:ident, $key:ident => $work:expr) => {
         match $self {
             Self::Portable($key) => $work,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon($key) => $work,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2($key) => $work,
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256($key) => $work,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512($key) => $work,
             #[cfg(target_arch = "x86_64")]
             Self::Vaes512($key) => $work,
         }
