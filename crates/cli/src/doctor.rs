@@ -12,7 +12,7 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
-use squall_protect::kernel_choices;
+use squall_protect::{KernelKind, kernel_choices};
 
 use crate::error::Result;
 use crate::kernels::{SUITES, VARIABLE, Wish, able, suite_name};

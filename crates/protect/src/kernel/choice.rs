@@ -307,7 +307,7 @@ mod tests {
             assert!(
                 before
                     .iter()
-                    .all(|other| other.name() != kind.name() && other < &kind)
+                    .all(|other| other.name() != kind.name() && other < kind)
             );
         }
     }
