@@ -5,8 +5,8 @@
 //!   open        packets of one slot, cut out of the buffer ─▶ kernel, 16 at a time ─▶ Open or Forged
 //! ```
 
-use crate::kernel::{Fusion, Header, Job, Jobs, Kernel, MAX_JOBS};
-use crate::span::{Cutter, MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan};
+use crate::kernel::{Cutter, Fusion, Header, Job, Jobs, Kernel, MAX_JOBS};
+use crate::span::{MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan};
 
 /// Removes header protection from the pending spans.
 pub(crate) fn unprotect(header: &Header, buf: &mut [u8], spans: &mut [PacketSpan]) {
@@ -132,17 +132,15 @@ fn settle(work: &mut Work<'_>, spans: &mut [PacketSpan], mut authentic: u32) {
 }
 
 /// A span with possible lengths and a possible number, as a job.
+#[inline(always)]
 fn open_job<'a>(cutter: &mut Cutter<'a>, span: &PacketSpan) -> Option<Job<'a>> {
-    let number_len = span.header_len.checked_sub(span.pn_offset)?;
-    let sound = (1..=MAX_NUMBER_LEN).contains(&usize::from(number_len))
-        && span.packet_number <= MAX_PACKET_NUMBER;
-    if !sound {
+    // Both at once: one branch for what is always so.
+    let number_len = usize::from(span.header_len.wrapping_sub(span.pn_offset));
+    let is_sound = (number_len.wrapping_sub(1) < MAX_NUMBER_LEN)
+        & (span.packet_number <= MAX_PACKET_NUMBER);
+    if !is_sound {
         return None;
     }
-    Job::new(
-        cutter.cut(span)?,
-        usize::from(span.header_len),
-        span.packet_number,
-        &[],
-    )
+    let header_len = usize::from(span.header_len);
+    Job::new(cutter.cut(span)?, header_len, span.packet_number, &[])
 }

@@ -7,8 +7,8 @@
 //! Sixteen packets at a time go through the kernel; their ciphertext is still in the first-level cache when the
 //! samples are taken from it.
 
-use crate::kernel::{Fusion, Header, Job, Jobs, Kernel, MAX_JOBS};
-use crate::span::{Cutter, MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan, TAG_LEN};
+use crate::kernel::{Cutter, Fusion, Header, Job, Jobs, Kernel, MAX_JOBS};
+use crate::span::{MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan, TAG_LEN};
 
 /// Seals the pending spans and applies header protection, where there is a key for it.
 pub(crate) fn seal(

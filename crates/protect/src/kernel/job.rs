@@ -1,8 +1,9 @@
 //! Packets as a kernel sees them: checked once, then reached without checks.
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use crate::span::{MAX_NUMBER_LEN, SAMPLE_LEN, TAG_LEN};
+use crate::span::{MAX_NUMBER_LEN, PacketSpan, SAMPLE_LEN, TAG_LEN};
 
 /// Jobs in one call of a kernel: enough to fill eight registers with the blocks that each packet has one of.
 pub(crate) const MAX_JOBS: usize = 16;
@@ -243,6 +244,43 @@ impl<'a> Job<'a> {
     }
 }
 
+/// Cuts ascending packets out of one buffer.
+pub(crate) struct Cutter<'a> {
+    buf: *mut u8,
+    len: u64,
+    /// Where the last packet ended.
+    at: u64,
+    life: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Cutter<'a> {
+    pub(crate) fn new(buf: &'a mut [u8]) -> Self {
+        Self {
+            buf: buf.as_mut_ptr(),
+            len: buf.len() as u64,
+            at: 0,
+            life: PhantomData,
+        }
+    }
+
+    /// The packet's bytes, or `None` where the span leaves the buffer or reaches back into what was cut before.
+    #[inline(always)]
+    pub(crate) fn cut(&mut self, span: &PacketSpan) -> Option<&'a mut [u8]> {
+        let start = u64::from(span.start);
+        let end = start + u64::from(span.len);
+        if start < self.at || end > self.len {
+            return None;
+        }
+        self.at = end;
+        // SAFETY: start to end lies in the buffer, which is borrowed for 'a, and behind everything that was cut before:
+        // no two packets share a byte.
+        unsafe {
+            let packet = self.buf.add(start as usize);
+            Some(std::slice::from_raw_parts_mut(packet, span.len as usize))
+        }
+    }
+}
+
 /// Up to [`MAX_JOBS`] jobs. Nothing is written before there is a job to write: a call with one packet would pay for it.
 pub(crate) struct Jobs<'a> {
     slots: [MaybeUninit<Job<'a>>; MAX_JOBS],
@@ -293,5 +331,38 @@ pub(super) fn toggle_by(
     }
     for (job, mask) in jobs.iter_mut().zip(samples) {
         job.toggle(u128::from_le_bytes(mask) as u64, toggle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cutter_gives_disjoint_ascending_packets_only() {
+        let mut buf: Vec<u8> = (0..100).collect();
+        let mut cutter = Cutter::new(&mut buf);
+        assert_eq!(
+            cutter.cut(&PacketSpan::new(10, 5, 0)).unwrap(),
+            &[10, 11, 12, 13, 14]
+        );
+        assert!(
+            cutter.cut(&PacketSpan::new(14, 3, 0)).is_none(),
+            "reaches back"
+        );
+        assert!(cutter.cut(&PacketSpan::new(0, 3, 0)).is_none(), "before");
+        assert!(
+            cutter.cut(&PacketSpan::new(99, 2, 0)).is_none(),
+            "past the end"
+        );
+        assert!(
+            cutter
+                .cut(&PacketSpan::new(u32::MAX, u32::MAX, 0))
+                .is_none()
+        );
+        assert_eq!(cutter.cut(&PacketSpan::new(15, 0, 0)).unwrap().len(), 0);
+        assert_eq!(cutter.cut(&PacketSpan::new(15, 85, 0)).unwrap().len(), 85);
+        assert_eq!(cutter.cut(&PacketSpan::new(100, 0, 0)).unwrap().len(), 0);
+        assert!(cutter.cut(&PacketSpan::new(100, 1, 0)).is_none());
     }
 }
