@@ -5,32 +5,35 @@
 //!   open        packets of one slot, cut out of the buffer ─▶ kernel, 16 at a time ─▶ Open or Forged
 //! ```
 
-use crate::kernel::{Cutter, Fusion, Header, Job, Jobs, Kernel, MAX_JOBS};
+use crate::kernel::{Cutter, Fusion, Header, Job, Jobs, Kernel, MAX_JOBS, Protected};
 use crate::span::{MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan};
 
 /// Removes header protection from the pending spans.
 pub(crate) fn unprotect(header: &Header, buf: &mut [u8], spans: &mut [PacketSpan]) {
     let mut cutter = Cutter::new(buf);
     for spans in spans.chunks_mut(MAX_JOBS) {
-        let mut work = Work::new();
-        work.take(spans, None, |span| protected_job(&mut cutter, span));
-        header.unprotect(work.jobs.as_mut_slice());
-        work.give_back(spans, |span, job| {
-            let (header_len, number) = job.header_len_and_number();
-            (span.header_len, span.packet_number) = (header_len as u16, number);
-        });
+        let mut packets = Jobs::new();
+        for span in spans {
+            if span.outcome != Outcome::Pending {
+                continue;
+            }
+            match Protected::new(&mut cutter, span) {
+                Ok(packet) => packets.push(packet),
+                Err(span) => span.outcome = Outcome::Skip,
+            }
+        }
+        header.unprotect(packets.as_mut_slice());
     }
 }
 
 /// A packet whose header is still protected, as a job.
-#[inline(always)]
 fn protected_job<'a>(cutter: &mut Cutter<'a>, span: &PacketSpan) -> Option<Job<'a>> {
     Job::new(cutter.cut(span)?, usize::from(span.pn_offset), 0, &[])?.with_number_at(span.pn_offset)
 }
 
 /// The jobs of up to [`MAX_JOBS`] spans, and which spans they are of.
 struct Work<'a> {
-    jobs: Jobs<'a>,
+    jobs: Jobs<Job<'a>>,
     /// One bit for each span.
     spans: u32,
 }
@@ -100,6 +103,10 @@ pub(crate) fn open_fused(
         let Some(authentic) = kernel.open_fused(jobs, header, fusion) else {
             return false;
         };
+        work.give_back(spans, |span, job| {
+            let (header_len, number) = job.header_len_and_number();
+            (span.header_len, span.packet_number) = (header_len as u16, number);
+        });
         settle(&mut work, spans, authentic);
     }
     true
@@ -136,8 +143,8 @@ fn settle(work: &mut Work<'_>, spans: &mut [PacketSpan], mut authentic: u32) {
 fn open_job<'a>(cutter: &mut Cutter<'a>, span: &PacketSpan) -> Option<Job<'a>> {
     // Both at once: one branch for what is always so.
     let number_len = usize::from(span.header_len.wrapping_sub(span.pn_offset));
-    let is_sound = (number_len.wrapping_sub(1) < MAX_NUMBER_LEN)
-        & (span.packet_number <= MAX_PACKET_NUMBER);
+    let is_sound =
+        (number_len.wrapping_sub(1) < MAX_NUMBER_LEN) & (span.packet_number <= MAX_PACKET_NUMBER);
     if !is_sound {
         return None;
     }

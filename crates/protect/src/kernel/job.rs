@@ -17,6 +17,16 @@ pub(crate) enum Toggle {
     Unprotect,
 }
 
+/// A packet whose header gets or loses its mask.
+pub(crate) trait Masked {
+    /// RFC 9001 §5.4.2: what the mask is made of. It starts four bytes after the start of the packet number, however long
+    /// that is.
+    fn sample(&self) -> &[u8; SAMPLE_LEN];
+
+    /// RFC 9001 §5.4.1: applies or removes a mask, of which five bytes are used: the first is its lowest.
+    fn toggle(&mut self, mask: u64, toggle: Toggle);
+}
+
 /// One packet for a kernel.
 ///
 /// Invariant: `header_len + TAG_LEN <= packet.len()`, and `source` is no longer than the payload between them. Where
@@ -28,9 +38,6 @@ pub(crate) struct Job<'a> {
     header_len: u32,
     pn_offset: u32,
 }
-
-/// A packet's number in its longest form.
-type Field = [u8; MAX_NUMBER_LEN];
 
 impl<'a> Job<'a> {
     /// `packet` is header, payload and room for the tag; the last `source.len()` bytes of the payload are still to
@@ -91,52 +98,12 @@ impl<'a> Job<'a> {
         self.number
     }
 
-    /// RFC 9001 §5.4.2: what the mask is made of. It starts four bytes after the start of the packet number, however long
-    /// that is.
-    #[inline(always)]
-    pub(crate) fn sample(&self) -> &[u8; SAMPLE_LEN] {
-        if self.pn_offset == 0 {
-            return &[0; SAMPLE_LEN];
-        }
-        // SAFETY: the invariant.
-        unsafe { self.at(self.pn_offset as usize + MAX_NUMBER_LEN) }
-    }
-
     /// Where the sample begins in the payload, if it lies there wholly: that of a very short packet reaches into the tag.
     #[inline(always)]
     pub(super) fn sample_in_payload(&self) -> Option<usize> {
         let at =
             (self.pn_offset as usize + MAX_NUMBER_LEN).checked_sub(self.header_len as usize)?;
         (self.pn_offset > 0 && at + SAMPLE_LEN <= self.payload_len()).then_some(at)
-    }
-
-    /// RFC 9001 §5.4.1: applies or removes a mask, of which five bytes are used: the first is its lowest.
-    #[inline(always)]
-    pub(crate) fn toggle(&mut self, mask: u64, toggle: Toggle) {
-        if self.pn_offset == 0 {
-            return;
-        }
-        // SAFETY: the invariant: a sample lies behind the number.
-        let [first] = unsafe { self.at_mut::<[u8; 1]>(0) };
-        let masked = *first ^ mask as u8 & protected_bits(*first);
-        // The number's length can be read while the first byte is bare.
-        let bare = if toggle == Toggle::Protect {
-            *first
-        } else {
-            masked
-        };
-        *first = masked;
-        let number_len = u32::from(bare & 0x03) + 1;
-        // SAFETY: as above.
-        let field = unsafe { self.at_mut::<Field>(self.pn_offset as usize) };
-        // Bytes behind a shorter number are payload and stay as they are.
-        let unused_bits = 8 * (MAX_NUMBER_LEN as u32 - number_len);
-        let mask = (mask >> 8) as u32 & u32::MAX >> unused_bits;
-        *field = (u32::from_le_bytes(*field) ^ mask).to_le_bytes();
-        if toggle == Toggle::Unprotect {
-            self.number = u64::from(u32::from_be_bytes(*field) >> unused_bits);
-            self.header_len = self.pn_offset + number_len;
-        }
     }
 
     /// Bytes up to the payload, and the number: after [`Toggle::Unprotect`] as they were in the packet.
@@ -161,6 +128,116 @@ impl<'a> Job<'a> {
         let (_, payload, _) = self.parts();
         let head_len = payload.len() - source.len();
         payload[head_len..].copy_from_slice(source);
+    }
+}
+
+impl Masked for Job<'_> {
+    #[inline(always)]
+    fn sample(&self) -> &[u8; SAMPLE_LEN] {
+        if self.pn_offset == 0 {
+            return &[0; SAMPLE_LEN];
+        }
+        // SAFETY: the invariant.
+        unsafe { self.at(self.pn_offset as usize + MAX_NUMBER_LEN) }
+    }
+
+    #[inline(always)]
+    fn toggle(&mut self, mask: u64, toggle: Toggle) {
+        if self.pn_offset == 0 {
+            return;
+        }
+        // SAFETY: the invariant: a sample lies behind the number.
+        let number = unsafe { toggle_header(self.packet, self.pn_offset as usize, mask, toggle) };
+        if toggle == Toggle::Unprotect {
+            self.number = number.value;
+            self.header_len = self.pn_offset + u32::from(number.len);
+        }
+    }
+}
+
+/// A received packet and what is known of it, before its header protection is removed.
+///
+/// Invariant: a sample lies in the packet four bytes behind the span's `pn_offset`, which is not 0.
+pub(crate) struct Protected<'a, 's> {
+    packet: &'a mut [u8],
+    span: &'s mut PacketSpan,
+}
+
+impl<'a, 's> Protected<'a, 's> {
+    /// `None` where there is no sample, or no header before the number.
+    #[inline(always)]
+    pub(crate) fn new(
+        cutter: &mut Cutter<'a>,
+        span: &'s mut PacketSpan,
+    ) -> Result<Self, &'s mut PacketSpan> {
+        let least_len = u32::from(span.pn_offset) + (MAX_NUMBER_LEN + SAMPLE_LEN) as u32;
+        if span.pn_offset == 0 || span.len < least_len {
+            return Err(span);
+        }
+        match cutter.cut(span) {
+            Some(packet) => Ok(Self { packet, span }),
+            None => Err(span),
+        }
+    }
+}
+
+impl Masked for Protected<'_, '_> {
+    #[inline(always)]
+    fn sample(&self) -> &[u8; SAMPLE_LEN] {
+        let at = usize::from(self.span.pn_offset) + MAX_NUMBER_LEN;
+        // SAFETY: the invariant; arrays of bytes have no alignment.
+        unsafe { &*self.packet.as_ptr().add(at).cast() }
+    }
+
+    #[inline(always)]
+    fn toggle(&mut self, mask: u64, toggle: Toggle) {
+        let pn_offset = self.span.pn_offset;
+        // SAFETY: the invariant: a sample lies behind the number.
+        let number = unsafe { toggle_header(self.packet, usize::from(pn_offset), mask, toggle) };
+        self.span.packet_number = number.value;
+        self.span.header_len = pn_offset + number.len;
+    }
+}
+
+/// A packet number as it is in a packet.
+struct Number {
+    value: u64,
+    /// In bytes.
+    len: u16,
+}
+
+/// RFC 9001 §5.4.1 for one header; the number as it is afterwards.
+///
+/// # Safety
+///
+/// `pn_offset` is not 0, and four bytes follow it in the packet.
+#[inline(always)]
+unsafe fn toggle_header(packet: &mut [u8], pn_offset: usize, mask: u64, toggle: Toggle) -> Number {
+    debug_assert!(pn_offset > 0 && pn_offset + MAX_NUMBER_LEN <= packet.len());
+    let first = packet.as_mut_ptr();
+    // SAFETY: as the caller says; the two do not overlap, and arrays of bytes have no alignment.
+    let (first, field) = unsafe {
+        (
+            &mut *first,
+            &mut *first.add(pn_offset).cast::<[u8; MAX_NUMBER_LEN]>(),
+        )
+    };
+    let masked = *first ^ mask as u8 & protected_bits(*first);
+    // The number's length can be read while the first byte is bare.
+    let bare = if toggle == Toggle::Protect {
+        *first
+    } else {
+        masked
+    };
+    *first = masked;
+    let len = u16::from(bare & 0x03) + 1;
+    // Bytes behind a shorter number are payload and stay as they are.
+    let unused_bits = 8 * (MAX_NUMBER_LEN as u32 - u32::from(len));
+    let mask = (mask >> 8) as u32 & u32::MAX >> unused_bits;
+    *field = (u32::from_le_bytes(*field) ^ mask).to_le_bytes();
+    Number {
+        value: u64::from(u32::from_be_bytes(*field) >> unused_bits),
+        len,
     }
 }
 
@@ -282,12 +359,12 @@ impl<'a> Cutter<'a> {
 }
 
 /// Up to [`MAX_JOBS`] jobs. Nothing is written before there is a job to write: a call with one packet would pay for it.
-pub(crate) struct Jobs<'a> {
-    slots: [MaybeUninit<Job<'a>>; MAX_JOBS],
+pub(crate) struct Jobs<J> {
+    slots: [MaybeUninit<J>; MAX_JOBS],
     count: usize,
 }
 
-impl<'a> Jobs<'a> {
+impl<J> Jobs<J> {
     pub(crate) fn new() -> Self {
         Self {
             slots: [const { MaybeUninit::uninit() }; MAX_JOBS],
@@ -297,14 +374,14 @@ impl<'a> Jobs<'a> {
 
     /// Adds a job; there is room for it up to [`MAX_JOBS`].
     #[inline(always)]
-    pub(crate) fn push(&mut self, job: Job<'a>) {
+    pub(crate) fn push(&mut self, job: J) {
         if let Some(slot) = self.slots.get_mut(self.count) {
             slot.write(job);
             self.count += 1;
         }
     }
 
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [Job<'a>] {
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [J] {
         // SAFETY: the first `count` slots were written by `push`, and `MaybeUninit<T>` is laid out as `T`.
         unsafe { std::slice::from_raw_parts_mut(self.slots.as_mut_ptr().cast(), self.count) }
     }
@@ -318,7 +395,7 @@ fn protected_bits(first: u8) -> u8 {
 
 /// Header protection by a cipher that takes the samples of some packets, and leaves the masks in their place.
 pub(super) fn toggle_by(
-    jobs: &mut [Job<'_>],
+    jobs: &mut [impl Masked],
     toggle: Toggle,
     cipher: impl FnOnce(&mut [[u8; SAMPLE_LEN]]),
 ) {

@@ -30,7 +30,7 @@ mod wycheproof;
 mod x86_64;
 
 pub use choice::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernels_available};
-pub(crate) use job::{Cutter, Job, Jobs, MAX_JOBS};
+pub(crate) use job::{Cutter, Job, Jobs, MAX_JOBS, Protected};
 
 #[cfg(target_arch = "aarch64")]
 use self::aarch64::{self as neon, Neon};
@@ -203,8 +203,8 @@ impl Header {
         dispatch!(self, header => header.toggle(jobs, Toggle::Protect));
     }
 
-    /// Removes header protection.
-    pub(crate) fn unprotect(&self, jobs: &mut [Job<'_>]) {
-        dispatch!(self, header => header.toggle(jobs, Toggle::Unprotect));
+    /// Removes header protection, and tells the spans the length of their headers and their numbers.
+    pub(crate) fn unprotect(&self, packets: &mut [Protected<'_, '_>]) {
+        dispatch!(self, header => header.toggle(packets, Toggle::Unprotect));
     }
 }

@@ -68,7 +68,7 @@ macro_rules! define_chacha {
 
             pub(crate) fn toggle(
                 &self,
-                jobs: &mut [Job<'_>],
+                jobs: &mut [impl $crate::kernel::job::Masked],
                 toggle: $crate::kernel::job::Toggle,
             ) {
                 $crate::kernel::job::toggle_by(jobs, toggle, |samples| {

@@ -1,30 +1,29 @@
 //! Header protection with AES (RFC 9001 §5.4.3): the masks of several packets in one pass, a lane for each.
 
-use crate::kernel::Job;
-use crate::kernel::job::Toggle;
+use crate::kernel::job::{Masked, Toggle};
 use crate::kernel::lanes::Lanes;
 use crate::kernel::stitch::Rounds;
 
 /// Masks or unmasks the headers of some jobs.
 #[inline(always)]
-pub(in crate::kernel) fn headers<L: Lanes, const R: usize>(
+pub(in crate::kernel) fn headers<L: Lanes, const R: usize, J: Masked>(
     l: L,
     rounds: &Rounds,
-    jobs: &mut [Job<'_>],
+    jobs: &mut [J],
     toggle: Toggle,
 ) {
     macro_rules! passes {
         ($p:literal, $one:literal) => {{
             let (passes, rest) = jobs.as_chunks_mut::<$p>();
             for jobs in passes {
-                pass::<L, R, { $p / $one }, $p>(l, rounds, jobs, toggle);
+                pass::<L, R, { $p / $one }, $p, J>(l, rounds, jobs, toggle);
             }
             let (passes, rest) = rest.as_chunks_mut::<$one>();
             for jobs in passes {
-                pass::<L, R, 1, $one>(l, rounds, jobs, toggle);
+                pass::<L, R, 1, $one, J>(l, rounds, jobs, toggle);
             }
             for job in rest.as_chunks_mut::<1>().0 {
-                pass::<L::Single, R, 1, 1>(l.single(), rounds, job, toggle);
+                pass::<L::Single, R, 1, 1, J>(l.single(), rounds, job, toggle);
             }
         }};
     }
@@ -37,10 +36,10 @@ pub(in crate::kernel) fn headers<L: Lanes, const R: usize>(
 
 /// The headers of `P` packets, in `G` registers.
 #[inline(always)]
-pub(super) fn pass<L: Lanes, const R: usize, const G: usize, const P: usize>(
+pub(super) fn pass<L: Lanes, const R: usize, const G: usize, const P: usize, J: Masked>(
     l: L,
     rounds: &Rounds,
-    jobs: &mut [Job<'_>; P],
+    jobs: &mut [J; P],
     toggle: Toggle,
 ) {
     let s = l.single();

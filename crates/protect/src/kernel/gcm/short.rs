@@ -105,7 +105,7 @@ pub(super) fn seal<L: Lanes, const R: usize, const S: usize>(
         ($l:ident, $L:ty, $n:literal, $g:literal, $p:literal, $t:literal, $jobs:ident) => {
             seal_pass::<$L, R, S, $n, $g, $p, $t>($l, key, $jobs);
             if let Some(rounds) = header {
-                mask::pass::<$L, R, $g, $p>($l, rounds, $jobs, Toggle::Protect);
+                mask::pass::<$L, R, $g, $p, _>($l, rounds, $jobs, Toggle::Protect);
             }
         };
     }

@@ -7,7 +7,7 @@ macro_rules! define_kernel {
     ($module:ident, $token:ty, $short:expr, $features:literal) => {
         pub(crate) mod $module {
             use crate::kernel::gcm::{self, Masking, ROOM};
-            use crate::kernel::job::Toggle;
+            use crate::kernel::job::{Masked, Toggle};
             use crate::kernel::stitch::Rounds;
             use crate::kernel::x86_64::expand_key;
             use crate::kernel::{Fusion, Header as AnyHeader, Job};
@@ -160,14 +160,14 @@ macro_rules! define_kernel {
                     (self.suite == suite).then_some(&self.rounds)
                 }
 
-                pub(crate) fn toggle(&self, jobs: &mut [Job<'_>], direction: Toggle) {
+                pub(crate) fn toggle<J: Masked>(&self, jobs: &mut [J], direction: Toggle) {
                     // SAFETY: the token proves the entry points' features.
                     unsafe {
                         match self.suite {
                             Suite::Aes128Gcm => {
-                                toggle::<10>(self.token, &self.rounds, jobs, direction);
+                                toggle::<10, J>(self.token, &self.rounds, jobs, direction);
                             }
-                            _ => toggle::<14>(self.token, &self.rounds, jobs, direction),
+                            _ => toggle::<14, J>(self.token, &self.rounds, jobs, direction),
                         }
                     }
                 }
@@ -205,13 +205,13 @@ macro_rules! define_kernel {
             }
 
             #[target_feature(enable = $features)]
-            fn toggle<const R: usize>(
+            fn toggle<const R: usize, J: Masked>(
                 token: Token,
                 rounds: &Rounds,
-                jobs: &mut [Job<'_>],
+                jobs: &mut [J],
                 direction: Toggle,
             ) {
-                gcm::headers::<Token, R>(token, rounds, jobs, direction);
+                gcm::headers::<Token, R, J>(token, rounds, jobs, direction);
             }
         }
     };
