@@ -40,7 +40,7 @@ mod short;
 
 use zeroize::Zeroize;
 
-use super::ghash::{Acc, Hash, Powers, Table};
+use super::ghash::{Hash, Powers, Table};
 use super::lanes::{Block, Lanes};
 use super::stitch::{Rounds, Stitch};
 use super::{Fusion, Job, MAX_JOBS};
@@ -200,16 +200,9 @@ pub(super) fn encrypt_blocks<L: Lanes, const R: usize>(
         rounds: &Rounds,
         vectors: &mut [L::Bytes; N],
     ) {
-        let out = l.stitch::<R, N, 0>(&mut Stitch {
-            rounds,
-            base: l.broadcast(&rounds.0[0]),
-            counters: vectors,
-            acc: &mut Acc::zero(l),
-            data: &[],
-            powers: (&[], &[]),
-        });
-        for (vector, out) in vectors.iter_mut().zip(out) {
-            l.store(vector, out);
+        let states = key_stream::<L, R, N>(l, rounds, l.broadcast(&rounds.0[0]), vectors);
+        for (vector, state) in vectors.iter_mut().zip(states) {
+            l.store(vector, state);
         }
     }
     let (vectors, rest) = L::vectors_mut(blocks.as_flattened_mut());
@@ -312,15 +305,24 @@ impl<'k, L: Lanes> Stream<'k, L> {
         l: L,
         counters: &[L::Bytes; CHUNK],
     ) -> [L::V; N] {
-        l.stitch::<R, N, 0>(&mut Stitch {
-            rounds: self.rounds,
-            base: self.base,
-            counters: first(counters),
-            acc: &mut Acc::zero(l),
-            data: &[],
-            powers: (&[], &[]),
-        })
+        key_stream::<L, R, N>(l, self.rounds, self.base, first(counters))
     }
+}
+
+/// AES of some registers, to which a nonce and the first round key are added.
+#[inline(always)]
+fn key_stream<L: Lanes, const R: usize, const N: usize>(
+    l: L,
+    rounds: &Rounds,
+    base: L::V,
+    counters: &[L::Bytes; N],
+) -> [L::V; N] {
+    let mut states = [base; N];
+    for (state, counter) in states.iter_mut().zip(counters) {
+        *state = l.xor(base, l.load(counter));
+    }
+    l.aes_rounds::<R, N>(&mut states, rounds);
+    states
 }
 
 /// See [`Stitch`]; the hash may be of another packet than the counters.

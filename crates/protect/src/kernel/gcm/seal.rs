@@ -258,19 +258,38 @@ fn seal_long<L: Lanes, const R: usize, const S: usize>(
             }
             by_count!(shape.registers, run);
         } else {
-            if let Some(behind) = behind.take() {
-                behind.finish(l, &stash);
-            }
             let counters = counters.chunk(l, 0);
-            macro_rules! run {
-                ($n:literal) => {{
-                    let key_stream = stream.start::<R, $n>(l, counters);
-                    let tail = (&mut *tail, shape.last_len);
-                    plaintext.encrypt_tail(l, tail, at, key_stream, &mut stash);
-                }};
-            }
-            if shape.registers > 0 {
-                by_count!(shape.registers, run);
+            match behind.take() {
+                // Neighbours of one size: as above.
+                Some(mut behind) if behind.registers == shape.registers && shape.registers > 0 => {
+                    macro_rules! run {
+                        ($n:literal) => {{
+                            let hash = &mut behind.hash;
+                            let (rounds, base) = (stream.rounds, stream.base);
+                            let key_stream =
+                                stitch::<L, R, $n, $n>(l, rounds, base, counters, hash, &stash);
+                            *behind.tag = behind.hash.finish(l, &behind.pad);
+                            let tail = (&mut *tail, shape.last_len);
+                            plaintext.encrypt_tail(l, tail, at, key_stream, &mut stash);
+                        }};
+                    }
+                    by_count!(shape.registers, run);
+                }
+                behind => {
+                    if let Some(behind) = behind {
+                        behind.finish(l, &stash);
+                    }
+                    macro_rules! run {
+                        ($n:literal) => {{
+                            let key_stream = stream.start::<R, $n>(l, counters);
+                            let tail = (&mut *tail, shape.last_len);
+                            plaintext.encrypt_tail(l, tail, at, key_stream, &mut stash);
+                        }};
+                    }
+                    if shape.registers > 0 {
+                        by_count!(shape.registers, run);
+                    }
+                }
             }
         }
         behind = Some(Behind {

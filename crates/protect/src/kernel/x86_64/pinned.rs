@@ -309,6 +309,7 @@ macro_rules! define_rounds {
                 4 [0 s0 1 s1 2 s2 3 s3]
                 5 [0 s0 1 s1 2 s2 3 s3 4 s4]
                 6 [0 s0 1 s1 2 s2 3 s3 4 s4 5 s5]
+                7 [0 s0 1 s1 2 s2 3 s3 4 s4 5 s5 6 s6]
                 8 [0 s0 1 s1 2 s2 3 s3 4 s4 5 s5 6 s6 7 s7]
                 10 [0 s0 1 s1 2 s2 3 s3 4 s4 5 s5 6 s6 7 s7 8 s8 9 s9]
                 12 [0 s0 1 s1 2 s2 3 s3 4 s4 5 s5 6 s6 7 s7 8 s8 9 s9 10 s10 11 s11]
