@@ -106,6 +106,15 @@ const _: () = assert!(
     size_of::<Key<14, { SHORT + ROOM }>>() + size_of::<Powers<{ LONG + ROOM }>>() <= 4096,
     "a busy key's budget"
 );
+// A chunk of 512-bit registers takes twice as many powers, and they must be in one table.
+const _: () = assert!(
+    size_of::<Key<14, { 2 * SHORT + ROOM }>>() <= 1536,
+    "an idle key's budget with 512-bit registers"
+);
+const _: () = assert!(
+    size_of::<Key<14, { 2 * SHORT + ROOM }>>() + size_of::<Powers<{ LONG + ROOM }>>() <= 5120,
+    "a busy key's budget with 512-bit registers"
+);
 
 struct Iv(u128);
 
