@@ -10,7 +10,7 @@
 use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
-use super::x86_64::{Vaes256, avx2::Avx2, cpu_family, vaes512::Vaes512};
+use super::x86_64::{Aesni, Vaes256, avx2::Avx2, cpu_family, vaes512::Vaes512};
 use crate::suite::Suite;
 
 /// The implementations of the cipher work, the slowest first.
@@ -21,6 +21,8 @@ pub enum KernelKind {
     Portable,
     /// ChaCha20-Poly1305, and nothing else, in 256-bit registers (x86-64 since Haswell and Zen).
     Avx2,
+    /// AES-GCM, and nothing else, by AES-NI and PCLMULQDQ in 128-bit registers (x86-64 since Westmere and Bulldozer).
+    Aesni,
     /// AES-GCM, and nothing else, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3 and Ice Lake).
     Vaes256,
     /// As `Vaes256` in 512-bit registers (x86-64 with AVX-512). Chosen by itself only on CPU families where a gain was
@@ -29,9 +31,10 @@ pub enum KernelKind {
 }
 
 /// All kernels, the slowest first.
-const ALL: [KernelKind; 4] = [
+const ALL: [KernelKind; 5] = [
     KernelKind::Portable,
     KernelKind::Avx2,
+    KernelKind::Aesni,
     KernelKind::Vaes256,
     KernelKind::Vaes512,
 ];
@@ -45,6 +48,7 @@ impl KernelKind {
         match self {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
+            Self::Aesni => "aesni",
             Self::Vaes256 => "vaes256",
             Self::Vaes512 => "vaes512",
         }
@@ -57,7 +61,7 @@ impl KernelKind {
         match self {
             Self::Portable => true,
             Self::Avx2 => is_chacha,
-            Self::Vaes256 | Self::Vaes512 => !is_chacha,
+            Self::Aesni | Self::Vaes256 | Self::Vaes512 => !is_chacha,
         }
     }
 
@@ -125,6 +129,7 @@ fn is_available(kind: KernelKind) -> bool {
     match kind {
         KernelKind::Portable => true,
         KernelKind::Avx2 => Avx2::detect().is_some(),
+        KernelKind::Aesni => Aesni::detect().is_some(),
         KernelKind::Vaes256 => Vaes256::detect().is_some(),
         KernelKind::Vaes512 => Vaes512::detect().is_some(),
     }
@@ -214,7 +219,7 @@ fn choose(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use KernelKind::{Avx2, Portable, Vaes256, Vaes512};
+    use KernelKind::{Aesni, Avx2, Portable, Vaes256, Vaes512};
 
     const NARROW: (bool, &str) = (false, "not measured");
     const WIDE: (bool, &str) = (true, "measured");
@@ -226,7 +231,7 @@ mod tests {
     #[test]
     fn wish_is_followed_where_it_can_be() {
         let (aes, chacha) = (Suite::Aes128Gcm, Suite::ChaCha20Poly1305);
-        let all = &[Portable, Avx2, Vaes256, Vaes512];
+        let all = &[Portable, Avx2, Aesni, Vaes256, Vaes512];
         assert_eq!(kind(aes, all, WIDE, ""), Vaes512);
         assert_eq!(
             kind(aes, all, NARROW, ""),
@@ -243,6 +248,8 @@ mod tests {
             Avx2,
             "the best below that has the suite"
         );
+        assert_eq!(kind(aes, all, WIDE, "aesni"), Aesni);
+        assert_eq!(kind(aes, &all[..3], NARROW, ""), Aesni, "no VAES");
         assert_eq!(kind(aes, all, WIDE, "avx2"), Portable);
         assert_eq!(kind(aes, all, WIDE, "portable"), Portable);
         assert_eq!(kind(aes, all, WIDE, "no such kernel"), Vaes512);

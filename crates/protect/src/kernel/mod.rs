@@ -33,9 +33,9 @@ pub(crate) use job::{Job, Jobs, MAX_JOBS};
 #[cfg(target_arch = "x86_64")]
 use self::x86_64::avx2::{self, Avx2};
 #[cfg(target_arch = "x86_64")]
-use self::x86_64::entry::{vaes256, vaes512};
+use self::x86_64::entry::{aesni, vaes256, vaes512};
 #[cfg(target_arch = "x86_64")]
-use self::x86_64::{Vaes256, vaes512::Vaes512};
+use self::x86_64::{Aesni, Vaes256, vaes512::Vaes512};
 use job::Toggle;
 
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
@@ -56,6 +56,8 @@ pub(crate) enum Kernel {
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Aead),
     #[cfg(target_arch = "x86_64")]
+    Aesni(aesni::Aead),
+    #[cfg(target_arch = "x86_64")]
     Vaes256(vaes256::Aead),
     #[cfg(target_arch = "x86_64")]
     Vaes512(vaes512::Aead),
@@ -66,6 +68,8 @@ pub(crate) enum Header {
     Portable(portable::Header),
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Header),
+    #[cfg(target_arch = "x86_64")]
+    Aesni(aesni::Header),
     #[cfg(target_arch = "x86_64")]
     Vaes256(vaes256::Header),
     #[cfg(target_arch = "x86_64")]
@@ -79,6 +83,8 @@ macro_rules! expand {
             KernelKind::Portable => Some(Self::Portable(portable::$Key::new($material))),
             #[cfg(target_arch = "x86_64")]
             KernelKind::Avx2 => avx2::$Key::new(Avx2::detect()?, $material).map(Self::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            KernelKind::Aesni => aesni::$Key::new(Aesni::detect()?, $material).map(Self::Aesni),
             #[cfg(target_arch = "x86_64")]
             KernelKind::Vaes256 => {
                 vaes256::$Key::new(Vaes256::detect()?, $material).map(Self::Vaes256)
@@ -100,6 +106,8 @@ macro_rules! dispatch {
             Self::Portable($key) => $work,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2($key) => $work,
+            #[cfg(target_arch = "x86_64")]
+            Self::Aesni($key) => $work,
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256($key) => $work,
             #[cfg(target_arch = "x86_64")]
@@ -170,6 +178,7 @@ impl Header {
     #[cfg(target_arch = "x86_64")]
     fn round_keys(&self, suite: Suite) -> Option<&stitch::Rounds> {
         match self {
+            Self::Aesni(header) => header.round_keys(suite),
             Self::Vaes256(header) => header.round_keys(suite),
             Self::Vaes512(header) => header.round_keys(suite),
             _ => None,

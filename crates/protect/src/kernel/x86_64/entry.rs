@@ -218,6 +218,13 @@ macro_rules! define_kernel {
 }
 
 define_kernel!(
+    aesni,
+    crate::kernel::x86_64::Aesni,
+    gcm::SHORT,
+    "aes,pclmulqdq,ssse3,sse4.1"
+);
+
+define_kernel!(
     vaes256,
     crate::kernel::x86_64::Vaes256,
     gcm::SHORT,
