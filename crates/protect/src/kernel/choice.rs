@@ -9,6 +9,8 @@
 
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "aarch64")]
+use super::aarch64::aes::NeonAes;
 #[cfg(target_arch = "x86_64")]
 use super::x86_64::{Aesni, Vaes256, avx2::Avx2, cpu_family, vaes512::Vaes512};
 use crate::suite::Suite;
@@ -19,6 +21,8 @@ use crate::suite::Suite;
 pub enum KernelKind {
     /// RustCrypto, one packet at a time: runs everywhere, and is what the others are compared with.
     Portable,
+    /// AES-GCM, and nothing else, by the AES and PMULL instructions (AArch64 with the Cryptographic Extension).
+    Neon,
     /// ChaCha20-Poly1305, and nothing else, in 256-bit registers (x86-64 since Haswell and Zen).
     Avx2,
     /// AES-GCM, and nothing else, by AES-NI and PCLMULQDQ in 128-bit registers (x86-64 since Westmere and Bulldozer).
@@ -31,8 +35,9 @@ pub enum KernelKind {
 }
 
 /// All kernels, the slowest first.
-const ALL: [KernelKind; 5] = [
+const ALL: [KernelKind; 6] = [
     KernelKind::Portable,
+    KernelKind::Neon,
     KernelKind::Avx2,
     KernelKind::Aesni,
     KernelKind::Vaes256,
@@ -47,6 +52,7 @@ impl KernelKind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
+            Self::Neon => "neon",
             Self::Avx2 => "avx2",
             Self::Aesni => "aesni",
             Self::Vaes256 => "vaes256",
@@ -61,7 +67,7 @@ impl KernelKind {
         match self {
             Self::Portable => true,
             Self::Avx2 => is_chacha,
-            Self::Aesni | Self::Vaes256 | Self::Vaes512 => !is_chacha,
+            Self::Neon | Self::Aesni | Self::Vaes256 | Self::Vaes512 => !is_chacha,
         }
     }
 
@@ -128,6 +134,7 @@ pub fn kernels_available() -> Vec<KernelKind> {
 fn is_available(kind: KernelKind) -> bool {
     match kind {
         KernelKind::Portable => true,
+        KernelKind::Neon => false,
         KernelKind::Avx2 => Avx2::detect().is_some(),
         KernelKind::Aesni => Aesni::detect().is_some(),
         KernelKind::Vaes256 => Vaes256::detect().is_some(),
@@ -135,7 +142,16 @@ fn is_available(kind: KernelKind) -> bool {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+fn is_available(kind: KernelKind) -> bool {
+    match kind {
+        KernelKind::Portable => true,
+        KernelKind::Neon => NeonAes::detect().is_some(),
+        _ => false,
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn is_available(kind: KernelKind) -> bool {
     kind == KernelKind::Portable
 }

@@ -139,6 +139,7 @@ impl<'a> Job<'a> {
         self.packet.len() - self.header_len - TAG_LEN
     }
 
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn header_and_payload(&self) -> (&[u8], &[u8]) {
         let (header, body) = self.packet.split_at(self.header_len);
         (header, &body[..body.len() - TAG_LEN])

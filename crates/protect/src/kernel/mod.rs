@@ -9,18 +9,22 @@
 //! A kernel is chosen once, when a key is expanded: see `choice`. A variant of a vector kernel holds a token that only
 //! detection makes, so an expanded key is the proof that its instructions exist.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 #[cfg(target_arch = "x86_64")]
 mod chacha;
 mod choice;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod entry;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod gcm;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod ghash;
 mod job;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod lanes;
 mod portable;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod stitch;
 #[cfg(test)]
 mod wycheproof;
@@ -30,6 +34,8 @@ mod x86_64;
 pub use choice::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernels_available};
 pub(crate) use job::{Job, Jobs, MAX_JOBS};
 
+#[cfg(target_arch = "aarch64")]
+use self::aarch64::aes::{self, NeonAes};
 #[cfg(target_arch = "x86_64")]
 use self::x86_64::avx2::{self, Avx2};
 #[cfg(target_arch = "x86_64")]
@@ -53,6 +59,8 @@ pub(crate) enum Fusion {
 /// An expanded AEAD key.
 pub(crate) enum Kernel {
     Portable(portable::Aead),
+    #[cfg(target_arch = "aarch64")]
+    NeonAes(aes::neon::Aead),
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Aead),
     #[cfg(target_arch = "x86_64")]
@@ -66,6 +74,8 @@ pub(crate) enum Kernel {
 /// An expanded header-protection key.
 pub(crate) enum Header {
     Portable(portable::Header),
+    #[cfg(target_arch = "aarch64")]
+    NeonAes(aes::neon::Header),
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Header),
     #[cfg(target_arch = "x86_64")]
@@ -81,6 +91,10 @@ macro_rules! expand {
     ($kind:ident, $Key:ident, $material:ident) => {
         match $kind {
             KernelKind::Portable => Some(Self::Portable(portable::$Key::new($material))),
+            #[cfg(target_arch = "aarch64")]
+            KernelKind::Neon => {
+                aes::neon::$Key::new(NeonAes::detect()?, $material).map(Self::NeonAes)
+            }
             #[cfg(target_arch = "x86_64")]
             KernelKind::Avx2 => avx2::$Key::new(Avx2::detect()?, $material).map(Self::Avx2),
             #[cfg(target_arch = "x86_64")]
@@ -93,7 +107,7 @@ macro_rules! expand {
             KernelKind::Vaes512 => {
                 vaes512::$Key::new(Vaes512::detect()?, $material).map(Self::Vaes512)
             }
-            #[cfg(not(target_arch = "x86_64"))]
+            // Those of other architectures.
             _ => None,
         }
     };
@@ -104,6 +118,8 @@ macro_rules! dispatch {
     ($self:ident, $key:ident => $work:expr) => {
         match $self {
             Self::Portable($key) => $work,
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonAes($key) => $work,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2($key) => $work,
             #[cfg(target_arch = "x86_64")]
@@ -175,11 +191,16 @@ impl Header {
     }
 
     /// The round keys, where the kernel is one of those that make masks of AES beside the AEAD.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn round_keys(&self, suite: Suite) -> Option<&stitch::Rounds> {
         match self {
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonAes(header) => header.round_keys(suite),
+            #[cfg(target_arch = "x86_64")]
             Self::Aesni(header) => header.round_keys(suite),
+            #[cfg(target_arch = "x86_64")]
             Self::Vaes256(header) => header.round_keys(suite),
+            #[cfg(target_arch = "x86_64")]
             Self::Vaes512(header) => header.round_keys(suite),
             _ => None,
         }

@@ -1,7 +1,7 @@
 //! x86-64: the tokens that prove what a CPU has, and its registers as [`Lanes`].
 //!
 //! ```text
-//!   here        tokens Aesni and Vaes256, one lane of either (Lane128), AES key schedule
+//!   here        tokens Aesni and Vaes256, one lane of either (Lane128)
 //!   vaes512     token Vaes512
 //!   pinned      the inner step of AES-GCM in a fixed order
 //!   entry       where generic code is compiled for the instructions of a token: AES-GCM
@@ -304,6 +304,14 @@ impl Lanes for Vaes256 {
     }
 }
 
+impl<P: HasLane> Lane128<P> {
+    /// See [`Rounds::expand`].
+    pub(super) fn expand_key<const R: usize>(self, key: &[u8; 32], rounds: &mut Rounds) {
+        // SAFETY: the token proves AES.
+        unsafe { expand_key::<R>(key, rounds) }
+    }
+}
+
 impl<P: HasLane> Lanes for Lane128<P> {
     type V = __m128i;
     type Bytes = Block;
@@ -475,37 +483,11 @@ impl<P: HasLane> Lanes for Lane128<P> {
 /// The AES key schedule (FIPS 197 §5.2), for `R` rounds.
 #[inline]
 #[target_feature(enable = "aes")]
-#[allow(
-    clippy::needless_range_loop,
-    reason = "a round key is made of earlier ones"
-)]
 fn expand_key<const R: usize>(key: &[u8; 32], rounds: &mut Rounds) {
-    // Four words to a round key; a key of 16 bytes has one of them, a key of 32 bytes two.
-    let key_blocks = (R - 6) / 4;
-    let (blocks, _) = key.as_chunks();
-    let mut constant = 1_u32;
-    for i in 0..=R {
-        if i < key_blocks {
-            rounds.0[i] = blocks[i];
-            continue;
-        }
-        let last = u128::from_le_bytes(rounds.0[i - 1]);
-        let assist =
-            _mm_aeskeygenassist_si128::<0>(_mm_set_epi64x((last >> 64) as i64, last as i64));
-        let word = if i.is_multiple_of(key_blocks) {
-            let rotated = _mm_cvtsi128_si32(_mm_shuffle_epi32::<0xff>(assist)) as u32 ^ constant;
-            constant = (constant << 1) ^ ((constant >> 7) * 0x11b);
-            rotated
-        } else {
-            _mm_cvtsi128_si32(_mm_shuffle_epi32::<0xaa>(assist)) as u32
-        };
-        // Each word is the sum of the ones before it in the previous round key of its kind, and of `word`.
-        let mut block = u128::from_le_bytes(rounds.0[i - key_blocks]);
-        block ^= block << 32;
-        block ^= block << 64;
-        block ^= u128::from(word) * 0x0000_0001_0000_0001_0000_0001_0000_0001;
-        rounds.0[i] = block.to_le_bytes();
-    }
+    rounds.expand::<R>(key, |word| {
+        let words = _mm_set_epi32(0, 0, word as i32, 0);
+        _mm_cvtsi128_si32(_mm_aeskeygenassist_si128::<0>(words)) as u32
+    });
 }
 
 /// Vendor, family and model of this CPU, the extended parts added (AMD64 and Intel manuals, CPUID function 1).
