@@ -3,11 +3,19 @@
 //! ```text
 //!   main      arguments in, exit code out
 //!   perf/     what QUIC costs, beside TLS over TCP and plain TCP
+//!   bench/    what one part costs by itself: packet protection
+//!   doctor    what this machine has, and what was chosen for it
+//!   kernels   kernels of packet protection by name; SQUALL_CPU
+//!   output    lines and JSON to standard output
 //!   error     one line to the user
 //!   sys       cores and clocks; the only unsafe
 //! ```
 
+mod bench;
+mod doctor;
 mod error;
+mod kernels;
+mod output;
 mod perf;
 mod sys;
 
@@ -26,13 +34,23 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Perf(perf::args::Perf),
+    Bench(bench::args::Bench),
+    Doctor(doctor::Doctor),
 }
 
 fn main() -> ExitCode {
     // A wrong argument ends in clap with one line, a hint and exit code 2.
     let Cli { command } = Cli::parse();
+    // The library takes its own choice then; whoever set it should know.
+    if !matches!(command, Command::Doctor(_))
+        && let Some(complaint) = kernels::Wish::read().complaint()
+    {
+        eprintln!("squall: {complaint}");
+    }
     let result = match command {
         Command::Perf(args) => perf::main(args),
+        Command::Bench(args) => bench::main(args),
+        Command::Doctor(args) => doctor::main(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

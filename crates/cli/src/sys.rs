@@ -233,6 +233,13 @@ pub(crate) fn addition_chain(rounds: u64) -> bool {
     cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
 }
 
+/// EAX, EBX, ECX and EDX of a leaf of the CPU's own description; sub-leaf 0.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn cpuid(leaf: u32) -> [u32; 4] {
+    let answer = std::arch::x86_64::__cpuid(leaf);
+    [answer.eax, answer.ebx, answer.ecx, answer.edx]
+}
+
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;

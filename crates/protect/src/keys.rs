@@ -21,14 +21,15 @@ pub struct HeaderKey {
     header: Header,
 }
 
-/// A call with so many packets ...
+/// A call that begins with so many packets ...
 const BUSY_PACKETS: usize = 8;
 /// ... of so many bytes makes a key keep what it needs for many more.
 const BUSY_LEN: u32 = 1000;
 
 /// Whether a call is the start of a stream of full packets.
 fn is_busy(spans: &[PacketSpan]) -> bool {
-    spans.iter().filter(|span| span.len >= BUSY_LEN).count() >= BUSY_PACKETS
+    (spans.first_chunk::<BUSY_PACKETS>())
+        .is_some_and(|spans| spans.iter().all(|span| span.len >= BUSY_LEN))
 }
 
 /// The keys of one direction.

@@ -23,7 +23,6 @@ mod stages;
 mod tcp;
 mod tls;
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,7 +34,8 @@ use report::{Report, Round, Setup, Stages};
 use source::Digest;
 use stages::{Rates, Sample, Table};
 
-use crate::error::{Failure, Result, context};
+use crate::error::{Failure, Result};
+use crate::output::{print_json, say};
 use crate::sys;
 
 /// How much a round moves.
@@ -369,17 +369,6 @@ fn rotated(contenders: &[Contender], round: usize) -> Vec<Contender> {
     let first = round % order.len().max(1);
     order.rotate_left(first);
     order
-}
-
-fn print_json(value: &impl serde::Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).map_err(context("JSON"))?;
-    say(&text);
-    Ok(())
-}
-
-/// Prints a line. A reader that has gone away (`| head`) is no reason to stop or to complain.
-fn say(text: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use squall::{Builder, CloseReason, ConnectError, Connection};
 use super::args::{Client, Server};
 use super::certificate::{self, Certificate};
 use super::protocol::{self, ALPN, Tally};
-use super::{Amount, live, quic, say};
+use super::{Amount, live, quic};
 use crate::error::{Failure, Result, context};
+use crate::output::{print_json, say};
 use crate::sys;
 
 /// The port where none is given.
@@ -136,7 +137,7 @@ pub(crate) fn measure(args: &Client) -> Result<()> {
     let gbit_per_s = bytes as f64 * 8.0 / seconds / 1e9;
     let cpu_s_per_gb = cpu.as_secs_f64() / (bytes as f64 / 1e9);
     if args.json {
-        return super::print_json(&serde_json::json!({
+        return print_json(&serde_json::json!({
             "direction": if args.upload { "upload" } else { "download" },
             "bytes": bytes,
             "seconds": seconds,

@@ -1,73 +1,55 @@
 //! ChaCha20-Poly1305 (RFC 8439) for packets, several side by side.
 //!
 //! ```text
-//!   lanes      one key-stream block each, of any packet     8 at a time in 256-bit registers
-//!   seal       Poly1305 keys of all ─▶ encrypt all          ─▶ Poly1305 of all, two packets at a time
-//!   open       Poly1305 keys of all ─▶ Poly1305 of all      ─▶ decrypt those that are authentic
+//!   lanes      one key-stream block each, of any packet: block 0 of every packet, for Poly1305, then the payloads' blocks,
+//!              a team of packets at a time, some blocks of each in turn
+//!   pass       lanes that fill the registers, and between their rounds Poly1305 of the team:
+//!   seal         of what earlier passes encrypted
+//!   open         of what this pass will decrypt
+//!   team       two packets whose Poly1305 runs in step in 64-bit limbs (a duet), or eight in vector registers (a choir)
 //! ```
-//! A packet is many lanes and lanes do not ask whose they are, so short packets fill the registers as well as full ones.
-//! Poly1305 is a chain of multiplications, each waiting for the last one; two chains at a time hide the wait.
-//! A forged packet is never decrypted.
+//! The cipher occupies the vector units and a duet the multiplier, and neither fills the machine alone. A packet is
+//! many lanes and lanes do not ask whose they are, so short packets fill the registers as well as full ones.
+//! What a forged packet decrypts to is wiped by the caller.
+
+pub(super) mod block;
+pub(super) mod choir;
+pub(super) mod entry;
+pub(super) mod poly1305;
+
+use std::arch::asm;
+use std::ops::Range;
 
 use zeroize::Zeroize;
 
+use self::block::{BLOCK_LEN, Block, Lane, Nothing, Row, Rows, first_row, first_rows, pass};
+use self::choir::{Choir, Part, VOICES, Voices};
+use self::poly1305::{Duet, POLY_BLOCK_LEN, Poly};
 use super::{Job, MAX_JOBS};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::{SAMPLE_LEN, TAG_LEN};
-
-/// Bytes of a key-stream block.
-const BLOCK_LEN: usize = 64;
-
-/// A key-stream block, in little-endian numbers.
-pub(super) type Block = [u64; BLOCK_LEN / 8];
-
-/// Groups of registers in one pass. A group is the four rows of two lanes' states, and groups hide each other's latency.
-/// Three leave room in the sixteen registers for what is on its way, four do not; yet on Zen 5, where these operations
-/// take two cycles, four took 10 % less time for full packets and 30 % less for short ones. (One word of eight
-/// blocks in each register, with twice as much of the state in memory, was no better.)
-const GROUPS: usize = 4;
-
-/// Key-stream blocks in one pass.
-pub(super) const LANES: usize = 2 * GROUPS;
-
-/// The last row of each lane's state: the counter and the nonce (RFC 8439 §2.3).
-type Inputs = [[u32; 4]; LANES];
-
-/// RFC 8439 §2.3: "expand 32-byte k".
-const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
-
-/// What the kernel needs from a CPU: registers of a row, four 32-bit words, of two lanes each. A value is the proof that
-/// the CPU has them.
-pub(super) trait Rows: Copy {
-    type V: Copy;
-
-    /// The same row in both lanes.
-    fn splat(self, row: &[u32; 4]) -> Self::V;
-    fn load(self, rows: &[[u32; 4]; 2]) -> Self::V;
-    fn add(self, a: Self::V, b: Self::V) -> Self::V;
-    fn xor(self, a: Self::V, b: Self::V) -> Self::V;
-    /// Rotates each word left; `RIGHT` is 32 less `LEFT`.
-    fn rotate_left<const LEFT: i32, const RIGHT: i32>(self, v: Self::V) -> Self::V;
-    /// What `rotate_bytes` wants to rotate each word left by 16 and by 8 bits.
-    fn byte_rotations(self) -> [Self::V; 2];
-    fn rotate_bytes(self, v: Self::V, rotation: Self::V) -> Self::V;
-    /// Rotates each lane's words by one, two or three places.
-    fn turn_1(self, v: Self::V) -> Self::V;
-    fn turn_2(self, v: Self::V) -> Self::V;
-    fn turn_3(self, v: Self::V) -> Self::V;
-    /// Writes the rows of two lanes as their blocks.
-    fn store(self, rows: [Self::V; 4], blocks: &mut [Block; 2]);
-}
 
 pub(super) struct Key {
     key: [u32; 8],
     iv: [u8; 12],
 }
 
+/// The header-protection key.
+pub(super) struct HeaderKey([u32; 8]);
+
+// RFC 8439 §2.3: nothing is expanded.
+const _: () = assert!(size_of::<Key>() + size_of::<HeaderKey>() <= 1024);
+
 impl Drop for Key {
     fn drop(&mut self) {
         self.key.zeroize();
         self.iv.zeroize();
+    }
+}
+
+impl Drop for HeaderKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
     }
 }
 
@@ -87,13 +69,13 @@ impl Key {
         })
     }
 
-    /// The last row of a state: a block counter and the nonce of RFC 9001 §5.3.
+    /// The last row of the state of a packet's block 0: the counter and the nonce of RFC 9001 §5.3.
     #[inline(always)]
-    fn input(&self, number: u64, counter: u32) -> [u32; 4] {
+    fn nonce(&self, number: u64) -> Row {
         let [i0, i1, i2, i3, rest @ ..] = self.iv;
         let rest = u64::from_le_bytes(rest) ^ number.swap_bytes();
         [
-            counter,
+            0,
             u32::from_le_bytes([i0, i1, i2, i3]),
             rest as u32,
             (rest >> 32) as u32,
@@ -101,352 +83,604 @@ impl Key {
     }
 }
 
-/// The key stream of all lanes.
-struct Pad([Block; LANES]);
-
-impl Drop for Pad {
-    fn drop(&mut self) {
-        // Poly1305 keys were in it. In numbers, because bytes are wiped one by one.
-        self.0.zeroize();
-    }
-}
-
-/// RFC 8439 §2.3: the block function, for all lanes.
-#[inline(always)]
-fn key_stream<W: Rows>(w: W, key: &[u32; 8], inputs: &Inputs, pad: &mut Pad) {
-    let [k0, k1, k2, k3, k4, k5, k6, k7] = *key;
-    let (row_0, row_1, row_2) = (
-        w.splat(&CONSTANTS),
-        w.splat(&[k0, k1, k2, k3]),
-        w.splat(&[k4, k5, k6, k7]),
-    );
-    let (mut a, mut b, mut c) = ([row_0; GROUPS], [row_1; GROUPS], [row_2; GROUPS]);
-    let mut d = a;
-    let pairs = inputs.as_chunks::<2>().0;
-    for g in 0..GROUPS {
-        d[g] = w.load(&pairs[g]);
-    }
-    let [by_16, by_8] = w.byte_rotations();
-    macro_rules! quarter_rounds {
-        () => {
-            for g in 0..GROUPS {
-                a[g] = w.add(a[g], b[g]);
-                d[g] = w.rotate_bytes(w.xor(d[g], a[g]), by_16);
-            }
-            for g in 0..GROUPS {
-                c[g] = w.add(c[g], d[g]);
-                b[g] = w.rotate_left::<12, 20>(w.xor(b[g], c[g]));
-            }
-            for g in 0..GROUPS {
-                a[g] = w.add(a[g], b[g]);
-                d[g] = w.rotate_bytes(w.xor(d[g], a[g]), by_8);
-            }
-            for g in 0..GROUPS {
-                c[g] = w.add(c[g], d[g]);
-                b[g] = w.rotate_left::<7, 25>(w.xor(b[g], c[g]));
-            }
-        };
-    }
-    for _ in 0..10 {
-        quarter_rounds!();
-        // Columns become diagonals, and back.
-        for g in 0..GROUPS {
-            (b[g], c[g], d[g]) = (w.turn_1(b[g]), w.turn_2(c[g]), w.turn_3(d[g]));
-        }
-        quarter_rounds!();
-        for g in 0..GROUPS {
-            (b[g], c[g], d[g]) = (w.turn_3(b[g]), w.turn_2(c[g]), w.turn_1(d[g]));
-        }
-    }
-    let blocks = pad.0.as_chunks_mut::<2>().0;
-    for g in 0..GROUPS {
-        let rows = [
-            w.add(a[g], row_0),
-            w.add(b[g], row_1),
-            w.add(c[g], row_2),
-            w.add(d[g], w.load(&pairs[g])),
-        ];
-        w.store(rows, &mut blocks[g]);
-    }
-}
-
-/// Poly1305 of each job, keyed with its block 0 (RFC 8439 §2.6).
-#[inline(always)]
-fn authenticators<W: Rows>(w: W, key: &Key, jobs: &[Job<'_>]) -> [Poly; MAX_JOBS] {
-    let mut polys = [const { Poly::EMPTY }; MAX_JOBS];
-    for (jobs, polys) in jobs.chunks(LANES).zip(polys.chunks_mut(LANES)) {
-        let mut inputs: Inputs = [[0; 4]; LANES];
-        for (input, job) in inputs.iter_mut().zip(jobs) {
-            *input = key.input(job.number(), 0);
-        }
-        let mut pad = Pad([[0; BLOCK_LEN / 8]; LANES]);
-        key_stream(w, &key.key, &inputs, &mut pad);
-        for (poly, block) in polys.iter_mut().zip(&pad.0).take(jobs.len()) {
-            *poly = Poly::new(block);
-        }
-    }
-    polys
-}
-
-/// Adds the key stream to the payloads of the jobs whose bit is set, reading from their sources what is there.
-#[inline(always)]
-fn crypt<W: Rows>(w: W, key: &Key, jobs: &mut [Job<'_>], chosen: u32) {
-    let mut inputs: Inputs = [[0; 4]; LANES];
-    // Which job and which block of it a lane works on.
-    let mut work = [(0, 0); LANES];
-    let mut lanes = 0;
-    let mut pad = Pad([[0; BLOCK_LEN / 8]; LANES]);
-    macro_rules! run {
-        () => {
-            key_stream(w, &key.key, &inputs, &mut pad);
-            for (&(job, block), pad) in work[..lanes].iter().zip(&pad.0) {
-                apply(&mut jobs[job], block * BLOCK_LEN, pad);
-            }
-        };
-    }
-    for index in 0..jobs.len() {
-        if chosen >> index & 1 == 0 {
-            continue;
-        }
-        let number = jobs[index].number();
-        let blocks = jobs[index].payload_len().div_ceil(BLOCK_LEN);
-        for block in 0..blocks {
-            // Block 0 was the Poly1305 key.
-            inputs[lanes] = key.input(number, block as u32 + 1);
-            work[lanes] = (index, block);
-            lanes += 1;
-            if lanes == LANES {
-                run!();
-                lanes = 0;
-            }
-        }
-    }
-    if lanes > 0 {
-        run!();
-    }
-}
-
-/// Adds a block of key stream to the payload at an offset.
-#[inline(always)]
-fn apply(job: &mut Job<'_>, at: usize, pad: &Block) {
-    let (body, source) = job.body_and_source();
-    let payload_len = body.len() - TAG_LEN;
-    let head = payload_len - source.len();
-    let payload = &mut body[at..payload_len];
-    if at < head && at + BLOCK_LEN > head {
-        // The two join in this block.
-        let room = &mut payload[head - at..];
-        let len = room.len().min(at + BLOCK_LEN - head);
-        room[..len].copy_from_slice(&source[..len]);
-    }
-    if let Some(payload) = payload.first_chunk_mut::<BLOCK_LEN>() {
-        let from = at
-            .checked_sub(head)
-            .and_then(|from| source[from..].first_chunk());
-        let input = *from.unwrap_or(payload);
-        let words = input
-            .as_chunks()
-            .0
-            .iter()
-            .zip(payload.as_chunks_mut().0)
-            .zip(pad);
-        for ((input, output), pad) in words {
-            *output = (u64::from_le_bytes(*input) ^ pad).to_le_bytes();
-        }
-    } else {
-        if at >= head {
-            payload.copy_from_slice(&source[at - head..]);
-        }
-        for (bytes, pad) in payload.chunks_mut(8).zip(pad) {
-            for (byte, pad) in bytes.iter_mut().zip(pad.to_le_bytes()) {
-                *byte ^= pad;
-            }
-        }
-    }
-}
-
-/// Encrypts the payloads and writes the tags.
-#[inline(always)]
-pub(super) fn seal<W: Rows>(w: W, key: &Key, jobs: &mut [Job<'_>]) {
-    let mut polys = authenticators(w, key, jobs);
-    crypt(w, key, jobs, u32::MAX);
-    for (pair, polys) in jobs.chunks_mut(2).zip(polys.chunks_mut(2)) {
-        authenticate(pair, polys);
-        for (job, poly) in pair.iter_mut().zip(polys) {
-            *job.parts().2 = poly.tag();
-        }
-    }
-}
-
-/// Decrypts the payloads of the jobs whose tags are right, and says which by bits.
-#[inline(always)]
-pub(super) fn open<W: Rows>(w: W, key: &Key, jobs: &mut [Job<'_>]) -> u32 {
-    let mut polys = authenticators(w, key, jobs);
-    let mut good = 0;
-    for (i, (pair, polys)) in jobs.chunks_mut(2).zip(polys.chunks_mut(2)).enumerate() {
-        authenticate(pair, polys);
-        for (k, (job, poly)) in pair.iter_mut().zip(polys).enumerate() {
-            // No byte decides alone when the comparison ends: all are compared at once.
-            let difference = u128::from_le_bytes(poly.tag()) ^ u128::from_le_bytes(*job.parts().2);
-            good |= u32::from(difference == 0) << (2 * i + k);
-        }
-    }
-    crypt(w, key, jobs, good);
-    good
-}
-
-/// RFC 9001 §5.4.4, for the samples of some packets at a time: a sample is a counter and a nonce.
-#[inline(always)]
-pub(super) fn masks<W: Rows>(w: W, key: &HeaderKey, samples: &mut [[u8; SAMPLE_LEN]]) {
-    for samples in samples.chunks_mut(LANES) {
-        let mut inputs: Inputs = [[0; 4]; LANES];
-        for (input, sample) in inputs.iter_mut().zip(samples.iter()) {
-            for (input, word) in input.iter_mut().zip(sample.as_chunks().0) {
-                *input = u32::from_le_bytes(*word);
-            }
-        }
-        let mut pad = Pad([[0; BLOCK_LEN / 8]; LANES]);
-        key_stream(w, &key.0, &inputs, &mut pad);
-        for (sample, block) in samples.iter_mut().zip(&pad.0) {
-            let [low, high, ..] = *block;
-            *sample = (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
-        }
-    }
-}
-
-/// The header-protection key.
-pub(super) struct HeaderKey([u32; 8]);
-
 impl HeaderKey {
     pub(super) fn new(material: &HeaderKeyMaterial) -> Box<Self> {
         Box::new(Self(key_words(material.padded_key())))
     }
 }
 
-impl Drop for HeaderKey {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
+/// Some lanes side by side: from which block on they make the key stream of which job.
+#[derive(Copy, Clone)]
+struct Run {
+    job: u8,
+    lanes: u8,
+    block: u32,
 }
 
-/// Poly1305 (RFC 8439 §2.5) on its way: numbers modulo 2^130 - 5 in limbs of 64 bits.
-struct Poly {
-    r: [u64; 2],
-    /// `r[1]` * 5/4: r's clamp makes it divisible by four, and 2^130 is 5.
-    s: u64,
-    h: [u64; 3],
-    /// What is added at the end.
-    pad: u128,
-}
-
-impl Drop for Poly {
-    fn drop(&mut self) {
-        self.r.zeroize();
-        self.s.zeroize();
-        self.pad.zeroize();
-    }
-}
-
-#[inline(always)]
-fn wide(a: u64, b: u64) -> u128 {
-    u128::from(a) * u128::from(b)
-}
-
-impl Poly {
+impl Run {
     const EMPTY: Self = Self {
-        r: [0; 2],
-        s: 0,
-        h: [0; 3],
-        pad: 0,
+        job: 0,
+        lanes: 0,
+        block: 0,
     };
+}
 
+/// The lanes that are still to be made, in order.
+struct Supply {
+    /// The next job whose block 0 is wanted.
+    first: usize,
+    /// The team of jobs whose payloads are at work, and the next block of each.
+    team: Range<usize>,
+    next: [u32; VOICES],
+    /// Which of them is next, and how many lanes it still has before the next one's turn.
+    turn: usize,
+    credit: usize,
+}
+
+/// The jobs whose payloads are at work together, from one on: as many as Poly1305 takes side by side.
+#[inline(always)]
+fn team_after<W: Rows>(start: usize, jobs: usize) -> Range<usize> {
+    let size = if W::CHOIR && jobs - start >= LEAST_VOICES {
+        VOICES
+    } else {
+        2
+    };
+    start..(start + size).min(jobs)
+}
+
+/// A choir takes the same time for any number of messages: with fewer there are duets.
+const LEAST_VOICES: usize = 4;
+
+/// What is known of a job while its lanes are made.
+#[derive(Copy, Clone)]
+struct Progress {
+    nonce: Row,
+    /// Payload bytes that Poly1305 may take.
+    ready: usize,
+    /// Payload bytes that it took.
+    hashed: usize,
+}
+
+impl Progress {
+    const NEW: Self = Self {
+        nonce: [0; 4],
+        ready: 0,
+        hashed: 0,
+    };
+}
+
+/// The jobs, and how far Poly1305 is with them.
+struct Queue<'w, 'a> {
+    jobs: &'w mut [Job<'a>],
+    progress: [Progress; MAX_JOBS],
+    polys: [Poly; MAX_JOBS],
+    /// Jobs whose Poly1305 has its key.
+    keyed: usize,
+    /// Blocks that are ready, of all jobs, and not hashed yet.
+    owing: usize,
+    /// Jobs whose Poly1305 has ended, one bit each, and the first that is not one of them.
+    ended: u32,
+    first: usize,
+    /// Jobs whose tag is right, one bit each.
+    authentic: u32,
+}
+
+/// One call.
+struct Work<'w, 'a, const LANES: usize> {
+    queue: Queue<'w, 'a>,
+    blocks: [Block; LANES],
+    /// What the lanes work on. In runs: kept for each lane alone, this cost 12 % more at 1,450 bytes in 512-bit
+    /// registers.
+    runs: [Run; LANES],
+    run_count: usize,
+    lanes: [Lane; LANES],
+}
+
+/// Payload blocks that are whole and ready, and not hashed yet.
+#[inline(always)]
+fn waiting<'j>(job: &'j Job<'_>, progress: &Progress) -> &'j [[u8; POLY_BLOCK_LEN]] {
+    let (_, payload) = job.header_and_payload();
+    payload[progress.hashed..progress.ready].as_chunks().0
+}
+
+/// A block's worth of a packet from an offset within header and payload: what follows is the room for the tag.
+#[inline(always)]
+fn block_at(packet: &[u8], at: usize) -> &[u8; POLY_BLOCK_LEN] {
+    packet[at..]
+        .first_chunk()
+        .expect("a packet ends with room for a tag")
+}
+
+impl Queue<'_, '_> {
+    /// The first two jobs that have blocks waiting for Poly1305, with these; the one that has more first.
     #[inline(always)]
-    fn new(block: &Block) -> Self {
-        let [r0, r1, pad_low, pad_high, ..] = *block;
-        // RFC 8439 §2.5: the clamp.
-        let r = [r0 & 0x0fff_fffc_0fff_ffff, r1 & 0x0fff_fffc_0fff_fffc];
-        let pad = u128::from(pad_high) << 64 | u128::from(pad_low);
-        Self {
-            r,
-            s: r[1] + (r[1] >> 2),
-            h: [0; 3],
-            pad,
+    fn duet(&self) -> ([usize; 2], Duet<'_>) {
+        let mut found = [(usize::MAX, Poly::EMPTY, &[][..]); 2];
+        let mut count = 0;
+        for index in self.first..self.keyed {
+            let blocks = waiting(&self.jobs[index], &self.progress[index]);
+            if !blocks.is_empty() {
+                found[count] = (index, self.polys[index], blocks);
+                count += 1;
+                if count == 2 {
+                    break;
+                }
+            }
+        }
+        let [(i, a, blocks_a), (k, b, blocks_b)] = found;
+        if blocks_a.len() >= blocks_b.len() {
+            ([i, k], Duet::new((a, blocks_a), (b, blocks_b)))
+        } else {
+            ([k, i], Duet::new((b, blocks_b), (a, blocks_a)))
         }
     }
 
-    /// Adds a block of 16 bytes and multiplies by r.
+    /// The messages of the team that Poly1305 is at, where enough of them have blocks waiting: which they are, how many
+    /// blocks each of them has at least, and what is known of each.
     #[inline(always)]
-    fn block(&mut self, block: u128) {
-        let [r0, r1] = self.r;
-        let [h0, h1, h2] = self.h;
-        let (h0, carry) = h0.overflowing_add(block as u64);
-        let sum = u128::from(h1) + (block >> 64) + u128::from(carry);
-        let (h1, h2) = (sum as u64, h2 + (sum >> 64) as u64 + 1);
-
-        // h2 stays below 8, so its products fit 64 bits.
-        let d0 = wide(h0, r0) + wide(h1, self.s);
-        let d1 = wide(h0, r1) + wide(h1, r0) + u128::from(h2 * self.s) + (d0 >> 64);
-        let d2 = h2 * r0 + (d1 >> 64) as u64;
-
-        // What lies above 2^130 comes back times five.
-        let five = (d2 >> 2) + (d2 & !3);
-        let (h0, carry) = (d0 as u64).overflowing_add(five);
-        let (h1, carry) = (d1 as u64).overflowing_add(u64::from(carry));
-        self.h = [h0, h1, (d2 & 3) + u64::from(carry)];
+    fn voices(&self) -> Option<(u8, usize, Voices<'_>)> {
+        let first = self.first & !(VOICES - 1);
+        let mut voices = [Part::SILENT; VOICES];
+        let (mut active, mut count, mut any) = (0, usize::MAX, Part::SILENT);
+        for (voice, index) in (first..self.keyed.min(first + VOICES)).enumerate() {
+            let data = waiting(&self.jobs[index], &self.progress[index]);
+            let poly = &self.polys[index];
+            if !data.is_empty() {
+                any = Part {
+                    r: poly.r,
+                    h: poly.h,
+                    data,
+                };
+                voices[voice] = any;
+                active |= 1 << voice;
+                count = count.min(data.len());
+            }
+        }
+        if u8::count_ones(active) < LEAST_VOICES as u32 {
+            return None;
+        }
+        // The silent ones read what another one sings.
+        for voice in voices.iter_mut().filter(|part| part.data.is_empty()) {
+            voice.data = any.data;
+        }
+        Some((active, count, voices))
     }
 
-    /// RFC 8439 §2.8: bytes, filled up with zeros to a block.
+    /// Takes note of what a choir hashed.
     #[inline(always)]
-    fn padded(&mut self, bytes: &[u8]) {
-        let (blocks, rest) = bytes.as_chunks();
-        for block in blocks {
-            self.block(u128::from_le_bytes(*block));
-        }
-        if !rest.is_empty() {
-            let mut block = [0; 16];
-            block[..rest.len()].copy_from_slice(rest);
-            self.block(u128::from_le_bytes(block));
+    fn note_voices(&mut self, active: u8, count: usize, hashed: [[u64; 3]; VOICES]) {
+        let first = self.first & !(VOICES - 1);
+        for (voice, h) in hashed.into_iter().enumerate() {
+            if active >> voice & 1 == 1 {
+                self.polys[first + voice].h = h;
+                self.progress[first + voice].hashed += count * POLY_BLOCK_LEN;
+                self.owing -= count;
+            }
         }
     }
 
+    /// Takes note of what a duet hashed.
     #[inline(always)]
-    fn tag(&self) -> [u8; TAG_LEN] {
-        let [h0, h1, h2] = self.h;
-        let low = u128::from(h1) << 64 | u128::from(h0);
-        // h - p = h + 5 - 2^130, if that is not negative, without a branch.
-        let (reduced, carry) = low.overflowing_add(5);
-        let above = h2 + u64::from(carry);
-        let mask = 0_u128.wrapping_sub(u128::from(above >> 2));
-        let h = (reduced & mask) | (low & !mask);
-        h.wrapping_add(self.pad).to_le_bytes()
+    fn note(&mut self, jobs: [usize; 2], polys: [Poly; 2]) {
+        for (job, poly) in jobs.into_iter().zip(polys) {
+            if job < self.keyed {
+                let progress = &mut self.progress[job];
+                let count = (progress.ready - progress.hashed) / POLY_BLOCK_LEN;
+                progress.hashed += count * POLY_BLOCK_LEN;
+                self.owing -= count;
+                self.polys[job] = poly;
+            }
+        }
+    }
+
+    /// Ends Poly1305 of the jobs of which all is hashed but the last bytes.
+    #[inline(always)]
+    fn settle<const SEAL: bool>(&mut self) {
+        for index in self.first..self.keyed {
+            let job = &mut self.jobs[index];
+            let progress = &self.progress[index];
+            let (len, rest) = (job.payload_len(), job.payload_len() - progress.hashed);
+            if progress.ready < len && progress.ready == 0 {
+                // Nor is anything of those behind it.
+                break;
+            }
+            let ended = self.ended >> index & 1 == 1;
+            if ended || progress.ready < len || rest >= POLY_BLOCK_LEN {
+                continue;
+            }
+            let poly = &mut self.polys[index];
+            let (packet, header_len) = job.packet_and_header_len();
+            poly.part(block_at(packet, header_len + progress.hashed), rest);
+            // RFC 8439 §2.8: the lengths.
+            poly.block((len as u128) << 64 | header_len as u128);
+            let tag = poly.tag();
+            let (_, _, place) = job.parts();
+            if SEAL {
+                *place = tag;
+            } else {
+                // No byte decides alone when the comparison ends: all are compared at once.
+                let difference = u128::from_le_bytes(tag) ^ u128::from_le_bytes(*place);
+                self.authentic |= u32::from(difference == 0) << index;
+            }
+            self.ended |= 1 << index;
+        }
+        self.first = self.ended.trailing_ones() as usize;
+    }
+
+    /// Hashes all that is ready.
+    #[inline(always)]
+    fn drain<W: Rows, const SEAL: bool>(&mut self, w: W) {
+        // What is ready has its key by now, so that each turn finds some.
+        while self.owing > 0 {
+            if W::CHOIR
+                && let Some((active, count, voices)) = self.voices()
+            {
+                let hashed = W::Choir::new(w, voices, count).finish();
+                self.note_voices(active, count, hashed);
+                continue;
+            }
+            let (jobs, mut duet) = self.duet();
+            duet.finish();
+            let polys = [duet.a, duet.b];
+            self.note(jobs, polys);
+        }
+        self.settle::<SEAL>();
     }
 }
 
-/// Poly1305 over header, ciphertext and lengths (RFC 8439 §2.8), for two jobs in step.
-#[inline(always)]
-fn authenticate(jobs: &[Job<'_>], polys: &mut [Poly]) {
-    if let ([job_a, job_b], [poly_a, poly_b]) = (jobs, &mut *polys) {
-        let (header_a, payload_a) = job_a.header_and_payload();
-        let (header_b, payload_b) = job_b.header_and_payload();
-        poly_a.padded(header_a);
-        poly_b.padded(header_b);
-        let (blocks_a, blocks_b) = (payload_a.as_chunks().0, payload_b.as_chunks().0);
-        for (a, b) in blocks_a.iter().zip(blocks_b) {
-            poly_a.block(u128::from_le_bytes(*a));
-            poly_b.block(u128::from_le_bytes(*b));
+impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
+    #[inline(always)]
+    fn new(key: &Key, jobs: &'w mut [Job<'a>]) -> Self {
+        let mut progress = [Progress::NEW; MAX_JOBS];
+        for (progress, job) in progress.iter_mut().zip(&*jobs) {
+            progress.nonce = key.nonce(job.number());
         }
-        let in_step = 16 * blocks_a.len().min(blocks_b.len());
-        poly_a.padded(&payload_a[in_step..]);
-        poly_b.padded(&payload_b[in_step..]);
-    } else {
-        for (job, poly) in jobs.iter().zip(&mut *polys) {
-            let (header, payload) = job.header_and_payload();
-            poly.padded(header);
-            poly.padded(payload);
+        Self {
+            queue: Queue {
+                jobs,
+                progress,
+                polys: [Poly::EMPTY; MAX_JOBS],
+                keyed: 0,
+                owing: 0,
+                ended: 0,
+                first: 0,
+                authentic: 0,
+            },
+            blocks: [Block::ZERO; LANES],
+            runs: [Run::EMPTY; LANES],
+            run_count: 0,
+            lanes: [Lane::EMPTY; LANES],
         }
     }
-    for (job, poly) in jobs.iter().zip(polys) {
-        let (header, payload) = job.header_and_payload();
-        poly.block((payload.len() as u128) << 64 | header.len() as u128);
+
+    /// Takes the lanes of the next pass, says how many they are.
+    #[inline(always)]
+    fn fill<W: Rows>(&mut self, supply: &mut Supply) -> usize {
+        let mut count = 0;
+        self.run_count = 0;
+        while count < LANES && supply.first < self.queue.jobs.len() {
+            self.place(count, supply.first, 0, 1);
+            supply.first += 1;
+            count += 1;
+        }
+        while count < LANES && supply.team.start < self.queue.jobs.len() {
+            let size = supply.team.len();
+            let job = supply.team.start + supply.turn;
+            let blocks = self.queue.jobs[job].payload_len().div_ceil(BLOCK_LEN);
+            let next = supply.next[supply.turn] as usize;
+            let taken = (blocks - next).min(supply.credit).min(LANES - count);
+            if taken > 0 {
+                // Block 0 was the Poly1305 key.
+                self.place(count, job, next as u32 + 1, taken);
+                count += taken;
+            }
+            supply.next[supply.turn] += taken as u32;
+            supply.credit -= taken;
+            if supply.credit > 0 && next + taken < blocks {
+                break;
+            }
+            supply.turn += 1;
+            if supply.turn == size {
+                supply.turn = 0;
+                let team = &self.queue.jobs[supply.team.clone()];
+                let done = team
+                    .iter()
+                    .zip(supply.next)
+                    .all(|(job, next)| next as usize == job.payload_len().div_ceil(BLOCK_LEN));
+                if done {
+                    supply.team = team_after::<W>(supply.team.end, self.queue.jobs.len());
+                    supply.next = [0; VOICES];
+                }
+            }
+            supply.credit = (LANES / supply.team.len().max(1)).max(1);
+        }
+        count
+    }
+
+    #[inline(always)]
+    fn place(&mut self, at: usize, job: usize, block: u32, lanes: usize) {
+        self.runs[self.run_count] = Run {
+            job: job as u8,
+            lanes: lanes as u8,
+            block,
+        };
+        self.run_count += 1;
+        let nonce = self.queue.progress[job].nonce;
+        for (lane, counter) in self.lanes[at..at + lanes].iter_mut().zip(block..) {
+            *lane = Lane { nonce, counter };
+        }
+    }
+
+    /// Makes the payload bytes of the pass's lanes ready for Poly1305.
+    #[inline(always)]
+    fn advance(&mut self) {
+        for run in &self.runs[..self.run_count] {
+            if run.block > 0 {
+                let job = usize::from(run.job);
+                let progress = &mut self.queue.progress[job];
+                let before = progress.ready / POLY_BLOCK_LEN;
+                let blocks = run.block as usize - 1 + usize::from(run.lanes);
+                progress.ready = (blocks * BLOCK_LEN).min(self.queue.jobs[job].payload_len());
+                self.queue.owing += progress.ready / POLY_BLOCK_LEN - before;
+            }
+        }
+    }
+
+    /// A pass of so many lanes, as narrow as it can be; between the rounds of a full one Poly1305 of what is ready.
+    #[inline(always)]
+    fn pass<W: Rows, const G: usize, const MIDDLE: usize>(
+        &mut self,
+        w: W,
+        key: &[u32; 8],
+        count: usize,
+    ) {
+        let (lanes, blocks) = (&self.lanes, &mut self.blocks);
+        if count <= W::WIDTH {
+            return pass::<W, 1>(w, key, lanes, blocks, &mut Nothing);
+        }
+        if count <= MIDDLE * W::WIDTH {
+            return pass::<W, MIDDLE>(w, key, lanes, blocks, &mut Nothing);
+        }
+        if self.queue.owing == 0 || self.queue.first >= self.queue.keyed {
+            return pass::<W, G>(w, key, lanes, blocks, &mut Nothing);
+        }
+        if W::CHOIR
+            && let Some((active, count, voices)) = self.queue.voices()
+        {
+            let mut choir = W::Choir::new(w, voices, count);
+            pass::<W, G>(w, key, lanes, blocks, &mut choir);
+            let hashed = choir.finish();
+            self.queue.note_voices(active, count, hashed);
+            return;
+        }
+        let (jobs, mut duet) = self.queue.duet();
+        pass::<W, G>(w, key, lanes, blocks, &mut duet);
+        let polys = [duet.a, duet.b];
+        self.queue.note(jobs, polys);
+    }
+
+    /// Gives Poly1305 of the jobs whose block 0 was made its key, and the header.
+    #[inline(always)]
+    fn take_keys(&mut self) {
+        for (run, block) in self.runs[..self.run_count].iter().zip(&self.blocks) {
+            if run.block > 0 {
+                break;
+            }
+            let job = usize::from(run.job);
+            let ([r, pad, ..], _) = block.0.as_chunks() else {
+                unreachable!("a block is longer than a key");
+            };
+            let mut poly = Poly::new(u128::from_le_bytes(*r), u128::from_le_bytes(*pad));
+            let (packet, header_len) = self.queue.jobs[job].packet_and_header_len();
+            let (blocks, rest) = packet[..header_len].as_chunks();
+            for block in blocks {
+                poly.block(u128::from_le_bytes(*block));
+            }
+            poly.part(block_at(packet, header_len - rest.len()), rest.len());
+            self.queue.polys[job] = poly;
+            self.queue.keyed = job + 1;
+        }
+    }
+
+    /// Adds the key stream to the payloads.
+    #[inline(always)]
+    fn apply<W: Rows>(&mut self, w: W) {
+        let mut blocks = self.blocks.as_slice();
+        for run in &self.runs[..self.run_count] {
+            let (here, rest) = blocks.split_at(usize::from(run.lanes));
+            blocks = rest;
+            if run.block > 0 {
+                let at = (run.block as usize - 1) * BLOCK_LEN;
+                apply(w, &mut self.queue.jobs[usize::from(run.job)], at, here);
+            }
+        }
+    }
+}
+
+impl<const LANES: usize> Drop for Work<'_, '_, LANES> {
+    fn drop(&mut self) {
+        wipe(&mut self.blocks);
+        let used = self.queue.jobs.len();
+        self.queue.polys[..used]
+            .iter_mut()
+            .for_each(Zeroize::zeroize);
+    }
+}
+
+/// Overwrites key stream, in which Poly1305 keys were, by whole registers; `zeroize` writes each byte by itself.
+#[inline(always)]
+fn wipe(blocks: &mut [Block]) {
+    blocks.fill(Block::ZERO);
+    // SAFETY: there is no instruction; for all that the compiler knows, one reads the memory behind the pointer.
+    unsafe {
+        asm!("/* {0} */", in(reg) blocks.as_ptr(), options(readonly, nostack, preserves_flags));
+    }
+}
+
+/// Adds blocks of key stream to the payload from an offset on.
+#[inline(always)]
+fn apply<W: Rows>(w: W, job: &mut Job<'_>, at: usize, pads: &[Block]) {
+    let (body, source) = job.body_and_source();
+    let payload_len = body.len() - TAG_LEN;
+    let head = payload_len - source.len();
+    let whole = body[at..payload_len].as_chunks_mut::<BLOCK_LEN>().0;
+    let count = whole.len().min(pads.len());
+    if at >= head && !source.is_empty() {
+        let inputs = source[at - head..].as_chunks::<BLOCK_LEN>().0;
+        for ((output, input), pad) in whole.iter_mut().zip(inputs).zip(pads) {
+            w.apply(Some(input), pad, output);
+        }
+    } else {
+        for ((i, output), pad) in whole.iter_mut().enumerate().zip(pads) {
+            let at = at + i * BLOCK_LEN;
+            let mut input = None;
+            if at >= head && !source.is_empty() {
+                input = source[at - head..].first_chunk();
+            } else if at + BLOCK_LEN > head {
+                // The two join in this block.
+                let len = at + BLOCK_LEN - head;
+                output[BLOCK_LEN - len..].copy_from_slice(&source[..len]);
+            }
+            w.apply(input, pad, output);
+        }
+    }
+    if let Some(pad) = pads.get(count) {
+        apply_last(body, source, at + count * BLOCK_LEN, pad);
+    }
+}
+
+/// Adds a block of key stream to what is left of the payload behind an offset, less than a block.
+#[inline(always)]
+fn apply_last(body: &mut [u8], source: &[u8], at: usize, pad: &Block) {
+    let payload_len = body.len() - TAG_LEN;
+    let head = payload_len - source.len();
+    let here = &mut body[at..];
+    let from = head.max(at);
+    here[from - at..payload_len - at].copy_from_slice(&source[from - head..]);
+    let pads = pad.0.as_chunks::<POLY_BLOCK_LEN>().0;
+    let mut left = payload_len - at;
+    for (bytes, pad) in here
+        .as_chunks_mut::<POLY_BLOCK_LEN>()
+        .0
+        .iter_mut()
+        .zip(pads)
+    {
+        // What follows the payload is the tag and stays.
+        let mask = if left < POLY_BLOCK_LEN {
+            (1 << (8 * left)) - 1
+        } else {
+            u128::MAX
+        };
+        *bytes = (u128::from_le_bytes(*bytes) ^ (u128::from_le_bytes(*pad) & mask)).to_le_bytes();
+        if left <= POLY_BLOCK_LEN {
+            break;
+        }
+        left -= POLY_BLOCK_LEN;
+    }
+}
+
+/// What both directions do: passes until there are no lanes left.
+#[inline(always)]
+fn run<W: Rows, const G: usize, const MIDDLE: usize, const LANES: usize, const SEAL: bool>(
+    w: W,
+    key: &Key,
+    jobs: &mut [Job<'_>],
+) -> u32 {
+    const { assert!(LANES == G * W::WIDTH) };
+    let mut work = Work::<LANES>::new(key, jobs);
+    let team = team_after::<W>(0, work.queue.jobs.len());
+    let mut supply = Supply {
+        first: 0,
+        next: [0; VOICES],
+        turn: 0,
+        credit: LANES / team.len().max(1),
+        team,
+    };
+    loop {
+        let count = work.fill::<W>(&mut supply);
+        if count == 0 {
+            break;
+        }
+        if !SEAL {
+            work.advance();
+        }
+        work.queue.settle::<SEAL>();
+        work.pass::<W, G, MIDDLE>(w, &key.key, count);
+        work.take_keys();
+        if !SEAL {
+            work.queue.drain::<W, SEAL>(w);
+        }
+        work.apply(w);
+        if SEAL {
+            work.advance();
+        }
+    }
+    work.queue.drain::<W, SEAL>(w);
+    work.queue.authentic
+}
+
+/// Encrypts the payloads and writes the tags.
+#[inline(always)]
+pub(super) fn seal<W: Rows, const G: usize, const MIDDLE: usize, const LANES: usize>(
+    w: W,
+    key: &Key,
+    jobs: &mut [Job<'_>],
+) {
+    run::<W, G, MIDDLE, LANES, true>(w, key, jobs);
+}
+
+/// Decrypts the payloads, and says by bits which of the jobs have the right tag.
+#[inline(always)]
+pub(super) fn open<W: Rows, const G: usize, const MIDDLE: usize, const LANES: usize>(
+    w: W,
+    key: &Key,
+    jobs: &mut [Job<'_>],
+) -> u32 {
+    run::<W, G, MIDDLE, LANES, false>(w, key, jobs)
+}
+
+/// RFC 9001 §5.4.4, for the samples of some packets at a time: a sample is a counter and a nonce.
+#[inline(always)]
+pub(super) fn masks<W: Rows, const G: usize, const MIDDLE: usize, const LANES: usize>(
+    w: W,
+    key: &HeaderKey,
+    samples: &mut [[u8; SAMPLE_LEN]],
+) {
+    for samples in samples.chunks_mut(LANES) {
+        let row = |sample: &[u8; SAMPLE_LEN]| {
+            let ([a, b, c, d], _) = sample.as_chunks() else {
+                unreachable!("a sample is four words");
+            };
+            [*a, *b, *c, *d].map(u32::from_le_bytes)
+        };
+        let bytes = |row: Row| {
+            let mut bytes = [0; SAMPLE_LEN];
+            bytes
+                .as_chunks_mut()
+                .0
+                .iter_mut()
+                .zip(row)
+                .for_each(|(bytes, word)| *bytes = word.to_le_bytes());
+            bytes
+        };
+        if let [sample] = samples {
+            *sample = bytes(first_row(&key.0, &row(sample)));
+            continue;
+        }
+        let mut lanes = [Lane::EMPTY; LANES];
+        for (lane, sample) in lanes.iter_mut().zip(&*samples) {
+            lane.nonce = row(sample);
+        }
+        let mut rows = [[0; 4]; LANES];
+        if samples.len() <= W::WIDTH {
+            first_rows::<W, 1>(w, &key.0, &lanes, &mut rows);
+        } else if samples.len() <= MIDDLE * W::WIDTH {
+            first_rows::<W, MIDDLE>(w, &key.0, &lanes, &mut rows);
+        } else {
+            first_rows::<W, G>(w, &key.0, &lanes, &mut rows);
+        }
+        for (sample, row) in samples.iter_mut().zip(rows) {
+            *sample = bytes(row);
+        }
     }
 }

@@ -199,7 +199,11 @@ impl<'k, L: Lanes> Hash<'k, L> {
     pub(super) fn new(l: L, table: Table<'k>, job: &Job<'_>) -> Self {
         let s = l.single();
         let blocks = job.payload_len().div_ceil(16);
-        let (associated, lengths) = edges(s, table, job);
+        let (packet, header_len) = job.packet_and_header_len();
+        let (associated, lengths) = (
+            associated_data(s, table, packet, header_len),
+            lengths(s, job),
+        );
         let mut hash = Self {
             acc: Acc::zero(l),
             table,
@@ -307,7 +311,7 @@ pub(super) struct Sum<'k, L: Lanes, const N: usize, const G: usize> {
 }
 
 impl<'k, L: Lanes, const N: usize, const G: usize> Sum<'k, L, N, G> {
-    /// Starts with associated data and lengths, which [`edges`] gives.
+    /// Starts with associated data and lengths, each as GHASH takes them.
     #[inline(always)]
     pub(super) fn new(l: L, table: Table<'k>, associated: &[L::V; G], lengths: &[L::V; G]) -> Self {
         let in_use = table.count - (N + 2)..table.count;
@@ -356,16 +360,13 @@ fn registers<L: Lanes, const M: usize>(blocks: &[Block], at: usize) -> Option<&[
     L::vectors(blocks.get(at..)?.as_flattened()).0.first_chunk()
 }
 
-/// The two blocks of a hash that are not payload: the associated data, and the lengths.
+/// The last block of a hash (SP 800-38D §7.1).
 #[inline(always)]
-pub(super) fn edges<S: Lanes<Bytes = Block>>(
-    s: S,
-    table: Table<'_>,
-    job: &Job<'_>,
-) -> (S::V, S::V) {
-    let (packet, header_len) = job.packet_and_header_len();
-    let lengths = s.splat(job.payload_len() as u64 * 8, header_len as u64 * 8);
-    (associated_data(s, table, packet, header_len), lengths)
+pub(super) fn lengths<S: Lanes<Bytes = Block>>(s: S, job: &Job<'_>) -> S::V {
+    s.splat(
+        job.payload_len() as u64 * 8,
+        job.packet_and_header_len().1 as u64 * 8,
+    )
 }
 
 /// The last block of the associated data, with the hash of those before it added: all that GHASH needs to know of it.

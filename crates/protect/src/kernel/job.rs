@@ -1,4 +1,4 @@
-//! Packets as a kernel sees them: checked and exclusive slices.
+//! Packets as a kernel sees them: checked once, then reached without checks.
 
 use std::mem::MaybeUninit;
 
@@ -24,9 +24,12 @@ pub(crate) struct Job<'a> {
     packet: &'a mut [u8],
     source: &'a [u8],
     number: u64,
-    header_len: usize,
-    pn_offset: usize,
+    header_len: u32,
+    pn_offset: u32,
 }
+
+/// A packet's number in its longest form.
+type Field = [u8; MAX_NUMBER_LEN];
 
 impl<'a> Job<'a> {
     /// `packet` is header, payload and room for the tag; the last `source.len()` bytes of the payload are still to
@@ -39,6 +42,7 @@ impl<'a> Job<'a> {
         source: &'a [u8],
     ) -> Option<Self> {
         let payload_len = packet.len().checked_sub(TAG_LEN)?.checked_sub(header_len)?;
+        let header_len = u32::try_from(header_len).ok()?;
         (source.len() <= payload_len).then_some(Self {
             packet,
             source,
@@ -52,9 +56,33 @@ impl<'a> Job<'a> {
     /// or no header before it.
     #[inline(always)]
     pub(crate) fn with_number_at(mut self, pn_offset: u16) -> Option<Self> {
-        self.pn_offset = usize::from(pn_offset);
-        let has_sample = self.packet.len() >= self.pn_offset + MAX_NUMBER_LEN + SAMPLE_LEN;
+        let has_sample = self.packet.len() >= usize::from(pn_offset) + MAX_NUMBER_LEN + SAMPLE_LEN;
+        self.pn_offset = u32::from(pn_offset);
         (pn_offset > 0 && has_sample).then_some(self)
+    }
+
+    /// The bytes of `T` at an offset of the packet.
+    ///
+    /// # Safety
+    ///
+    /// They lie in the packet, and `T` is an array of bytes.
+    #[inline(always)]
+    unsafe fn at<T>(&self, offset: usize) -> &T {
+        debug_assert!(offset + size_of::<T>() <= self.packet.len());
+        // SAFETY: as the caller says; arrays of bytes have no alignment.
+        unsafe { &*self.packet.as_ptr().add(offset).cast() }
+    }
+
+    /// As [`at`](Self::at), to be written.
+    ///
+    /// # Safety
+    ///
+    /// They lie in the packet, and `T` is an array of bytes.
+    #[inline(always)]
+    unsafe fn at_mut<T>(&mut self, offset: usize) -> &mut T {
+        debug_assert!(offset + size_of::<T>() <= self.packet.len());
+        // SAFETY: as the caller says; arrays of bytes have no alignment.
+        unsafe { &mut *self.packet.as_mut_ptr().add(offset).cast() }
     }
 
     #[inline(always)]
@@ -66,19 +94,29 @@ impl<'a> Job<'a> {
     /// that is.
     #[inline(always)]
     pub(crate) fn sample(&self) -> &[u8; SAMPLE_LEN] {
-        let behind = self.packet.get(self.pn_offset + MAX_NUMBER_LEN..);
-        behind
-            .and_then(<[u8]>::first_chunk)
-            .expect("a job has a sample")
+        if self.pn_offset == 0 {
+            return &[0; SAMPLE_LEN];
+        }
+        // SAFETY: the invariant.
+        unsafe { self.at(self.pn_offset as usize + MAX_NUMBER_LEN) }
+    }
+
+    /// Where the sample begins in the payload, if it lies there wholly: that of a very short packet reaches into the tag.
+    #[inline(always)]
+    pub(super) fn sample_in_payload(&self) -> Option<usize> {
+        let at =
+            (self.pn_offset as usize + MAX_NUMBER_LEN).checked_sub(self.header_len as usize)?;
+        (self.pn_offset > 0 && at + SAMPLE_LEN <= self.payload_len()).then_some(at)
     }
 
     /// RFC 9001 §5.4.1: applies or removes a mask, of which five bytes are used: the first is its lowest.
     #[inline(always)]
     pub(crate) fn toggle(&mut self, mask: u64, toggle: Toggle) {
-        let pn_offset = self.pn_offset;
-        let Some((first, rest)) = self.packet.split_first_mut() else {
+        if self.pn_offset == 0 {
             return;
-        };
+        }
+        // SAFETY: the invariant: a sample lies behind the number.
+        let [first] = unsafe { self.at_mut::<[u8; 1]>(0) };
         let masked = *first ^ mask as u8 & protected_bits(*first);
         // The number's length can be read while the first byte is bare.
         let bare = if toggle == Toggle::Protect {
@@ -87,23 +125,22 @@ impl<'a> Job<'a> {
             masked
         };
         *first = masked;
-        let Some(field) = rest
-            .get_mut(pn_offset.wrapping_sub(1)..)
-            .and_then(<[u8]>::first_chunk_mut)
-        else {
-            return;
-        };
-        let number_len = usize::from(bare & 0x03) + 1;
-        let number = mask_number(field, (mask >> 8) as u32, number_len);
+        let number_len = u32::from(bare & 0x03) + 1;
+        // SAFETY: as above.
+        let field = unsafe { self.at_mut::<Field>(self.pn_offset as usize) };
+        // Bytes behind a shorter number are payload and stay as they are.
+        let unused_bits = 8 * (MAX_NUMBER_LEN as u32 - number_len);
+        let mask = (mask >> 8) as u32 & u32::MAX >> unused_bits;
+        *field = (u32::from_le_bytes(*field) ^ mask).to_le_bytes();
         if toggle == Toggle::Unprotect {
-            self.number = number;
-            self.header_len = pn_offset + number_len;
+            self.number = u64::from(u32::from_be_bytes(*field) >> unused_bits);
+            self.header_len = self.pn_offset + number_len;
         }
     }
 
     /// Bytes up to the payload, and the number: after [`Toggle::Unprotect`] as they were in the packet.
     #[inline(always)]
-    pub(crate) fn header_len_and_number(&self) -> (usize, u64) {
+    pub(crate) fn header_len_and_number(&self) -> (u32, u64) {
         (self.header_len, self.number)
     }
 
@@ -113,7 +150,7 @@ impl<'a> Job<'a> {
             .packet
             .split_last_chunk_mut()
             .expect("a job has room for a tag");
-        let (header, payload) = rest.split_at_mut(self.header_len);
+        let (header, payload) = rest.split_at_mut(self.header_len as usize);
         (header, payload, tag)
     }
 
@@ -131,18 +168,45 @@ impl<'a> Job<'a> {
 impl<'a> Job<'a> {
     #[inline(always)]
     pub(super) fn packet_and_header_len(&self) -> (&[u8], usize) {
-        (self.packet, self.header_len)
+        (self.packet, self.header_len as usize)
     }
 
     #[inline(always)]
     pub(super) fn payload_len(&self) -> usize {
-        self.packet.len() - self.header_len - TAG_LEN
+        // The invariant: nothing wraps.
+        self.packet
+            .len()
+            .wrapping_sub(self.header_len as usize + TAG_LEN)
     }
 
-    #[cfg(target_arch = "x86_64")]
     pub(super) fn header_and_payload(&self) -> (&[u8], &[u8]) {
-        let (header, body) = self.packet.split_at(self.header_len);
+        let (header, body) = self.packet.split_at(self.header_len as usize);
         (header, &body[..body.len() - TAG_LEN])
+    }
+
+    /// The first block of the packet: its header begins there.
+    #[inline(always)]
+    pub(super) fn first_block(&self) -> &[u8; TAG_LEN] {
+        // SAFETY: the invariant: a packet has room for a tag.
+        unsafe { self.at(0) }
+    }
+
+    /// A block of the payload; the last one may reach into the tag.
+    ///
+    /// # Safety
+    ///
+    /// The payload has a byte in the block.
+    #[inline(always)]
+    pub(super) unsafe fn block_mut(&mut self, block: usize) -> &mut [u8; 16] {
+        debug_assert!(16 * block < self.payload_len());
+        // SAFETY: the invariant: sixteen bytes of tag lie behind the payload's last byte.
+        unsafe { self.at_mut(self.header_len as usize + 16 * block) }
+    }
+
+    #[inline(always)]
+    pub(super) fn tag_mut(&mut self) -> &mut [u8; TAG_LEN] {
+        // SAFETY: the invariant: a packet has room for a tag.
+        unsafe { self.at_mut(self.packet.len().wrapping_sub(TAG_LEN)) }
     }
 
     /// Copies a source of some blocks to its place: whole blocks, of which the last two may overlap.
@@ -174,7 +238,7 @@ impl<'a> Job<'a> {
     /// Payload and room for the tag in one piece, and the source.
     #[inline(always)]
     pub(super) fn body_and_source(&mut self) -> (&mut [u8], &'a [u8]) {
-        let (_, body) = self.packet.split_at_mut(self.header_len);
+        let (_, body) = self.packet.split_at_mut(self.header_len as usize);
         (body, self.source)
     }
 }
@@ -212,16 +276,6 @@ impl<'a> Jobs<'a> {
 #[inline(always)]
 fn protected_bits(first: u8) -> u8 {
     0x1f ^ (first >> 7) << 4
-}
-
-/// Masks a number of some bytes in its field of four, of which the others are payload and stay as they are. Gives the number
-/// that is then in the field.
-#[inline(always)]
-fn mask_number(field: &mut [u8; MAX_NUMBER_LEN], mask: u32, number_len: usize) -> u64 {
-    let unused_bits = 8 * (MAX_NUMBER_LEN - number_len) as u32;
-    let number = u32::from_be_bytes(*field) ^ mask.swap_bytes() & u32::MAX << unused_bits;
-    *field = number.to_be_bytes();
-    u64::from(number >> unused_bits)
 }
 
 /// Header protection by a cipher that takes the samples of some packets, and leaves the masks in their place.

@@ -11,7 +11,7 @@
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod chacha;
 mod choice;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -35,9 +35,13 @@ pub use choice::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernel
 pub(crate) use job::{Job, Jobs, MAX_JOBS};
 
 #[cfg(target_arch = "aarch64")]
-use self::aarch64::aes::{self, NeonAes};
+use self::aarch64::aes::{NeonAes, neon_aes};
+#[cfg(target_arch = "aarch64")]
+use self::aarch64::{self as neon, Neon};
 #[cfg(target_arch = "x86_64")]
 use self::x86_64::avx2::{self, Avx2};
+#[cfg(target_arch = "x86_64")]
+use self::x86_64::avx512::{self, Avx512};
 #[cfg(target_arch = "x86_64")]
 use self::x86_64::entry::{aesni, vaes256, vaes512};
 #[cfg(target_arch = "x86_64")]
@@ -60,13 +64,17 @@ pub(crate) enum Fusion {
 pub(crate) enum Kernel {
     Portable(portable::Aead),
     #[cfg(target_arch = "aarch64")]
-    NeonAes(aes::neon::Aead),
+    Neon(neon::Aead),
+    #[cfg(target_arch = "aarch64")]
+    NeonAes(neon_aes::Aead),
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Aead),
     #[cfg(target_arch = "x86_64")]
     Aesni(aesni::Aead),
     #[cfg(target_arch = "x86_64")]
     Vaes256(vaes256::Aead),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(avx512::Aead),
     #[cfg(target_arch = "x86_64")]
     Vaes512(vaes512::Aead),
 }
@@ -75,13 +83,17 @@ pub(crate) enum Kernel {
 pub(crate) enum Header {
     Portable(portable::Header),
     #[cfg(target_arch = "aarch64")]
-    NeonAes(aes::neon::Header),
+    Neon(neon::Header),
+    #[cfg(target_arch = "aarch64")]
+    NeonAes(neon_aes::Header),
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Header),
     #[cfg(target_arch = "x86_64")]
     Aesni(aesni::Header),
     #[cfg(target_arch = "x86_64")]
     Vaes256(vaes256::Header),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(avx512::Header),
     #[cfg(target_arch = "x86_64")]
     Vaes512(vaes512::Header),
 }
@@ -92,8 +104,10 @@ macro_rules! expand {
         match $kind {
             KernelKind::Portable => Some(Self::Portable(portable::$Key::new($material))),
             #[cfg(target_arch = "aarch64")]
-            KernelKind::Neon => {
-                aes::neon::$Key::new(NeonAes::detect()?, $material).map(Self::NeonAes)
+            KernelKind::Neon => neon::$Key::new(Neon::detect()?, $material).map(Self::Neon),
+            #[cfg(target_arch = "aarch64")]
+            KernelKind::NeonAes => {
+                neon_aes::$Key::new(NeonAes::detect()?, $material).map(Self::NeonAes)
             }
             #[cfg(target_arch = "x86_64")]
             KernelKind::Avx2 => avx2::$Key::new(Avx2::detect()?, $material).map(Self::Avx2),
@@ -103,6 +117,8 @@ macro_rules! expand {
             KernelKind::Vaes256 => {
                 vaes256::$Key::new(Vaes256::detect()?, $material).map(Self::Vaes256)
             }
+            #[cfg(target_arch = "x86_64")]
+            KernelKind::Avx512 => avx512::$Key::new(Avx512::detect()?, $material).map(Self::Avx512),
             #[cfg(target_arch = "x86_64")]
             KernelKind::Vaes512 => {
                 vaes512::$Key::new(Vaes512::detect()?, $material).map(Self::Vaes512)
@@ -119,6 +135,8 @@ macro_rules! dispatch {
         match $self {
             Self::Portable($key) => $work,
             #[cfg(target_arch = "aarch64")]
+            Self::Neon($key) => $work,
+            #[cfg(target_arch = "aarch64")]
             Self::NeonAes($key) => $work,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2($key) => $work,
@@ -126,6 +144,8 @@ macro_rules! dispatch {
             Self::Aesni($key) => $work,
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256($key) => $work,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512($key) => $work,
             #[cfg(target_arch = "x86_64")]
             Self::Vaes512($key) => $work,
         }

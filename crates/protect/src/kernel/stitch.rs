@@ -7,7 +7,7 @@ use super::lanes::{Block, Lanes};
 
 /// AES round keys; AES-128 uses eleven of them.
 #[repr(C, align(32))]
-pub(super) struct Rounds(pub(super) [Block; 15]);
+pub(crate) struct Rounds(pub(super) [Block; 15]);
 
 impl Rounds {
     pub(super) const EMPTY: Self = Self([[0; 16]; 15]);

@@ -5,10 +5,14 @@
 //!   vaes512     token Vaes512
 //!   pinned      the inner step of AES-GCM in a fixed order
 //!   entry       where generic code is compiled for the instructions of a token: AES-GCM
-//!   avx2        token and entry points of ChaCha20-Poly1305
+//!   avx2        token Avx2, and its registers for ChaCha20
+//!   avx512      token Avx512, likewise
+//!   choir       Poly1305 of eight packets side by side
 //! ```
 
 pub(super) mod avx2;
+pub(super) mod avx512;
+mod choir;
 pub(super) mod entry;
 mod pinned;
 pub(super) mod vaes512;

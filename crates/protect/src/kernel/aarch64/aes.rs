@@ -21,7 +21,7 @@ use crate::kernel::stitch::{Rounds, Stitch, middle_rounds};
 pub(crate) struct NeonAes(());
 
 define_kernel!(
-    neon,
+    neon_aes,
     crate::kernel::aarch64::aes::NeonAes,
     gcm::SHORT,
     "neon,aes"

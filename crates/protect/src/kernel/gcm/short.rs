@@ -15,7 +15,7 @@ use super::{COUNTERS, Key, mask};
 use crate::kernel::Job;
 use crate::kernel::ghash::{self, Sum};
 use crate::kernel::job::Toggle;
-use crate::kernel::lanes::{Block, Lanes};
+use crate::kernel::lanes::Lanes;
 use crate::kernel::stitch::Rounds;
 
 /// Blocks in the payload of the longest packet that is worked on here.
@@ -23,31 +23,37 @@ const MAX_BLOCKS: usize = 4;
 
 /// Jobs for one form of the algorithm.
 pub(super) enum Run<'r, 'a> {
-    /// All of one length in blocks.
+    /// All of one length in blocks, with headers of at most one.
     Short(&'r mut [Job<'a>]),
-    /// With more blocks than [`MAX_BLOCKS`], or with none.
+    /// With more blocks than [`MAX_BLOCKS`], or with none, or with a longer header.
     Long(&'r mut [Job<'a>]),
 }
 
 /// The first run of some jobs, and what is behind it.
 #[inline(always)]
 pub(super) fn split<'r, 'a>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, &'r mut [Job<'a>]) {
-    let is_short = |blocks| (1..=MAX_BLOCKS).contains(&blocks);
     let first = jobs.first().map_or(0, blocks_of);
-    let same = |job: &&Job<'_>| {
-        let blocks = blocks_of(job);
-        blocks == first || !is_short(blocks) && !is_short(first)
-    };
-    let (run, rest) = jobs.split_at_mut(jobs.iter().take_while(same).count());
-    if is_short(first) {
+    let is_same = |job: &&Job<'_>| blocks_of(job) == first;
+    let (run, rest) = jobs.split_at_mut(jobs.iter().take_while(is_same).count());
+    if first > 0 {
         (Run::Short(run), rest)
     } else {
         (Run::Long(run), rest)
     }
 }
 
+/// The blocks of a short packet's payload; 0 of one that is not short.
+#[inline(always)]
 fn blocks_of(job: &Job<'_>) -> usize {
-    job.payload_len().div_ceil(16)
+    let (blocks, header_len) = (
+        job.payload_len().div_ceil(16),
+        job.packet_and_header_len().1,
+    );
+    if blocks <= MAX_BLOCKS && header_len <= 16 {
+        blocks
+    } else {
+        0
+    }
 }
 
 /// Cuts a run into passes and calls a macro for each, by the lanes of a register and the blocks of a payload: `N` blocks, `G`
@@ -142,28 +148,34 @@ impl<'k, L: Lanes, const N: usize, const G: usize, const T: usize> Pass<'k, L, N
     ) -> Self {
         let s = l.single();
         let first_key = s.load(&key.rounds.0[0]);
+        // One small loop for each kind of block: the compiler unrolls those.
+        let zeros = [s.zero(); P];
+        let (mut bases, mut cuts, mut firsts, mut lasts) = (zeros, zeros, zeros, zeros);
+        for (base, job) in bases.iter_mut().zip(jobs) {
+            let (low, high) = key.nonce(job.number());
+            *base = s.xor(first_key, s.splat(low, high));
+        }
+        for ((cut, last), job) in cuts.iter_mut().zip(&mut lasts).zip(jobs) {
+            *cut = ghash::mask(s, job.payload_len() - 16 * (N - 1));
+            *last = ghash::lengths(s, job);
+        }
+        for (first, job) in firsts.iter_mut().zip(jobs) {
+            let header = s.load(job.first_block());
+            *first = s.reverse(s.and(header, ghash::mask(s, job.packet_and_header_len().1)));
+        }
         let mut states = [l.zero(); T];
         let mut masks = [l.zero(); G];
         let (mut associated, mut lengths) = ([l.zero(); G], [l.zero(); G]);
         for g in 0..G {
-            let zeros = [s.zero(); 4];
-            let (mut bases, mut cuts, mut firsts, mut lasts) = (zeros, zeros, zeros, zeros);
-            for k in 0..L::BLOCKS {
-                let job = &jobs[g * L::BLOCKS + k];
-                let (low, high) = key.nonce(job.number());
-                bases[k] = s.xor(first_key, s.splat(low, high));
-                cuts[k] = ghash::mask(s, job.payload_len() - 16 * (N - 1));
-                (firsts[k], lasts[k]) = ghash::edges(s, key.table(), job);
-            }
-            let base = l.lanes(bases);
-            let states = &mut states[g * (N + 1)..][..N + 1];
+            let base = l.lanes(lanes::<L, P>(l, &bases, g));
+            masks[g] = l.lanes(lanes::<L, P>(l, &cuts, g));
+            associated[g] = l.lanes(lanes::<L, P>(l, &firsts, g));
+            lengths[g] = l.lanes(lanes::<L, P>(l, &lasts, g));
             // SP 800-38D §7.1: counter 1 is the tag's.
-            states[0] = l.xor(base, l.splat(0, 1 << 56));
+            states[g * (N + 1)] = l.xor(base, l.splat(0, 1 << 56));
             for j in 0..N {
-                states[j + 1] = l.xor(base, l.broadcast(&COUNTERS.0[j]));
+                states[g * (N + 1) + j + 1] = l.xor(base, l.broadcast(&COUNTERS.0[j]));
             }
-            (masks[g], associated[g], lengths[g]) =
-                (l.lanes(cuts), l.lanes(firsts), l.lanes(lasts));
         }
         l.aes_rounds::<R, T>(&mut states, &key.rounds);
         Self {
@@ -175,21 +187,15 @@ impl<'k, L: Lanes, const N: usize, const G: usize, const T: usize> Pass<'k, L, N
 
     /// Encrypts the payloads, and gives the tags.
     #[inline(always)]
-    fn seal<const P: usize>(mut self, l: L, payloads: &mut [&mut [Block; N]; P]) -> [L::V; G] {
+    fn seal<const P: usize>(mut self, l: L, jobs: &mut [Job<'_>; P]) -> [L::V; G] {
         for j in 0..N {
             let mut data = [l.zero(); G];
-            for g in 0..G {
-                data[g] = l.xor(
-                    self.pad(g, j),
-                    read::<L, N>(l, &payloads[g * L::BLOCKS..], j),
-                );
+            for (g, data) in data.iter_mut().enumerate() {
+                *data = l.xor(self.pad(g, j), read::<L, P>(l, jobs, g, j));
                 if j == N - 1 {
-                    data[g] = l.and(data[g], self.masks[g]);
+                    *data = l.and(*data, self.masks[g]);
                 }
-                for k in 0..L::BLOCKS {
-                    l.single()
-                        .store(&mut payloads[g * L::BLOCKS + k][j], l.lane(data[g], k));
-                }
+                write::<L, P>(l, jobs, g, j, *data);
             }
             self.sum.add(l, j, &data);
         }
@@ -198,22 +204,18 @@ impl<'k, L: Lanes, const N: usize, const G: usize, const T: usize> Pass<'k, L, N
 
     /// Decrypts the payloads, and gives the tags that they should have.
     #[inline(always)]
-    fn open<const P: usize>(mut self, l: L, payloads: &mut [&mut [Block; N]; P]) -> [L::V; G] {
+    fn open<const P: usize>(mut self, l: L, jobs: &mut [Job<'_>; P]) -> [L::V; G] {
         for j in 0..N {
             let mut data = [l.zero(); G];
-            for g in 0..G {
-                let read = read::<L, N>(l, &payloads[g * L::BLOCKS..], j);
+            for (g, data) in data.iter_mut().enumerate() {
+                let read = read::<L, P>(l, jobs, g, j);
                 let mut pad = self.pad(g, j);
-                data[g] = read;
+                *data = read;
                 if j == N - 1 {
                     // What lies behind the payload is the tag, and it stays as it is.
-                    (data[g], pad) = (l.and(read, self.masks[g]), l.and(pad, self.masks[g]));
+                    (*data, pad) = (l.and(read, self.masks[g]), l.and(pad, self.masks[g]));
                 }
-                let opened = l.xor(read, pad);
-                for k in 0..L::BLOCKS {
-                    l.single()
-                        .store(&mut payloads[g * L::BLOCKS + k][j], l.lane(opened, k));
-                }
+                write::<L, P>(l, jobs, g, j, l.xor(read, pad));
             }
             self.sum.add(l, j, &data);
         }
@@ -235,28 +237,39 @@ impl<'k, L: Lanes, const N: usize, const G: usize, const T: usize> Pass<'k, L, N
     }
 }
 
-/// Block `j` of the first payloads, one in each lane.
+/// The blocks for the lanes of register `g`.
 #[inline(always)]
-fn read<L: Lanes, const N: usize>(l: L, payloads: &[&mut [Block; N]], j: usize) -> L::V {
+fn lanes<L: Lanes, const P: usize>(
+    l: L,
+    blocks: &[<L::Single as Lanes>::V; P],
+    g: usize,
+) -> [<L::Single as Lanes>::V; 4] {
+    let mut lanes = [l.single().zero(); 4];
+    lanes[..L::BLOCKS].copy_from_slice(&blocks[g * L::BLOCKS..][..L::BLOCKS]);
+    lanes
+}
+
+/// Block `j` of the payloads of register `g`.
+#[inline(always)]
+fn read<L: Lanes, const P: usize>(l: L, jobs: &mut [Job<'_>; P], g: usize, j: usize) -> L::V {
     let s = l.single();
     let mut lanes = [s.zero(); 4];
-    for k in 0..L::BLOCKS {
-        lanes[k] = s.load(&payloads[k][j]);
+    for (lane, job) in lanes
+        .iter_mut()
+        .zip(&mut jobs[g * L::BLOCKS..][..L::BLOCKS])
+    {
+        // SAFETY: the payloads of a pass have all its blocks: that is what makes a short run.
+        *lane = s.load(unsafe { job.block_mut(j) });
     }
     l.lanes(lanes)
 }
 
-/// The blocks of each payload; the last one may reach into the tag.
 #[inline(always)]
-fn payloads<'r, const N: usize, const P: usize>(
-    jobs: &'r mut [Job<'_>; P],
-) -> [&'r mut [Block; N]; P] {
-    jobs.each_mut().map(|job| {
-        let blocks = job.body_and_source().0.as_chunks_mut().0;
-        blocks
-            .first_chunk_mut()
-            .expect("a tag lies behind every payload")
-    })
+fn write<L: Lanes, const P: usize>(l: L, jobs: &mut [Job<'_>; P], g: usize, j: usize, v: L::V) {
+    for (k, job) in jobs[g * L::BLOCKS..][..L::BLOCKS].iter_mut().enumerate() {
+        // SAFETY: the payloads of a pass have all its blocks: that is what makes a short run.
+        l.single().store(unsafe { job.block_mut(j) }, l.lane(v, k));
+    }
 }
 
 #[inline(always)]
@@ -277,11 +290,11 @@ fn seal_pass<
         job.take_short_source();
     }
     let pass = Pass::<L, N, G, T>::new(l, key, jobs);
-    let tags = pass.seal::<P>(l, &mut payloads(jobs));
+    let tags = pass.seal(l, jobs);
     for g in 0..G {
         for k in 0..L::BLOCKS {
             l.single()
-                .store(jobs[g * L::BLOCKS + k].parts().2, l.lane(tags[g], k));
+                .store(jobs[g * L::BLOCKS + k].tag_mut(), l.lane(tags[g], k));
         }
     }
 }
@@ -301,7 +314,7 @@ fn open_pass<
     jobs: &mut [Job<'_>; P],
 ) -> u32 {
     let pass = Pass::<L, N, G, T>::new(l, key, jobs);
-    let tags = pass.open::<P>(l, &mut payloads(jobs));
+    let tags = pass.open(l, jobs);
     let mut good = 0;
     for (g, tag) in tags.into_iter().enumerate() {
         for k in 0..L::BLOCKS {
@@ -309,7 +322,7 @@ fn open_pass<
             let mut expected = [0; 16];
             l.single().store(&mut expected, l.lane(tag, k));
             // No byte decides alone when the comparison ends: all are compared at once.
-            let received = *jobs[i].parts().2;
+            let received = *jobs[i].tag_mut();
             let difference = u128::from_le_bytes(expected) ^ u128::from_le_bytes(received);
             good |= u32::from(difference == 0) << i;
         }

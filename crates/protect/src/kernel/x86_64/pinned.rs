@@ -303,6 +303,7 @@ macro_rules! define_rounds {
         ) {
             let rounds = keys.0.as_ptr();
             define_rounds!([
+                1 [0 s0]
                 2 [0 s0 1 s1]
                 3 [0 s0 1 s1 2 s2]
                 4 [0 s0 1 s1 2 s2 3 s3]

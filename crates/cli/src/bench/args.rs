@@ -1,0 +1,253 @@
+//! The arguments of `squall bench protect`.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use squall_protect::MAX_GROUP;
+
+use crate::kernels::SUITES;
+
+/// Measure one part of squall by itself
+#[derive(Args, Debug)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    pub(crate) part: Part,
+}
+
+/// What can be measured by itself.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Part {
+    Protect(Protect),
+}
+
+/// Measure packet protection: ns a packet without and with header protection, by size and batch
+///
+/// Packets have a 13-byte header (8-byte connection id, 4-byte packet number); 64 distinct ones
+/// take turns in cache-sized buffers, under keys that were expanded before. Without and with header
+/// protection run in turns; a pair is dropped when a fixed chain of additions around it was more
+/// than 3 % slower than its best. Figures are lower quartiles; the interval holds the overhead with
+/// 95 % confidence. A byte is a byte of payload.
+///
+/// With none of --ablation, --threads and --mixed the table is that of the WinQuic measurement.
+#[derive(Args, Debug)]
+pub(crate) struct Protect {
+    /// Cipher suite: aes128, aes256, chacha20 or all, or a full name; give several with commas
+    #[arg(
+        long,
+        value_name = "SUITE",
+        value_enum,
+        value_delimiter = ',',
+        ignore_case = true,
+        hide_possible_values = true,
+        default_value = "aes128"
+    )]
+    pub(crate) suite: Vec<SuiteName>,
+
+    /// seal (send) or open (receive); both unless given
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        ignore_case = true,
+        hide_possible_values = true
+    )]
+    pub(crate) direction: Vec<Direction>,
+
+    /// Kernel to measure, such as vaes256 (default: the chosen one; `squall doctor` lists them)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) kernel: Option<String>,
+
+    /// Packets in a call, 1 to 64 [default: 1,8,32; with --ablation 32; otherwise 8]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = batch)]
+    pub(crate) batch: Vec<usize>,
+
+    /// Bytes of payload, 1 to 65507 [default: 4,16,64,256,600,1000,1200,1450; with --threads and
+    /// --mixed 1450]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = size)]
+    pub(crate) sizes: Vec<usize>,
+
+    /// Pairs (with --ablation rounds) that a figure comes from; with --threads and
+    /// --mixed repetitions [default: 400; 15]
+    #[arg(long, value_name = "N", value_parser = rounds)]
+    pub(crate) rounds: Option<usize>,
+
+    /// Compare the ways to combine header protection with the AEAD
+    #[arg(long, conflicts_with_all = ["threads", "mixed", "plot"])]
+    pub(crate) ablation: bool,
+
+    /// Throughput of each thread as threads are added: 4 for one and four, 1..4 for all from one
+    /// to four
+    #[arg(long, value_name = "N", value_parser = threads, conflicts_with_all = ["mixed", "plot"])]
+    pub(crate) threads: Option<Threads>,
+
+    /// Slowdown of text compression on all cores when this share of its time, such as 0.1, goes to
+    /// packet protection; every available kernel unless --kernel is given
+    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with = "plot")]
+    pub(crate) mixed: Option<f64>,
+
+    /// Draw ns against size into a file
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+
+    /// Print one JSON object
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+}
+
+/// A suite, or all.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SuiteName {
+    #[value(name = "aes128", aliases = ["aes-128-gcm", "TLS_AES_128_GCM_SHA256"])]
+    Aes128,
+    #[value(name = "aes256", aliases = ["aes-256-gcm", "TLS_AES_256_GCM_SHA384"])]
+    Aes256,
+    #[value(name = "chacha20", aliases = ["chacha20-poly1305", "TLS_CHACHA20_POLY1305_SHA256"])]
+    Chacha20,
+    All,
+}
+
+/// Which way a packet goes.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Seal,
+    Open,
+}
+
+impl Direction {
+    /// The name in tables and in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Seal => "seal",
+            Self::Open => "open",
+        }
+    }
+}
+
+/// Numbers of threads, ascending, the first one 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Threads(pub(crate) Vec<usize>);
+
+impl Protect {
+    /// The suites to measure, each once, in their usual order.
+    pub(crate) fn suites(&self) -> Vec<squall_protect::Suite> {
+        let named = [SuiteName::Aes128, SuiteName::Aes256, SuiteName::Chacha20];
+        let wanted = |name| self.suite.contains(&name) || self.suite.contains(&SuiteName::All);
+        let pairs = SUITES.into_iter().zip(named);
+        pairs
+            .filter(|&(_, name)| wanted(name))
+            .map(|(suite, _)| suite)
+            .collect()
+    }
+
+    /// The directions to measure, each once.
+    pub(crate) fn directions(&self) -> Vec<Direction> {
+        let wanted =
+            |direction: &Direction| self.direction.is_empty() || self.direction.contains(direction);
+        [Direction::Seal, Direction::Open]
+            .into_iter()
+            .filter(wanted)
+            .collect()
+    }
+
+    /// The batches to measure, or those of the mode.
+    pub(crate) fn batches(&self, default: &[usize]) -> Vec<usize> {
+        given_or(&self.batch, default)
+    }
+
+    /// The sizes to measure, or those of the mode.
+    pub(crate) fn sizes(&self, default: &[usize]) -> Vec<usize> {
+        given_or(&self.sizes, default)
+    }
+}
+
+/// What was given, ascending and each once; what stands for nothing given.
+fn given_or(given: &[usize], default: &[usize]) -> Vec<usize> {
+    let mut values = if given.is_empty() { default } else { given }.to_vec();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+fn number(text: &str, range: RangeInclusive<usize>) -> Result<usize, String> {
+    let number = text
+        .trim()
+        .parse()
+        .ok()
+        .filter(|number| range.contains(number));
+    number.ok_or_else(|| {
+        format!(
+            "give whole numbers from {} to {}",
+            range.start(),
+            range.end()
+        )
+    })
+}
+
+fn batch(text: &str) -> Result<usize, String> {
+    number(text, 1..=MAX_GROUP)
+}
+
+/// 65507 bytes are the largest UDP payload over IPv4, more than a packet's own payload can be.
+fn size(text: &str) -> Result<usize, String> {
+    number(text, 1..=65_507)
+}
+
+fn rounds(text: &str) -> Result<usize, String> {
+    number(text, 1..=1_000_000)
+}
+
+fn threads(text: &str) -> Result<Threads, String> {
+    const MOST: usize = 1024;
+    let wrong = || format!("give a number of threads such as 4, or 1..4; at most {MOST}");
+    let one = |text: &str| number(text, 1..=MOST).map_err(|_| wrong());
+    let (first, last) = match text.split_once("..") {
+        Some((first, last)) => (one(first)?, one(last.trim_start_matches('='))?),
+        None => (one(text)?, one(text)?),
+    };
+    if first > last {
+        return Err(wrong());
+    }
+    // One thread alone is what the others are a share of.
+    let alone = (first > 1).then_some(1);
+    Ok(Threads(alone.into_iter().chain(first..=last).collect()))
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text
+        .parse()
+        .ok()
+        .filter(|share| (0.001..=0.999).contains(share));
+    share.ok_or_else(|| "give a share between 0 and 1, such as 0.1".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_a_number_or_a_range_and_one_is_always_among_them() {
+        assert_eq!(threads("1..4"), Ok(Threads(vec![1, 2, 3, 4])));
+        assert_eq!(threads("4"), Ok(Threads(vec![1, 4])));
+        assert_eq!(threads("3..4"), Ok(Threads(vec![1, 3, 4])));
+        assert_eq!(threads("1"), Ok(Threads(vec![1])));
+        for text in ["0", "4..1", "", "..", "1..", "two", "1..2000"] {
+            assert!(threads(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_neither_nothing_nor_all() {
+        assert_eq!(share("0.1"), Ok(0.1));
+        for text in ["0", "1", "-0.5", "NaN", "10%", ""] {
+            assert!(share(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_are_ascending_and_each_value_stands_once() {
+        assert_eq!(given_or(&[8, 1, 8], &[3]), [1, 8]);
+        assert_eq!(given_or(&[], &[3, 4]), [3, 4]);
+        assert!(batch("65").is_err() && batch("0").is_err() && size("65508").is_err());
+    }
+}

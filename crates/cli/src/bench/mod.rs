@@ -1,0 +1,208 @@
+//! `squall bench protect`: what a packet costs to protect, and what header protection adds.
+//!
+//! ```text
+//!   args -> Plan: cells (suite, kernel, direction, batch, size)
+//!             |
+//!             +-- table      AEAD alone and as shipped, in turns       -> plot (SVG)
+//!             +-- ablation   every way to combine the two, in turns
+//!             |      \__ measure: rounds of sides over the same packets, a fixed loop around each
+//!             |      \__ stats: lower quartiles, the interval of the overhead
+//!             +-- threads    the same work on more and more cores
+//!             +-- mixed      text compression on all cores, a kernel in between     (text: the text)
+//! ```
+//! Overhead of header protection: the lower quartile of the rounds with it over the lower quartile
+//! of those without, minus one; the interval is a bootstrap of whole pairs.
+
+mod ablation;
+pub(crate) mod args;
+mod measure;
+mod mixed;
+mod plot;
+mod progress;
+mod stats;
+mod table;
+mod text;
+mod threads;
+
+use serde::Serialize;
+use squall_protect::chosen_kernel;
+
+use args::{Bench, Part, Protect};
+use measure::{Cell, HEADER_LEN, PACKETS, Reference};
+
+use crate::doctor::Cpu;
+use crate::error::{Failure, Result};
+use crate::kernels::{able, named, suite_name};
+use crate::output::print_json;
+
+/// The command.
+pub(crate) fn main(bench: Bench) -> Result<()> {
+    let Part::Protect(args) = bench.part;
+    match (&args.threads, args.mixed) {
+        (Some(threads), _) => threads::main(&args, &threads.0),
+        (_, Some(share)) => mixed::main(&args, share),
+        _ if args.ablation => ablation::main(&args),
+        _ => table::main(&args),
+    }
+}
+
+/// The sizes of the WinQuic measurement, in bytes of payload.
+const SIZES: [usize; 8] = [4, 16, 64, 256, 600, 1000, 1200, 1450];
+
+/// Cells that differ in size only: what becomes one table.
+struct Group {
+    cells: Vec<Cell>,
+    title: String,
+}
+
+/// The cells that the arguments name, in the order of the report.
+///
+/// # Errors
+/// A kernel does not have a suite.
+fn groups(args: &Protect, batches: &[usize], sizes: &[usize]) -> Result<Vec<Group>> {
+    let mut groups = Vec::new();
+    for suite in args.suites() {
+        let kernel = match &args.kernel {
+            Some(name) => named(name, suite)?,
+            None => chosen_kernel(suite),
+        };
+        for direction in args.directions() {
+            for batch in args.batches(batches) {
+                let sizes = args.sizes(sizes).into_iter();
+                groups.push(Group {
+                    cells: sizes
+                        .map(|size| Cell {
+                            suite,
+                            kernel,
+                            direction,
+                            batch,
+                            size,
+                        })
+                        .collect(),
+                    title: format!(
+                        "{}, {}, kernel {}, {batch} packet{} a call",
+                        suite_name(suite),
+                        direction.name(),
+                        kernel.name(),
+                        if batch == 1 { "" } else { "s" }
+                    ),
+                });
+            }
+        }
+    }
+    Ok(groups)
+}
+
+/// The kernels that the arguments name for a suite: one, or all that have it.
+///
+/// # Errors
+/// The kernel does not have the suite.
+fn kernels_of(
+    args: &Protect,
+    suite: squall_protect::Suite,
+) -> Result<Vec<squall_protect::KernelKind>> {
+    match &args.kernel {
+        Some(name) => named(name, suite).map(|kind| vec![kind]),
+        None => Ok(able(suite)),
+    }
+}
+
+/// What a row is about, in JSON.
+#[derive(Clone, Debug, Serialize)]
+struct Subject {
+    suite: &'static str,
+    kernel: &'static str,
+    direction: &'static str,
+    batch: usize,
+    size: usize,
+}
+
+impl From<Cell> for Subject {
+    fn from(cell: Cell) -> Self {
+        Self {
+            suite: suite_name(cell.suite),
+            kernel: cell.kernel.name(),
+            direction: cell.direction.name(),
+            batch: cell.batch,
+            size: cell.size,
+        }
+    }
+}
+
+/// What was measured with, in JSON.
+#[derive(Clone, Debug, Serialize)]
+struct Setup {
+    cpu: String,
+    /// The core's clock, by a chain of additions; absent on an architecture without one here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    core_ghz: Option<f64>,
+    rounds: usize,
+    header_bytes: usize,
+    distinct_packets: usize,
+}
+
+impl Setup {
+    /// To be made before this thread is pinned: the machine has more cores than one.
+    fn new(rounds: usize) -> Self {
+        Self {
+            cpu: Cpu::read().title(),
+            core_ghz: None,
+            rounds,
+            header_bytes: HEADER_LEN,
+            distinct_packets: PACKETS,
+        }
+    }
+
+    /// Measures the core's clock on a thread of its own, whose pinning nobody inherits.
+    fn with_clock(mut self) -> Self {
+        let clock = std::thread::spawn(|| reference().core_ghz());
+        self.core_ghz = clock.join().unwrap_or_default();
+        self
+    }
+
+    /// The machine in one line.
+    fn machine(&self) -> String {
+        match self.core_ghz {
+            Some(ghz) => format!(
+                "{}, core clock {ghz:.2} GHz (a chain of additions)",
+                self.cpu
+            ),
+            None => self.cpu.clone(),
+        }
+    }
+}
+
+/// Everything that a mode prints with `--json`.
+#[derive(Debug, Serialize)]
+struct Report<R> {
+    /// `table`, `ablation`, `threads` or `mixed`.
+    mode: &'static str,
+    setup: Setup,
+    rows: Vec<R>,
+}
+
+impl<R: Serialize> Report<R> {
+    fn print(&self) -> Result<()> {
+        print_json(self)
+    }
+}
+
+/// One value of a list that this mode takes one of.
+///
+/// # Errors
+/// More than one.
+fn single(values: &[usize], option: &str, mode: &str) -> Result<usize> {
+    match values {
+        [value] => Ok(*value),
+        _ => Err(Failure::new(format!("{mode} takes one value of {option}"))),
+    }
+}
+
+/// The fixed loop, measured on the core where the work will be.
+fn reference() -> Reference {
+    if let Some(&core) = crate::sys::allowed_cores().last() {
+        // Where pinning is refused the rounds are only noisier, and say so.
+        let _ = crate::sys::pin(core);
+    }
+    Reference::calibrate()
+}

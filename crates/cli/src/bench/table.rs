@@ -1,0 +1,208 @@
+//! The table of the WinQuic measurement: without and with header protection, by size.
+
+use serde::Serialize;
+use squall_protect::ablation::Way;
+
+use super::args::Protect;
+use super::measure::{Cell, Course, Reference, Samples, Side, measure};
+use super::plot::Plot;
+use super::progress::Progress;
+use super::stats::{lower_quartile, overhead};
+use super::{Group, Report, SIZES, Setup, Subject, groups, reference};
+use crate::error::Result;
+use crate::output::say;
+
+/// Packets in a call.
+const BATCHES: [usize; 3] = [1, 8, 32];
+/// Pairs unless `--rounds` says otherwise.
+pub(super) const ROUNDS: usize = 400;
+/// What alternates.
+const SIDES: [Side; 2] = [Side::Pieces(Way::AeadAlone), Side::Shipped];
+/// Packets in a call for which header protection has a limit.
+const JUDGED_BATCH: usize = 8;
+
+/// The most percent that header protection may add, by size.
+fn limit_percent(cell: Cell) -> Option<f64> {
+    match (cell.batch, cell.size) {
+        (JUDGED_BATCH, 64) => Some(10.0),
+        (JUDGED_BATCH, 256) => Some(5.0),
+        (JUDGED_BATCH, 1000..) => Some(2.0),
+        _ => None,
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Row {
+    #[serde(flatten)]
+    pub(super) subject: Subject,
+    /// A packet, without header protection.
+    pub(super) ns: f64,
+    pub(super) ns_with_hp: f64,
+    mbit_per_s: f64,
+    mbit_per_s_with_hp: f64,
+    /// What header protection adds, and the 95 % confidence interval of that.
+    overhead_percent: f64,
+    overhead_low_percent: f64,
+    overhead_high_percent: f64,
+    /// The core's clock while this row was measured; absent where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    core_ghz: Option<f64>,
+    /// Core cycles for each byte of payload; absent where the core's clock is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cycles_per_byte: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cycles_per_byte_with_hp: Option<f64>,
+    pairs_used: usize,
+    pairs_dropped: usize,
+    /// Whether as many pairs as wanted were steady.
+    quiet: bool,
+    /// Absent where there is no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_percent: Option<f64>,
+    /// `within`, `above` or `no limit`.
+    verdict: &'static str,
+    /// Whether the limit lies outside the interval: a verdict beyond chance.
+    sure: bool,
+}
+
+impl Row {
+    fn new(cell: Cell, samples: &Samples, core_ghz: Option<f64>) -> Self {
+        let side = |at: usize| samples.sides.get(at).map_or(&[][..], Vec::as_slice);
+        let (without, with) = (side(0), side(1));
+        let overhead = overhead(without, with);
+        let (ns, ns_with_hp) = (lower_quartile(without), lower_quartile(with));
+        let bytes = cell.size as f64;
+        let limit_percent = limit_percent(cell);
+        let verdict = match limit_percent {
+            None => "no limit",
+            Some(limit) if overhead.percent <= limit => "within",
+            Some(_) => "above",
+        };
+        let inside = overhead.low_percent..=overhead.high_percent;
+        Self {
+            subject: cell.into(),
+            ns,
+            ns_with_hp,
+            mbit_per_s: bytes * 8.0 / ns * 1e3,
+            mbit_per_s_with_hp: bytes * 8.0 / ns_with_hp * 1e3,
+            overhead_percent: overhead.percent,
+            overhead_low_percent: overhead.low_percent,
+            overhead_high_percent: overhead.high_percent,
+            core_ghz,
+            cycles_per_byte: core_ghz.map(|ghz| ns * ghz / bytes),
+            cycles_per_byte_with_hp: core_ghz.map(|ghz| ns_with_hp * ghz / bytes),
+            pairs_used: samples.used,
+            pairs_dropped: samples.dropped,
+            quiet: samples.quiet,
+            limit_percent,
+            verdict,
+            sure: limit_percent.is_none_or(|limit| !inside.contains(&limit)),
+        }
+    }
+
+    fn line(&self) -> String {
+        let cycles = |cycles: Option<f64>| {
+            cycles.map_or_else(|| "-".to_owned(), |cycles| format!("{cycles:.2}"))
+        };
+        let verdict = match self.limit_percent {
+            Some(limit) if self.sure => format!("{} {limit} %", self.verdict),
+            Some(limit) => format!("{} {limit} %?", self.verdict),
+            None => String::new(),
+        };
+        let line = format!(
+            "{:>6}{:>9.1}{:>9.1}{:>9.0}{:>9.0}{:>8}{:>8}{:>9.1} {:<15}{:>6}{:>9}{}  {verdict}",
+            self.subject.size,
+            self.ns,
+            self.ns_with_hp,
+            self.mbit_per_s,
+            self.mbit_per_s_with_hp,
+            cycles(self.cycles_per_byte),
+            cycles(self.cycles_per_byte_with_hp),
+            self.overhead_percent,
+            format!(
+                "[{:.1}, {:.1}]",
+                self.overhead_low_percent, self.overhead_high_percent
+            ),
+            self.pairs_used,
+            self.pairs_dropped,
+            if self.quiet { ' ' } else { '!' },
+        );
+        line.trim_end().to_owned()
+    }
+}
+
+fn heading(group: &Group) -> String {
+    format!(
+        "\n{}\n{:>6}{:^18}{:^18}{:^16}{:^25}{:>15}\n{:>6}{pair:>18}{pair:>18}{:>8}{:>8}{:>9} {:<15}{:>6}{:>9}   limit",
+        group.title,
+        "",
+        "ns a packet",
+        "Mbit/s",
+        "cycles a byte",
+        "header protection adds",
+        "pairs",
+        "bytes",
+        "AEAD",
+        "with HP",
+        "percent",
+        "[95 %]",
+        "used",
+        "dropped",
+        pair = format!("{:>9}{:>9}", "AEAD", "with HP"),
+    )
+}
+
+/// What stands under the tables.
+const LEGEND: &str = "\
+bytes: payload. Limits, in calls of 8 packets: 10 % at 64 bytes, 5 % at 256, 2 % from 1000 on;
+\"?\": the limit lies inside the interval. \"!\": the machine was too busy for the pairs wanted.";
+
+/// The mode.
+pub(super) fn main(args: &Protect) -> Result<()> {
+    let groups = groups(args, &BATCHES, &SIZES)?;
+    let plot = args.plot.as_deref().map(Plot::create).transpose()?;
+    let wanted = args.rounds.unwrap_or(ROUNDS);
+    let setup = Setup::new(wanted).with_clock();
+    let mut reference = reference();
+    let progress = Progress::start(groups.iter().map(|group| group.cells.len()).sum());
+    if !args.json {
+        progress.say(&setup.machine());
+    }
+    let mut rows = Vec::new();
+    for group in &groups {
+        if !args.json {
+            progress.say(&heading(group));
+        }
+        for &cell in &group.cells {
+            progress.show(format!("{}, {} bytes", group.title, cell.size));
+            let row = row(cell, wanted, &mut reference, &progress)?;
+            if !args.json {
+                progress.say(&row.line());
+            }
+            rows.push(row);
+            progress.step();
+        }
+    }
+    drop(progress);
+    if let Some(plot) = plot {
+        plot.write(&setup.machine(), &rows)?;
+    }
+    if args.json {
+        Report {
+            mode: "table",
+            setup,
+            rows,
+        }
+        .print()
+    } else {
+        say(&format!("\n{LEGEND}"));
+        Ok(())
+    }
+}
+
+fn row(cell: Cell, wanted: usize, reference: &mut Reference, progress: &Progress) -> Result<Row> {
+    let mut course = Course::new(cell)?;
+    let samples = measure(&mut course, &SIDES, wanted, reference, progress)?;
+    Ok(Row::new(cell, &samples, reference.core_ghz()))
+}

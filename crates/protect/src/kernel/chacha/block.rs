@@ -1,0 +1,222 @@
+//! The block function of ChaCha20 (RFC 8439 §2.3): in registers, for many blocks at once, and for one without.
+//!
+//! ```text
+//!   register   a row of the state, four words, of as many blocks as a register has room for
+//!   group      the four rows of those blocks; groups side by side hide each other's latency
+//!   pass       twenty rounds of one or more groups, with some other work between the rounds
+//! ```
+
+use super::choir::Choir;
+
+/// Bytes of a key-stream block.
+pub(in crate::kernel) const BLOCK_LEN: usize = 64;
+
+/// A key-stream block.
+#[derive(Copy, Clone)]
+#[repr(C, align(64))]
+pub(in crate::kernel) struct Block(pub(in crate::kernel) [u8; BLOCK_LEN]);
+
+impl Block {
+    pub(super) const ZERO: Self = Self([0; BLOCK_LEN]);
+}
+
+/// Four words of the state.
+pub(in crate::kernel) type Row = [u32; 4];
+
+/// RFC 8439 §2.3: "expand 32-byte k".
+const CONSTANTS: Row = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
+
+/// What the kernel needs from a CPU: registers of a row each of [`WIDTH`](Rows::WIDTH) blocks. A value is the proof that
+/// the CPU has them.
+pub(in crate::kernel) trait Rows: Copy {
+    type V: Copy;
+    /// What the rotations by whole bytes need in registers, if anything.
+    type Rotations: Copy;
+
+    /// Poly1305 of many packets side by side.
+    type Choir<'a>: Choir<'a, Token = Self>;
+
+    /// Whether there is one.
+    const CHOIR: bool;
+    /// Blocks in a register.
+    const WIDTH: usize;
+
+    /// The same row for all blocks.
+    fn splat(self, row: &Row) -> Self::V;
+    /// A row for each block, from the inputs of as many lanes: a nonce with its counter added.
+    fn inputs(self, lanes: &[Lane]) -> Self::V;
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    fn xor(self, a: Self::V, b: Self::V) -> Self::V;
+    fn rotations(self) -> Self::Rotations;
+    /// Rotates each word left.
+    fn rotate_16(self, v: Self::V, rotations: Self::Rotations) -> Self::V;
+    fn rotate_12(self, v: Self::V) -> Self::V;
+    fn rotate_8(self, v: Self::V, rotations: Self::Rotations) -> Self::V;
+    fn rotate_7(self, v: Self::V) -> Self::V;
+    /// Rotates the words of each row by one, two or three places.
+    fn turn_1(self, v: Self::V) -> Self::V;
+    fn turn_2(self, v: Self::V) -> Self::V;
+    fn turn_3(self, v: Self::V) -> Self::V;
+    /// Writes a row of each block.
+    fn store_row(self, v: Self::V, rows: &mut [Row]);
+    /// Writes the rows of a group as its blocks.
+    fn store(self, rows: [Self::V; 4], blocks: &mut [Block]);
+    /// Adds a block of key stream to the input, if there is one, or else to what is there.
+    fn apply(self, input: Option<&[u8; BLOCK_LEN]>, pad: &Block, output: &mut [u8; BLOCK_LEN]);
+}
+
+/// Where a lane of a pass gets the last row of its state: the row of a nonce, to whose first word a number is added.
+#[derive(Copy, Clone)]
+pub(in crate::kernel) struct Lane {
+    pub(in crate::kernel) nonce: Row,
+    pub(in crate::kernel) counter: u32,
+}
+
+impl Lane {
+    pub(super) const EMPTY: Self = Self {
+        nonce: [0; 4],
+        counter: 0,
+    };
+}
+
+/// Pauses between the rounds, for other work.
+pub(in crate::kernel) const PAUSES: usize = 20;
+
+/// Work to do in the pauses. A trait, because a closure cannot be made to dissolve in the rounds, and a call there
+/// costs every vector register.
+pub(in crate::kernel) trait Meanwhile {
+    /// Called [`PAUSES`] times.
+    fn step(&mut self);
+}
+
+/// No work.
+pub(super) struct Nothing;
+
+impl Meanwhile for Nothing {
+    #[inline(always)]
+    fn step(&mut self) {}
+}
+
+/// The states of `G` groups after the twenty rounds and the final addition. `meanwhile` steps between the rounds.
+#[inline(always)]
+fn states<W: Rows, const G: usize>(
+    w: W,
+    key: &[u32; 8],
+    lanes: &[Lane],
+    meanwhile: &mut impl Meanwhile,
+) -> [[W::V; G]; 4] {
+    let (rows, _) = key.as_chunks();
+    let (row_0, row_1, row_2) = (w.splat(&CONSTANTS), w.splat(&rows[0]), w.splat(&rows[1]));
+    let (mut a, mut b, mut c) = ([row_0; G], [row_1; G], [row_2; G]);
+    let mut d = a;
+    for (d, lanes) in d.iter_mut().zip(lanes.chunks_exact(W::WIDTH)) {
+        *d = w.inputs(lanes);
+    }
+    let inputs = d;
+    let rotations = w.rotations();
+    macro_rules! quarter_rounds {
+        () => {
+            for g in 0..G {
+                a[g] = w.add(a[g], b[g]);
+                d[g] = w.rotate_16(w.xor(d[g], a[g]), rotations);
+            }
+            for g in 0..G {
+                c[g] = w.add(c[g], d[g]);
+                b[g] = w.rotate_12(w.xor(b[g], c[g]));
+            }
+            for g in 0..G {
+                a[g] = w.add(a[g], b[g]);
+                d[g] = w.rotate_8(w.xor(d[g], a[g]), rotations);
+            }
+            for g in 0..G {
+                c[g] = w.add(c[g], d[g]);
+                b[g] = w.rotate_7(w.xor(b[g], c[g]));
+            }
+        };
+    }
+    for _ in 0..10 {
+        quarter_rounds!();
+        // Columns become diagonals, and back.
+        for g in 0..G {
+            (b[g], c[g], d[g]) = (w.turn_1(b[g]), w.turn_2(c[g]), w.turn_3(d[g]));
+        }
+        meanwhile.step();
+        quarter_rounds!();
+        for g in 0..G {
+            (b[g], c[g], d[g]) = (w.turn_3(b[g]), w.turn_2(c[g]), w.turn_1(d[g]));
+        }
+        meanwhile.step();
+    }
+    for g in 0..G {
+        a[g] = w.add(a[g], row_0);
+        b[g] = w.add(b[g], row_1);
+        c[g] = w.add(c[g], row_2);
+        d[g] = w.add(d[g], inputs[g]);
+    }
+    [a, b, c, d]
+}
+
+/// The blocks of `G` groups, with some other work between the rounds.
+#[inline(always)]
+pub(super) fn pass<W: Rows, const G: usize>(
+    w: W,
+    key: &[u32; 8],
+    lanes: &[Lane],
+    blocks: &mut [Block],
+    meanwhile: &mut impl Meanwhile,
+) {
+    let [a, b, c, d] = states::<W, G>(w, key, lanes, meanwhile);
+    for (g, blocks) in blocks.chunks_exact_mut(W::WIDTH).take(G).enumerate() {
+        w.store([a[g], b[g], c[g], d[g]], blocks);
+    }
+}
+
+/// The first rows of the blocks of `G` groups.
+#[inline(always)]
+pub(super) fn first_rows<W: Rows, const G: usize>(
+    w: W,
+    key: &[u32; 8],
+    lanes: &[Lane],
+    rows: &mut [Row],
+) {
+    let [a, ..] = states::<W, G>(w, key, lanes, &mut Nothing);
+    for (a, rows) in a.into_iter().zip(rows.chunks_exact_mut(W::WIDTH)) {
+        w.store_row(a, rows);
+    }
+}
+
+/// The first row of one block, without vector registers: a lone block takes two thirds of the time of a pass so.
+#[inline(always)]
+pub(super) fn first_row(key: &[u32; 8], input: &Row) -> Row {
+    let mut x = [0; 16];
+    x[..4].copy_from_slice(&CONSTANTS);
+    x[4..12].copy_from_slice(key);
+    x[12..].copy_from_slice(input);
+    macro_rules! quarter_round {
+        ($a:literal, $b:literal, $c:literal, $d:literal) => {
+            x[$a] = x[$a].wrapping_add(x[$b]);
+            x[$d] = (x[$d] ^ x[$a]).rotate_left(16);
+            x[$c] = x[$c].wrapping_add(x[$d]);
+            x[$b] = (x[$b] ^ x[$c]).rotate_left(12);
+            x[$a] = x[$a].wrapping_add(x[$b]);
+            x[$d] = (x[$d] ^ x[$a]).rotate_left(8);
+            x[$c] = x[$c].wrapping_add(x[$d]);
+            x[$b] = (x[$b] ^ x[$c]).rotate_left(7);
+        };
+    }
+    for _ in 0..10 {
+        quarter_round!(0, 4, 8, 12);
+        quarter_round!(1, 5, 9, 13);
+        quarter_round!(2, 6, 10, 14);
+        quarter_round!(3, 7, 11, 15);
+        quarter_round!(0, 5, 10, 15);
+        quarter_round!(1, 6, 11, 12);
+        quarter_round!(2, 7, 8, 13);
+        quarter_round!(3, 4, 9, 14);
+    }
+    let mut row = CONSTANTS;
+    for (row, x) in row.iter_mut().zip(x) {
+        *row = row.wrapping_add(x);
+    }
+    row
+}

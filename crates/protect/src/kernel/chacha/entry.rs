@@ -1,0 +1,104 @@
+//! Where the generic ChaCha20-Poly1305 is compiled, once for each register width; as `entry` for AES-GCM.
+
+macro_rules! define_chacha {
+    ($token:ident, $groups:expr, $middle:expr, $features:literal) => {
+        /// An expanded ChaCha20-Poly1305 key, with the proof that its instructions exist.
+        pub(crate) struct Aead {
+            token: $token,
+            key: Box<Key>,
+        }
+
+        impl Aead {
+            /// `None` for another suite.
+            pub(crate) fn new(token: $token, material: &KeyMaterial) -> Option<Self> {
+                let key =
+                    (material.suite() == Suite::ChaCha20Poly1305).then(|| Key::new(material))?;
+                Some(Self { token, key })
+            }
+
+            /// There is one class of tables.
+            pub(crate) fn grow_if(&mut self, _: impl FnOnce() -> bool) {}
+
+            pub(crate) fn shrink(&mut self) {}
+
+            /// Masks are made afterwards: they are key stream of another key.
+            pub(crate) fn seal_fused(
+                &self,
+                _: &mut [Job<'_>],
+                _: &$crate::kernel::Header,
+                _: $crate::kernel::Fusion,
+            ) -> bool {
+                false
+            }
+
+            /// Masks are made before.
+            pub(crate) fn open_fused(
+                &self,
+                _: &mut [Job<'_>],
+                _: &$crate::kernel::Header,
+                _: $crate::kernel::Fusion,
+            ) -> Option<u32> {
+                None
+            }
+
+            pub(crate) fn seal(&self, jobs: &mut [Job<'_>]) {
+                // SAFETY: the token proves the entry point's features.
+                unsafe { seal(self.token, &self.key, jobs) }
+            }
+
+            pub(crate) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
+                // SAFETY: the token proves the entry point's features.
+                unsafe { open(self.token, &self.key, jobs) }
+            }
+        }
+
+        /// An expanded header-protection key, with the proof that its instructions exist.
+        pub(crate) struct Header {
+            token: $token,
+            key: Box<HeaderKey>,
+        }
+
+        impl Header {
+            /// `None` for another suite.
+            pub(crate) fn new(token: $token, material: &HeaderKeyMaterial) -> Option<Self> {
+                let key = (material.suite() == Suite::ChaCha20Poly1305)
+                    .then(|| HeaderKey::new(material))?;
+                Some(Self { token, key })
+            }
+
+            pub(crate) fn toggle(
+                &self,
+                jobs: &mut [Job<'_>],
+                toggle: $crate::kernel::job::Toggle,
+            ) {
+                $crate::kernel::job::toggle_by(jobs, toggle, |samples| {
+                    // SAFETY: the token proves the entry point's features.
+                    unsafe { masks(self.token, &self.key, samples) }
+                });
+            }
+        }
+
+        #[target_feature(enable = $features)]
+        fn seal(token: $token, key: &Key, jobs: &mut [Job<'_>]) {
+            chacha::seal::<$token, { $groups }, { $middle }, { $groups * <$token as Rows>::WIDTH }>(
+                token, key, jobs,
+            );
+        }
+
+        #[target_feature(enable = $features)]
+        fn open(token: $token, key: &Key, jobs: &mut [Job<'_>]) -> u32 {
+            chacha::open::<$token, { $groups }, { $middle }, { $groups * <$token as Rows>::WIDTH }>(
+                token, key, jobs,
+            )
+        }
+
+        #[target_feature(enable = $features)]
+        fn masks(token: $token, key: &HeaderKey, samples: &mut [[u8; SAMPLE_LEN]]) {
+            chacha::masks::<$token, { $groups }, { $middle }, { $groups * <$token as Rows>::WIDTH }>(
+                token, key, samples,
+            );
+        }
+    };
+}
+
+pub(in crate::kernel) use define_chacha;

@@ -1,0 +1,200 @@
+//! Poly1305 (RFC 8439 §2.5), one message at a time or two in step.
+//!
+//! ```text
+//!   h = (h + block) * r   modulo 2^130 - 5      h and r in limbs of 64 bits; h a little above the modulus at times
+//! ```
+//! It is a chain of multiplications, each waiting for the last one; two chains in step take little longer than one.
+
+use std::iter::Zip;
+use std::slice::Iter;
+
+use zeroize::Zeroize;
+
+use super::block::{Meanwhile, PAUSES};
+use crate::span::TAG_LEN;
+
+/// What Poly1305 takes at a time.
+pub(in crate::kernel) const POLY_BLOCK_LEN: usize = 16;
+
+/// A message on its way.
+#[derive(Copy, Clone)]
+pub(super) struct Poly {
+    pub(super) r: [u64; 2],
+    pub(super) h: [u64; 3],
+    /// What is added at the end.
+    pad: u128,
+}
+
+impl Zeroize for Poly {
+    fn zeroize(&mut self) {
+        self.r.zeroize();
+        self.pad.zeroize();
+    }
+}
+
+#[inline(always)]
+fn wide(a: u64, b: u64) -> u128 {
+    u128::from(a) * u128::from(b)
+}
+
+impl Poly {
+    pub(super) const EMPTY: Self = Self {
+        r: [0; 2],
+        h: [0; 3],
+        pad: 0,
+    };
+
+    /// RFC 8439 §2.6: the key is the first half of a key-stream block.
+    #[inline(always)]
+    pub(super) fn new(r: u128, pad: u128) -> Self {
+        // RFC 8439 §2.5: the clamp.
+        let r = r & 0x0fff_fffc_0fff_fffc_0fff_fffc_0fff_ffff;
+        Self {
+            r: [r as u64, (r >> 64) as u64],
+            h: [0; 3],
+            pad,
+        }
+    }
+
+    /// Adds a block and multiplies by r.
+    #[inline(always)]
+    pub(super) fn block(&mut self, block: u128) {
+        let [r0, r1] = self.r;
+        // r1 * 5/4: the clamp makes r1 divisible by four, and 2^130 is 5.
+        let s = r1 + (r1 >> 2);
+        let [h0, h1, h2] = self.h;
+        let (h0, carry) = h0.overflowing_add(block as u64);
+        let sum = u128::from(h1) + (block >> 64) + u128::from(carry);
+        let (h1, h2) = (sum as u64, h2 + (sum >> 64) as u64 + 1);
+
+        // h2 stays below 8, so its products fit 64 bits.
+        let d0 = wide(h0, r0) + wide(h1, s);
+        let d1 = wide(h0, r1) + wide(h1, r0) + u128::from(h2 * s) + (d0 >> 64);
+        let d2 = h2 * r0 + (d1 >> 64) as u64;
+
+        // What lies above 2^130 comes back times five.
+        let five = (d2 >> 2) + (d2 & !3);
+        let (h0, carry) = (d0 as u64).overflowing_add(five);
+        let (h1, carry) = (d1 as u64).overflowing_add(u64::from(carry));
+        self.h = [h0, h1, (d2 & 3) + u64::from(carry)];
+    }
+
+    /// The last bytes of a part of the message, filled up with zeros to a block (RFC 8439 §2.8): the first `len`, up to
+    /// 15, of `bytes`.
+    #[inline(always)]
+    pub(super) fn part(&mut self, bytes: &[u8; POLY_BLOCK_LEN], len: usize) {
+        if len > 0 {
+            self.block(u128::from_le_bytes(*bytes) & ((1 << (8 * len)) - 1));
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn tag(&self) -> [u8; TAG_LEN] {
+        let [h0, h1, h2] = self.h;
+        let low = u128::from(h1) << 64 | u128::from(h0);
+        // h - p = h + 5 - 2^130, if that is not negative, without a branch.
+        let (reduced, carry) = low.overflowing_add(5);
+        let above = h2 + u64::from(carry);
+        let mask = 0_u128.wrapping_sub(u128::from(above >> 2));
+        let h = (reduced & mask) | (low & !mask);
+        h.wrapping_add(self.pad).to_le_bytes()
+    }
+}
+
+/// Two messages in step while both have blocks, then the rest of one.
+pub(super) struct Duet<'a> {
+    pub(super) a: Poly,
+    pub(super) b: Poly,
+    both: Zip<Iter<'a, [u8; POLY_BLOCK_LEN]>, Iter<'a, [u8; POLY_BLOCK_LEN]>>,
+    rest: Iter<'a, [u8; POLY_BLOCK_LEN]>,
+    /// Steps between two rounds of the cipher.
+    stride: usize,
+}
+
+impl<'a> Duet<'a> {
+    /// `a` has at least as many blocks as `b`.
+    #[inline(always)]
+    pub(super) fn new(
+        (a, blocks_a): (Poly, &'a [[u8; POLY_BLOCK_LEN]]),
+        (b, blocks_b): (Poly, &'a [[u8; POLY_BLOCK_LEN]]),
+    ) -> Self {
+        let (in_step, rest) = blocks_a.split_at(blocks_a.len().min(blocks_b.len()));
+        Self {
+            a,
+            b,
+            both: in_step.iter().zip(blocks_b),
+            rest: rest.iter(),
+            stride: blocks_a.len().div_ceil(PAUSES),
+        }
+    }
+
+    /// All the steps that are left.
+    #[inline(always)]
+    pub(super) fn finish(&mut self) {
+        for (a, b) in self.both.by_ref() {
+            self.a.block(u128::from_le_bytes(*a));
+            self.b.block(u128::from_le_bytes(*b));
+        }
+        for a in self.rest.by_ref() {
+            self.a.block(u128::from_le_bytes(*a));
+        }
+    }
+}
+
+impl Meanwhile for Duet<'_> {
+    #[inline(always)]
+    fn step(&mut self) {
+        for _ in 0..self.stride {
+            if let Some((a, b)) = self.both.next() {
+                self.a.block(u128::from_le_bytes(*a));
+                self.b.block(u128::from_le_bytes(*b));
+            } else if let Some(a) = self.rest.next() {
+                self.a.block(u128::from_le_bytes(*a));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 8439 Appendix A.3, vectors 7 to 11: where carries and the modulus are.
+    #[test]
+    fn carries_and_the_edge_of_the_modulus() {
+        let ones = u128::MAX;
+        let cases: [(u128, u128, &[u128], u128); 7] = [
+            (2, 0, &[ones], 3),
+            (2, ones, &[2], 3),
+            (1, 0, &[ones, ones - 0x0f, 0x11], 5),
+            (
+                1,
+                0,
+                &[
+                    ones,
+                    0xfefe_fefe_fefe_fefe_fefe_fefe_fefe_fefb,
+                    0x0101_0101_0101_0101_0101_0101_0101_0101,
+                ],
+                0,
+            ),
+            (2, 0, &[ones - 2], ones - 5),
+            (
+                1 | 4 << 64,
+                0,
+                &[0xb943_5e50_d794_35e3, 0x01_cd79_435e_50d7_9433, 0, 1],
+                0x14 | 0x55 << 64,
+            ),
+            (
+                1 | 4 << 64,
+                0,
+                &[0xb943_5e50_d794_35e3, 0x01_cd79_435e_50d7_9433, 0],
+                0x13,
+            ),
+        ];
+        for (r, pad, blocks, tag) in cases {
+            let mut poly = Poly::new(r, pad);
+            blocks.iter().for_each(|block| poly.block(*block));
+            assert_eq!(u128::from_le_bytes(poly.tag()), tag, "{r:x} {blocks:x?}");
+        }
+    }
+}
