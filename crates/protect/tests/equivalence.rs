@@ -450,3 +450,50 @@ fn slots_and_outcomes_choose_the_spans() {
         }
     });
 }
+
+#[test]
+fn mixed_short_lengths_in_one_batch() {
+    for_every_kernel(|suite, kind| {
+        for seed in 0..40 {
+            let random = &mut Random(0x5107 + seed);
+            let material = material(random, suite);
+            let mut keys = keys(&material, kind).unwrap();
+            // Kernels gather short packets of one length in blocks: runs of equal ones, broken at random.
+            let mut plan = Plan::new(random.within(0..=15));
+            let mut payload_len = 0;
+            for _ in 0..random.within(2..=64) {
+                if random.chance(3) {
+                    payload_len = random.within(0..=85);
+                }
+                let pn_len = random.within(1..=4);
+                plan.push(random, 9, pn_len, payload_len);
+            }
+            let what = format!("{suite:?} {kind:?} seed {seed}");
+            check_plan(random, &plan, &material, &mut keys, &what);
+        }
+    });
+}
+
+#[test]
+fn every_byte_of_every_tag_counts() {
+    for_every_kernel(|suite, kind| {
+        let random = &mut Random(31);
+        let material = material(random, suite);
+        let mut keys = keys(&material, kind).unwrap();
+        for (count, payload_len) in [(1, 0), (3, 20), (8, 64), (17, 33), (4, 500)] {
+            let mut plan = Plan::new(1);
+            (0..count).for_each(|_| plan.push(random, 9, 4, payload_len));
+            let sealed = sealed_by_reference(&plan, &material);
+            for (victim, byte) in (0..count).flat_map(|i| (0..TAG_LEN).map(move |b| (i, b))) {
+                let mut damaged = sealed.clone();
+                damaged.buf[plan.payload(victim).end + byte] ^= 1 << (byte % 8);
+                let opened = open(&damaged, &plan, &mut keys);
+                let forged: Vec<_> = (0..count)
+                    .filter(|i| opened.spans[*i].outcome == Outcome::Forged)
+                    .collect();
+                let what = format!("{suite:?} {kind:?} byte {byte} of {victim} of {count}");
+                assert_eq!(forged, [victim], "{what}");
+            }
+        }
+    });
+}

@@ -1,4 +1,11 @@
-//! AArch64: the token that proves what a CPU has, and its registers for ChaCha20.
+//! AArch64: the tokens that prove what a CPU has, and its registers.
+//!
+//! ```text
+//!   here        token Neon, and its entry points: ChaCha20-Poly1305
+//!   aes         token NeonAes, and its entry points: AES-GCM
+//! ```
+
+pub(super) mod aes;
 
 use std::arch::aarch64::*;
 use std::arch::is_aarch64_feature_detected;

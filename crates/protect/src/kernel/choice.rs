@@ -10,9 +10,9 @@
 use std::sync::OnceLock;
 
 #[cfg(target_arch = "aarch64")]
-use super::aarch64::Neon;
+use super::aarch64::{Neon, aes::NeonAes};
 #[cfg(target_arch = "x86_64")]
-use super::x86_64::{Vaes256, avx2::Avx2, avx512::Avx512, cpu_family, vaes512::Vaes512};
+use super::x86_64::{Aesni, Vaes256, avx2::Avx2, avx512::Avx512, cpu_family, vaes512::Vaes512};
 use crate::suite::Suite;
 
 /// The implementations of the cipher work, the slowest first.
@@ -23,8 +23,12 @@ pub enum KernelKind {
     Portable,
     /// ChaCha20-Poly1305, and nothing else, in 128-bit registers (AArch64).
     Neon,
+    /// AES-GCM, and nothing else, by the AES and PMULL instructions (AArch64 with the Cryptographic Extension).
+    NeonAes,
     /// ChaCha20-Poly1305, and nothing else, in 256-bit registers (x86-64 since Haswell and Zen).
     Avx2,
+    /// AES-GCM, and nothing else, by AES-NI and PCLMULQDQ in 128-bit registers (x86-64 since Westmere and Bulldozer).
+    Aesni,
     /// AES-GCM, and nothing else, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3 and Ice Lake).
     Vaes256,
     /// As `Avx2` in 512-bit registers (x86-64 with AVX-512 and its IFMA). Chosen by itself only on CPU families where a gain
@@ -42,7 +46,9 @@ impl KernelKind {
     pub const ALL: &'static [Self] = &[
         Self::Portable,
         Self::Neon,
+        Self::NeonAes,
         Self::Avx2,
+        Self::Aesni,
         Self::Vaes256,
         Self::Avx512,
         Self::Vaes512,
@@ -54,7 +60,9 @@ impl KernelKind {
         match self {
             Self::Portable => "portable",
             Self::Neon => "neon",
+            Self::NeonAes => "neon-aes",
             Self::Avx2 => "avx2",
+            Self::Aesni => "aesni",
             Self::Vaes256 => "vaes256",
             Self::Avx512 => "avx512",
             Self::Vaes512 => "vaes512",
@@ -68,7 +76,7 @@ impl KernelKind {
         match self {
             Self::Portable => true,
             Self::Neon | Self::Avx2 | Self::Avx512 => is_chacha,
-            Self::Vaes256 | Self::Vaes512 => !is_chacha,
+            Self::NeonAes | Self::Aesni | Self::Vaes256 | Self::Vaes512 => !is_chacha,
         }
     }
 
@@ -137,10 +145,11 @@ fn is_available(kind: KernelKind) -> bool {
     match kind {
         KernelKind::Portable => true,
         KernelKind::Avx2 => Avx2::detect().is_some(),
+        KernelKind::Aesni => Aesni::detect().is_some(),
         KernelKind::Vaes256 => Vaes256::detect().is_some(),
         KernelKind::Avx512 => Avx512::detect().is_some(),
         KernelKind::Vaes512 => Vaes512::detect().is_some(),
-        KernelKind::Neon => false,
+        KernelKind::Neon | KernelKind::NeonAes => false,
     }
 }
 
@@ -149,6 +158,7 @@ fn is_available(kind: KernelKind) -> bool {
     match kind {
         KernelKind::Portable => true,
         KernelKind::Neon => Neon::detect().is_some(),
+        KernelKind::NeonAes => NeonAes::detect().is_some(),
         _ => false,
     }
 }
@@ -237,7 +247,7 @@ fn choose(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use KernelKind::{Avx2, Avx512, Portable, Vaes256, Vaes512};
+    use KernelKind::{Aesni, Avx2, Avx512, Portable, Vaes256, Vaes512};
 
     const NARROW: (bool, &str) = (false, "not measured");
     const WIDE: (bool, &str) = (true, "measured");
@@ -249,7 +259,7 @@ mod tests {
     #[test]
     fn wish_is_followed_where_it_can_be() {
         let (aes, chacha) = (Suite::Aes128Gcm, Suite::ChaCha20Poly1305);
-        let all = &[Portable, Avx2, Vaes256, Avx512, Vaes512];
+        let all = &[Portable, Avx2, Aesni, Vaes256, Avx512, Vaes512];
         assert_eq!(kind(aes, all, WIDE, ""), Vaes512);
         assert_eq!(
             kind(aes, all, NARROW, ""),
@@ -266,6 +276,8 @@ mod tests {
             Avx512,
             "the best below that has the suite"
         );
+        assert_eq!(kind(aes, all, WIDE, "aesni"), Aesni);
+        assert_eq!(kind(aes, &all[..3], NARROW, ""), Aesni, "no VAES");
         assert_eq!(kind(aes, all, WIDE, "avx2"), Portable);
         assert_eq!(kind(aes, all, WIDE, "portable"), Portable);
         assert_eq!(kind(aes, all, WIDE, "no such kernel"), Vaes512);

@@ -230,8 +230,17 @@ impl<'k, L: Lanes> Hash<'k, L> {
         at: usize,
     ) {
         let s = l.single();
-        let h = l.pair(self.table.power(s, at), self.table.h(s));
         self.acc = Acc::zero(l);
+        let powers = (self.table.power(s, at), self.table.h(s));
+        if L::BLOCKS == 1 {
+            // There is no second lane: one after the other.
+            for (block, h) in [(first, powers.0), (second, powers.1)] {
+                let (block, h) = (l.lanes([block; 4]), l.lanes([h; 4]));
+                self.acc.add_register(l, block, h, l.xor(h, l.swap(h)));
+            }
+            return;
+        }
+        let h = l.pair(powers.0, powers.1);
         self.acc
             .add_register(l, l.pair(first, second), h, l.xor(h, l.swap(h)));
     }

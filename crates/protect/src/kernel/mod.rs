@@ -14,15 +14,17 @@ mod aarch64;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod chacha;
 mod choice;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod entry;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod gcm;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod ghash;
 mod job;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod lanes;
 mod portable;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod stitch;
 #[cfg(test)]
 mod wycheproof;
@@ -33,15 +35,17 @@ pub use choice::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernel
 pub(crate) use job::{Cutter, Job, Jobs, MAX_JOBS, Protected};
 
 #[cfg(target_arch = "aarch64")]
+use self::aarch64::aes::{NeonAes, neon_aes};
+#[cfg(target_arch = "aarch64")]
 use self::aarch64::{self as neon, Neon};
 #[cfg(target_arch = "x86_64")]
 use self::x86_64::avx2::{self, Avx2};
 #[cfg(target_arch = "x86_64")]
 use self::x86_64::avx512::{self, Avx512};
 #[cfg(target_arch = "x86_64")]
-use self::x86_64::entry::{vaes256, vaes512};
+use self::x86_64::entry::{aesni, vaes256, vaes512};
 #[cfg(target_arch = "x86_64")]
-use self::x86_64::{Vaes256, vaes512::Vaes512};
+use self::x86_64::{Aesni, Vaes256, vaes512::Vaes512};
 use job::Toggle;
 
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
@@ -61,8 +65,12 @@ pub(crate) enum Kernel {
     Portable(portable::Aead),
     #[cfg(target_arch = "aarch64")]
     Neon(neon::Aead),
+    #[cfg(target_arch = "aarch64")]
+    NeonAes(neon_aes::Aead),
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Aead),
+    #[cfg(target_arch = "x86_64")]
+    Aesni(aesni::Aead),
     #[cfg(target_arch = "x86_64")]
     Vaes256(vaes256::Aead),
     #[cfg(target_arch = "x86_64")]
@@ -76,8 +84,12 @@ pub(crate) enum Header {
     Portable(portable::Header),
     #[cfg(target_arch = "aarch64")]
     Neon(neon::Header),
+    #[cfg(target_arch = "aarch64")]
+    NeonAes(neon_aes::Header),
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Header),
+    #[cfg(target_arch = "x86_64")]
+    Aesni(aesni::Header),
     #[cfg(target_arch = "x86_64")]
     Vaes256(vaes256::Header),
     #[cfg(target_arch = "x86_64")]
@@ -93,8 +105,14 @@ macro_rules! expand {
             KernelKind::Portable => Some(Self::Portable(portable::$Key::new($material))),
             #[cfg(target_arch = "aarch64")]
             KernelKind::Neon => neon::$Key::new(Neon::detect()?, $material).map(Self::Neon),
+            #[cfg(target_arch = "aarch64")]
+            KernelKind::NeonAes => {
+                neon_aes::$Key::new(NeonAes::detect()?, $material).map(Self::NeonAes)
+            }
             #[cfg(target_arch = "x86_64")]
             KernelKind::Avx2 => avx2::$Key::new(Avx2::detect()?, $material).map(Self::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            KernelKind::Aesni => aesni::$Key::new(Aesni::detect()?, $material).map(Self::Aesni),
             #[cfg(target_arch = "x86_64")]
             KernelKind::Vaes256 => {
                 vaes256::$Key::new(Vaes256::detect()?, $material).map(Self::Vaes256)
@@ -118,8 +136,12 @@ macro_rules! dispatch {
             Self::Portable($key) => $work,
             #[cfg(target_arch = "aarch64")]
             Self::Neon($key) => $work,
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonAes($key) => $work,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2($key) => $work,
+            #[cfg(target_arch = "x86_64")]
+            Self::Aesni($key) => $work,
             #[cfg(target_arch = "x86_64")]
             Self::Vaes256($key) => $work,
             #[cfg(target_arch = "x86_64")]
@@ -189,10 +211,16 @@ impl Header {
     }
 
     /// The round keys, where the kernel is one of those that make masks of AES beside the AEAD.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn round_keys(&self, suite: Suite) -> Option<&stitch::Rounds> {
         match self {
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonAes(header) => header.round_keys(suite),
+            #[cfg(target_arch = "x86_64")]
+            Self::Aesni(header) => header.round_keys(suite),
+            #[cfg(target_arch = "x86_64")]
             Self::Vaes256(header) => header.round_keys(suite),
+            #[cfg(target_arch = "x86_64")]
             Self::Vaes512(header) => header.round_keys(suite),
             _ => None,
         }

@@ -7,10 +7,45 @@ use super::lanes::{Block, Lanes};
 
 /// AES round keys; AES-128 uses eleven of them.
 #[repr(C, align(32))]
-pub(super) struct Rounds(pub(super) [Block; 15]);
+pub(crate) struct Rounds(pub(super) [Block; 15]);
 
 impl Rounds {
     pub(super) const EMPTY: Self = Self([[0; 16]; 15]);
+
+    /// The AES key schedule (FIPS 197 §5.2), for `R` rounds. `substitute` takes the bytes of a word through the S-box.
+    #[inline]
+    #[allow(
+        clippy::needless_range_loop,
+        reason = "a round key is made of earlier ones"
+    )]
+    pub(super) fn expand<const R: usize>(
+        &mut self,
+        key: &[u8; 32],
+        substitute: impl Fn(u32) -> u32,
+    ) {
+        // Four words to a round key; a key of 16 bytes has one of them, a key of 32 bytes two.
+        let key_blocks = (R - 6) / 4;
+        let (blocks, _) = key.as_chunks();
+        let mut constant = 1_u32;
+        for i in 0..=R {
+            if i < key_blocks {
+                self.0[i] = blocks[i];
+                continue;
+            }
+            let last_word = (u128::from_le_bytes(self.0[i - 1]) >> 96) as u32;
+            let mut word = substitute(last_word);
+            if i.is_multiple_of(key_blocks) {
+                word = word.rotate_right(8) ^ constant;
+                constant = (constant << 1) ^ ((constant >> 7) * 0x11b);
+            }
+            // Each word is the sum of the ones before it in the previous round key of its kind, and of `word`.
+            let mut block = u128::from_le_bytes(self.0[i - key_blocks]);
+            block ^= block << 32;
+            block ^= block << 64;
+            block ^= u128::from(word) * 0x0000_0001_0000_0001_0000_0001_0000_0001;
+            self.0[i] = block.to_le_bytes();
+        }
+    }
 }
 
 impl Drop for Rounds {
@@ -38,6 +73,9 @@ macro_rules! middle_rounds {
         $( if $r < $rounds { $round!($r); } )*
     };
 }
+
+#[cfg(target_arch = "aarch64")]
+pub(super) use middle_rounds;
 
 /// What [`Lanes::aes_rounds`] does, in the compiler's order.
 #[inline(always)]

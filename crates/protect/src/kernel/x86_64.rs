@@ -1,7 +1,7 @@
 //! x86-64: the tokens that prove what a CPU has, and its registers as [`Lanes`].
 //!
 //! ```text
-//!   here        tokens Vaes256 and Vaes128 (the same CPU, one lane at a time), AES key schedule
+//!   here        tokens Aesni and Vaes256, one lane of either (Lane128)
 //!   vaes512     token Vaes512
 //!   pinned      the inner step of AES-GCM in a fixed order
 //!   entry       where generic code is compiled for the instructions of a token: AES-GCM
@@ -21,7 +21,7 @@ use std::arch::x86_64::*;
 
 use super::choice::CpuFamily;
 use super::lanes::{Block, Lanes};
-use super::stitch::{Rounds, Stitch};
+use super::stitch::{Rounds, Stitch, aes_rounds};
 
 /// Source indices of a shuffle that reverses a lane's bytes, the low half first.
 const REVERSAL: (u64, u64) = (0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607);
@@ -30,9 +30,66 @@ const REVERSAL: (u64, u64) = (0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607);
 #[derive(Copy, Clone)]
 pub(crate) struct Vaes256(());
 
-/// The same CPU, used one lane at a time.
+/// Proof that AES-NI, PCLMULQDQ, SSSE3 and SSE4.1 were detected; only [`Aesni::detect`] makes one.
 #[derive(Copy, Clone)]
-pub(crate) struct Vaes128(Vaes256);
+pub(crate) struct HasAesni(());
+
+/// A CPU used one lane at a time, whatever else it can do.
+#[derive(Copy, Clone)]
+pub(crate) struct Lane128<P>(P);
+
+/// A CPU with AES-NI and PCLMULQDQ.
+pub(crate) type Aesni = Lane128<HasAesni>;
+
+/// One lane of a CPU with VAES.
+pub(crate) type Vaes128 = Lane128<Vaes256>;
+
+/// A proof of AES-NI, PCLMULQDQ, SSSE3 and SSE4.1 at least: all that [`Lane128`] takes for granted.
+///
+/// # Safety
+///
+/// A value exists only where these were detected.
+// SAFETY: whoever implements it says where values come from; see above.
+pub(crate) unsafe trait HasLane: Copy + 'static {
+    /// See [`Lanes::aes_rounds`].
+    #[inline(always)]
+    fn aes_rounds<const R: usize, const N: usize>(
+        lane: Lane128<Self>,
+        states: &mut [__m128i; N],
+        rounds: &Rounds,
+    ) {
+        aes_rounds::<_, R, N>(lane, states, rounds);
+    }
+}
+
+// SAFETY: `Aesni::detect` is the only place that makes one.
+unsafe impl HasLane for HasAesni {}
+
+// SAFETY: `Vaes256::detect` asks for AES, PCLMULQDQ and AVX2, which includes SSSE3 and SSE4.1.
+unsafe impl HasLane for Vaes256 {
+    #[inline(always)]
+    fn aes_rounds<const R: usize, const N: usize>(
+        lane: Vaes128,
+        states: &mut [__m128i; N],
+        rounds: &Rounds,
+    ) {
+        if cfg!(miri) {
+            return aes_rounds::<_, R, N>(lane, states, rounds);
+        }
+        // SAFETY: the token proves AES and AVX2.
+        unsafe { pinned::rounds_128::<R, N>(lane, states, rounds) }
+    }
+}
+
+impl Aesni {
+    pub(crate) fn detect() -> Option<Self> {
+        let all = is_x86_feature_detected!("aes")
+            && is_x86_feature_detected!("pclmulqdq")
+            && is_x86_feature_detected!("ssse3")
+            && is_x86_feature_detected!("sse4.1");
+        all.then_some(Lane128(HasAesni(())))
+    }
+}
 
 impl Vaes256 {
     pub(crate) fn detect() -> Option<Self> {
@@ -60,7 +117,7 @@ impl Lanes for Vaes256 {
 
     #[inline(always)]
     fn single(self) -> Vaes128 {
-        Vaes128(self)
+        Lane128(self)
     }
 
     #[inline(always)]
@@ -231,6 +288,10 @@ impl Lanes for Vaes256 {
         states: &mut [Self::V; N],
         rounds: &Rounds,
     ) {
+        // Miri runs no assembly.
+        if cfg!(miri) {
+            return aes_rounds::<_, R, N>(self, states, rounds);
+        }
         // SAFETY: the token proves VAES and AVX2.
         unsafe { pinned::rounds_256::<R, N>(self, states, rounds) }
     }
@@ -240,12 +301,23 @@ impl Lanes for Vaes256 {
         self,
         work: &mut Stitch<'_, Self, N, M>,
     ) -> [__m256i; N] {
+        if cfg!(miri) {
+            return work.run::<R>(self);
+        }
         // SAFETY: the token proves VAES, VPCLMULQDQ and AVX2.
         unsafe { pinned::stitch_256::<R, N, M>(work, self) }
     }
 }
 
-impl Lanes for Vaes128 {
+impl<P: HasLane> Lane128<P> {
+    /// See [`Rounds::expand`].
+    pub(super) fn expand_key<const R: usize>(self, key: &[u8; 32], rounds: &mut Rounds) {
+        // SAFETY: the token proves AES.
+        unsafe { expand_key::<R>(key, rounds) }
+    }
+}
+
+impl<P: HasLane> Lanes for Lane128<P> {
     type V = __m128i;
     type Bytes = Block;
     type Single = Self;
@@ -339,7 +411,7 @@ impl Lanes for Vaes128 {
 
     #[inline(always)]
     fn reverse(self, v: __m128i) -> __m128i {
-        // SAFETY: AVX2, which the token proves, includes SSSE3.
+        // SAFETY: the token proves SSSE3.
         unsafe { _mm_shuffle_epi8(v, self.splat(REVERSAL.0, REVERSAL.1)) }
     }
 
@@ -409,45 +481,19 @@ impl Lanes for Vaes128 {
         states: &mut [Self::V; N],
         rounds: &Rounds,
     ) {
-        // SAFETY: the token proves AES and AVX2.
-        unsafe { pinned::rounds_128::<R, N>(self, states, rounds) }
+        P::aes_rounds::<R, N>(self, states, rounds);
     }
 }
 
 /// The AES key schedule (FIPS 197 §5.2), for `R` rounds.
 #[inline]
 #[target_feature(enable = "aes")]
-#[allow(
-    clippy::needless_range_loop,
-    reason = "a round key is made of earlier ones"
-)]
 fn expand_key<const R: usize>(key: &[u8; 32], rounds: &mut Rounds) {
-    // Four words to a round key; a key of 16 bytes has one of them, a key of 32 bytes two.
-    let key_blocks = (R - 6) / 4;
-    let (blocks, _) = key.as_chunks();
-    let mut constant = 1_u32;
-    for i in 0..=R {
-        if i < key_blocks {
-            rounds.0[i] = blocks[i];
-            continue;
-        }
-        let last = u128::from_le_bytes(rounds.0[i - 1]);
-        let assist =
-            _mm_aeskeygenassist_si128::<0>(_mm_set_epi64x((last >> 64) as i64, last as i64));
-        let word = if i.is_multiple_of(key_blocks) {
-            let rotated = _mm_cvtsi128_si32(_mm_shuffle_epi32::<0xff>(assist)) as u32 ^ constant;
-            constant = (constant << 1) ^ ((constant >> 7) * 0x11b);
-            rotated
-        } else {
-            _mm_cvtsi128_si32(_mm_shuffle_epi32::<0xaa>(assist)) as u32
-        };
-        // Each word is the sum of the ones before it in the previous round key of its kind, and of `word`.
-        let mut block = u128::from_le_bytes(rounds.0[i - key_blocks]);
-        block ^= block << 32;
-        block ^= block << 64;
-        block ^= u128::from(word) * 0x0000_0001_0000_0001_0000_0001_0000_0001;
-        rounds.0[i] = block.to_le_bytes();
-    }
+    rounds.expand::<R>(key, |word| {
+        // Four equal columns: the shift of rows changes nothing. AESKEYGENASSIST does no more, and Miri lacks it.
+        let words = _mm_set1_epi32(word as i32);
+        _mm_cvtsi128_si32(_mm_aesenclast_si128(words, _mm_setzero_si128())) as u32
+    });
 }
 
 /// Vendor, family and model of this CPU, the extended parts added (AMD64 and Intel manuals, CPUID function 1).

@@ -12,9 +12,19 @@ pub(crate) fn entrant() -> Entrant {
     Entrant {
         name: Name::Squall,
         version: super::package("squall-protect"),
-        kernel: squall_protect::chosen_kernel().name().to_owned(),
+        kernel: kernels(),
         expand: Box::new(|suite| Some(Box::new(Squall(keys(suite))))),
     }
+}
+
+/// Each suite's kernel.
+fn kernels() -> String {
+    let choices = squall_protect::kernel_choices();
+    let names: Vec<_> = choices
+        .iter()
+        .map(|choice| format!("{:?} {}", choice.suite, choice.kind.name()))
+        .collect();
+    names.join(", ")
 }
 
 fn keys(suite: Suite) -> Keys {

@@ -1,0 +1,197 @@
+//! Whether the time of an operation tells what is secret: two classes of inputs, measured in random order, compared by
+//! Welch's t (Reparaz, Balasch and Verbauwhede, "Dude, is my code constant time?", 2017).
+//!
+//! ```text
+//!   class 0, class 1 ──▶ input of a random class ──▶ time it ──▶ crop the slowest ──▶ t of the two means
+//! ```
+//! Run on demand, on a machine with little else to do:
+//!
+//! ```sh
+//! cargo test --release -p squall-protect --test constant_time -- --ignored --nocapture
+//! ```
+//! A leak grows t with the square root of the measurements; noise does not. |t| above 10 fails, as in the paper. A
+//! comparison that stops at the first difference is measured too, and must be found out: else the test says nothing.
+
+mod common;
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use common::{Batch, for_every_kernel};
+use squall_protect::{Outcome, TAG_LEN};
+
+/// Above this a leak is taken to be proved.
+const THRESHOLD: f64 = 10.0;
+const MEASUREMENTS: usize = 20_000;
+/// Shares of the measurements that are kept: interrupts make a long tail, and a small leak shows in the lower part.
+const KEPT: [f64; 4] = [0.3, 0.6, 0.9, 1.0];
+
+/// Xorshift: which class is next.
+struct Random(u64);
+
+impl Random {
+    fn class(&mut self) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 33) as usize & 1
+    }
+}
+
+/// Welch's t of two samples.
+fn welch(samples: [&[f64]; 2]) -> f64 {
+    let [(mean_0, var_0), (mean_1, var_1)] = samples.map(|sample| {
+        let n = sample.len() as f64;
+        let mean = sample.iter().sum::<f64>() / n;
+        let squares: f64 = sample.iter().map(|x| (x - mean).powi(2)).sum();
+        (mean, squares / (n - 1.0) / n)
+    });
+    let error = (var_0 + var_1).sqrt();
+    // Equal means without any spread: there is no difference.
+    if error == 0.0 {
+        0.0
+    } else {
+        (mean_0 - mean_1) / error
+    }
+}
+
+/// The t of largest size over the shares of measurements that are kept.
+fn t_of<I: Clone>(inputs: &[I; 2], mut work: impl FnMut(&mut I)) -> f64 {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut times = [Vec::new(), Vec::new()];
+    for i in 0..MEASUREMENTS + MEASUREMENTS / 20 {
+        let class = random.class();
+        // One place in memory for both: where an input lies is not what is measured.
+        let mut input = black_box(inputs[class].clone());
+        let began = Instant::now();
+        work(&mut input);
+        let took = began.elapsed().as_nanos() as f64;
+        black_box(&input);
+        // The first ones find cold caches.
+        if i >= MEASUREMENTS / 20 {
+            times[class].push(took);
+        }
+    }
+    let mut all = times.concat();
+    all.sort_unstable_by(f64::total_cmp);
+    let cropped = KEPT.map(|share| {
+        let limit = all[((all.len() - 1) as f64 * share) as usize];
+        let kept = times.each_ref().map(|times| {
+            times
+                .iter()
+                .copied()
+                .filter(|time| *time <= limit)
+                .collect::<Vec<_>>()
+        });
+        welch(kept.each_ref().map(Vec::as_slice))
+    });
+    cropped
+        .into_iter()
+        .max_by(|a, b| a.abs().total_cmp(&b.abs()))
+        .unwrap_or(0.0)
+}
+
+/// The smallest t of some runs: a leak is in all of them, a neighbour's burst of work in one.
+fn steady_t<I: Clone>(inputs: &[I; 2], mut work: impl FnMut(&mut I)) -> f64 {
+    (0..3)
+        .map(|_| t_of(inputs, &mut work))
+        .min_by(|a, b| a.abs().total_cmp(&b.abs()))
+        .unwrap_or(0.0)
+}
+
+fn forged_at(batch: &Batch, byte: usize) -> Batch {
+    let mut forged = batch.clone();
+    for i in 0..forged.spans.len() {
+        forged.tag(i)[byte] ^= 1;
+    }
+    forged
+}
+
+/// Packets whose tags are wrong in the first byte, and in the last; the whole of `open`, the comparison included. The
+/// headers are bare, so that equal packets differ in nothing else.
+fn open_of_forged(batch: &Batch, keys: &mut squall_protect::Keys) -> f64 {
+    let mut bare = batch.clone();
+    bare.seal(keys);
+    bare.pend();
+    keys.header.unprotect(&mut bare.buf, &mut bare.spans);
+    let inputs = [forged_at(&bare, 0), forged_at(&bare, TAG_LEN - 1)];
+    steady_t(&inputs, |batch| {
+        keys.packet.open(&mut batch.buf, &mut batch.spans, 0);
+        assert_eq!(batch.spans[0].outcome, Outcome::Forged);
+    })
+}
+
+/// Received packets whose masked first bytes unmask to a number of one byte, and of four: what a peer's attacker would learn
+/// bits of the mask from (RFC 9001 §9.5).
+fn receipt_of_number_lengths(batch: &Batch, keys: &mut squall_protect::Keys) -> f64 {
+    let inputs = [0x40, 0x43].map(|wanted| {
+        let mut received = batch.clone();
+        received.seal(keys);
+        received.pend();
+        let mut bare = received.clone();
+        keys.header.unprotect(&mut bare.buf, &mut bare.spans);
+        for span in &batch.spans {
+            let at = span.start as usize;
+            received.buf[at] ^= bare.buf[at] ^ wanted;
+        }
+        received
+    });
+    steady_t(&inputs, |batch| {
+        keys.header.unprotect(&mut batch.buf, &mut batch.spans);
+        keys.packet.open(&mut batch.buf, &mut batch.spans, 0);
+    })
+}
+
+/// Stops at the first difference: what must not be done.
+fn leaky_compare(tags: &mut ([u8; 4096], [u8; 4096])) {
+    let differs = tags
+        .0
+        .iter()
+        .zip(&tags.1)
+        .any(|(a, b)| black_box(a) != black_box(b));
+    black_box(differs);
+}
+
+#[test]
+fn t_of_what_is_plain() {
+    assert_eq!(welch([&[1.0, 1.0], &[1.0, 1.0]]), 0.0);
+    let t = welch([&[1.0, 2.0, 3.0], &[2.0, 3.0, 4.0]]);
+    assert!((t + 1.224_744).abs() < 1e-5, "{t}");
+}
+
+#[test]
+#[ignore = "a measurement: it wants a quiet machine and a release build"]
+fn times_do_not_tell() {
+    let (zeros, mut first, mut last) = ([0; 4096], [0; 4096], [0; 4096]);
+    (first[0], last[4095]) = (1, 1);
+    let control = steady_t(&[(zeros, first), (zeros, last)], leaky_compare);
+    println!("{control:9.1}  control: a comparison that stops at the first difference");
+    assert!(control.abs() > THRESHOLD, "a leak is not found: {control}");
+
+    let mut found = Vec::new();
+    for_every_kernel(|suite, kind, keys| {
+        for (payload_len, count) in [(20, 1), (64, 8), (600, 2)] {
+            let batch = Batch::new(payload_len, count);
+            for (what, t) in [
+                (
+                    "open, tag wrong in its first or last byte",
+                    open_of_forged(&batch, keys),
+                ),
+                (
+                    "unprotect and open, number of one or four bytes",
+                    receipt_of_number_lengths(&batch, keys),
+                ),
+            ] {
+                let line = format!(
+                    "{t:9.1}  {suite:?} {} {payload_len}x{count}: {what}",
+                    kind.name()
+                );
+                println!("{line}");
+                if t.abs() > THRESHOLD {
+                    found.push(line);
+                }
+            }
+        }
+    });
+    assert!(found.is_empty(), "time tells:\n{}", found.join("\n"));
+}

@@ -1,0 +1,75 @@
+//! The three operations allocate nothing, once a busy key has grown.
+//!
+//! Alone in its file: the counting allocator counts the whole process.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::{Batch, for_every_kernel};
+use squall_protect::Outcome;
+
+struct Counting;
+
+thread_local! {
+    /// Of this thread alone: what runs the tests allocates too.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is handed to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    // SAFETY: as the trait asks; nothing is done with the memory here.
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise is the same as ours.
+        unsafe { System.alloc(layout) }
+    }
+
+    // SAFETY: as the trait asks; nothing is done with the memory here.
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise is the same as ours.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+
+    // SAFETY: as the trait asks; nothing is done with the memory here.
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is the same as ours.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations(work: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.get();
+    work();
+    ALLOCATIONS.get() - before
+}
+
+#[test]
+fn no_operation_allocates() {
+    assert!(allocations(|| drop(vec![1])) > 0, "the count counts");
+    for_every_kernel(|suite, kind, keys| {
+        let mut full = Batch::new(1450, 64);
+        let grown = allocations(|| full.seal(keys));
+        // What a busy key keeps comes with its first busy call, in one piece; keys without such a thing take nothing.
+        assert!(grown <= 1, "{suite:?} {kind:?}: {grown}");
+        for payload_len in [0, 4, 16, 64, 65, 300, 1450] {
+            for count in [1, 7, 64] {
+                let mut batch = Batch::new(payload_len, count);
+                let payload = [9; 1450];
+                let sources = vec![&payload[..payload_len / 2]; count];
+                let made = allocations(|| {
+                    let (buf, spans) = (&mut batch.buf, &mut batch.spans);
+                    keys.packet.seal(&keys.header, buf, spans, &sources);
+                    batch.open(keys);
+                });
+                assert_eq!(made, 0, "{suite:?} {kind:?} {count} of {payload_len}");
+                assert!(batch.spans.iter().all(|span| span.outcome == Outcome::Open));
+            }
+        }
+    });
+}

@@ -1,0 +1,8 @@
+//! Every kernel of packet protection does what the portable one does, whatever it is given.
+
+#![no_main]
+
+#[path = "../../crates/protect/tests/common/kernels_agree.rs"]
+mod kernels_agree;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| kernels_agree::kernels_agree(data));
