@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use zeroize::Zeroize;
 
-use self::block::{BLOCK_LEN, Block, Lane, Nothing, Row, Rows, first_row, first_rows, pass};
+use self::block::{BLOCK_LEN, Block, Lane, Nothing, Row, Rows, first_row, first_rows};
 use self::choir::{Choir, Part, VOICES, Voices};
 use self::poly1305::{Duet, POLY_BLOCK_LEN, Poly};
 use super::{Job, MAX_JOBS};
@@ -436,25 +436,25 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
     ) {
         let (lanes, blocks) = (&self.lanes, &mut self.blocks);
         if count <= W::WIDTH {
-            return pass::<W, 1>(w, key, lanes, blocks, &mut Nothing);
+            return w.pass::<1>(key, lanes, blocks, &mut Nothing);
         }
         if count <= MIDDLE * W::WIDTH {
-            return pass::<W, MIDDLE>(w, key, lanes, blocks, &mut Nothing);
+            return w.pass::<MIDDLE>(key, lanes, blocks, &mut Nothing);
         }
         if self.queue.owing == 0 || self.queue.first >= self.queue.keyed {
-            return pass::<W, G>(w, key, lanes, blocks, &mut Nothing);
+            return w.pass::<G>(key, lanes, blocks, &mut Nothing);
         }
         if W::CHOIR
             && let Some((active, count, voices)) = self.queue.voices()
         {
             let mut choir = W::Choir::new(w, voices, count);
-            pass::<W, G>(w, key, lanes, blocks, &mut choir);
+            w.pass::<G>(key, lanes, blocks, &mut choir);
             let hashed = choir.finish();
             self.queue.note_voices(active, count, hashed);
             return;
         }
         let (jobs, mut duet) = self.queue.duet();
-        pass::<W, G>(w, key, lanes, blocks, &mut duet);
+        w.pass::<G>(key, lanes, blocks, &mut duet);
         let polys = [duet.a, duet.b];
         self.queue.note(jobs, polys);
     }
