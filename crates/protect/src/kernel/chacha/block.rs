@@ -7,6 +7,7 @@
 //! ```
 
 use super::choir::Choir;
+use super::poly1305::{self, POLY_BLOCK_LEN};
 
 /// Bytes of a key-stream block.
 pub(in crate::kernel) const BLOCK_LEN: usize = 64;
@@ -63,6 +64,12 @@ pub(in crate::kernel) trait Rows: Copy {
     fn store(self, rows: [Self::V; 4], blocks: &mut [Block]);
     /// Adds a block of key stream to the input, if there is one, or else to what is there.
     fn apply(self, input: Option<&[u8; BLOCK_LEN]>, pad: &Block, output: &mut [u8; BLOCK_LEN]);
+
+    /// Adds a block to Poly1305's h and multiplies by r.
+    #[inline(always)]
+    fn absorb(self, h: &mut [u64; 3], r: &[u64; 3], block: &[u8; POLY_BLOCK_LEN]) {
+        poly1305::absorb(h, r, u128::from_le_bytes(*block));
+    }
 
     /// The blocks of `G` groups, with some other work between the rounds: this way, unless the CPU has a better one.
     #[inline(always)]

@@ -9,6 +9,7 @@ use crate::kernel::chacha::block::{
 };
 use crate::kernel::chacha::choir::NoChoir;
 use crate::kernel::chacha::entry::define_chacha;
+use crate::kernel::chacha::poly1305::POLY_BLOCK_LEN;
 use crate::kernel::chacha::{self, HeaderKey, Key};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
@@ -171,6 +172,50 @@ impl Rows for Avx2 {
             );
             _mm256_storeu_si256(to, low);
             _mm256_storeu_si256(to.add(1), high);
+        }
+    }
+
+    #[inline(always)]
+    fn absorb(self, h: &mut [u64; 3], r: &[u64; 3], block: &[u8; POLY_BLOCK_LEN]) {
+        let [h0, h1, h2] = h;
+        // SAFETY: 24 bytes behind `r` are read, and 16 behind `block`; the token proves BMI2.
+        unsafe {
+            asm!(
+                "add {h0}, [{block}]",
+                "adc {h1}, [{block} + 8]",
+                "adc {h2}, 1",
+                "mov rdx, {h0}",
+                "mulx {carry}, {h0}, [{r}]",
+                "mulx {d2}, {d1}, [{r} + 8]",
+                "mov rdx, {h1}",
+                "mulx {h1}, {t}, [{r} + 16]",
+                "add {h0}, {t}",
+                "adc {carry}, {h1}",
+                "mulx {h1}, {t}, [{r}]",
+                "add {d1}, {t}",
+                "adc {d2}, {h1}",
+                "mov {t}, {h2}",
+                "imul {t}, [{r} + 16]",
+                "imul {h2}, [{r}]",
+                // Below 2^64: the limbs of the key are below 1.25 * 2^60, h2 is below 8.
+                "add {carry}, {t}",
+                "add {d1}, {carry}",
+                "adc {d2}, {h2}",
+                // What lies above 2^130 comes back times five.
+                "mov {t}, {d2}",
+                "mov {h2:e}, {d2:e}",
+                "and {t}, -4",
+                "shr {d2}, 2",
+                "and {h2:e}, 3",
+                "add {t}, {d2}",
+                "add {h0}, {t}",
+                "adc {d1}, 0",
+                "adc {h2}, 0",
+                h0 = inout(reg) *h0, h1 = inout(reg) *h1 => _, h2 = inout(reg) *h2,
+                block = in(reg) block, r = in(reg) r,
+                carry = out(reg) _, d1 = out(reg) *h1, d2 = out(reg) _, t = out(reg) _, out("rdx") _,
+                options(pure, readonly, nostack),
+            );
         }
     }
 
