@@ -112,7 +112,7 @@ pub(in crate::kernel) trait Meanwhile {
 }
 
 /// No work.
-pub(super) struct Nothing;
+pub(in crate::kernel) struct Nothing;
 
 impl Meanwhile for Nothing {
     #[inline(always)]
