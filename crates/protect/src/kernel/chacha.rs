@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use zeroize::Zeroize;
 
-use self::block::{BLOCK_LEN, Block, Lane, Nothing, Row, Rows, first_row, first_rows, pass};
+use self::block::{BLOCK_LEN, Block, Lane, Nothing, Row, Rows, first_row, first_rows};
 use self::choir::{Choir, Part, VOICES, Voices};
 use self::poly1305::{Duet, POLY_BLOCK_LEN, Poly};
 use super::{Job, MAX_JOBS};
@@ -194,13 +194,13 @@ fn block_at(packet: &[u8], at: usize) -> &[u8; POLY_BLOCK_LEN] {
 impl Queue<'_, '_> {
     /// The first two jobs that have blocks waiting for Poly1305, with these; the one that has more first.
     #[inline(always)]
-    fn duet(&self) -> ([usize; 2], Duet<'_>) {
-        let mut found = [(usize::MAX, Poly::EMPTY, &[][..]); 2];
+    fn duet<W: Rows>(&self, w: W) -> ([usize; 2], Duet<'_, W>) {
+        let mut found = [(usize::MAX, &Poly::EMPTY, &[][..]); 2];
         let mut count = 0;
         for index in self.first..self.keyed {
             let blocks = waiting(&self.jobs[index], &self.progress[index]);
             if !blocks.is_empty() {
-                found[count] = (index, self.polys[index], blocks);
+                found[count] = (index, &self.polys[index], blocks);
                 count += 1;
                 if count == 2 {
                     break;
@@ -209,9 +209,9 @@ impl Queue<'_, '_> {
         }
         let [(i, a, blocks_a), (k, b, blocks_b)] = found;
         if blocks_a.len() >= blocks_b.len() {
-            ([i, k], Duet::new((a, blocks_a), (b, blocks_b)))
+            ([i, k], Duet::new(w, (a, blocks_a), (b, blocks_b)))
         } else {
-            ([k, i], Duet::new((b, blocks_b), (a, blocks_a)))
+            ([k, i], Duet::new(w, (b, blocks_b), (a, blocks_a)))
         }
     }
 
@@ -227,7 +227,7 @@ impl Queue<'_, '_> {
             let poly = &self.polys[index];
             if !data.is_empty() {
                 any = Part {
-                    r: poly.r,
+                    r: [poly.r[0], poly.r[1]],
                     h: poly.h,
                     data,
                 };
@@ -261,14 +261,14 @@ impl Queue<'_, '_> {
 
     /// Takes note of what a duet hashed.
     #[inline(always)]
-    fn note(&mut self, jobs: [usize; 2], polys: [Poly; 2]) {
-        for (job, poly) in jobs.into_iter().zip(polys) {
+    fn note(&mut self, jobs: [usize; 2], hashed: [[u64; 3]; 2]) {
+        for (job, h) in jobs.into_iter().zip(hashed) {
             if job < self.keyed {
                 let progress = &mut self.progress[job];
                 let count = (progress.ready - progress.hashed) / POLY_BLOCK_LEN;
                 progress.hashed += count * POLY_BLOCK_LEN;
                 self.owing -= count;
-                self.polys[job] = poly;
+                self.polys[job].h = h;
             }
         }
     }
@@ -319,10 +319,10 @@ impl Queue<'_, '_> {
                 self.note_voices(active, count, hashed);
                 continue;
             }
-            let (jobs, mut duet) = self.duet();
+            let (jobs, mut duet) = self.duet(w);
             duet.finish();
-            let polys = [duet.a, duet.b];
-            self.note(jobs, polys);
+            let hashed = [duet.a.h, duet.b.h];
+            self.note(jobs, hashed);
         }
         self.settle::<SEAL>();
     }
@@ -436,27 +436,27 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
     ) {
         let (lanes, blocks) = (&self.lanes, &mut self.blocks);
         if count <= W::WIDTH {
-            return pass::<W, 1>(w, key, lanes, blocks, &mut Nothing);
+            return w.pass::<1>(key, lanes, blocks, &mut Nothing);
         }
         if count <= MIDDLE * W::WIDTH {
-            return pass::<W, MIDDLE>(w, key, lanes, blocks, &mut Nothing);
+            return w.pass::<MIDDLE>(key, lanes, blocks, &mut Nothing);
         }
         if self.queue.owing == 0 || self.queue.first >= self.queue.keyed {
-            return pass::<W, G>(w, key, lanes, blocks, &mut Nothing);
+            return w.pass::<G>(key, lanes, blocks, &mut Nothing);
         }
         if W::CHOIR
             && let Some((active, count, voices)) = self.queue.voices()
         {
             let mut choir = W::Choir::new(w, voices, count);
-            pass::<W, G>(w, key, lanes, blocks, &mut choir);
+            w.pass::<G>(key, lanes, blocks, &mut choir);
             let hashed = choir.finish();
             self.queue.note_voices(active, count, hashed);
             return;
         }
-        let (jobs, mut duet) = self.queue.duet();
-        pass::<W, G>(w, key, lanes, blocks, &mut duet);
-        let polys = [duet.a, duet.b];
-        self.queue.note(jobs, polys);
+        let (jobs, mut duet) = self.queue.duet(w);
+        w.pass::<G>(key, lanes, blocks, &mut duet);
+        let hashed = [duet.a.h, duet.b.h];
+        self.queue.note(jobs, hashed);
     }
 
     /// Gives Poly1305 of the jobs whose block 0 was made its key, and the header.

@@ -7,6 +7,7 @@
 //! ```
 
 use super::choir::Choir;
+use super::poly1305::{self, POLY_BLOCK_LEN};
 
 /// Bytes of a key-stream block.
 pub(in crate::kernel) const BLOCK_LEN: usize = 64;
@@ -24,7 +25,7 @@ impl Block {
 pub(in crate::kernel) type Row = [u32; 4];
 
 /// RFC 8439 §2.3: "expand 32-byte k".
-const CONSTANTS: Row = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
+pub(in crate::kernel) const CONSTANTS: Row = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
 /// What the kernel needs from a CPU: registers of a row each of [`WIDTH`](Rows::WIDTH) blocks. A value is the proof that
 /// the CPU has them.
@@ -63,6 +64,27 @@ pub(in crate::kernel) trait Rows: Copy {
     fn store(self, rows: [Self::V; 4], blocks: &mut [Block]);
     /// Adds a block of key stream to the input, if there is one, or else to what is there.
     fn apply(self, input: Option<&[u8; BLOCK_LEN]>, pad: &Block, output: &mut [u8; BLOCK_LEN]);
+
+    /// Adds a block to Poly1305's h and multiplies by r.
+    #[inline(always)]
+    fn absorb(self, h: &mut [u64; 3], r: &[u64; 3], block: &[u8; POLY_BLOCK_LEN]) {
+        poly1305::absorb(h, r, u128::from_le_bytes(*block));
+    }
+
+    /// The blocks of `G` groups, with some other work between the rounds: this way, unless the CPU has a better one.
+    #[inline(always)]
+    fn pass<const G: usize>(
+        self,
+        key: &[u32; 8],
+        lanes: &[Lane],
+        blocks: &mut [Block],
+        meanwhile: &mut impl Meanwhile,
+    ) {
+        let [a, b, c, d] = states::<Self, G>(self, key, lanes, meanwhile);
+        for (g, blocks) in blocks.chunks_exact_mut(Self::WIDTH).take(G).enumerate() {
+            self.store([a[g], b[g], c[g], d[g]], blocks);
+        }
+    }
 }
 
 /// Where a lane of a pass gets the last row of its state: the row of a nonce, to whose first word a number is added.
@@ -90,7 +112,7 @@ pub(in crate::kernel) trait Meanwhile {
 }
 
 /// No work.
-pub(super) struct Nothing;
+pub(in crate::kernel) struct Nothing;
 
 impl Meanwhile for Nothing {
     #[inline(always)]
@@ -99,7 +121,7 @@ impl Meanwhile for Nothing {
 
 /// The states of `G` groups after the twenty rounds and the final addition. `meanwhile` steps between the rounds.
 #[inline(always)]
-fn states<W: Rows, const G: usize>(
+pub(in crate::kernel) fn states<W: Rows, const G: usize>(
     w: W,
     key: &[u32; 8],
     lanes: &[Lane],
@@ -154,21 +176,6 @@ fn states<W: Rows, const G: usize>(
         d[g] = w.add(d[g], inputs[g]);
     }
     [a, b, c, d]
-}
-
-/// The blocks of `G` groups, with some other work between the rounds.
-#[inline(always)]
-pub(super) fn pass<W: Rows, const G: usize>(
-    w: W,
-    key: &[u32; 8],
-    lanes: &[Lane],
-    blocks: &mut [Block],
-    meanwhile: &mut impl Meanwhile,
-) {
-    let [a, b, c, d] = states::<W, G>(w, key, lanes, meanwhile);
-    for (g, blocks) in blocks.chunks_exact_mut(W::WIDTH).take(G).enumerate() {
-        w.store([a[g], b[g], c[g], d[g]], blocks);
-    }
 }
 
 /// The first rows of the blocks of `G` groups.

@@ -99,7 +99,7 @@ mod tests {
                 polys.iter_mut().for_each(|poly| poly.block(u128::MAX));
                 let mut voices = [Part::SILENT; VOICES];
                 for ((part, poly), data) in voices.iter_mut().zip(&polys).zip(&messages) {
-                    (part.r, part.h, part.data) = (poly.r, poly.h, data);
+                    (part.r, part.h, part.data) = ([poly.r[0], poly.r[1]], poly.h, data);
                 }
                 let hashed = <Avx512 as Rows>::Choir::new(token, voices, count).finish();
                 for ((poly, data), h) in polys.iter_mut().zip(&messages).zip(hashed) {

@@ -10,7 +10,7 @@ use std::slice::Iter;
 
 use zeroize::Zeroize;
 
-use super::block::{Meanwhile, PAUSES};
+use super::block::{Meanwhile, PAUSES, Rows};
 use crate::span::TAG_LEN;
 
 /// What Poly1305 takes at a time.
@@ -19,7 +19,8 @@ pub(in crate::kernel) const POLY_BLOCK_LEN: usize = 16;
 /// A message on its way.
 #[derive(Copy, Clone)]
 pub(super) struct Poly {
-    pub(super) r: [u64; 2],
+    /// The key in two limbs, and what the second becomes above 2^130.
+    pub(super) r: [u64; 3],
     pub(super) h: [u64; 3],
     /// What is added at the end.
     pad: u128,
@@ -37,9 +38,30 @@ fn wide(a: u64, b: u64) -> u128 {
     u128::from(a) * u128::from(b)
 }
 
+/// Adds a block to h and multiplies by r.
+#[inline(always)]
+pub(in crate::kernel) fn absorb(h: &mut [u64; 3], [r0, r1, s]: &[u64; 3], block: u128) {
+    let (r0, r1, s) = (*r0, *r1, *s);
+    let [h0, h1, h2] = *h;
+    let (h0, carry) = h0.overflowing_add(block as u64);
+    let sum = u128::from(h1) + (block >> 64) + u128::from(carry);
+    let (h1, h2) = (sum as u64, h2 + (sum >> 64) as u64 + 1);
+
+    // h2 stays below 8, so its products fit 64 bits.
+    let d0 = wide(h0, r0) + wide(h1, s);
+    let d1 = wide(h0, r1) + wide(h1, r0) + u128::from(h2 * s) + (d0 >> 64);
+    let d2 = h2 * r0 + (d1 >> 64) as u64;
+
+    // What lies above 2^130 comes back times five.
+    let five = (d2 >> 2) + (d2 & !3);
+    let (h0, carry) = (d0 as u64).overflowing_add(five);
+    let (h1, carry) = (d1 as u64).overflowing_add(u64::from(carry));
+    *h = [h0, h1, (d2 & 3) + u64::from(carry)];
+}
+
 impl Poly {
     pub(super) const EMPTY: Self = Self {
-        r: [0; 2],
+        r: [0; 3],
         h: [0; 3],
         pad: 0,
     };
@@ -49,8 +71,10 @@ impl Poly {
     pub(super) fn new(r: u128, pad: u128) -> Self {
         // RFC 8439 §2.5: the clamp.
         let r = r & 0x0fff_fffc_0fff_fffc_0fff_fffc_0fff_ffff;
+        let (r0, r1) = (r as u64, (r >> 64) as u64);
         Self {
-            r: [r as u64, (r >> 64) as u64],
+            // r1 * 5/4: the clamp makes r1 divisible by four, and 2^130 is 5.
+            r: [r0, r1, r1 + (r1 >> 2)],
             h: [0; 3],
             pad,
         }
@@ -59,24 +83,7 @@ impl Poly {
     /// Adds a block and multiplies by r.
     #[inline(always)]
     pub(super) fn block(&mut self, block: u128) {
-        let [r0, r1] = self.r;
-        // r1 * 5/4: the clamp makes r1 divisible by four, and 2^130 is 5.
-        let s = r1 + (r1 >> 2);
-        let [h0, h1, h2] = self.h;
-        let (h0, carry) = h0.overflowing_add(block as u64);
-        let sum = u128::from(h1) + (block >> 64) + u128::from(carry);
-        let (h1, h2) = (sum as u64, h2 + (sum >> 64) as u64 + 1);
-
-        // h2 stays below 8, so its products fit 64 bits.
-        let d0 = wide(h0, r0) + wide(h1, s);
-        let d1 = wide(h0, r1) + wide(h1, r0) + u128::from(h2 * s) + (d0 >> 64);
-        let d2 = h2 * r0 + (d1 >> 64) as u64;
-
-        // What lies above 2^130 comes back times five.
-        let five = (d2 >> 2) + (d2 & !3);
-        let (h0, carry) = (d0 as u64).overflowing_add(five);
-        let (h1, carry) = (d1 as u64).overflowing_add(u64::from(carry));
-        self.h = [h0, h1, (d2 & 3) + u64::from(carry)];
+        absorb(&mut self.h, &self.r, block);
     }
 
     /// The last bytes of a part of the message, filled up with zeros to a block (RFC 8439 §2.8): the first `len`, up to
@@ -101,27 +108,37 @@ impl Poly {
     }
 }
 
+/// A message that is on its way in a duet. The key stays where it is: there are no registers for two.
+#[derive(Copy, Clone)]
+pub(super) struct Voice<'a> {
+    r: &'a [u64; 3],
+    pub(super) h: [u64; 3],
+}
+
 /// Two messages in step while both have blocks, then the rest of one.
-pub(super) struct Duet<'a> {
-    pub(super) a: Poly,
-    pub(super) b: Poly,
+pub(super) struct Duet<'a, W> {
+    w: W,
+    pub(super) a: Voice<'a>,
+    pub(super) b: Voice<'a>,
     both: Zip<Iter<'a, [u8; POLY_BLOCK_LEN]>, Iter<'a, [u8; POLY_BLOCK_LEN]>>,
     rest: Iter<'a, [u8; POLY_BLOCK_LEN]>,
     /// Steps between two rounds of the cipher.
     stride: usize,
 }
 
-impl<'a> Duet<'a> {
+impl<'a, W: Rows> Duet<'a, W> {
     /// `a` has at least as many blocks as `b`.
     #[inline(always)]
     pub(super) fn new(
-        (a, blocks_a): (Poly, &'a [[u8; POLY_BLOCK_LEN]]),
-        (b, blocks_b): (Poly, &'a [[u8; POLY_BLOCK_LEN]]),
+        w: W,
+        (a, blocks_a): (&'a Poly, &'a [[u8; POLY_BLOCK_LEN]]),
+        (b, blocks_b): (&'a Poly, &'a [[u8; POLY_BLOCK_LEN]]),
     ) -> Self {
         let (in_step, rest) = blocks_a.split_at(blocks_a.len().min(blocks_b.len()));
         Self {
-            a,
-            b,
+            w,
+            a: Voice { r: &a.r, h: a.h },
+            b: Voice { r: &b.r, h: b.h },
             both: in_step.iter().zip(blocks_b),
             rest: rest.iter(),
             stride: blocks_a.len().div_ceil(PAUSES),
@@ -132,24 +149,24 @@ impl<'a> Duet<'a> {
     #[inline(always)]
     pub(super) fn finish(&mut self) {
         for (a, b) in self.both.by_ref() {
-            self.a.block(u128::from_le_bytes(*a));
-            self.b.block(u128::from_le_bytes(*b));
+            self.w.absorb(&mut self.a.h, self.a.r, a);
+            self.w.absorb(&mut self.b.h, self.b.r, b);
         }
         for a in self.rest.by_ref() {
-            self.a.block(u128::from_le_bytes(*a));
+            self.w.absorb(&mut self.a.h, self.a.r, a);
         }
     }
 }
 
-impl Meanwhile for Duet<'_> {
+impl<W: Rows> Meanwhile for Duet<'_, W> {
     #[inline(always)]
     fn step(&mut self) {
         for _ in 0..self.stride {
             if let Some((a, b)) = self.both.next() {
-                self.a.block(u128::from_le_bytes(*a));
-                self.b.block(u128::from_le_bytes(*b));
+                self.w.absorb(&mut self.a.h, self.a.r, a);
+                self.w.absorb(&mut self.b.h, self.b.r, b);
             } else if let Some(a) = self.rest.next() {
-                self.a.block(u128::from_le_bytes(*a));
+                self.w.absorb(&mut self.a.h, self.a.r, a);
             }
         }
     }
