@@ -33,6 +33,7 @@ macro_rules! by_count {
     };
 }
 
+mod aead;
 mod mask;
 mod open;
 mod seal;
@@ -44,21 +45,23 @@ use super::ghash::{Hash, Powers, Table};
 use super::lanes::{Block, Lanes};
 use super::stitch::{Rounds, Stitch};
 use super::{Fusion, Job, MAX_JOBS};
+use crate::material::KeyMaterial;
 
-pub(super) use mask::headers;
-pub(super) use open::open;
-pub(super) use seal::seal;
+pub(super) use aead::{Aead, Header};
+use mask::headers;
+use open::open;
+use seal::seal;
 
 /// What is done about header protection beside the AEAD, with which round keys.
 #[derive(Copy, Clone)]
-pub(super) enum Masking<'h> {
+enum Masking<'h> {
     None,
     Each(&'h Rounds),
     Batched(&'h Rounds),
 }
 
 impl<'h> Masking<'h> {
-    pub(super) fn of(rounds: &'h Rounds, fusion: Fusion) -> Self {
+    fn of(rounds: &'h Rounds, fusion: Fusion) -> Self {
         match fusion {
             Fusion::Each => Self::Each(rounds),
             Fusion::Batched => Self::Batched(rounds),
@@ -80,17 +83,23 @@ impl<'h> Masking<'h> {
 const CHUNK: usize = 8;
 
 /// Powers of H in the class that every key has: one reduction for each 256 bytes.
-pub(crate) const SHORT: usize = 16;
+const SHORT: usize = 16;
 
 /// Powers of H in the class for busy keys: one reduction for each 1,536 bytes, so one for a full packet.
-pub(super) const LONG: usize = 96;
+const LONG: usize = 96;
 
 /// Readers of a table's last register may read so many blocks on; they multiply them by zeros.
-pub(super) const ROOM: usize = 2;
+const ROOM: usize = 2;
+
+/// Powers of H in the short class, with room, for registers of up to two lanes.
+pub(super) const POWERS: usize = SHORT + ROOM;
+
+/// The same for four lanes: a chunk is twice as long, and the table must hold the powers of one.
+pub(super) const POWERS_512: usize = 2 * SHORT + ROOM;
 
 /// An expanded AEAD key for AES with `R` rounds, with a short class of `S` powers, room included.
 #[repr(C)]
-pub(super) struct Key<const R: usize, const S: usize> {
+struct Key<const R: usize, const S: usize> {
     short: Powers<S>,
     rounds: Rounds,
     /// The IV in its first twelve bytes.
@@ -98,21 +107,18 @@ pub(super) struct Key<const R: usize, const S: usize> {
     long: Option<Box<Powers<{ LONG + ROOM }>>>,
 }
 
+const _: () = assert!(size_of::<Key<14, POWERS>>() <= 1024, "an idle key's budget");
 const _: () = assert!(
-    size_of::<Key<14, { SHORT + ROOM }>>() <= 1024,
-    "an idle key's budget"
-);
-const _: () = assert!(
-    size_of::<Key<14, { SHORT + ROOM }>>() + size_of::<Powers<{ LONG + ROOM }>>() <= 4096,
+    size_of::<Key<14, POWERS>>() + size_of::<Powers<{ LONG + ROOM }>>() <= 4096,
     "a busy key's budget"
 );
 // A chunk of 512-bit registers takes twice as many powers, and they must be in one table.
 const _: () = assert!(
-    size_of::<Key<14, { 2 * SHORT + ROOM }>>() <= 1536,
+    size_of::<Key<14, POWERS_512>>() <= 1536,
     "an idle key's budget with 512-bit registers"
 );
 const _: () = assert!(
-    size_of::<Key<14, { 2 * SHORT + ROOM }>>() + size_of::<Powers<{ LONG + ROOM }>>() <= 5120,
+    size_of::<Key<14, POWERS_512>>() + size_of::<Powers<{ LONG + ROOM }>>() <= 5120,
     "a busy key's budget with 512-bit registers"
 );
 
@@ -127,12 +133,8 @@ impl Drop for Iv {
 impl<const R: usize, const S: usize> Key<R, S> {
     /// Fills the tables in the box, so that no copy of them stays on the stack.
     #[inline(always)]
-    pub(super) fn new<L: Lanes>(
-        l: L,
-        iv: &[u8; 12],
-        expand: impl FnOnce(&mut Rounds),
-    ) -> Box<Self> {
-        let [i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11] = *iv;
+    fn new<L: Lanes>(l: L, material: &KeyMaterial) -> Box<Self> {
+        let [i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11] = *material.iv();
         let iv = [i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, 0, 0, 0, 0];
         let mut key = Box::new(Self {
             short: Powers::EMPTY,
@@ -140,28 +142,28 @@ impl<const R: usize, const S: usize> Key<R, S> {
             iv: Iv(u128::from_le_bytes(iv)),
             long: None,
         });
-        expand(&mut key.rounds);
+        let s = l.single();
+        key.rounds.expand::<L::Single, R>(s, material.padded_key());
         let mut h = [[0; 16]];
-        encrypt_blocks::<L, R>(l, &key.rounds, &mut h);
-        key.short
-            .fill(l.single(), u128::from_be_bytes(h[0]), S - ROOM);
+        encrypt_blocks::<L::Single, R>(s, &key.rounds, &mut h);
+        key.short.fill(s, u128::from_be_bytes(h[0]), S - ROOM);
         h[0].zeroize();
         key
     }
 
-    pub(super) fn is_grown(&self) -> bool {
+    fn is_grown(&self) -> bool {
         self.long.is_some()
     }
 
     /// Builds the long class of powers.
     #[inline(always)]
-    pub(super) fn grow<L: Lanes>(&mut self, l: L) {
+    fn grow<L: Lanes>(&mut self, l: L) {
         let mut long = Box::new(Powers::EMPTY);
         long.extend(l.single(), &self.short.table(S - ROOM), LONG);
         self.long = Some(long);
     }
 
-    pub(super) fn shrink(&mut self) {
+    fn shrink(&mut self) {
         self.long = None;
     }
 
@@ -198,11 +200,7 @@ static COUNTERS: Counters = {
 
 /// Encrypts blocks where they are.
 #[inline(always)]
-pub(super) fn encrypt_blocks<L: Lanes, const R: usize>(
-    l: L,
-    rounds: &Rounds,
-    blocks: &mut [Block],
-) {
+fn encrypt_blocks<L: Lanes, const R: usize>(l: L, rounds: &Rounds, blocks: &mut [Block]) {
     #[inline(always)]
     fn some<L: Lanes, const R: usize, const N: usize>(
         l: L,

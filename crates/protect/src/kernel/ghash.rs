@@ -129,7 +129,7 @@ fn multiply<L: Lanes>(l: L, a: L::V, b: L::V) -> L::V {
 
 /// Unreduced products: the parts of a sum of `a * b` by Karatsuba.
 #[derive(Copy, Clone)]
-pub(super) struct Acc<L: Lanes> {
+pub(crate) struct Acc<L: Lanes> {
     pub(super) low: L::V,
     pub(super) high: L::V,
     pub(super) middle: L::V,

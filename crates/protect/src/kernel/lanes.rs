@@ -1,13 +1,19 @@
 //! What the vector kernels need from a CPU: registers of one or more 128-bit lanes, and about a dozen operations.
 //!
 //! A value of an implementing type is the proof that the CPU has the instructions, which is why every operation takes
-//! it and none is unsafe to call. All methods are `#[inline(always)]`: they must dissolve in an entry point
-//! that is compiled for the instructions, or each would be a call.
+//! it and none is unsafe to call. Nearly all methods are `#[inline(always)]`: they must dissolve in a function that is
+//! compiled for the instructions, or each would be a call. [`Lanes::call`] is where such a function begins. A pass is one,
+//! not a whole direction: the compiler's time grows faster than a function does.
 
 use super::stitch::{Rounds, Stitch, aes_rounds};
 
 /// 16 bytes: a cipher block, a round key, a power of H.
 pub(crate) type Block = [u8; 16];
+
+/// Work for [`Lanes::call`]; what it is made of is inlined into the function that is compiled for it.
+pub(crate) trait Work<L, T> {
+    fn run(self, l: L) -> T;
+}
 
 /// Registers of `BLOCKS` lanes, each of one block.
 pub(crate) trait Lanes: Copy + 'static {
@@ -26,6 +32,9 @@ pub(crate) trait Lanes: Copy + 'static {
     const ZEROS: Self::Bytes;
 
     fn single(self) -> Self::Single;
+
+    /// Does some work in a function of its own that is compiled for the instructions of which this is the proof.
+    fn call<T, W: Work<Self, T>>(self, work: W) -> T;
 
     /// Memory as whole registers, and what is left.
     fn vectors(bytes: &[u8]) -> (&[Self::Bytes], &[u8]);

@@ -15,8 +15,6 @@ mod aarch64;
 mod chacha;
 mod choice;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-mod entry;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod gcm;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod ghash;
@@ -35,15 +33,13 @@ pub use choice::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernel
 pub(crate) use job::{Cutter, Job, Jobs, MAX_JOBS, Protected};
 
 #[cfg(target_arch = "aarch64")]
-use self::aarch64::aes::{NeonAes, neon_aes};
+use self::aarch64::aes::NeonAes;
 #[cfg(target_arch = "aarch64")]
 use self::aarch64::{self as neon, Neon};
 #[cfg(target_arch = "x86_64")]
 use self::x86_64::avx2::{self, Avx2};
 #[cfg(target_arch = "x86_64")]
 use self::x86_64::avx512::{self, Avx512};
-#[cfg(target_arch = "x86_64")]
-use self::x86_64::entry::{aesni, vaes256, vaes512};
 #[cfg(target_arch = "x86_64")]
 use self::x86_64::{Aesni, Vaes256, vaes512::Vaes512};
 use job::Toggle;
@@ -66,17 +62,17 @@ pub(crate) enum Kernel {
     #[cfg(target_arch = "aarch64")]
     Neon(neon::Aead),
     #[cfg(target_arch = "aarch64")]
-    NeonAes(neon_aes::Aead),
+    NeonAes(gcm::Aead<NeonAes, { gcm::POWERS }>),
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Aead),
     #[cfg(target_arch = "x86_64")]
-    Aesni(aesni::Aead),
+    Aesni(gcm::Aead<Aesni, { gcm::POWERS }>),
     #[cfg(target_arch = "x86_64")]
-    Vaes256(vaes256::Aead),
+    Vaes256(gcm::Aead<Vaes256, { gcm::POWERS }>),
     #[cfg(target_arch = "x86_64")]
     Avx512(avx512::Aead),
     #[cfg(target_arch = "x86_64")]
-    Vaes512(vaes512::Aead),
+    Vaes512(gcm::Aead<Vaes512, { gcm::POWERS_512 }>),
 }
 
 /// An expanded header-protection key.
@@ -85,17 +81,17 @@ pub(crate) enum Header {
     #[cfg(target_arch = "aarch64")]
     Neon(neon::Header),
     #[cfg(target_arch = "aarch64")]
-    NeonAes(neon_aes::Header),
+    NeonAes(gcm::Header<NeonAes>),
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Header),
     #[cfg(target_arch = "x86_64")]
-    Aesni(aesni::Header),
+    Aesni(gcm::Header<Aesni>),
     #[cfg(target_arch = "x86_64")]
-    Vaes256(vaes256::Header),
+    Vaes256(gcm::Header<Vaes256>),
     #[cfg(target_arch = "x86_64")]
     Avx512(avx512::Header),
     #[cfg(target_arch = "x86_64")]
-    Vaes512(vaes512::Header),
+    Vaes512(gcm::Header<Vaes512>),
 }
 
 /// Expands a key for the kernel of a kind.
@@ -106,23 +102,17 @@ macro_rules! expand {
             #[cfg(target_arch = "aarch64")]
             KernelKind::Neon => neon::$Key::new(Neon::detect()?, $material).map(Self::Neon),
             #[cfg(target_arch = "aarch64")]
-            KernelKind::NeonAes => {
-                neon_aes::$Key::new(NeonAes::detect()?, $material).map(Self::NeonAes)
-            }
+            KernelKind::NeonAes => gcm::$Key::new(NeonAes::detect()?, $material).map(Self::NeonAes),
             #[cfg(target_arch = "x86_64")]
             KernelKind::Avx2 => avx2::$Key::new(Avx2::detect()?, $material).map(Self::Avx2),
             #[cfg(target_arch = "x86_64")]
-            KernelKind::Aesni => aesni::$Key::new(Aesni::detect()?, $material).map(Self::Aesni),
+            KernelKind::Aesni => gcm::$Key::new(Aesni::detect()?, $material).map(Self::Aesni),
             #[cfg(target_arch = "x86_64")]
-            KernelKind::Vaes256 => {
-                vaes256::$Key::new(Vaes256::detect()?, $material).map(Self::Vaes256)
-            }
+            KernelKind::Vaes256 => gcm::$Key::new(Vaes256::detect()?, $material).map(Self::Vaes256),
             #[cfg(target_arch = "x86_64")]
             KernelKind::Avx512 => avx512::$Key::new(Avx512::detect()?, $material).map(Self::Avx512),
             #[cfg(target_arch = "x86_64")]
-            KernelKind::Vaes512 => {
-                vaes512::$Key::new(Vaes512::detect()?, $material).map(Self::Vaes512)
-            }
+            KernelKind::Vaes512 => gcm::$Key::new(Vaes512::detect()?, $material).map(Self::Vaes512),
             // Those of other architectures.
             _ => None,
         }

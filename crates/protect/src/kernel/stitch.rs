@@ -12,17 +12,13 @@ pub(crate) struct Rounds(pub(super) [Block; 15]);
 impl Rounds {
     pub(super) const EMPTY: Self = Self([[0; 16]; 15]);
 
-    /// The AES key schedule (FIPS 197 §5.2), for `R` rounds. `substitute` takes the bytes of a word through the S-box.
-    #[inline]
+    /// The AES key schedule (FIPS 197 §5.2), for `R` rounds.
+    #[inline(always)]
     #[allow(
         clippy::needless_range_loop,
         reason = "a round key is made of earlier ones"
     )]
-    pub(super) fn expand<const R: usize>(
-        &mut self,
-        key: &[u8; 32],
-        substitute: impl Fn(u32) -> u32,
-    ) {
+    pub(super) fn expand<S: Lanes<Bytes = Block>, const R: usize>(&mut self, s: S, key: &[u8; 32]) {
         // Four words to a round key; a key of 16 bytes has one of them, a key of 32 bytes two.
         let key_blocks = (R - 6) / 4;
         let (blocks, _) = key.as_chunks();
@@ -32,8 +28,10 @@ impl Rounds {
                 self.0[i] = blocks[i];
                 continue;
             }
-            let last_word = (u128::from_le_bytes(self.0[i - 1]) >> 96) as u32;
-            let mut word = substitute(last_word);
+            let last_word = u64::from((u128::from_le_bytes(self.0[i - 1]) >> 96) as u32);
+            // Through the S-box: in four equal columns, the shift of rows changes nothing.
+            let column = last_word << 32 | last_word;
+            let mut word = s.low(s.aes_last(s.splat(column, column), s.zero())) as u32;
             if i.is_multiple_of(key_blocks) {
                 word = word.rotate_right(8) ^ constant;
                 constant = (constant << 1) ^ ((constant >> 7) * 0x11b);
@@ -55,7 +53,7 @@ impl Drop for Rounds {
 }
 
 /// Work to be done side by side: `N` counter blocks' registers to encrypt, `M` registers of ciphertext to hash.
-pub(super) struct Stitch<'a, L: Lanes, const N: usize, const M: usize> {
+pub(crate) struct Stitch<'a, L: Lanes, const N: usize, const M: usize> {
     pub(super) rounds: &'a Rounds,
     /// A packet's nonce, and the first round key, in each lane.
     pub(super) base: L::V,

@@ -4,7 +4,6 @@
 //!   here        tokens Aesni and Vaes256, one lane of either (Lane128)
 //!   vaes512     token Vaes512
 //!   pinned      the inner step of AES-GCM in a fixed order
-//!   entry       where generic code is compiled for the instructions of a token: AES-GCM
 //!   avx2        token Avx2, and its registers for ChaCha20
 //!   avx512      token Avx512, likewise
 //!   choir       Poly1305 of eight packets side by side
@@ -13,14 +12,13 @@
 pub(super) mod avx2;
 pub(super) mod avx512;
 mod choir;
-pub(super) mod entry;
 mod pinned;
 pub(super) mod vaes512;
 
 use std::arch::x86_64::*;
 
 use super::choice::CpuFamily;
-use super::lanes::{Block, Lanes};
+use super::lanes::{Block, Lanes, Work};
 use super::stitch::{Rounds, Stitch, aes_rounds};
 
 /// Source indices of a shuffle that reverses a lane's bytes, the low half first.
@@ -51,6 +49,18 @@ pub(crate) type Vaes128 = Lane128<Vaes256>;
 /// A value exists only where these were detected.
 // SAFETY: whoever implements it says where values come from; see above.
 pub(crate) unsafe trait HasLane: Copy + 'static {
+    /// See [`Lanes::call`].
+    #[inline(always)]
+    fn call<T, W: Work<Lane128<Self>, T>>(lane: Lane128<Self>, work: W) -> T {
+        #[inline(never)]
+        #[target_feature(enable = "aes,pclmulqdq,ssse3,sse4.1")]
+        fn called<T, P: HasLane, W: Work<Lane128<P>, T>>(lane: Lane128<P>, work: W) -> T {
+            work.run(lane)
+        }
+        // SAFETY: the token proves the features.
+        unsafe { called(lane, work) }
+    }
+
     /// See [`Lanes::aes_rounds`].
     #[inline(always)]
     fn aes_rounds<const R: usize, const N: usize>(
@@ -67,6 +77,17 @@ unsafe impl HasLane for HasAesni {}
 
 // SAFETY: `Vaes256::detect` asks for AES, PCLMULQDQ and AVX2, which includes SSSE3 and SSE4.1.
 unsafe impl HasLane for Vaes256 {
+    #[inline(always)]
+    fn call<T, W: Work<Vaes128, T>>(lane: Vaes128, work: W) -> T {
+        #[inline(never)]
+        #[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
+        fn called<T, W: Work<Vaes128, T>>(lane: Vaes128, work: W) -> T {
+            work.run(lane)
+        }
+        // SAFETY: the token proves the features.
+        unsafe { called(lane, work) }
+    }
+
     #[inline(always)]
     fn aes_rounds<const R: usize, const N: usize>(
         lane: Vaes128,
@@ -118,6 +139,17 @@ impl Lanes for Vaes256 {
     #[inline(always)]
     fn single(self) -> Vaes128 {
         Lane128(self)
+    }
+
+    #[inline(always)]
+    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
+        #[inline(never)]
+        #[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
+        fn called<T, W: Work<Vaes256, T>>(l: Vaes256, work: W) -> T {
+            work.run(l)
+        }
+        // SAFETY: the token proves the features.
+        unsafe { called(self, work) }
     }
 
     #[inline(always)]
@@ -309,14 +341,6 @@ impl Lanes for Vaes256 {
     }
 }
 
-impl<P: HasLane> Lane128<P> {
-    /// See [`Rounds::expand`].
-    pub(super) fn expand_key<const R: usize>(self, key: &[u8; 32], rounds: &mut Rounds) {
-        // SAFETY: the token proves AES.
-        unsafe { expand_key::<R>(key, rounds) }
-    }
-}
-
 impl<P: HasLane> Lanes for Lane128<P> {
     type V = __m128i;
     type Bytes = Block;
@@ -328,6 +352,11 @@ impl<P: HasLane> Lanes for Lane128<P> {
     #[inline(always)]
     fn single(self) -> Self {
         self
+    }
+
+    #[inline(always)]
+    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
+        P::call(self, work)
     }
 
     #[inline(always)]
@@ -483,17 +512,6 @@ impl<P: HasLane> Lanes for Lane128<P> {
     ) {
         P::aes_rounds::<R, N>(self, states, rounds);
     }
-}
-
-/// The AES key schedule (FIPS 197 §5.2), for `R` rounds.
-#[inline]
-#[target_feature(enable = "aes")]
-fn expand_key<const R: usize>(key: &[u8; 32], rounds: &mut Rounds) {
-    rounds.expand::<R>(key, |word| {
-        // Four equal columns: the shift of rows changes nothing. AESKEYGENASSIST does no more, and Miri lacks it.
-        let words = _mm_set1_epi32(word as i32);
-        _mm_cvtsi128_si32(_mm_aesenclast_si128(words, _mm_setzero_si128())) as u32
-    });
 }
 
 /// Vendor, family and model of this CPU, the extended parts added (AMD64 and Intel manuals, CPUID function 1).

@@ -12,20 +12,12 @@
 use std::arch::aarch64::*;
 use std::arch::is_aarch64_feature_detected;
 
-use crate::kernel::entry::define_kernel;
-use crate::kernel::lanes::{Block, Lanes};
+use crate::kernel::lanes::{Block, Lanes, Work};
 use crate::kernel::stitch::{Rounds, Stitch, middle_rounds};
 
 /// Proof that Advanced SIMD, AES and PMULL were detected; only [`NeonAes::detect`] makes one.
 #[derive(Copy, Clone)]
 pub(crate) struct NeonAes(());
-
-define_kernel!(
-    neon_aes,
-    crate::kernel::aarch64::aes::NeonAes,
-    gcm::SHORT,
-    "neon,aes"
-);
 
 impl NeonAes {
     pub(crate) fn detect() -> Option<Self> {
@@ -35,15 +27,6 @@ impl NeonAes {
             && is_aarch64_feature_detected!("aes")
             && is_aarch64_feature_detected!("pmull");
         all.then_some(Self(()))
-    }
-
-    /// See [`Rounds::expand`].
-    fn expand_key<const R: usize>(self, key: &[u8; 32], rounds: &mut Rounds) {
-        rounds.expand::<R>(key, |word| {
-            // Four equal columns: the shift of rows changes nothing.
-            let words = u64::from(word) << 32 | u64::from(word);
-            self.low(self.half_round(self.splat(words, words), self.zero())) as u32
-        });
     }
 
     /// A round that adds its key first, without the mixing of columns.
@@ -72,6 +55,17 @@ impl Lanes for NeonAes {
     #[inline(always)]
     fn single(self) -> Self {
         self
+    }
+
+    #[inline(always)]
+    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
+        #[inline(never)]
+        #[target_feature(enable = "neon,aes")]
+        fn called<T, W: Work<NeonAes, T>>(l: NeonAes, work: W) -> T {
+            work.run(l)
+        }
+        // SAFETY: the token proves the features.
+        unsafe { called(self, work) }
     }
 
     #[inline(always)]

@@ -1,12 +1,49 @@
 //! Header protection with AES (RFC 9001 §5.4.3): the masks of several packets in one pass, a lane for each.
 
 use crate::kernel::job::{Masked, Toggle};
-use crate::kernel::lanes::Lanes;
+use crate::kernel::lanes::{Lanes, Work};
 use crate::kernel::stitch::Rounds;
 
 /// Masks or unmasks the headers of some jobs.
+pub(super) fn headers<L: Lanes, const R: usize, J: Masked>(
+    l: L,
+    rounds: &Rounds,
+    jobs: &mut [J],
+    toggle: Toggle,
+) {
+    match toggle {
+        Toggle::Protect => l.call(Protect::<R, J> { rounds, jobs }),
+        Toggle::Unprotect => l.call(Unprotect::<R, J> { rounds, jobs }),
+    }
+}
+
+struct Protect<'a, const R: usize, J> {
+    rounds: &'a Rounds,
+    jobs: &'a mut [J],
+}
+
+impl<L: Lanes, const R: usize, J: Masked> Work<L, ()> for Protect<'_, R, J> {
+    #[inline(always)]
+    fn run(self, l: L) {
+        passes::<L, R, J>(l, self.rounds, self.jobs, Toggle::Protect);
+    }
+}
+
+struct Unprotect<'a, const R: usize, J> {
+    rounds: &'a Rounds,
+    jobs: &'a mut [J],
+}
+
+impl<L: Lanes, const R: usize, J: Masked> Work<L, ()> for Unprotect<'_, R, J> {
+    #[inline(always)]
+    fn run(self, l: L) {
+        passes::<L, R, J>(l, self.rounds, self.jobs, Toggle::Unprotect);
+    }
+}
+
+/// All masks, as many at a time as there are.
 #[inline(always)]
-pub(in crate::kernel) fn headers<L: Lanes, const R: usize, J: Masked>(
+pub(super) fn passes<L: Lanes, const R: usize, J: Masked>(
     l: L,
     rounds: &Rounds,
     jobs: &mut [J],

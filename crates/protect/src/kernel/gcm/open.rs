@@ -5,14 +5,13 @@ use super::{CHUNK, CounterSource, Key, Masking, Shape, Stream, mask, tag_pads};
 use crate::kernel::Job;
 use crate::kernel::ghash;
 use crate::kernel::job::Toggle;
-use crate::kernel::lanes::{Block, Lanes};
+use crate::kernel::lanes::{Block, Lanes, Work};
 use crate::kernel::stitch::Rounds;
 use crate::span::TAG_LEN;
 
 /// Unmasks the headers where that is asked for, and decrypts the payloads; bit `i` of the answer says that the tag of job `i`
 /// is right.
-#[inline(always)]
-pub(in crate::kernel) fn open<L: Lanes, const R: usize, const S: usize>(
+pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
     jobs: &mut [Job<'_>],
@@ -26,7 +25,6 @@ pub(in crate::kernel) fn open<L: Lanes, const R: usize, const S: usize>(
     good
 }
 
-#[inline(always)]
 fn open_batch<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
@@ -42,12 +40,30 @@ fn open_batch<L: Lanes, const R: usize, const S: usize>(
         jobs = rest;
         let (run_good, run_len) = match run {
             Run::Short(run) => (short::open(l, key, run), run.len()),
-            Run::Long(run) => (open_long(l, key, run), run.len()),
+            Run::Long(jobs) => (
+                l.call(OpenLong {
+                    key,
+                    jobs: &mut *jobs,
+                }),
+                jobs.len(),
+            ),
         };
         good |= run_good << at;
         at += run_len;
     }
     good
+}
+
+struct OpenLong<'k, 'r, 'a, const R: usize, const S: usize> {
+    key: &'k Key<R, S>,
+    jobs: &'r mut [Job<'a>],
+}
+
+impl<L: Lanes, const R: usize, const S: usize> Work<L, u32> for OpenLong<'_, '_, '_, R, S> {
+    #[inline(always)]
+    fn run(self, l: L) -> u32 {
+        open_long(l, self.key, self.jobs)
+    }
 }
 
 /// Decrypts the payloads; bit `i` of the answer says that the tag of job `i` is right.

@@ -5,7 +5,7 @@ use super::{CHUNK, CounterSource, Key, Masking, Shape, Stream, mask, stitch, tag
 use crate::kernel::Job;
 use crate::kernel::ghash::{self, Hash};
 use crate::kernel::job::Toggle;
-use crate::kernel::lanes::{Block, Lanes};
+use crate::kernel::lanes::{Block, Lanes, Work};
 use crate::kernel::stitch::Rounds;
 use crate::span::TAG_LEN;
 
@@ -158,8 +158,7 @@ fn tag<L: Lanes>(
 }
 
 /// Encrypts the payloads, writes the tags, and masks the headers where that is asked for.
-#[inline(always)]
-pub(in crate::kernel) fn seal<L: Lanes, const R: usize, const S: usize>(
+pub(super) fn seal<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
     jobs: &mut [Job<'_>],
@@ -171,7 +170,6 @@ pub(in crate::kernel) fn seal<L: Lanes, const R: usize, const S: usize>(
     }
 }
 
-#[inline(always)]
 fn seal_batch<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
@@ -183,8 +181,21 @@ fn seal_batch<L: Lanes, const R: usize, const S: usize>(
         jobs = rest;
         match run {
             Run::Short(run) => short::seal(l, key, run, header),
-            Run::Long(run) => seal_long(l, key, run, header),
+            Run::Long(jobs) => l.call(SealLong { key, jobs, header }),
         }
+    }
+}
+
+struct SealLong<'k, 'r, 'a, const R: usize, const S: usize> {
+    key: &'k Key<R, S>,
+    jobs: &'r mut [Job<'a>],
+    header: Option<&'k Rounds>,
+}
+
+impl<L: Lanes, const R: usize, const S: usize> Work<L, ()> for SealLong<'_, '_, '_, R, S> {
+    #[inline(always)]
+    fn run(self, l: L) {
+        seal_long(l, self.key, self.jobs, self.header);
     }
 }
 
@@ -312,7 +323,7 @@ fn seal_long<L: Lanes, const R: usize, const S: usize>(
     // other: the hash has to wait for itself most of the time.
     let early = jobs.iter().all(|job| job.sample_in_payload().is_some());
     if let (Some(rounds), true) = (header, early) {
-        mask::headers::<L, R, _>(l, rounds, jobs, Toggle::Protect);
+        mask::passes::<L, R, _>(l, rounds, jobs, Toggle::Protect);
     }
     let tag = tag(l, hash, registers, &stash, &pad);
     if let Some(job) = jobs.last_mut() {

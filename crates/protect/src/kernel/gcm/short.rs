@@ -15,7 +15,7 @@ use super::{COUNTERS, Key, mask};
 use crate::kernel::Job;
 use crate::kernel::ghash::{self, Sum};
 use crate::kernel::job::Toggle;
-use crate::kernel::lanes::Lanes;
+use crate::kernel::lanes::{Lanes, Work};
 use crate::kernel::stitch::Rounds;
 
 /// Blocks in the payload of the longest packet that is worked on here.
@@ -78,23 +78,23 @@ macro_rules! passes {
     };
     ($l:ident, $jobs:ident, $pass:ident, [$n:literal $g:literal $p:literal $t:literal],
      [$n1:literal $g1:literal $p1:literal $t1:literal], [$n2:literal $g2:literal $p2:literal $t2:literal]) => {{
-        let (passes, rest) = $jobs.as_chunks_mut::<$p>();
-        for jobs in passes {
-            $pass!($l, L, $n, $g, $p, $t, jobs);
+        let (full, rest) = $jobs.as_chunks_mut::<$p>();
+        let (registers, rest) = rest.as_chunks_mut::<$p1>();
+        let (single, _) = rest.as_chunks_mut::<$p2>();
+        if !full.is_empty() {
+            $pass!($l, $n, $g, $p, $t, full, 0);
         }
-        let (passes, rest) = rest.as_chunks_mut::<$p1>();
-        for jobs in passes {
-            $pass!($l, L, $n1, $g1, $p1, $t1, jobs);
+        if !registers.is_empty() {
+            $pass!($l, $n1, $g1, $p1, $t1, registers, full.len() * $p);
         }
-        let single = $l.single();
-        for job in rest.as_chunks_mut::<$p2>().0 {
-            $pass!(single, L::Single, $n2, $g2, $p2, $t2, job);
+        if !single.is_empty() {
+            let l = $l.single();
+            $pass!(l, $n2, $g2, $p2, $t2, single, full.len() * $p + registers.len() * $p1);
         }
     }};
 }
 
 /// Encrypts the payloads and writes the tags of a short run, and masks the headers if there are round keys for that.
-#[inline(always)]
 pub(super) fn seal<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
@@ -102,32 +102,108 @@ pub(super) fn seal<L: Lanes, const R: usize, const S: usize>(
     header: Option<&Rounds>,
 ) {
     macro_rules! pass {
-        ($l:ident, $L:ty, $n:literal, $g:literal, $p:literal, $t:literal, $jobs:ident) => {
-            seal_pass::<$L, R, S, $n, $g, $p, $t>($l, key, $jobs);
-            if let Some(rounds) = header {
-                mask::pass::<$L, R, $g, $p, _>($l, rounds, $jobs, Toggle::Protect);
-            }
+        ($l:ident, $n:literal, $g:literal, $p:literal, $t:literal, $passes:ident, $first:expr) => {
+            $l.call(Seal::<R, S, $n, $g, $p, $t> {
+                key,
+                passes: &mut *$passes,
+                header,
+            })
         };
     }
     passes!(l, jobs, pass);
 }
 
 /// Decrypts the payloads of a short run; bit `i` of the answer says that the tag of job `i` is right.
-#[inline(always)]
 pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
     jobs: &mut [Job<'_>],
 ) -> u32 {
-    let (mut good, mut at) = (0, 0);
+    let mut good = 0;
     macro_rules! pass {
-        ($l:ident, $L:ty, $n:literal, $g:literal, $p:literal, $t:literal, $jobs:ident) => {
-            good |= open_pass::<$L, R, S, $n, $g, $p, $t>($l, key, $jobs) << at;
-            at += $p;
+        ($l:ident, $n:literal, $g:literal, $p:literal, $t:literal, $passes:ident, $first:expr) => {
+            good |= $l.call(Open::<R, S, $n, $g, $p, $t> {
+                key,
+                passes: &mut *$passes,
+            }) << $first
         };
     }
     passes!(l, jobs, pass);
     good
+}
+
+/// Passes of one form over a part of a run.
+struct Seal<
+    'k,
+    'r,
+    'a,
+    const R: usize,
+    const S: usize,
+    const N: usize,
+    const G: usize,
+    const P: usize,
+    const T: usize,
+> {
+    key: &'k Key<R, S>,
+    passes: &'r mut [[Job<'a>; P]],
+    header: Option<&'k Rounds>,
+}
+
+impl<
+    L: Lanes,
+    const R: usize,
+    const S: usize,
+    const N: usize,
+    const G: usize,
+    const P: usize,
+    const T: usize,
+> Work<L, ()> for Seal<'_, '_, '_, R, S, N, G, P, T>
+{
+    #[inline(always)]
+    fn run(self, l: L) {
+        for jobs in self.passes {
+            seal_pass::<L, R, S, N, G, P, T>(l, self.key, jobs);
+            if let Some(rounds) = self.header {
+                mask::pass::<L, R, G, P, _>(l, rounds, jobs, Toggle::Protect);
+            }
+        }
+    }
+}
+
+/// Passes of one form over a part of a run.
+struct Open<
+    'k,
+    'r,
+    'a,
+    const R: usize,
+    const S: usize,
+    const N: usize,
+    const G: usize,
+    const P: usize,
+    const T: usize,
+> {
+    key: &'k Key<R, S>,
+    passes: &'r mut [[Job<'a>; P]],
+}
+
+impl<
+    L: Lanes,
+    const R: usize,
+    const S: usize,
+    const N: usize,
+    const G: usize,
+    const P: usize,
+    const T: usize,
+> Work<L, u32> for Open<'_, '_, '_, R, S, N, G, P, T>
+{
+    #[inline(always)]
+    fn run(self, l: L) -> u32 {
+        let mut good = 0;
+        for (i, jobs) in self.passes.iter_mut().enumerate() {
+            good |= open_pass::<L, R, S, N, G, P, T>(l, self.key, jobs) << (i * P);
+        }
+        good
+    }
 }
 
 /// What a pass knows before it touches a payload.

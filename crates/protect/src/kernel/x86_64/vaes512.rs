@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{REVERSAL, Vaes128, Vaes256, pinned};
-use crate::kernel::lanes::{Block, Lanes};
+use crate::kernel::lanes::{Block, Lanes, Work};
 use crate::kernel::stitch::{Rounds, Stitch, aes_rounds};
 
 /// Proof that, beside what [`Vaes256`] proves, AVX-512 F, BW and VL were detected; only [`Vaes512::detect`] makes one.
@@ -40,6 +40,17 @@ impl Lanes for Vaes512 {
     #[inline(always)]
     fn single(self) -> Vaes128 {
         self.0.single()
+    }
+
+    #[inline(always)]
+    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
+        #[inline(never)]
+        #[target_feature(enable = "vaes,vpclmulqdq,avx512f,avx512bw,avx512vl,avx2,aes,pclmulqdq")]
+        fn called<T, W: Work<Vaes512, T>>(l: Vaes512, work: W) -> T {
+            work.run(l)
+        }
+        // SAFETY: the token proves the features.
+        unsafe { called(self, work) }
     }
 
     #[inline(always)]
