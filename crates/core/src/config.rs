@@ -73,6 +73,12 @@ pub struct TransportConfig {
     pub pacing: bool,
     /// 1-RTT packets sealed under one key before a key update is initiated; below the AEAD's limit (RFC 9001 §6.6).
     pub key_update_after: u64,
+    /// 1-RTT packets sealed under one key at which the connection is closed, where the AEAD's own limit is not lower
+    /// (RFC 9001 §6.6).
+    pub confidentiality_limit: u64,
+    /// Packets that fail to authenticate, over all keys, at which the connection is closed, where the AEAD's own limit is
+    /// not lower (RFC 9001 §6.6).
+    pub integrity_limit: u64,
     /// Longest time that an acknowledgement is held back.
     pub max_ack_delay: Duration,
 }
@@ -97,6 +103,8 @@ impl Default for TransportConfig {
             pacing: true,
             // AES-GCM may seal 2^23 packets; an eighth of that is left for the peer's acknowledgement to arrive.
             key_update_after: 7 << 20,
+            confidentiality_limit: u64::MAX,
+            integrity_limit: u64::MAX,
             max_ack_delay: Duration::from_millis(25),
         }
     }
@@ -127,6 +135,11 @@ impl TransportConfig {
         }
         if self.key_update_after == 0 || self.key_update_after >= 1 << 23 {
             return Err("key_update_after must be between 1 and 2^23 - 1 packets (RFC 9001 §6.6)");
+        }
+        if self.key_update_after >= self.confidentiality_limit || self.integrity_limit == 0 {
+            return Err(
+                "key_update_after must be below confidentiality_limit, and integrity_limit above 0",
+            );
         }
         if self.initial_rtt.is_zero() {
             return Err("initial_rtt must not be zero");

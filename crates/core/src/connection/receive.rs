@@ -492,7 +492,7 @@ impl Connection {
             Some(ring) if id == SpaceId::Data => ring.local.suite().integrity_limit(),
             _ => squall_protect::Suite::Aes128Gcm.integrity_limit(),
         };
-        if self.forged >= limit {
+        if self.forged >= limit.min(self.config.integrity_limit) {
             self.close_with_error(
                 now,
                 &TransportError {

@@ -196,6 +196,7 @@ impl Connection {
         }
         let next = self.spaces[SpaceId::Data as usize].sent.next_number();
         let limit = ring.local.suite().confidentiality_limit();
+        let limit = limit.min(self.config.confidentiality_limit);
         if !ring.initiate(next) && ring.sealed() + squall_protect::MAX_GROUP as u64 >= limit {
             // RFC 9001 §6.6.
             self.close_with_error(

@@ -163,6 +163,34 @@ impl Pair {
         true
     }
 
+    /// The next datagram of one side, which does not arrive by itself.
+    pub(crate) fn take_datagram(&mut self, from: Side) -> Option<Vec<u8>> {
+        let (now, mut buffer) = (self.now, vec![0; 2000]);
+        let (_, connection) = self.ends(from).0.connection.as_mut()?;
+        let transmit = connection.transmit(now, &mut buffer, 1, &mut Stages::off())?;
+        buffer.truncate(transmit.len);
+        Some(buffer)
+    }
+
+    /// Hands a datagram to one side.
+    pub(crate) fn deliver(&mut self, to: Side, datagram: &[u8]) {
+        let now = self.now;
+        let (receiver, sender) = self.ends(to);
+        let path = Path {
+            remote: sender.address,
+            local: None,
+        };
+        let len = datagram.len() as u16;
+        receiver.receive(now, path, &mut datagram.to_vec(), len);
+        receiver.take_events();
+    }
+
+    /// Takes up what one side has to tell, sent or not.
+    pub(crate) fn collect(&mut self, side: Side) -> Vec<Event> {
+        self.ends(side).0.take_events();
+        self.events(side)
+    }
+
     /// Hands the client's first datagram to the server once more; returns how many connections the server has then.
     pub(crate) fn replay_first(&mut self) -> usize {
         let path = Path {
