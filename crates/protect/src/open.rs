@@ -132,7 +132,7 @@ fn settle(work: &mut Work<'_>, spans: &mut [PacketSpan], mut authentic: u32) {
         } else {
             span.outcome = Outcome::Forged;
             // Nobody may see what an attacker's bytes decrypt to.
-            job.parts().1.fill(0);
+            job.wipe_behind(usize::from(span.pn_offset) + 1);
         }
         authentic >>= 1;
     });

@@ -122,6 +122,14 @@ impl<'a> Job<'a> {
         (header, payload, tag)
     }
 
+    /// Writes zeros from an offset in the header to the tag. From the number's second byte on, how much is written does
+    /// not tell how long the number of a forged packet is (RFC 9001 §9.5).
+    pub(crate) fn wipe_behind(&mut self, offset: usize) {
+        let end = self.packet.len() - TAG_LEN;
+        let from = offset.min(self.header_len as usize);
+        self.packet[from..end].fill(0);
+    }
+
     /// Copies the source to its place.
     pub(super) fn take_source(&mut self) {
         let source = std::mem::take(&mut self.source);
