@@ -84,7 +84,8 @@ impl PacketKey {
     ///
     /// Each becomes [`Outcome::Open`](crate::Outcome::Open), or [`Outcome::Forged`](crate::Outcome::Forged) with its
     /// payload wiped, or [`Outcome::Skip`](crate::Outcome::Skip) when its geometry or number is impossible. A forged
-    /// packet does not hinder the others. Bytes outside the payloads are not touched.
+    /// packet does not hinder the others. Bytes outside the payloads are not touched, but for the number of a forged
+    /// packet, which is wiped behind its first byte.
     pub fn open(&mut self, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
         self.kernel.grow_if(|| is_busy(spans));
         open::open(&self.kernel, buf, spans, slot);

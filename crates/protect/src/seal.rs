@@ -7,7 +7,7 @@
 //! Sixteen packets at a time go through the kernel; their ciphertext is still in the first-level cache when the
 //! samples are taken from it.
 
-use crate::kernel::{Cutter, Fusion, Header, Job, Jobs, Kernel, MAX_JOBS};
+use crate::kernel::{Cutter, Fusion, Header, Job, Kernel, MAX_JOBS, Slots};
 use crate::span::{MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan, TAG_LEN};
 
 /// Seals the pending spans and applies header protection, where there is a key for it.
@@ -21,19 +21,8 @@ pub(crate) fn seal(
     let mut cutter = Cutter::new(buf);
     let mut sources = Sources::new(sources);
     for spans in spans.chunks_mut(MAX_JOBS) {
-        let mut jobs = Jobs::new();
-        for span in spans {
-            let source = sources.next();
-            if span.outcome != Outcome::Pending {
-                continue;
-            }
-            span.outcome = Outcome::Skip;
-            if let Some(job) = source.and_then(|source| seal_job(&mut cutter, span, source)) {
-                span.outcome = Outcome::Open;
-                jobs.push(job);
-            }
-        }
-        let jobs = jobs.as_mut_slice();
+        let mut slots = Slots::new();
+        let jobs = jobs_to_seal(&mut slots, &mut cutter, spans, &mut sources);
         match header {
             Some((header, fusion)) => kernel.seal(jobs, header, fusion),
             None => kernel.seal_alone(jobs),
@@ -45,14 +34,35 @@ pub(crate) fn seal(
 pub(crate) fn protect(header: &Header, buf: &mut [u8], spans: &[PacketSpan]) {
     let mut cutter = Cutter::new(buf);
     for spans in spans.chunks(MAX_JOBS) {
-        let mut jobs = Jobs::new();
-        for span in spans.iter().filter(|span| span.outcome == Outcome::Open) {
-            if let Some(job) = seal_job(&mut cutter, span, &[]) {
-                jobs.push(job);
-            }
-        }
-        header.protect(jobs.as_mut_slice());
+        let sealed = spans.iter().filter(|span| span.outcome == Outcome::Open);
+        let jobs = sealed.filter_map(|span| seal_job(&mut cutter, span, &[]));
+        header.protect(Slots::new().fill(jobs));
     }
+}
+
+/// Jobs of the pending spans. A function of its own, so that its loop has the registers for itself.
+#[inline(never)]
+fn jobs_to_seal<'r, 'a>(
+    slots: &'r mut Slots<Job<'a>>,
+    cutter: &mut Cutter<'a>,
+    spans: &mut [PacketSpan],
+    sources: &mut Sources<'_, 'a>,
+) -> &'r mut [Job<'a>] {
+    let mut at = std::mem::take(cutter);
+    let jobs = slots.fill(spans.iter_mut().filter_map(|span| {
+        let source = sources.next();
+        if span.outcome != Outcome::Pending {
+            return None;
+        }
+        let job = source.and_then(|source| seal_job(&mut at, span, source));
+        span.outcome = match job {
+            Some(_) => Outcome::Open,
+            None => Outcome::Skip,
+        };
+        job
+    }));
+    *cutter = at;
+    jobs
 }
 
 /// The sources of spans one after the other: all empty where none are given.

@@ -338,6 +338,13 @@ pub(crate) struct Cutter<'a> {
     life: PhantomData<&'a mut [u8]>,
 }
 
+/// Of an empty buffer.
+impl Default for Cutter<'_> {
+    fn default() -> Self {
+        Self::new(&mut [])
+    }
+}
+
 impl<'a> Cutter<'a> {
     pub(crate) fn new(buf: &'a mut [u8]) -> Self {
         Self {
@@ -366,32 +373,25 @@ impl<'a> Cutter<'a> {
     }
 }
 
-/// Up to [`MAX_JOBS`] jobs. Nothing is written before there is a job to write: a call with one packet would pay for it.
-pub(crate) struct Jobs<J> {
-    slots: [MaybeUninit<J>; MAX_JOBS],
-    count: usize,
-}
+/// Room for [`MAX_JOBS`] jobs. Nothing is written before there is a job to write: a call with one packet would pay for it.
+pub(crate) struct Slots<J>([MaybeUninit<J>; MAX_JOBS]);
 
-impl<J> Jobs<J> {
+impl<J> Slots<J> {
     pub(crate) fn new() -> Self {
-        Self {
-            slots: [const { MaybeUninit::uninit() }; MAX_JOBS],
-            count: 0,
-        }
+        Self([const { MaybeUninit::uninit() }; MAX_JOBS])
     }
 
-    /// Adds a job; there is room for it up to [`MAX_JOBS`].
+    /// As many jobs as there is room for. How many it were is counted in a register: beside the slots, whose address
+    /// goes to a kernel, the number would be written and read back for every packet.
     #[inline(always)]
-    pub(crate) fn push(&mut self, job: J) {
-        if let Some(slot) = self.slots.get_mut(self.count) {
+    pub(crate) fn fill(&mut self, jobs: impl Iterator<Item = J>) -> &mut [J] {
+        let mut count = 0;
+        for (slot, job) in self.0.iter_mut().zip(jobs) {
             slot.write(job);
-            self.count += 1;
+            count += 1;
         }
-    }
-
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [J] {
-        // SAFETY: the first `count` slots were written by `push`, and `MaybeUninit<T>` is laid out as `T`.
-        unsafe { std::slice::from_raw_parts_mut(self.slots.as_mut_ptr().cast(), self.count) }
+        // SAFETY: the first `count` slots were written, and `MaybeUninit<T>` is laid out as `T`.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), count) }
     }
 }
 

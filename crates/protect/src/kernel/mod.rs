@@ -30,7 +30,7 @@ mod wycheproof;
 mod x86_64;
 
 pub use choice::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernels_available};
-pub(crate) use job::{Cutter, Job, Jobs, MAX_JOBS, Protected};
+pub(crate) use job::{Cutter, Job, MAX_JOBS, Protected, Slots};
 
 #[cfg(target_arch = "aarch64")]
 use self::aarch64::aes::NeonAes;
