@@ -5,37 +5,20 @@
 //!   open        packets of one slot, cut out of the buffer ─▶ kernel, 16 at a time ─▶ Open or Forged
 //! ```
 
-use crate::kernel::{Cutter, Fusion, Header, Job, Kernel, MAX_JOBS, Protected, Slots};
+use crate::kernel::{Cutter, Fusion, Header, Job, Kernel, Received, Slots};
 use crate::span::{MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan};
 
-/// Removes header protection from the pending spans.
-pub(crate) fn unprotect(header: &Header, buf: &mut [u8], spans: &mut [PacketSpan]) {
+/// Removes header protection from the pending spans, those in a row together.
+pub(crate) fn unprotect(header: &Header, buf: &mut [u8], mut spans: &mut [PacketSpan]) {
     let mut cutter = Cutter::new(buf);
-    for spans in spans.chunks_mut(MAX_JOBS) {
-        let mut slots = Slots::new();
-        header.unprotect(packets_to_unprotect(&mut slots, &mut cutter, spans));
+    while !spans.is_empty() {
+        header.unprotect(Received::take(&mut cutter, &mut spans));
+        if let Some(refused) = spans.split_off_first_mut()
+            && refused.outcome == Outcome::Pending
+        {
+            refused.outcome = Outcome::Skip;
+        }
     }
-}
-
-/// The pending packets that have a sample. A function of its own, so that its loop has the registers for itself; so are
-/// the others that make jobs. Inlined they took a third of the time of `unprotect`.
-#[inline(never)]
-fn packets_to_unprotect<'r, 'a, 's>(
-    slots: &'r mut Slots<Protected<'a, 's>>,
-    cutter: &mut Cutter<'a>,
-    spans: &'s mut [PacketSpan],
-) -> &'r mut [Protected<'a, 's>] {
-    let mut at = std::mem::take(cutter);
-    let pending = spans
-        .iter_mut()
-        .filter(|span| span.outcome == Outcome::Pending);
-    let packets = slots.fill(pending.filter_map(|span| {
-        Protected::new(&mut at, span)
-            .map_err(|span| span.outcome = Outcome::Skip)
-            .ok()
-    }));
-    *cutter = at;
-    packets
 }
 
 /// A packet whose header is still protected, as a job.
@@ -43,54 +26,43 @@ fn protected_job<'a>(cutter: &mut Cutter<'a>, span: &PacketSpan) -> Option<Job<'
     Job::new(cutter.cut(span)?, usize::from(span.pn_offset), 0, &[])?.with_number_at(span.pn_offset)
 }
 
-/// The jobs of up to [`MAX_JOBS`] spans, and which spans they are of.
-struct Work<'r, 'a> {
-    jobs: &'r mut [Job<'a>],
-    /// One bit for each span.
-    spans: u32,
+/// Jobs of the first spans, up to one that is not wanted or cannot be a job. A function of its own, so that its loop has the
+/// registers for itself.
+#[inline(never)]
+fn jobs_in_a_row<'r, 'a>(
+    slots: &'r mut Slots<Job<'a>>,
+    cutter: &mut Cutter<'a>,
+    spans: &[PacketSpan],
+    is_wanted: impl Fn(&PacketSpan) -> bool,
+    job: impl Fn(&mut Cutter<'a>, &PacketSpan) -> Option<Job<'a>>,
+) -> &'r mut [Job<'a>] {
+    let mut at = std::mem::take(cutter);
+    let wanted = spans.iter().take_while(|span| is_wanted(span));
+    let jobs = slots.fill(wanted.map_while(|span| job(&mut at, span)));
+    *cutter = at;
+    jobs
 }
 
-impl<'r, 'a> Work<'r, 'a> {
-    /// Makes jobs of the pending spans, or of those of a slot; those that cannot be one are skipped.
-    #[inline(never)]
-    fn take(
-        slots: &'r mut Slots<Job<'a>>,
-        cutter: &mut Cutter<'a>,
-        spans: &mut [PacketSpan],
-        slot: Option<u8>,
-        mut job: impl FnMut(&mut Cutter<'a>, &PacketSpan) -> Option<Job<'a>>,
-    ) -> Self {
-        let mut at = std::mem::take(cutter);
-        let mut taken = 0;
-        let jobs = slots.fill(spans.iter_mut().enumerate().filter_map(|(i, span)| {
-            if span.outcome != Outcome::Pending || slot.is_some_and(|slot| slot != span.slot) {
-                return None;
-            }
-            let job = job(&mut at, span);
-            match job {
-                Some(_) => taken |= 1 << i,
-                None => span.outcome = Outcome::Skip,
-            }
-            job
-        }));
-        *cutter = at;
-        Self { jobs, spans: taken }
-    }
-
-    /// Brings the spans and their jobs together again.
-    #[inline(always)]
-    fn give_back(
-        &mut self,
-        spans: &mut [PacketSpan],
-        mut each: impl FnMut(&mut PacketSpan, &mut Job<'_>),
-    ) {
-        let mut jobs = self.jobs.iter_mut();
-        for (i, span) in spans.iter_mut().enumerate() {
-            if self.spans >> i & 1 == 1
-                && let Some(job) = jobs.next()
-            {
-                each(span, job);
-            }
+/// Makes jobs of the wanted spans and does some work on them, those in a row together; a wanted span that cannot be a job is
+/// skipped.
+#[inline(always)]
+fn by_rows<'a>(
+    buf: &'a mut [u8],
+    mut spans: &mut [PacketSpan],
+    is_wanted: impl Fn(&PacketSpan) -> bool + Copy,
+    job: impl Fn(&mut Cutter<'a>, &PacketSpan) -> Option<Job<'a>> + Copy,
+    mut work: impl FnMut(&mut [PacketSpan], &mut [Job<'a>]),
+) {
+    let mut cutter = Cutter::new(buf);
+    while !spans.is_empty() {
+        let mut slots = Slots::new();
+        let jobs = jobs_in_a_row(&mut slots, &mut cutter, spans, is_wanted, job);
+        if let Some(row @ [_, ..]) = spans.split_off_mut(..jobs.len()) {
+            work(row, jobs);
+        } else if let Some(refused) = spans.split_off_first_mut()
+            && is_wanted(refused)
+        {
+            refused.outcome = Outcome::Skip;
         }
     }
 }
@@ -104,37 +76,35 @@ pub(crate) fn open_fused(
     buf: &mut [u8],
     spans: &mut [PacketSpan],
 ) -> bool {
-    let mut cutter = Cutter::new(buf);
-    for spans in spans.chunks_mut(MAX_JOBS) {
-        let mut slots = Slots::new();
-        let mut work = Work::take(&mut slots, &mut cutter, spans, None, protected_job);
-        let Some(authentic) = kernel.open_fused(work.jobs, header, fusion) else {
-            return false;
+    let mut can = true;
+    let is_pending = |span: &PacketSpan| span.outcome == Outcome::Pending;
+    by_rows(buf, spans, is_pending, protected_job, |spans, jobs| {
+        let Some(authentic) = kernel.open_fused(jobs, header, fusion) else {
+            can = false;
+            return;
         };
-        work.give_back(spans, |span, job| {
+        for (span, job) in spans.iter_mut().zip(&*jobs) {
             let (header_len, number) = job.header_len_and_number();
             (span.header_len, span.packet_number) = (header_len as u16, number);
-        });
-        settle(&mut work, spans, authentic);
-    }
-    true
+        }
+        settle(spans, jobs, authentic);
+    });
+    can
 }
 
 /// Opens the pending spans of a slot, in place.
 pub(crate) fn open(kernel: &Kernel, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
-    let mut cutter = Cutter::new(buf);
-    for spans in spans.chunks_mut(MAX_JOBS) {
-        let mut slots = Slots::new();
-        let mut work = Work::take(&mut slots, &mut cutter, spans, Some(slot), open_job);
-        let authentic = kernel.open(work.jobs);
-        settle(&mut work, spans, authentic);
-    }
+    let is_wanted = |span: &PacketSpan| (span.outcome == Outcome::Pending) & (span.slot == slot);
+    by_rows(buf, spans, is_wanted, open_job, |spans, jobs| {
+        let authentic = kernel.open(jobs);
+        settle(spans, jobs, authentic);
+    });
 }
 
 /// Tells the spans which of their packets are authentic, and wipes the others.
 #[inline(always)]
-fn settle(work: &mut Work<'_, '_>, spans: &mut [PacketSpan], mut authentic: u32) {
-    work.give_back(spans, |span, job| {
+fn settle(spans: &mut [PacketSpan], jobs: &mut [Job<'_>], mut authentic: u32) {
+    for (span, job) in spans.iter_mut().zip(jobs) {
         if authentic & 1 == 1 {
             span.outcome = Outcome::Open;
         } else {
@@ -143,7 +113,7 @@ fn settle(work: &mut Work<'_, '_>, spans: &mut [PacketSpan], mut authentic: u32)
             job.wipe_behind(usize::from(span.pn_offset) + 1);
         }
         authentic >>= 1;
-    });
+    }
 }
 
 /// A span with possible lengths and a possible number, as a job.

@@ -48,7 +48,6 @@ use super::{Fusion, Job, MAX_JOBS};
 use crate::material::KeyMaterial;
 
 pub(super) use aead::{Aead, Header};
-use mask::headers;
 use open::open;
 use seal::seal;
 

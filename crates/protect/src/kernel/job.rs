@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use crate::span::{MAX_NUMBER_LEN, PacketSpan, SAMPLE_LEN, TAG_LEN};
+use crate::span::{MAX_NUMBER_LEN, Outcome, PacketSpan, SAMPLE_LEN, TAG_LEN};
 
 /// Jobs in one call of a kernel: enough to fill eight registers with the blocks that each packet has one of.
 pub(crate) const MAX_JOBS: usize = 16;
@@ -17,14 +17,19 @@ pub(crate) enum Toggle {
     Unprotect,
 }
 
-/// A packet whose header gets or loses its mask.
-pub(crate) trait Masked {
-    /// RFC 9001 §5.4.2: what the mask is made of. It starts four bytes after the start of the packet number, however long
-    /// that is.
-    fn sample(&self) -> &[u8; SAMPLE_LEN];
+/// Packets whose headers get or lose their masks.
+pub(crate) trait Headers: Sized {
+    fn count(&self) -> usize;
+
+    /// Takes the first `n` away, if there are as many.
+    fn take_first(&mut self, n: usize) -> Option<Self>;
+
+    /// RFC 9001 §5.4.2: what the mask of a packet is made of. It starts four bytes after the start of the packet number,
+    /// however long that is.
+    fn sample(&self, i: usize) -> &[u8; SAMPLE_LEN];
 
     /// RFC 9001 §5.4.1: applies or removes a mask, of which five bytes are used: the first is its lowest.
-    fn toggle(&mut self, mask: u64, toggle: Toggle);
+    fn toggle(&mut self, i: usize, mask: u64, toggle: Toggle);
 }
 
 /// One packet for a kernel.
@@ -139,71 +144,107 @@ impl<'a> Job<'a> {
     }
 }
 
-impl Masked for Job<'_> {
+impl Headers for &mut [Job<'_>] {
     #[inline(always)]
-    fn sample(&self) -> &[u8; SAMPLE_LEN] {
-        if self.pn_offset == 0 {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    #[inline(always)]
+    fn take_first(&mut self, n: usize) -> Option<Self> {
+        self.split_off_mut(..n)
+    }
+
+    #[inline(always)]
+    fn sample(&self, i: usize) -> &[u8; SAMPLE_LEN] {
+        let job = &self[i];
+        if job.pn_offset == 0 {
             return &[0; SAMPLE_LEN];
         }
         // SAFETY: the invariant.
-        unsafe { self.at(self.pn_offset as usize + MAX_NUMBER_LEN) }
+        unsafe { job.at(job.pn_offset as usize + MAX_NUMBER_LEN) }
     }
 
     #[inline(always)]
-    fn toggle(&mut self, mask: u64, toggle: Toggle) {
-        if self.pn_offset == 0 {
+    fn toggle(&mut self, i: usize, mask: u64, toggle: Toggle) {
+        let job = &mut self[i];
+        if job.pn_offset == 0 {
             return;
         }
         // SAFETY: the invariant: a sample lies behind the number.
-        let number = unsafe { toggle_header(self.packet, self.pn_offset as usize, mask, toggle) };
+        let number = unsafe {
+            toggle_header(
+                job.packet.as_mut_ptr(),
+                job.pn_offset as usize,
+                mask,
+                toggle,
+            )
+        };
         if toggle == Toggle::Unprotect {
-            self.number = number.value;
-            self.header_len = self.pn_offset + u32::from(number.len);
+            job.number = number.value;
+            job.header_len = job.pn_offset + u32::from(number.len);
         }
     }
 }
 
-/// A received packet and what is known of it, before its header protection is removed.
+/// Received packets whose headers are still protected: spans in a row, each checked once.
 ///
-/// Invariant: a sample lies in the packet four bytes behind the span's `pn_offset`, which is not 0.
-pub(crate) struct Protected<'a, 's> {
-    packet: &'a mut [u8],
-    span: &'s mut PacketSpan,
+/// Invariant: the packets lie in the buffer, no two share a byte, and in each a sample lies four bytes behind `pn_offset`,
+/// which is not 0.
+pub(crate) struct Received<'s, 'b> {
+    buf: *mut u8,
+    spans: &'s mut [PacketSpan],
+    life: PhantomData<&'b mut [u8]>,
 }
 
-impl<'a, 's> Protected<'a, 's> {
-    /// `None` where there is no sample, or no header before the number.
+impl<'s, 'b> Received<'s, 'b> {
+    /// Takes the spans up to the first that is not pending or not sound.
     #[inline(always)]
-    pub(crate) fn new(
-        cutter: &mut Cutter<'a>,
-        span: &'s mut PacketSpan,
-    ) -> Result<Self, &'s mut PacketSpan> {
-        let least_len = u32::from(span.pn_offset) + (MAX_NUMBER_LEN + SAMPLE_LEN) as u32;
-        if span.pn_offset == 0 || span.len < least_len {
-            return Err(span);
-        }
-        match cutter.cut(span) {
-            Some(packet) => Ok(Self { packet, span }),
-            None => Err(span),
+    pub(crate) fn take(cutter: &mut Cutter<'b>, spans: &mut &'s mut [PacketSpan]) -> Self {
+        let mut at = std::mem::take(cutter);
+        let count = (spans.iter())
+            .take_while(|span| at.cut_received(span))
+            .count();
+        let buf = at.buf;
+        *cutter = at;
+        Self {
+            buf,
+            spans: spans.split_off_mut(..count).unwrap_or_default(),
+            life: PhantomData,
         }
     }
 }
 
-impl Masked for Protected<'_, '_> {
+impl Headers for Received<'_, '_> {
     #[inline(always)]
-    fn sample(&self) -> &[u8; SAMPLE_LEN] {
-        let at = usize::from(self.span.pn_offset) + MAX_NUMBER_LEN;
+    fn count(&self) -> usize {
+        self.spans.len()
+    }
+
+    #[inline(always)]
+    fn take_first(&mut self, n: usize) -> Option<Self> {
+        let spans = self.spans.split_off_mut(..n)?;
+        Some(Self { spans, ..*self })
+    }
+
+    #[inline(always)]
+    fn sample(&self, i: usize) -> &[u8; SAMPLE_LEN] {
+        let span = &self.spans[i];
+        let at = span.start as usize + usize::from(span.pn_offset) + MAX_NUMBER_LEN;
         // SAFETY: the invariant; arrays of bytes have no alignment.
-        unsafe { &*self.packet.as_ptr().add(at).cast() }
+        unsafe { &*self.buf.add(at).cast() }
     }
 
     #[inline(always)]
-    fn toggle(&mut self, mask: u64, toggle: Toggle) {
-        let pn_offset = self.span.pn_offset;
-        // SAFETY: the invariant: a sample lies behind the number.
-        let number = unsafe { toggle_header(self.packet, usize::from(pn_offset), mask, toggle) };
-        self.span.packet_number = number.value;
-        self.span.header_len = pn_offset + number.len;
+    fn toggle(&mut self, i: usize, mask: u64, toggle: Toggle) {
+        let span = &mut self.spans[i];
+        // SAFETY: the invariant: the packet lies in the buffer, and a sample lies behind the number.
+        let number = unsafe {
+            let packet = self.buf.add(span.start as usize);
+            toggle_header(packet, usize::from(span.pn_offset), mask, toggle)
+        };
+        span.packet_number = number.value;
+        span.header_len = span.pn_offset + number.len;
     }
 }
 
@@ -218,16 +259,14 @@ struct Number {
 ///
 /// # Safety
 ///
-/// `pn_offset` is not 0, and four bytes follow it in the packet.
+/// The packet is the caller's alone, `pn_offset` is not 0, and four bytes of the packet follow it.
 #[inline(always)]
-unsafe fn toggle_header(packet: &mut [u8], pn_offset: usize, mask: u64, toggle: Toggle) -> Number {
-    debug_assert!(pn_offset > 0 && pn_offset + MAX_NUMBER_LEN <= packet.len());
-    let first = packet.as_mut_ptr();
+unsafe fn toggle_header(packet: *mut u8, pn_offset: usize, mask: u64, toggle: Toggle) -> Number {
     // SAFETY: as the caller says; the two do not overlap, and arrays of bytes have no alignment.
     let (first, field) = unsafe {
         (
-            &mut *first,
-            &mut *first.add(pn_offset).cast::<[u8; MAX_NUMBER_LEN]>(),
+            &mut *packet,
+            &mut *packet.add(pn_offset).cast::<[u8; MAX_NUMBER_LEN]>(),
         )
     };
     let masked = *first ^ mask as u8 & protected_bits(*first);
@@ -371,6 +410,24 @@ impl<'a> Cutter<'a> {
             Some(std::slice::from_raw_parts_mut(packet, span.len as usize))
         }
     }
+
+    /// Whether a received packet can be unprotected; it counts as cut then.
+    #[inline(always)]
+    fn cut_received(&mut self, span: &PacketSpan) -> bool {
+        let start = u64::from(span.start);
+        let end = start + u64::from(span.len);
+        let least_len = u32::from(span.pn_offset) + (MAX_NUMBER_LEN + SAMPLE_LEN) as u32;
+        // All at once: one branch for what is always so.
+        let is_sound = (span.outcome == Outcome::Pending)
+            & (span.pn_offset > 0)
+            & (span.len >= least_len)
+            & (start >= self.at)
+            & (end <= self.len);
+        if is_sound {
+            self.at = end;
+        }
+        is_sound
+    }
 }
 
 /// Room for [`MAX_JOBS`] jobs. Nothing is written before there is a job to write: a call with one packet would pay for it.
@@ -403,19 +460,23 @@ fn protected_bits(first: u8) -> u8 {
 
 /// Header protection by a cipher that takes the samples of some packets, and leaves the masks in their place.
 pub(super) fn toggle_by(
-    jobs: &mut [impl Masked],
+    mut headers: impl Headers,
     toggle: Toggle,
-    cipher: impl FnOnce(&mut [[u8; SAMPLE_LEN]]),
+    cipher: impl Fn(&mut [[u8; SAMPLE_LEN]]),
 ) {
-    let mut samples = [[0; SAMPLE_LEN]; MAX_JOBS];
-    for (sample, job) in samples.iter_mut().zip(&*jobs) {
-        *sample = *job.sample();
-    }
-    if let Some(samples) = samples.get_mut(..jobs.len()) {
-        cipher(samples);
-    }
-    for (job, mask) in jobs.iter_mut().zip(samples) {
-        job.toggle(u128::from_le_bytes(mask) as u64, toggle);
+    while let count @ 1.. = headers.count().min(MAX_JOBS)
+        && let Some(mut headers) = headers.take_first(count)
+    {
+        let mut samples = [[0; SAMPLE_LEN]; MAX_JOBS];
+        for (i, sample) in samples.iter_mut().take(count).enumerate() {
+            *sample = *headers.sample(i);
+        }
+        if let Some(samples) = samples.get_mut(..count) {
+            cipher(samples);
+        }
+        for (i, mask) in samples.into_iter().take(count).enumerate() {
+            headers.toggle(i, u128::from_le_bytes(mask) as u64, toggle);
+        }
     }
 }
 

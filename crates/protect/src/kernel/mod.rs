@@ -30,7 +30,7 @@ mod wycheproof;
 mod x86_64;
 
 pub use choice::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernels_available};
-pub(crate) use job::{Cutter, Job, MAX_JOBS, Protected, Slots};
+pub(crate) use job::{Cutter, Job, MAX_JOBS, Received, Slots};
 
 #[cfg(target_arch = "aarch64")]
 use self::aarch64::aes::NeonAes;
@@ -222,7 +222,7 @@ impl Header {
     }
 
     /// Removes header protection, and tells the spans the length of their headers and their numbers.
-    pub(crate) fn unprotect(&self, packets: &mut [Protected<'_, '_>]) {
+    pub(crate) fn unprotect(&self, packets: Received<'_, '_>) {
         dispatch!(self, header => header.toggle(packets, Toggle::Unprotect));
     }
 }

@@ -8,7 +8,7 @@ use chacha20::{ChaChaCore, KeyIvInit, R20};
 use chacha20poly1305::ChaCha20Poly1305;
 use zeroize::Zeroize;
 
-use super::job::{Masked, Toggle, toggle_by};
+use super::job::{Headers, Toggle, toggle_by};
 use super::{Fusion, Job};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::{SAMPLE_LEN, TAG_LEN};
@@ -160,8 +160,8 @@ impl Header {
         }
     }
 
-    pub(super) fn toggle(&self, jobs: &mut [impl Masked], toggle: Toggle) {
-        toggle_by(jobs, toggle, |samples| self.masks(samples));
+    pub(super) fn toggle(&self, headers: impl Headers, toggle: Toggle) {
+        toggle_by(headers, toggle, |samples| self.masks(samples));
     }
 
     /// Turns samples into masks, of which five bytes are used.

@@ -68,10 +68,10 @@ macro_rules! define_chacha {
 
             pub(crate) fn toggle(
                 &self,
-                jobs: &mut [impl $crate::kernel::job::Masked],
+                headers: impl $crate::kernel::job::Headers,
                 toggle: $crate::kernel::job::Toggle,
             ) {
-                $crate::kernel::job::toggle_by(jobs, toggle, |samples| {
+                $crate::kernel::job::toggle_by(headers, toggle, |samples| {
                     // SAFETY: the token proves the entry point's features.
                     unsafe { masks(self.token, &self.key, samples) }
                 });

@@ -1,7 +1,7 @@
 //! Expanded keys with the proof that their instructions exist: where the doors to the generic code are.
 
-use super::{Key, Masking, headers, open, seal};
-use crate::kernel::job::{Masked, Toggle};
+use super::{Key, Masking, mask, open, seal};
+use crate::kernel::job::{Headers, Toggle};
 use crate::kernel::lanes::{Lanes, Work};
 use crate::kernel::stitch::Rounds;
 use crate::kernel::{Fusion, Header as AnyHeader, Job};
@@ -116,10 +116,10 @@ impl<L: Lanes> Header<L> {
         (self.suite == suite).then_some(&self.rounds)
     }
 
-    pub(crate) fn toggle<J: Masked>(&self, jobs: &mut [J], toggle: Toggle) {
+    pub(crate) fn toggle(&self, headers: impl Headers, toggle: Toggle) {
         match self.suite {
-            Suite::Aes128Gcm => headers::<L, 10, J>(self.l, &self.rounds, jobs, toggle),
-            _ => headers::<L, 14, J>(self.l, &self.rounds, jobs, toggle),
+            Suite::Aes128Gcm => mask::headers::<L, 10>(self.l, &self.rounds, headers, toggle),
+            _ => mask::headers::<L, 14>(self.l, &self.rounds, headers, toggle),
         }
     }
 }

@@ -1,66 +1,64 @@
 //! Header protection with AES (RFC 9001 §5.4.3): the masks of several packets in one pass, a lane for each.
 
-use crate::kernel::job::{Masked, Toggle};
+use crate::kernel::job::{Headers, Toggle};
 use crate::kernel::lanes::{Lanes, Work};
 use crate::kernel::stitch::Rounds;
 
-/// Masks or unmasks the headers of some jobs.
-pub(super) fn headers<L: Lanes, const R: usize, J: Masked>(
+/// Masks or unmasks some headers.
+pub(super) fn headers<L: Lanes, const R: usize>(
     l: L,
     rounds: &Rounds,
-    jobs: &mut [J],
+    headers: impl Headers,
     toggle: Toggle,
 ) {
     match toggle {
-        Toggle::Protect => l.call(Protect::<R, J> { rounds, jobs }),
-        Toggle::Unprotect => l.call(Unprotect::<R, J> { rounds, jobs }),
+        Toggle::Protect => l.call(Protect::<R, _> { rounds, headers }),
+        Toggle::Unprotect => l.call(Unprotect::<R, _> { rounds, headers }),
     }
 }
 
-struct Protect<'a, const R: usize, J> {
+struct Protect<'a, const R: usize, H> {
     rounds: &'a Rounds,
-    jobs: &'a mut [J],
+    headers: H,
 }
 
-impl<L: Lanes, const R: usize, J: Masked> Work<L, ()> for Protect<'_, R, J> {
+impl<L: Lanes, const R: usize, H: Headers> Work<L, ()> for Protect<'_, R, H> {
     #[inline(always)]
     fn run(self, l: L) {
-        passes::<L, R, J>(l, self.rounds, self.jobs, Toggle::Protect);
+        passes::<L, R>(l, self.rounds, self.headers, Toggle::Protect);
     }
 }
 
-struct Unprotect<'a, const R: usize, J> {
+struct Unprotect<'a, const R: usize, H> {
     rounds: &'a Rounds,
-    jobs: &'a mut [J],
+    headers: H,
 }
 
-impl<L: Lanes, const R: usize, J: Masked> Work<L, ()> for Unprotect<'_, R, J> {
+impl<L: Lanes, const R: usize, H: Headers> Work<L, ()> for Unprotect<'_, R, H> {
     #[inline(always)]
     fn run(self, l: L) {
-        passes::<L, R, J>(l, self.rounds, self.jobs, Toggle::Unprotect);
+        passes::<L, R>(l, self.rounds, self.headers, Toggle::Unprotect);
     }
 }
 
 /// All masks, as many at a time as there are.
 #[inline(always)]
-pub(super) fn passes<L: Lanes, const R: usize, J: Masked>(
+pub(super) fn passes<L: Lanes, const R: usize>(
     l: L,
     rounds: &Rounds,
-    jobs: &mut [J],
+    mut headers: impl Headers,
     toggle: Toggle,
 ) {
     macro_rules! passes {
         ($p:literal, $one:literal) => {{
-            let (passes, rest) = jobs.as_chunks_mut::<$p>();
-            for jobs in passes {
-                pass::<L, R, { $p / $one }, $p, J>(l, rounds, jobs, toggle);
+            while let Some(headers) = headers.take_first($p) {
+                pass::<L, R, { $p / $one }>(l, rounds, headers, toggle);
             }
-            let (passes, rest) = rest.as_chunks_mut::<$one>();
-            for jobs in passes {
-                pass::<L, R, 1, $one, J>(l, rounds, jobs, toggle);
+            while let Some(headers) = headers.take_first($one) {
+                pass::<L, R, 1>(l, rounds, headers, toggle);
             }
-            for job in rest.as_chunks_mut::<1>().0 {
-                pass::<L::Single, R, 1, 1, J>(l.single(), rounds, job, toggle);
+            while let Some(headers) = headers.take_first(1) {
+                pass::<L::Single, R, 1>(l.single(), rounds, headers, toggle);
             }
         }};
     }
@@ -71,28 +69,28 @@ pub(super) fn passes<L: Lanes, const R: usize, J: Masked>(
     }
 }
 
-/// The headers of `P` packets, in `G` registers.
+/// As many headers as there are lanes in `G` registers.
 #[inline(always)]
-pub(super) fn pass<L: Lanes, const R: usize, const G: usize, const P: usize, J: Masked>(
+pub(super) fn pass<L: Lanes, const R: usize, const G: usize>(
     l: L,
     rounds: &Rounds,
-    jobs: &mut [J; P],
+    mut headers: impl Headers,
     toggle: Toggle,
 ) {
     let s = l.single();
     let first_key = l.broadcast(&rounds.0[0]);
     let mut states = [l.zero(); G];
-    for (state, jobs) in states.iter_mut().zip(jobs.chunks_exact(L::BLOCKS)) {
+    for (g, state) in states.iter_mut().enumerate() {
         let mut lanes = [s.zero(); 4];
-        for (lane, job) in lanes.iter_mut().zip(jobs) {
-            *lane = s.load(job.sample());
+        for (k, lane) in lanes.iter_mut().take(L::BLOCKS).enumerate() {
+            *lane = s.load(headers.sample(g * L::BLOCKS + k));
         }
         *state = l.xor(first_key, l.lanes(lanes));
     }
     l.aes_rounds::<R, G>(&mut states, rounds);
-    for g in 0..G {
+    for (g, state) in states.into_iter().enumerate() {
         for k in 0..L::BLOCKS {
-            jobs[g * L::BLOCKS + k].toggle(s.low(l.lane(states[g], k)), toggle);
+            headers.toggle(g * L::BLOCKS + k, s.low(l.lane(state, k)), toggle);
         }
     }
 }

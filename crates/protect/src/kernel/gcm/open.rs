@@ -32,7 +32,7 @@ fn open_batch<L: Lanes, const R: usize, const S: usize>(
     header: Option<&Rounds>,
 ) -> u32 {
     if let Some(rounds) = header {
-        mask::headers::<L, R, _>(l, rounds, jobs, Toggle::Unprotect);
+        mask::headers::<L, R>(l, rounds, &mut *jobs, Toggle::Unprotect);
     }
     let (mut good, mut at) = (0, 0);
     while !jobs.is_empty() {

@@ -323,13 +323,13 @@ fn seal_long<L: Lanes, const R: usize, const S: usize>(
     // other: the hash has to wait for itself most of the time.
     let early = jobs.iter().all(|job| job.sample_in_payload().is_some());
     if let (Some(rounds), true) = (header, early) {
-        mask::passes::<L, R, _>(l, rounds, jobs, Toggle::Protect);
+        mask::passes::<L, R>(l, rounds, &mut *jobs, Toggle::Protect);
     }
     let tag = tag(l, hash, registers, &stash, &pad);
     if let Some(job) = jobs.last_mut() {
         *job.tag_mut() = tag;
     }
     if let (Some(rounds), false) = (header, early) {
-        mask::headers::<L, R, _>(l, rounds, jobs, Toggle::Protect);
+        mask::headers::<L, R>(l, rounds, &mut *jobs, Toggle::Protect);
     }
 }

@@ -32,12 +32,17 @@ pub(super) enum Run<'r, 'a> {
 /// The first run of some jobs, and what is behind it.
 #[inline(always)]
 pub(super) fn split<'r, 'a>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, &'r mut [Job<'a>]) {
-    let first = jobs.first().map_or(0, blocks_of);
-    let is_same = |job: &&Job<'_>| blocks_of(job) == first;
-    let (run, rest) = jobs.split_at_mut(jobs.iter().take_while(is_same).count());
-    if first > 0 {
+    let blocks = jobs.first().map_or(0, blocks_of);
+    if blocks > 0 {
+        let least_len = 16 * blocks - 15;
+        let is_same = |job: &&Job<'_>| {
+            (job.payload_len().wrapping_sub(least_len) < 16) & (job.packet_and_header_len().1 <= 16)
+        };
+        let (run, rest) = jobs.split_at_mut(jobs.iter().take_while(is_same).count());
         (Run::Short(run), rest)
     } else {
+        let is_long = |job: &&Job<'_>| blocks_of(job) == 0;
+        let (run, rest) = jobs.split_at_mut(jobs.iter().take_while(is_long).count());
         (Run::Long(run), rest)
     }
 }
@@ -164,7 +169,7 @@ impl<
         for jobs in self.passes {
             seal_pass::<L, R, S, N, G, P, T>(l, self.key, jobs);
             if let Some(rounds) = self.header {
-                mask::pass::<L, R, G, P, _>(l, rounds, jobs, Toggle::Protect);
+                mask::pass::<L, R, G>(l, rounds, &mut jobs[..], Toggle::Protect);
             }
         }
     }
