@@ -13,7 +13,7 @@ use squall_protect::{
     Suite, TAG_LEN, kernels_available,
 };
 
-const PAYLOADS: [usize; 3] = [64, 1200, 1450];
+const PAYLOADS: [usize; 4] = [4, 64, 1200, 1450];
 const BATCHES: [usize; 4] = [1, 8, 32, 64];
 /// Unless `--rounds=N` says otherwise.
 const ROUNDS: usize = 61;

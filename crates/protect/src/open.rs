@@ -6,7 +6,7 @@
 //! ```
 
 use crate::kernel::{Cutter, Fusion, Header, Job, Kernel, Received, Slots};
-use crate::span::{MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan};
+use crate::span::{Outcome, PacketSpan};
 
 /// Removes header protection from the pending spans, those in a row together.
 pub(crate) fn unprotect(header: &Header, buf: &mut [u8], mut spans: &mut [PacketSpan]) {
@@ -19,11 +19,6 @@ pub(crate) fn unprotect(header: &Header, buf: &mut [u8], mut spans: &mut [Packet
             refused.outcome = Outcome::Skip;
         }
     }
-}
-
-/// A packet whose header is still protected, as a job.
-fn protected_job<'a>(cutter: &mut Cutter<'a>, span: &PacketSpan) -> Option<Job<'a>> {
-    Job::new(cutter.cut(span)?, usize::from(span.pn_offset), 0, &[])?.with_number_at(span.pn_offset)
 }
 
 /// Jobs of the first spans, up to one that is not wanted or cannot be a job. A function of its own, so that its loop has the
@@ -78,24 +73,30 @@ pub(crate) fn open_fused(
 ) -> bool {
     let mut can = true;
     let is_pending = |span: &PacketSpan| span.outcome == Outcome::Pending;
-    by_rows(buf, spans, is_pending, protected_job, |spans, jobs| {
-        let Some(authentic) = kernel.open_fused(jobs, header, fusion) else {
-            can = false;
-            return;
-        };
-        for (span, job) in spans.iter_mut().zip(&*jobs) {
-            let (header_len, number) = job.header_len_and_number();
-            (span.header_len, span.packet_number) = (header_len as u16, number);
-        }
-        settle(spans, jobs, authentic);
-    });
+    by_rows(
+        buf,
+        spans,
+        is_pending,
+        Job::to_unprotect_and_open,
+        |spans, jobs| {
+            let Some(authentic) = kernel.open_fused(jobs, header, fusion) else {
+                can = false;
+                return;
+            };
+            for (span, job) in spans.iter_mut().zip(&*jobs) {
+                let (header_len, number) = job.header_len_and_number();
+                (span.header_len, span.packet_number) = (header_len as u16, number);
+            }
+            settle(spans, jobs, authentic);
+        },
+    );
     can
 }
 
 /// Opens the pending spans of a slot, in place.
 pub(crate) fn open(kernel: &Kernel, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
     let is_wanted = |span: &PacketSpan| (span.outcome == Outcome::Pending) & (span.slot == slot);
-    by_rows(buf, spans, is_wanted, open_job, |spans, jobs| {
+    by_rows(buf, spans, is_wanted, Job::to_open, |spans, jobs| {
         let authentic = kernel.open(jobs);
         settle(spans, jobs, authentic);
     });
@@ -114,18 +115,4 @@ fn settle(spans: &mut [PacketSpan], jobs: &mut [Job<'_>], mut authentic: u32) {
         }
         authentic >>= 1;
     }
-}
-
-/// A span with possible lengths and a possible number, as a job.
-#[inline(always)]
-fn open_job<'a>(cutter: &mut Cutter<'a>, span: &PacketSpan) -> Option<Job<'a>> {
-    // Both at once: one branch for what is always so.
-    let number_len = usize::from(span.header_len.wrapping_sub(span.pn_offset));
-    let is_sound =
-        (number_len.wrapping_sub(1) < MAX_NUMBER_LEN) & (span.packet_number <= MAX_PACKET_NUMBER);
-    if !is_sound {
-        return None;
-    }
-    let header_len = usize::from(span.header_len);
-    Job::new(cutter.cut(span)?, header_len, span.packet_number, &[])
 }

@@ -8,7 +8,7 @@
 //! samples are taken from it.
 
 use crate::kernel::{Cutter, Fusion, Header, Job, Kernel, MAX_JOBS, Slots};
-use crate::span::{MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan, TAG_LEN};
+use crate::span::{Outcome, PacketSpan};
 
 /// Seals the pending spans and applies header protection, where there is a key for it.
 pub(crate) fn seal(
@@ -35,7 +35,7 @@ pub(crate) fn protect(header: &Header, buf: &mut [u8], spans: &[PacketSpan]) {
     let mut cutter = Cutter::new(buf);
     for spans in spans.chunks(MAX_JOBS) {
         let sealed = spans.iter().filter(|span| span.outcome == Outcome::Open);
-        let jobs = sealed.filter_map(|span| seal_job(&mut cutter, span, &[]));
+        let jobs = sealed.filter_map(|span| Job::to_seal(&mut cutter, span, &[]));
         header.protect(Slots::new().fill(jobs));
     }
 }
@@ -54,7 +54,7 @@ fn jobs_to_seal<'r, 'a>(
         if span.outcome != Outcome::Pending {
             return None;
         }
-        let job = source.and_then(|source| seal_job(&mut at, span, source));
+        let job = source.and_then(|source| Job::to_seal(&mut at, span, source));
         span.outcome = match job {
             Some(_) => Outcome::Open,
             None => Outcome::Skip,
@@ -86,27 +86,4 @@ impl<'s, 'a> Sources<'s, 'a> {
         }
         self.rest.next().copied()
     }
-}
-
-/// A span with sound lengths and a sound number, as a job.
-#[inline(always)]
-fn seal_job<'a>(cutter: &mut Cutter<'a>, span: &PacketSpan, source: &'a [u8]) -> Option<Job<'a>> {
-    let number_len = span.header_len.wrapping_sub(span.pn_offset);
-    let least_len = u32::from(
-        span.header_len
-            .max(span.pn_offset.saturating_add(MAX_NUMBER_LEN as u16)),
-    ) + TAG_LEN as u32;
-    // RFC 9001 §5.4.2: number and payload together are at least four bytes, so that a sample exists. All at once: one
-    // branch for what is always so.
-    let is_sound = (span.len >= least_len) & (span.packet_number <= MAX_PACKET_NUMBER);
-    if !is_sound {
-        return None;
-    }
-    let packet = cutter.cut(span)?;
-    // The first byte says how long the number is: a receiver will believe it, not us.
-    let declared_len = u16::from(packet.first()? & 0x03) + 1;
-    let header_len = usize::from(span.header_len);
-    (number_len == declared_len)
-        .then(|| Job::new(packet, header_len, span.packet_number, source))??
-        .with_number_at(span.pn_offset)
 }

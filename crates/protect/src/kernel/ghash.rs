@@ -418,3 +418,21 @@ pub(super) fn mask<L: Lanes>(l: L, len: usize) -> L::V {
         .first()
         .map_or(l.zero(), |bytes| l.load(bytes))
 }
+
+/// Windows on ones with zeros behind them.
+static BLOCK_MASKS: [u8; 47] = {
+    let mut bytes = [0; 47];
+    let mut i = 0;
+    while i < 31 {
+        bytes[i] = 0xff;
+        i += 1;
+    }
+    bytes
+};
+
+/// Ones in the first `len` bytes of a block, of at most 31; zeros behind. No comparison is needed for it.
+#[inline(always)]
+pub(super) fn block_mask<S: Lanes<Bytes = Block>>(s: S, len: usize) -> S::V {
+    let window = BLOCK_MASKS[!len & 31..].first_chunk();
+    window.map_or(s.zero(), |bytes| s.load(bytes))
+}

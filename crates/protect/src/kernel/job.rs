@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use crate::span::{MAX_NUMBER_LEN, Outcome, PacketSpan, SAMPLE_LEN, TAG_LEN};
+use crate::span::{MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan, SAMPLE_LEN, TAG_LEN};
 
 /// Jobs in one call of a kernel: enough to fill eight registers with the blocks that each packet has one of.
 pub(crate) const MAX_JOBS: usize = 16;
@@ -65,13 +65,72 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Says where the packet number is, which header protection needs to know. `None` where there is no sample behind it,
-    /// or no header before it.
+    /// A span that is to be sealed. `None` where it is not sound, or its source is too long for it.
     #[inline(always)]
-    pub(crate) fn with_number_at(mut self, pn_offset: u16) -> Option<Self> {
-        let has_sample = self.packet.len() >= usize::from(pn_offset) + MAX_NUMBER_LEN + SAMPLE_LEN;
-        self.pn_offset = u32::from(pn_offset);
-        (pn_offset > 0 && has_sample).then_some(self)
+    pub(crate) fn to_seal(
+        cutter: &mut Cutter<'a>,
+        span: &PacketSpan,
+        source: &'a [u8],
+    ) -> Option<Self> {
+        // RFC 9001 §5.4.2: number and payload together are at least four bytes, so that a sample exists. With that the
+        // lengths fit whatever the number's length. All at once: one branch for what is always so.
+        let is_sound = has_number_and_sample(span) & (span.packet_number <= MAX_PACKET_NUMBER);
+        if !is_sound {
+            return None;
+        }
+        let packet = cutter.cut(span)?;
+        // The first byte says how long the number is: a receiver will believe it, not us.
+        let declared_len = u16::from(packet.first()? & 0x03) + 1;
+        let payload_len = packet
+            .len()
+            .wrapping_sub(usize::from(span.header_len) + TAG_LEN);
+        let is_sound = (span.header_len.wrapping_sub(span.pn_offset) == declared_len)
+            & (source.len() <= payload_len);
+        is_sound.then_some(Self {
+            packet,
+            source,
+            number: span.packet_number,
+            header_len: u32::from(span.header_len),
+            pn_offset: u32::from(span.pn_offset),
+        })
+    }
+
+    /// A received span whose header is bare. `None` where it is not sound.
+    #[inline(always)]
+    pub(crate) fn to_open(cutter: &mut Cutter<'a>, span: &PacketSpan) -> Option<Self> {
+        let number_len = usize::from(span.header_len.wrapping_sub(span.pn_offset));
+        let least_len = u32::from(span.header_len) + TAG_LEN as u32;
+        let is_sound = (number_len.wrapping_sub(1) < MAX_NUMBER_LEN)
+            & (span.packet_number <= MAX_PACKET_NUMBER)
+            & (span.len >= least_len);
+        if !is_sound {
+            return None;
+        }
+        Some(Self {
+            packet: cutter.cut(span)?,
+            source: &[],
+            number: span.packet_number,
+            header_len: u32::from(span.header_len),
+            pn_offset: 0,
+        })
+    }
+
+    /// A received span whose header is still protected. `None` where it is not sound.
+    #[inline(always)]
+    pub(crate) fn to_unprotect_and_open(
+        cutter: &mut Cutter<'a>,
+        span: &PacketSpan,
+    ) -> Option<Self> {
+        if !has_number_and_sample(span) {
+            return None;
+        }
+        Some(Self {
+            packet: cutter.cut(span)?,
+            source: &[],
+            number: 0,
+            header_len: u32::from(span.pn_offset),
+            pn_offset: u32::from(span.pn_offset),
+        })
     }
 
     /// The bytes of `T` at an offset of the packet.
@@ -416,11 +475,8 @@ impl<'a> Cutter<'a> {
     fn cut_received(&mut self, span: &PacketSpan) -> bool {
         let start = u64::from(span.start);
         let end = start + u64::from(span.len);
-        let least_len = u32::from(span.pn_offset) + (MAX_NUMBER_LEN + SAMPLE_LEN) as u32;
-        // All at once: one branch for what is always so.
         let is_sound = (span.outcome == Outcome::Pending)
-            & (span.pn_offset > 0)
-            & (span.len >= least_len)
+            & has_number_and_sample(span)
             & (start >= self.at)
             & (end <= self.len);
         if is_sound {
@@ -428,6 +484,13 @@ impl<'a> Cutter<'a> {
         }
         is_sound
     }
+}
+
+/// Whether a packet has a header before its number, and a sample behind it (RFC 9001 §5.4.2).
+#[inline(always)]
+fn has_number_and_sample(span: &PacketSpan) -> bool {
+    let least_len = u32::from(span.pn_offset) + (MAX_NUMBER_LEN + SAMPLE_LEN) as u32;
+    (span.pn_offset > 0) & (span.len >= least_len)
 }
 
 /// Room for [`MAX_JOBS`] jobs. Nothing is written before there is a job to write: a call with one packet would pay for it.
@@ -438,15 +501,20 @@ impl<J> Slots<J> {
         Self([const { MaybeUninit::uninit() }; MAX_JOBS])
     }
 
-    /// As many jobs as there is room for. How many it were is counted in a register: beside the slots, whose address
-    /// goes to a kernel, the number would be written and read back for every packet.
+    /// As many jobs as there is room for. How many it were is not counted beside the slots, whose address goes to a kernel:
+    /// the number would be written and read back for every packet.
     #[inline(always)]
-    pub(crate) fn fill(&mut self, jobs: impl Iterator<Item = J>) -> &mut [J] {
-        let mut count = 0;
-        for (slot, job) in self.0.iter_mut().zip(jobs) {
+    pub(crate) fn fill(&mut self, mut jobs: impl Iterator<Item = J>) -> &mut [J] {
+        let mut free = self.0.iter_mut();
+        let mut used = 0;
+        for slot in free.by_ref() {
+            let Some(job) = jobs.next() else {
+                used = 1;
+                break;
+            };
             slot.write(job);
-            count += 1;
         }
+        let count = MAX_JOBS - free.len() - used;
         // SAFETY: the first `count` slots were written, and `MaybeUninit<T>` is laid out as `T`.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), count) }
     }

@@ -237,12 +237,12 @@ impl<'k, L: Lanes, const N: usize, const G: usize, const T: usize> Pass<'k, L, N
             *base = s.xor(first_key, s.splat(low, high));
         }
         for ((cut, last), job) in cuts.iter_mut().zip(&mut lasts).zip(jobs) {
-            *cut = ghash::mask(s, job.payload_len() - 16 * (N - 1));
+            *cut = ghash::block_mask(s, job.payload_len() - 16 * (N - 1));
             *last = ghash::lengths(s, job);
         }
         for (first, job) in firsts.iter_mut().zip(jobs) {
             let header = s.load(job.first_block());
-            *first = s.reverse(s.and(header, ghash::mask(s, job.packet_and_header_len().1)));
+            *first = s.reverse(s.and(header, ghash::block_mask(s, job.packet_and_header_len().1)));
         }
         let mut states = [l.zero(); T];
         let mut masks = [l.zero(); G];
