@@ -383,7 +383,7 @@ fn associated_data<S: Lanes<Bytes = Block>>(
         let data = s.load(block);
         if rest_len <= 16 {
             // A tag's length lies behind every header, so there is a whole block to read, and to cut.
-            return s.xor(hash, s.reverse(s.and(data, mask(s, rest_len))));
+            return s.xor(hash, s.reverse(s.and(data, block_mask(s, rest_len))));
         }
         let h = table
             .h

@@ -436,7 +436,7 @@ pub(crate) struct Cutter<'a> {
     life: PhantomData<&'a mut [u8]>,
 }
 
-/// Of an empty buffer.
+/// Of an empty buffer: what stands in a caller's place while a loop has the cutter in registers.
 impl Default for Cutter<'_> {
     fn default() -> Self {
         Self::new(&mut [])
@@ -473,16 +473,7 @@ impl<'a> Cutter<'a> {
     /// Whether a received packet can be unprotected; it counts as cut then.
     #[inline(always)]
     fn cut_received(&mut self, span: &PacketSpan) -> bool {
-        let start = u64::from(span.start);
-        let end = start + u64::from(span.len);
-        let is_sound = (span.outcome == Outcome::Pending)
-            & has_number_and_sample(span)
-            & (start >= self.at)
-            & (end <= self.len);
-        if is_sound {
-            self.at = end;
-        }
-        is_sound
+        (span.outcome == Outcome::Pending) & has_number_and_sample(span) && self.cut(span).is_some()
     }
 }
 
@@ -501,20 +492,15 @@ impl<J> Slots<J> {
         Self([const { MaybeUninit::uninit() }; MAX_JOBS])
     }
 
-    /// As many jobs as there is room for. How many it were is not counted beside the slots, whose address goes to a kernel:
-    /// the number would be written and read back for every packet.
+    /// As many jobs as there is room for. How many it were is counted in a register: beside the slots, whose address
+    /// goes to a kernel, the number would be written and read back for every packet.
     #[inline(always)]
-    pub(crate) fn fill(&mut self, mut jobs: impl Iterator<Item = J>) -> &mut [J] {
-        let mut free = self.0.iter_mut();
-        let mut used = 0;
-        for slot in free.by_ref() {
-            let Some(job) = jobs.next() else {
-                used = 1;
-                break;
-            };
+    pub(crate) fn fill(&mut self, jobs: impl Iterator<Item = J>) -> &mut [J] {
+        let mut count = 0;
+        for (slot, job) in self.0.iter_mut().zip(jobs) {
             slot.write(job);
+            count += 1;
         }
-        let count = MAX_JOBS - free.len() - used;
         // SAFETY: the first `count` slots were written, and `MaybeUninit<T>` is laid out as `T`.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), count) }
     }

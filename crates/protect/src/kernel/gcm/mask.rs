@@ -12,32 +12,28 @@ pub(super) fn headers<L: Lanes, const R: usize>(
     toggle: Toggle,
 ) {
     match toggle {
-        Toggle::Protect => l.call(Protect::<R, _> { rounds, headers }),
-        Toggle::Unprotect => l.call(Unprotect::<R, _> { rounds, headers }),
+        Toggle::Protect => l.call(Passes::<R, false, _> { rounds, headers }),
+        Toggle::Unprotect => l.call(Passes::<R, true, _> { rounds, headers }),
     }
 }
 
-struct Protect<'a, const R: usize, H> {
+/// A function for each direction: which it is would otherwise be asked for every packet.
+struct Passes<'a, const R: usize, const UNPROTECT: bool, H> {
     rounds: &'a Rounds,
     headers: H,
 }
 
-impl<L: Lanes, const R: usize, H: Headers> Work<L, ()> for Protect<'_, R, H> {
+impl<L: Lanes, const R: usize, const UNPROTECT: bool, H: Headers> Work<L, ()>
+    for Passes<'_, R, UNPROTECT, H>
+{
     #[inline(always)]
     fn run(self, l: L) {
-        passes::<L, R>(l, self.rounds, self.headers, Toggle::Protect);
-    }
-}
-
-struct Unprotect<'a, const R: usize, H> {
-    rounds: &'a Rounds,
-    headers: H,
-}
-
-impl<L: Lanes, const R: usize, H: Headers> Work<L, ()> for Unprotect<'_, R, H> {
-    #[inline(always)]
-    fn run(self, l: L) {
-        passes::<L, R>(l, self.rounds, self.headers, Toggle::Unprotect);
+        let toggle = if UNPROTECT {
+            Toggle::Unprotect
+        } else {
+            Toggle::Protect
+        };
+        passes::<L, R>(l, self.rounds, self.headers, toggle);
     }
 }
 
