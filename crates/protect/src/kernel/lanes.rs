@@ -104,3 +104,71 @@ pub(crate) trait Lanes: Copy + 'static {
         work.run::<R>(self)
     }
 }
+
+/// What [`Lanes`] is for a register `$v` of one lane, on any CPU.
+macro_rules! one_lane {
+    ($v:ty) => {
+        type V = $v;
+        type Bytes = Block;
+        type Single = Self;
+
+        const BLOCKS: usize = 1;
+        const ZEROS: Block = [0; 16];
+
+        #[inline(always)]
+        fn single(self) -> Self {
+            self
+        }
+
+        #[inline(always)]
+        fn vectors(bytes: &[u8]) -> (&[Block], &[u8]) {
+            bytes.as_chunks()
+        }
+
+        #[inline(always)]
+        fn vectors_mut(bytes: &mut [u8]) -> (&mut [Block], &mut [u8]) {
+            bytes.as_chunks_mut()
+        }
+
+        #[inline(always)]
+        fn load_part(self, bytes: &[u8]) -> $v {
+            bytes
+                .first_chunk()
+                .map_or(self.zero(), |block| self.load(block))
+        }
+
+        #[inline(always)]
+        fn store_part(self, bytes: &mut [u8], v: $v) {
+            if let Some(block) = bytes.first_chunk_mut() {
+                self.store(block, v);
+            }
+        }
+
+        #[inline(always)]
+        fn broadcast(self, block: &Block) -> $v {
+            self.load(block)
+        }
+
+        #[inline(always)]
+        fn pair(self, _: $v, _: $v) -> $v {
+            unreachable!("one lane does not hold two blocks")
+        }
+
+        #[inline(always)]
+        fn lanes(self, [a, ..]: [$v; 4]) -> $v {
+            a
+        }
+
+        #[inline(always)]
+        fn lane(self, v: $v, _: usize) -> $v {
+            v
+        }
+
+        #[inline(always)]
+        fn fold(self, v: $v) -> $v {
+            v
+        }
+    };
+}
+
+pub(super) use one_lane;

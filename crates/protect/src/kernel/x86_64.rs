@@ -18,7 +18,7 @@ pub(super) mod vaes512;
 use std::arch::x86_64::*;
 
 use super::choice::CpuFamily;
-use super::lanes::{Block, Lanes, Work};
+use super::lanes::{Block, Lanes, Work, one_lane};
 use super::stitch::{Rounds, Stitch, aes_rounds};
 
 /// Source indices of a shuffle that reverses a lane's bytes, the low half first.
@@ -342,31 +342,11 @@ impl Lanes for Vaes256 {
 }
 
 impl<P: HasLane> Lanes for Lane128<P> {
-    type V = __m128i;
-    type Bytes = Block;
-    type Single = Self;
-
-    const BLOCKS: usize = 1;
-    const ZEROS: Block = [0; 16];
-
-    #[inline(always)]
-    fn single(self) -> Self {
-        self
-    }
+    one_lane!(__m128i);
 
     #[inline(always)]
     fn call<T, W: Work<Self, T>>(self, work: W) -> T {
         P::call(self, work)
-    }
-
-    #[inline(always)]
-    fn vectors(bytes: &[u8]) -> (&[Block], &[u8]) {
-        bytes.as_chunks()
-    }
-
-    #[inline(always)]
-    fn vectors_mut(bytes: &mut [u8]) -> (&mut [Block], &mut [u8]) {
-        bytes.as_chunks_mut()
     }
 
     #[inline(always)]
@@ -388,54 +368,15 @@ impl<P: HasLane> Lanes for Lane128<P> {
     }
 
     #[inline(always)]
-    fn load_part(self, bytes: &[u8]) -> __m128i {
-        bytes
-            .first_chunk()
-            .map_or(self.zero(), |block| self.load(block))
-    }
-
-    #[inline(always)]
-    fn store_part(self, bytes: &mut [u8], v: __m128i) {
-        if let Some(block) = bytes.first_chunk_mut() {
-            self.store(block, v);
-        }
-    }
-
-    #[inline(always)]
-    fn broadcast(self, block: &Block) -> __m128i {
-        self.load(block)
-    }
-
-    #[inline(always)]
     fn splat(self, low: u64, high: u64) -> __m128i {
         // SAFETY: every x86-64 has SSE2.
         unsafe { _mm_set_epi64x(high as i64, low as i64) }
     }
 
     #[inline(always)]
-    fn pair(self, _: __m128i, _: __m128i) -> __m128i {
-        unreachable!("one lane does not hold two blocks")
-    }
-
-    #[inline(always)]
-    fn lanes(self, [a, ..]: [__m128i; 4]) -> __m128i {
-        a
-    }
-
-    #[inline(always)]
-    fn lane(self, v: __m128i, _: usize) -> __m128i {
-        v
-    }
-
-    #[inline(always)]
     fn low(self, v: __m128i) -> u64 {
         // SAFETY: every x86-64 has SSE2.
         unsafe { _mm_cvtsi128_si64(v) as u64 }
-    }
-
-    #[inline(always)]
-    fn fold(self, v: __m128i) -> __m128i {
-        v
     }
 
     #[inline(always)]

@@ -12,7 +12,7 @@
 use std::arch::aarch64::*;
 use std::arch::is_aarch64_feature_detected;
 
-use crate::kernel::lanes::{Block, Lanes, Work};
+use crate::kernel::lanes::{Block, Lanes, Work, one_lane};
 use crate::kernel::stitch::{Rounds, Stitch, middle_rounds};
 
 /// Proof that Advanced SIMD, AES and PMULL were detected; only [`NeonAes::detect`] makes one.
@@ -45,17 +45,7 @@ impl NeonAes {
 }
 
 impl Lanes for NeonAes {
-    type V = uint8x16_t;
-    type Bytes = Block;
-    type Single = Self;
-
-    const BLOCKS: usize = 1;
-    const ZEROS: Block = [0; 16];
-
-    #[inline(always)]
-    fn single(self) -> Self {
-        self
-    }
+    one_lane!(uint8x16_t);
 
     #[inline(always)]
     fn call<T, W: Work<Self, T>>(self, work: W) -> T {
@@ -66,16 +56,6 @@ impl Lanes for NeonAes {
         }
         // SAFETY: the token proves the features.
         unsafe { called(self, work) }
-    }
-
-    #[inline(always)]
-    fn vectors(bytes: &[u8]) -> (&[Block], &[u8]) {
-        bytes.as_chunks()
-    }
-
-    #[inline(always)]
-    fn vectors_mut(bytes: &mut [u8]) -> (&mut [Block], &mut [u8]) {
-        bytes.as_chunks_mut()
     }
 
     #[inline(always)]
@@ -97,54 +77,15 @@ impl Lanes for NeonAes {
     }
 
     #[inline(always)]
-    fn load_part(self, bytes: &[u8]) -> uint8x16_t {
-        bytes
-            .first_chunk()
-            .map_or(self.zero(), |block| self.load(block))
-    }
-
-    #[inline(always)]
-    fn store_part(self, bytes: &mut [u8], v: uint8x16_t) {
-        if let Some(block) = bytes.first_chunk_mut() {
-            self.store(block, v);
-        }
-    }
-
-    #[inline(always)]
-    fn broadcast(self, block: &Block) -> uint8x16_t {
-        self.load(block)
-    }
-
-    #[inline(always)]
     fn splat(self, low: u64, high: u64) -> uint8x16_t {
         // SAFETY: the token proves NEON.
         unsafe { vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(low), vcreate_u64(high))) }
     }
 
     #[inline(always)]
-    fn pair(self, _: uint8x16_t, _: uint8x16_t) -> uint8x16_t {
-        unreachable!("one lane does not hold two blocks")
-    }
-
-    #[inline(always)]
-    fn lanes(self, [a, ..]: [uint8x16_t; 4]) -> uint8x16_t {
-        a
-    }
-
-    #[inline(always)]
-    fn lane(self, v: uint8x16_t, _: usize) -> uint8x16_t {
-        v
-    }
-
-    #[inline(always)]
     fn low(self, v: uint8x16_t) -> u64 {
         // SAFETY: the token proves NEON.
         unsafe { vgetq_lane_u64::<0>(vreinterpretq_u64_u8(v)) }
-    }
-
-    #[inline(always)]
-    fn fold(self, v: uint8x16_t) -> uint8x16_t {
-        v
     }
 
     #[inline(always)]
