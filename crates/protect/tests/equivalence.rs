@@ -9,14 +9,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
+mod common;
+
 use std::ops::RangeInclusive;
 
+use common::for_every_kernel;
 use squall_protect::{
-    HeaderKey, HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, Outcome, PacketKey, PacketSpan,
-    Suite, TAG_LEN, kernels_available,
+    HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, Outcome, PacketSpan, Suite, TAG_LEN,
 };
-
-const SUITES: [Suite; 3] = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
 
 /// SplitMix64.
 struct Random(u64);
@@ -60,10 +60,7 @@ fn material(random: &mut Random, suite: Suite) -> Material {
 }
 
 fn keys(material: &Material, kind: KernelKind) -> Option<Keys> {
-    Some(Keys {
-        packet: PacketKey::with_kernel(&material.0, kind)?,
-        header: HeaderKey::with_kernel(&material.1, kind)?,
-    })
+    common::expand(&material.0, &material.1, kind)
 }
 
 /// Packets in plaintext, in place, with gaps between some.
@@ -201,20 +198,6 @@ fn assert_same(a: &Plan, b: &Plan, what: &str) {
     }
 }
 
-/// Runs a check for every suite and every kernel that has it; says how many ran.
-fn for_every_kernel(mut check: impl FnMut(Suite, KernelKind)) {
-    let mut ran = 0;
-    for suite in SUITES {
-        for kind in kernels_available() {
-            if keys(&material(&mut Random(1), suite), kind).is_some() {
-                check(suite, kind);
-                ran += 1;
-            }
-        }
-    }
-    assert!(ran >= SUITES.len(), "the portable kernel has every suite");
-}
-
 fn check_plan(random: &mut Random, plan: &Plan, material: &Material, keys_: &mut Keys, what: &str) {
     let reference = sealed_by_reference(plan, material);
     let sealed = sealed_from_sources(plan, keys_, |_, _| 0);
@@ -251,7 +234,7 @@ fn check_plan(random: &mut Random, plan: &Plan, material: &Material, keys_: &mut
 
 #[test]
 fn random_batches() {
-    for_every_kernel(|suite, kind| {
+    for_every_kernel(|suite, kind, _| {
         for seed in 0..60 {
             let random = &mut Random(seed);
             let material = material(random, suite);
@@ -267,7 +250,7 @@ fn random_batches() {
 
 #[test]
 fn every_payload_length_alone_and_with_neighbours() {
-    for_every_kernel(|suite, kind| {
+    for_every_kernel(|suite, kind, _| {
         let random = &mut Random(7);
         let material = material(random, suite);
         let mut keys = keys(&material, kind).unwrap();
@@ -293,7 +276,7 @@ fn every_payload_length_alone_and_with_neighbours() {
 
 #[test]
 fn long_packets() {
-    for_every_kernel(|suite, kind| {
+    for_every_kernel(|suite, kind, _| {
         let random = &mut Random(11);
         let material = material(random, suite);
         let mut keys = keys(&material, kind).unwrap();
@@ -313,7 +296,7 @@ fn long_packets() {
 
 #[test]
 fn the_long_class_of_powers_changes_nothing() {
-    for_every_kernel(|suite, kind| {
+    for_every_kernel(|suite, kind, _| {
         let random = &mut Random(13);
         let material = material(random, suite);
         let mut keys = keys(&material, kind).unwrap();
@@ -334,7 +317,7 @@ fn the_long_class_of_powers_changes_nothing() {
 
 #[test]
 fn empty_and_short_packets_between_full_ones() {
-    for_every_kernel(|suite, kind| {
+    for_every_kernel(|suite, kind, _| {
         let random = &mut Random(29);
         let material = material(random, suite);
         let mut keys = keys(&material, kind).unwrap();
@@ -358,7 +341,7 @@ fn empty_and_short_packets_between_full_ones() {
 
 #[test]
 fn join_of_source_at_every_offset() {
-    for_every_kernel(|suite, kind| {
+    for_every_kernel(|suite, kind, _| {
         let random = &mut Random(17);
         let material = material(random, suite);
         let mut keys = keys(&material, kind).unwrap();
@@ -377,7 +360,7 @@ fn join_of_source_at_every_offset() {
 
 #[test]
 fn one_forged_tag_spoils_one_packet() {
-    for_every_kernel(|suite, kind| {
+    for_every_kernel(|suite, kind, _| {
         let random = &mut Random(19);
         let material = material(random, suite);
         let mut keys = keys(&material, kind).unwrap();
@@ -417,7 +400,7 @@ fn one_forged_tag_spoils_one_packet() {
 
 #[test]
 fn slots_and_outcomes_choose_the_spans() {
-    for_every_kernel(|suite, kind| {
+    for_every_kernel(|suite, kind, _| {
         let random = &mut Random(23);
         let (ours, other) = (material(random, suite), material(random, suite));
         let mut plan = Plan::new(0);
@@ -453,7 +436,7 @@ fn slots_and_outcomes_choose_the_spans() {
 
 #[test]
 fn mixed_short_lengths_in_one_batch() {
-    for_every_kernel(|suite, kind| {
+    for_every_kernel(|suite, kind, _| {
         for seed in 0..40 {
             let random = &mut Random(0x5107 + seed);
             let material = material(random, suite);
@@ -476,7 +459,7 @@ fn mixed_short_lengths_in_one_batch() {
 
 #[test]
 fn every_byte_of_every_tag_counts() {
-    for_every_kernel(|suite, kind| {
+    for_every_kernel(|suite, kind, _| {
         let random = &mut Random(31);
         let material = material(random, suite);
         let mut keys = keys(&material, kind).unwrap();

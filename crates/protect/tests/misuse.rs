@@ -1,27 +1,9 @@
 //! Impossible spans are refused, whatever they say; nothing panics, and bytes outside the buffer do not exist.
 
-#![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
+mod common;
 
-use squall_protect::{
-    HeaderKey, HeaderKeyMaterial, KeyMaterial, Keys, Outcome, PacketKey, PacketSpan, Suite,
-    kernels_available,
-};
-
-const SUITES: [Suite; 3] = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
-
-fn each_key(mut check: impl FnMut(&mut Keys)) {
-    for suite in SUITES {
-        let packet = KeyMaterial::new(suite, &[1; 32][..suite.key_len()], &[2; 12]).unwrap();
-        let header = HeaderKeyMaterial::new(suite, &[3; 32][..suite.key_len()]).unwrap();
-        for kind in kernels_available() {
-            let packet = PacketKey::with_kernel(&packet, kind);
-            let header = HeaderKey::with_kernel(&header, kind);
-            if let (Some(packet), Some(header)) = (packet, header) {
-                check(&mut Keys { packet, header });
-            }
-        }
-    }
-}
+use common::for_every_kernel;
+use squall_protect::{Outcome, PacketSpan};
 
 fn span(start: u32, len: u32, pn_offset: u16, header_len: u16, packet_number: u64) -> PacketSpan {
     PacketSpan {
@@ -61,7 +43,7 @@ fn seal_refuses_what_cannot_be_a_packet() {
             span(0, 9 + 2 + 1 + 16, 9, 11, 0),
         ),
     ];
-    each_key(|keys| {
+    for_every_kernel(|_, _, keys| {
         for (what, bad) in refused {
             let mut buf = [TWO; 100];
             let mut spans = [bad];
@@ -83,7 +65,7 @@ fn seal_refuses_what_cannot_be_a_packet() {
 
 #[test]
 fn seal_refuses_sources_that_do_not_fit() {
-    each_key(|keys| {
+    for_every_kernel(|_, _, keys| {
         let mut buf = [TWO; 200];
         let mut spans = [
             span(0, 60, 9, 11, 1),
@@ -102,7 +84,7 @@ fn seal_refuses_sources_that_do_not_fit() {
 
 #[test]
 fn overlapping_and_descending_spans_are_refused() {
-    each_key(|keys| {
+    for_every_kernel(|_, _, keys| {
         let plan = [
             (span(10, 60, 9, 11, 1), Outcome::Open),
             (span(69, 40, 9, 11, 2), Outcome::Skip),
@@ -144,7 +126,7 @@ fn overlapping_and_descending_spans_are_refused() {
 #[test]
 // test: RFC 9001 §5.4.2: a packet too short for a sample is discarded
 fn unprotect_skips_what_has_no_sample() {
-    each_key(|keys| {
+    for_every_kernel(|_, _, keys| {
         for (len, expected) in [
             (28, Outcome::Skip),
             (29, Outcome::Pending),
@@ -182,7 +164,7 @@ fn open_refuses_what_cannot_be_a_packet() {
         span(0, 60, 9, 11, 1 << 62),
         span(0, 60, 9, 11, u64::MAX),
     ];
-    each_key(|keys| {
+    for_every_kernel(|_, _, keys| {
         for bad in refused {
             let mut buf = [TWO; 100];
             let mut spans = [bad];

@@ -5,10 +5,12 @@
     reason = "a broken vector file should fail the test"
 )]
 
+mod common;
+
 use serde_json::Value;
 use squall_protect::{
-    HeaderKey, HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, Outcome, PacketKey, PacketSpan,
-    Suite, TAG_LEN, initial, kernels_available, retry,
+    HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, Outcome, PacketSpan, Suite, TAG_LEN, initial,
+    kernels_available, retry,
 };
 
 fn appendices() -> [Value; 2] {
@@ -31,10 +33,7 @@ fn keys_of(suite: Suite, keys: &Value, kind: KernelKind) -> Option<Keys> {
     let iv = hex(&keys["iv"]).try_into().unwrap();
     let packet = KeyMaterial::new(suite, &hex(&keys["key"]), &iv).unwrap();
     let header = HeaderKeyMaterial::new(suite, &hex(&keys["hp"])).unwrap();
-    Some(Keys {
-        packet: PacketKey::with_kernel(&packet, kind)?,
-        header: HeaderKey::with_kernel(&header, kind)?,
-    })
+    common::expand(&packet, &header, kind)
 }
 
 /// Opens the vector's packet with `keys`, and seals its payload into the vector's packet again.

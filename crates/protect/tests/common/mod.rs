@@ -13,15 +13,24 @@ pub(crate) const HEADER_LEN: usize = PN_OFFSET + 4;
 /// Form bit and fixed bit of a short header, and a number of four bytes.
 const FIRST_BYTE: u8 = 0x43;
 
+/// Keys for a kernel; `None` where it lacks the suite.
+pub(crate) fn expand(
+    packet: &KeyMaterial,
+    header: &HeaderKeyMaterial,
+    kind: KernelKind,
+) -> Option<Keys> {
+    Some(Keys {
+        packet: PacketKey::with_kernel(packet, kind)?,
+        header: HeaderKey::with_kernel(header, kind)?,
+    })
+}
+
 /// The same keys for all kernels.
 pub(crate) fn keys(suite: Suite, kind: KernelKind) -> Option<Keys> {
     let (key, hp) = ([0x3c; 32], [0xa7; 32]);
     let packet = KeyMaterial::new(suite, &key[..suite.key_len()], &[0x51; 12]).unwrap();
     let header = HeaderKeyMaterial::new(suite, &hp[..suite.key_len()]).unwrap();
-    Some(Keys {
-        packet: PacketKey::with_kernel(&packet, kind)?,
-        header: HeaderKey::with_kernel(&header, kind)?,
-    })
+    expand(&packet, &header, kind)
 }
 
 /// Runs a check for every suite and every kernel that has it.
