@@ -403,7 +403,13 @@ proptest! {
             match (frames.next(), &frame) {
                 (Some(Ok(Frame::Padding(n))), Owned::Plain(Frame::Padding(_))) => prop_assert_eq!(n, cut),
                 (Some(Err(error)), _) => {
-                    prop_assert_eq!((error.code, error.frame_type), (ENCODING, u64::from(buf[0])));
+                    // Of a type in two bytes that is itself cut nobody knows what it is.
+                    let ty = match buf[0] {
+                        0x40.. if cut == 1 => 0,
+                        0x40.. => ty::ACK_FREQUENCY,
+                        one => one.into(),
+                    };
+                    prop_assert_eq!((error.code, error.frame_type), (ENCODING, ty));
                     prop_assert_eq!(frames.next(), None);
                 }
                 (other, _) => prop_assert!(false, "{:?}", other),
