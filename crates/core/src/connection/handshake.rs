@@ -61,6 +61,21 @@ const fn parameter_error(reason: &'static str) -> TransportError {
     }
 }
 
+/// RFC 8446 §4: the type of a CertificateRequest, which RFC 9001 §4.4 forbids after the handshake.
+const CERTIFICATE_REQUEST: u8 = 13;
+
+/// Whether one of the handshake messages in `bytes`, which begin with one, is of type `ty` (RFC 8446 §4).
+fn has_message(mut bytes: &[u8], ty: u8) -> bool {
+    while let [first, a, b, c, rest @ ..] = bytes {
+        if *first == ty {
+            return true;
+        }
+        let len = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        bytes = rest.get(len..).unwrap_or_default();
+    }
+    false
+}
+
 impl Connection {
     /// Initial keys come from the destination of the client's first packet (RFC 9001 §5.2).
     pub(super) fn install_initial_keys(&mut self, dcid: ConnectionId) {
@@ -112,6 +127,12 @@ impl Connection {
         while let Some(bytes) = self.space(id).crypto_recv.read(usize::MAX, &mut pool) {
             progress = true;
             if let Err(alert) = self.tls.read(&bytes) {
+                if id == SpaceId::Data && has_message(&bytes, CERTIFICATE_REQUEST) {
+                    return Err(error(
+                        TransportErrorCode::PROTOCOL_VIOLATION,
+                        "a CertificateRequest after the handshake",
+                    ));
+                }
                 self.flush_tls(now);
                 self.close_with_alert(now, &alert);
                 return Ok(());

@@ -435,7 +435,7 @@ impl Connection {
         trip: &mut Trip,
     ) -> Result<(), TransportError> {
         if id == SpaceId::Data {
-            self.note_key_slot(now, span);
+            self.note_key_slot(now, span)?;
         }
         let start = span.start as usize;
         // RFC 9000 §17.2, §17.3.1: reserved bits, looked at only now that the packet is authentic.
@@ -473,15 +473,24 @@ impl Connection {
     }
 
     #[inline]
-    fn note_key_slot(&mut self, now: Time, span: &PacketSpan) {
-        let Some(ring) = &mut self.ring else { return };
+    fn note_key_slot(&mut self, now: Time, span: &PacketSpan) -> Result<(), TransportError> {
+        let Some(ring) = &mut self.ring else {
+            return Ok(());
+        };
         if ring.on_opened(span.slot, span.packet_number) {
             let next_sent = self.spaces[SpaceId::Data as usize].sent.next_number();
-            ring.commit_remote_update(span.packet_number, next_sent);
+            if !ring.commit_remote_update(span.packet_number, next_sent) {
+                return Err(TransportError {
+                    code: TransportErrorCode::KEY_UPDATE_ERROR,
+                    frame_type: 0,
+                    reason: "a second key update before the first was acknowledged",
+                });
+            }
             self.schedule_key_discard(now);
         } else if ring.awaits_first_of_phase() {
             self.schedule_key_discard(now);
         }
+        Ok(())
     }
 
     fn on_forged(&mut self, now: Time, bytes: &[u8], id: SpaceId, span: &PacketSpan) {

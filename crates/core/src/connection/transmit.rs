@@ -481,6 +481,9 @@ impl Connection {
             space.received.on_ack_sent();
             space.sent.push_frame(SentFrame::Ack { largest });
             self.stats.acks_sent += 1;
+            if let Some(ring) = self.ring.as_mut().filter(|_| id == SpaceId::Data) {
+                ring.on_ack_sent();
+            }
         }
     }
 
