@@ -1,4 +1,5 @@
-//! The bytes of QUIC: RFC 8999, RFC 9000 sections 12 to 20, and what RFC 9221, 9287 and 9369 add.
+//! The bytes of QUIC: RFC 8999, RFC 9000 sections 12 to 20, and what RFC 9221, 9287, 9369 and the drafts
+//! ack-frequency and reliable-stream-reset add.
 //!
 //! ```text
 //!   datagram ──► header::destination       which connection?             (RFC 8999)
@@ -29,7 +30,7 @@ pub use connection_id::ConnectionId;
 pub use cursor::{Reader, Truncated, Writer};
 pub use datagram::{DatagramBatch, Ecn, Path, Transmit};
 pub use error_code::{TransportError, TransportErrorCode};
-pub use frame::{Ack, AckRanges, EcnCounts, Frame, Frames, PacketType};
+pub use frame::{Ack, AckFrequency, AckRanges, EcnCounts, Frame, Frames, PacketType};
 pub use header::{
     FixedBit, Header, HeaderError, LengthOffset, LongType, VERSION_1, VERSION_2, is_long,
 };

@@ -30,8 +30,12 @@ mod id {
     pub(super) const VERSION_INFORMATION: u64 = 0x11;
     /// RFC 9221 §3.
     pub(super) const MAX_DATAGRAM_FRAME_SIZE: u64 = 0x20;
+    /// draft-ietf-quic-reliable-stream-reset §3.
+    pub(super) const RESET_STREAM_AT: u64 = 0x1d;
     /// RFC 9287 §3.
     pub(super) const GREASE_QUIC_BIT: u64 = 0x2ab2;
+    /// draft-ietf-quic-ack-frequency §3.
+    pub(super) const MIN_ACK_DELAY: u64 = 0xff04_de1b;
 }
 
 /// The server's preferred address (RFC 9000 §9.6, §18.2).
@@ -156,6 +160,12 @@ pub struct TransportParameters {
     pub max_datagram_frame_size: Option<u64>,
     /// This end takes packets with any value of the fixed bit (RFC 9287 §3).
     pub grease_quic_bit: bool,
+    /// The shortest time, in microseconds, for which this end holds an acknowledgement back where it is asked to; `None`
+    /// is no ACK_FREQUENCY and no IMMEDIATE_ACK frames. At most `max_ack_delay_ms`
+    /// (draft-ietf-quic-ack-frequency §3).
+    pub min_ack_delay_us: Option<u64>,
+    /// This end takes RESET_STREAM_AT frames (draft-ietf-quic-reliable-stream-reset §3).
+    pub reset_stream_at: bool,
 }
 
 impl Default for TransportParameters {
@@ -181,6 +191,8 @@ impl Default for TransportParameters {
             version_information: None,
             max_datagram_frame_size: None,
             grease_quic_bit: false,
+            min_ack_delay_us: None,
+            reset_stream_at: false,
         }
     }
 }
@@ -257,10 +269,14 @@ impl TransportParameters {
         for (id, set) in [
             (id::DISABLE_ACTIVE_MIGRATION, self.disable_active_migration),
             (id::GREASE_QUIC_BIT, self.grease_quic_bit),
+            (id::RESET_STREAM_AT, self.reset_stream_at),
         ] {
             if set {
                 put(out, id, &[]);
             }
+        }
+        if let Some(delay) = self.min_ack_delay_us {
+            put_integer(out, id::MIN_ACK_DELAY, delay);
         }
         if let Some(address) = &self.preferred_address {
             put(out, id::PREFERRED_ADDRESS, &address.to_bytes());
@@ -335,12 +351,23 @@ fn decode(bytes: &[u8], sender: Side) -> Result<TransportParameters, Invalid> {
         if !read_one(&mut parameters, id, value, sender)? {
             continue;
         }
-        // RFC 9000 §7.4: no parameter occurs twice. All known identifiers but one are below 63.
-        let bit = 1 << id.min(63);
+        // RFC 9000 §7.4: no parameter occurs twice. All known identifiers but two are below 62.
+        let bit = 1
+            << match id {
+                id::MIN_ACK_DELAY => 62,
+                id => id.min(63),
+            };
         if seen & bit != 0 {
             return Err(Invalid("a parameter occurs twice"));
         }
         seen |= bit;
+    }
+    // draft-ietf-quic-ack-frequency §3: not above max_ack_delay, which is in milliseconds.
+    if parameters
+        .min_ack_delay_us
+        .is_some_and(|min| min > 1000 * parameters.max_ack_delay_ms)
+    {
+        return Err(Invalid("min_ack_delay above max_ack_delay"));
     }
     // RFC 9000 §18.2: a server with a zero-length connection id must not give a preferred address.
     if parameters.preferred_address.is_some()
@@ -409,6 +436,8 @@ fn read_one(
             p.max_datagram_frame_size = Some(value.integer()?).filter(|&size| size > 0);
         }
         id::GREASE_QUIC_BIT => p.grease_quic_bit = value.flag()?,
+        id::MIN_ACK_DELAY => p.min_ack_delay_us = Some(value.integer()?),
+        id::RESET_STREAM_AT => p.reset_stream_at = value.flag()?,
         _ => return Ok(false),
     }
     Ok(true)

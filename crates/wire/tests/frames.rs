@@ -19,10 +19,22 @@ fn first(payload: &[u8]) -> Result<Frame<'_>, (TransportErrorCode, u64)> {
 
 #[test]
 fn malformed_frames_give_the_error_of_the_rfc() {
-    let cases: [(&str, &[u8], TransportErrorCode, u64); 27] = [
+    let cases: [(&str, &[u8], TransportErrorCode, u64); 29] = [
         // RFC 9000 §12.4
         ("no frame", &[], VIOLATION, 0),
-        ("unknown type 0x1f", &[0x1f], ENCODING, 0x1f),
+        ("unknown type 0x20", &[0x20], ENCODING, 0x20),
+        (
+            "RESET_STREAM_AT that promises too much",
+            &[0x24, 0, 0, 1, 2],
+            ENCODING,
+            0x24,
+        ),
+        (
+            "a short ACK_FREQUENCY",
+            &[0x40, 0xaf, 0, 0, 0],
+            ENCODING,
+            0xaf,
+        ),
         ("unknown type 0x2f", &[0x2f], ENCODING, 0x2f),
         ("unknown type 0x32", &[0x32], ENCODING, 0x32),
         ("unknown type 0x40", &[0x40, 0x40], ENCODING, 0x40),
@@ -211,9 +223,16 @@ fn frames_are_allowed_where_the_table_says() {
         (0x1c..=0x1c, "IH01"),
         (0x1d..=0x1d, "__01"),
         (0x1e..=0x1e, "___1"),
-        (0x1f..=0x2f, "____"),
+        // draft-ietf-quic-ack-frequency §3: nothing of it in 0-RTT.
+        (0x1f..=0x1f, "___1"),
+        (0x20..=0x23, "____"),
+        // draft-ietf-quic-reliable-stream-reset §3.
+        (0x24..=0x24, "__01"),
+        (0x25..=0x2f, "____"),
         (0x30..=0x31, "__01"),
-        (0x32..=0x200, "____"),
+        (0x32..=0xae, "____"),
+        (0xaf..=0xaf, "___1"),
+        (0xb0..=0x200, "____"),
         (varint::MAX..=u64::MAX, "____"),
     ];
     let far = [varint::MAX, 1 << 32, 1 << 61];
@@ -336,6 +355,9 @@ fn frames_are_ack_eliciting_and_probing_as_the_table_says() {
         ),
         (Frame::HandshakeDone, 0x1e, true, false),
         (Frame::Datagram { data: &[] }, 0x30, true, false),
+        (first(&[0x24, 0, 0, 1, 1]).unwrap(), 0x24, true, false),
+        (first(&[0x40, 0xaf, 1, 2, 3, 4]).unwrap(), 0xaf, true, false),
+        (Frame::ImmediateAck, 0x1f, true, false),
     ] {
         assert_eq!(
             (frame.ty(), frame.is_ack_eliciting(), frame.is_probing()),

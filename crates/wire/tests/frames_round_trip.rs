@@ -5,7 +5,8 @@ use proptest::option;
 use proptest::prelude::*;
 use squall_wire::frame::{ty, write};
 use squall_wire::{
-    ConnectionId, Direction, EcnCounts, Frame, Frames, StreamId, TransportErrorCode, Writer, varint,
+    AckFrequency, ConnectionId, Direction, EcnCounts, Frame, Frames, StreamId, TransportErrorCode,
+    Writer, varint,
 };
 use std::ops::RangeInclusive;
 
@@ -232,6 +233,23 @@ fn write_plain(w: &mut Writer<'_>, frame: &Frame<'_>) {
             write::handshake_done(w);
             write::HANDSHAKE_DONE_SIZE
         }
+        Frame::ResetStreamAt {
+            id,
+            error_code,
+            final_size,
+            reliable_size,
+        } => {
+            write::reset_stream_at(w, id, error_code, final_size, reliable_size);
+            write::RESET_STREAM_AT_MAX_SIZE
+        }
+        Frame::AckFrequency(request) => {
+            write::ack_frequency(w, &request);
+            write::ACK_FREQUENCY_MAX_SIZE
+        }
+        Frame::ImmediateAck => {
+            write::immediate_ack(w);
+            write::IMMEDIATE_ACK_SIZE
+        }
         frame => panic!("{frame:?} has data"),
     };
     assert!(w.len() - before <= most, "{frame:?}");
@@ -293,6 +311,21 @@ fn plain() -> impl Strategy<Value = Frame<'static>> {
         int().prop_map(|sequence| Frame::RetireConnectionId { sequence }),
         any::<[u8; 8]>().prop_map(Frame::PathChallenge),
         any::<[u8; 8]>().prop_map(Frame::PathResponse),
+        Just(Frame::ImmediateAck),
+        (id(), int(), int(), int()).prop_map(|(id, error_code, a, b)| Frame::ResetStreamAt {
+            id,
+            error_code,
+            final_size: a.max(b),
+            reliable_size: a.min(b),
+        }),
+        (int(), int(), int(), int()).prop_map(|(sequence, threshold, delay, reordering)| {
+            Frame::AckFrequency(AckFrequency {
+                sequence,
+                ack_eliciting_threshold: threshold,
+                max_ack_delay_us: delay,
+                reordering_threshold: reordering,
+            })
+        }),
     ]
 }
 
@@ -370,7 +403,13 @@ proptest! {
             match (frames.next(), &frame) {
                 (Some(Ok(Frame::Padding(n))), Owned::Plain(Frame::Padding(_))) => prop_assert_eq!(n, cut),
                 (Some(Err(error)), _) => {
-                    prop_assert_eq!((error.code, error.frame_type), (ENCODING, u64::from(buf[0])));
+                    // Of a type in two bytes that is itself cut nobody knows what it is.
+                    let ty = match buf[0] {
+                        0x40.. if cut == 1 => 0,
+                        0x40.. => ty::ACK_FREQUENCY,
+                        one => one.into(),
+                    };
+                    prop_assert_eq!((error.code, error.frame_type), (ENCODING, ty));
                     prop_assert_eq!(frames.next(), None);
                 }
                 (other, _) => prop_assert!(false, "{:?}", other),

@@ -155,10 +155,25 @@ fn a_client_must_not_send_what_a_server_sends() {
     }
 }
 
+// test: draft-ietf-quic-ack-frequency §3
+#[test]
+fn min_ack_delay_is_at_most_max_ack_delay() {
+    let of = |min_ack_delay: u64| TransportParameters {
+        max_ack_delay_ms: 3,
+        min_ack_delay_us: Some(min_ack_delay),
+        ..Default::default()
+    };
+    for (min_ack_delay, legal) in [(0, true), (3000, true), (3001, false)] {
+        let mut bytes = Vec::new();
+        of(min_ack_delay).encode(&mut bytes, None);
+        assert_eq!(decode(&bytes, Side::Client).is_ok(), legal);
+    }
+}
+
 #[test]
 fn a_known_parameter_occurs_once() {
     let preferred = [&[0; 24][..], &[1, 9], &[0; 16]].concat();
-    let all: [(&[u8], &[u8]); 19] = [
+    let all: [(&[u8], &[u8]); 21] = [
         (&[0x00], &[1]),
         (&[0x01], &[1]),
         (&[0x02], &[0; 16]),
@@ -178,6 +193,8 @@ fn a_known_parameter_occurs_once() {
         (&[0x10], &[1]),
         (&[0x20], &[1]),
         (&[0x6a, 0xb2], &[]),
+        (&[0x1d], &[]),
+        (&[0xc0, 0, 0, 0, 0xff, 0x04, 0xde, 0x1b], &[1]),
     ];
     let encode = |(id, value): (&[u8], &[u8])| [id, &[value.len() as u8], value].concat();
     let once: Vec<u8> = all.into_iter().flat_map(encode).collect();
@@ -358,6 +375,8 @@ prop_compose! {
             active_connection_id_limit,
             disable_active_migration: flags.0,
             grease_quic_bit: flags.1,
+            min_ack_delay_us: flags.0.then_some(1000 * max_ack_delay_ms / 2),
+            reset_stream_at: flags.1,
             initial_source_connection_id,
             ..Default::default()
         }

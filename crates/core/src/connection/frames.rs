@@ -220,6 +220,11 @@ impl Connection {
                 frame_type,
                 reason,
             } => self.on_close(error_code, frame_type, reason, now),
+            Frame::ResetStreamAt { .. } | Frame::AckFrequency(_) | Frame::ImmediateAck => {
+                return Err(coded("a frame of an extension that was not declared")(
+                    TransportErrorCode::FRAME_ENCODING_ERROR,
+                ));
+            }
             // RFC 9221 §3: we declare no max_datagram_frame_size.
             Frame::Datagram { .. } => {
                 return Err(violation(ty, "a DATAGRAM although none are accepted"));

@@ -62,10 +62,16 @@ pub mod ty {
     pub const CONNECTION_CLOSE_APPLICATION: u64 = 0x1d;
     /// HANDSHAKE_DONE.
     pub const HANDSHAKE_DONE: u64 = 0x1e;
+    /// IMMEDIATE_ACK (draft-ietf-quic-ack-frequency §5).
+    pub const IMMEDIATE_ACK: u64 = 0x1f;
+    /// RESET_STREAM_AT (draft-ietf-quic-reliable-stream-reset §4).
+    pub const RESET_STREAM_AT: u64 = 0x24;
     /// DATAGRAM that extends to the end of the packet.
     pub const DATAGRAM: u64 = 0x30;
     /// DATAGRAM with a length.
     pub const DATAGRAM_LEN: u64 = 0x31;
+    /// ACK_FREQUENCY (draft-ietf-quic-ack-frequency §4); two bytes on the wire.
+    pub const ACK_FREQUENCY: u64 = 0xaf;
 }
 
 /// One frame. Data, tokens, reasons and ACK ranges are borrowed from the packet.
@@ -185,6 +191,34 @@ pub enum Frame<'a> {
         /// The data; may be empty.
         data: &'a [u8],
     },
+    /// RESET_STREAM_AT (draft-ietf-quic-reliable-stream-reset §4).
+    ResetStreamAt {
+        /// The stream whose sending part ends.
+        id: StreamId,
+        /// The application's error code.
+        error_code: u64,
+        /// Bytes that the stream has in the end.
+        final_size: u64,
+        /// Bytes of them that are delivered all the same; at most `final_size`.
+        reliable_size: u64,
+    },
+    /// ACK_FREQUENCY (draft-ietf-quic-ack-frequency §4).
+    AckFrequency(AckFrequency),
+    /// IMMEDIATE_ACK (draft-ietf-quic-ack-frequency §5).
+    ImmediateAck,
+}
+
+/// When the peer wants acknowledgements (draft-ietf-quic-ack-frequency §4).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct AckFrequency {
+    /// The number of the request; a later one has a larger number.
+    pub sequence: u64,
+    /// Ack-eliciting packets that may come without being acknowledged at once.
+    pub ack_eliciting_threshold: u64,
+    /// The longest time that an acknowledgement may be held back, in microseconds.
+    pub max_ack_delay_us: u64,
+    /// How far packets may be out of order before they are acknowledged at once; 0 is any distance.
+    pub reordering_threshold: u64,
 }
 
 impl Frame<'_> {
@@ -225,6 +259,9 @@ impl Frame<'_> {
             } => ty::CONNECTION_CLOSE_APPLICATION,
             Self::HandshakeDone => ty::HANDSHAKE_DONE,
             Self::Datagram { .. } => ty::DATAGRAM,
+            Self::ResetStreamAt { .. } => ty::RESET_STREAM_AT,
+            Self::AckFrequency(_) => ty::ACK_FREQUENCY,
+            Self::ImmediateAck => ty::IMMEDIATE_ACK,
         }
     }
 
@@ -281,8 +318,8 @@ pub fn allowed(ty: u64, packet: PacketType) -> bool {
 }
 
 /// For every frame type one bit for each [`PacketType`].
-static ALLOWED: [u8; ty::DATAGRAM_LEN as usize + 1] = {
-    let mut table = [0; ty::DATAGRAM_LEN as usize + 1];
+static ALLOWED: [u8; ty::ACK_FREQUENCY as usize + 1] = {
+    let mut table = [0; ty::ACK_FREQUENCY as usize + 1];
     let mut frame = 0;
     while frame < table.len() {
         table[frame] = packets_of(frame as u64);
@@ -300,13 +337,20 @@ const fn packets_of(frame: u64) -> u8 {
         ty::PADDING | ty::PING | ty::CONNECTION_CLOSE => I | H | Z | O,
         ty::ACK | ty::ACK_ECN | ty::CRYPTO => I | H | O,
         // RFC 9000 §12.5: RETIRE_CONNECTION_ID cannot be sent in 0-RTT, although table 3 has it.
-        ty::NEW_TOKEN | ty::PATH_RESPONSE | ty::HANDSHAKE_DONE | ty::RETIRE_CONNECTION_ID => O,
+        // draft-ietf-quic-ack-frequency §3: its parameter is not remembered for 0-RTT.
+        ty::NEW_TOKEN
+        | ty::PATH_RESPONSE
+        | ty::HANDSHAKE_DONE
+        | ty::RETIRE_CONNECTION_ID
+        | ty::IMMEDIATE_ACK
+        | ty::ACK_FREQUENCY => O,
         // RFC 9221 §4: DATAGRAM is protected with 0-RTT or 1-RTT keys.
         ty::RESET_STREAM
         | ty::STOP_SENDING
         | ty::STREAM..=ty::NEW_CONNECTION_ID
         | ty::PATH_CHALLENGE
         | ty::CONNECTION_CLOSE_APPLICATION
+        | ty::RESET_STREAM_AT
         | ty::DATAGRAM
         | ty::DATAGRAM_LEN => Z | O,
         _ => 0,

@@ -13,5 +13,5 @@ mod read;
 pub mod write;
 
 pub use ack::{Ack, AckRanges, EcnCounts};
-pub use kind::{Frame, PacketType, allowed, ty};
+pub use kind::{AckFrequency, Frame, PacketType, allowed, ty};
 pub use read::Frames;

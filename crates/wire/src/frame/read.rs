@@ -1,7 +1,7 @@
 //! Reading the frames of a packet.
 
 use super::ack::Ack;
-use super::kind::{Frame, ty};
+use super::kind::{AckFrequency, Frame, ty};
 use crate::connection_id::ConnectionId;
 use crate::cursor::{Reader, Truncated};
 use crate::error_code::{TransportError, TransportErrorCode};
@@ -86,24 +86,39 @@ const NO_FRAME: TransportError = TransportError::new(
 const UNKNOWN: &str = "unknown frame type";
 const BEYOND: &str = "data beyond offset 2^62 - 1";
 
-/// All frame types known here have one byte, so a longer one is an error; the question is which.
+/// A frame whose type takes two bytes or more: one is known, the others are errors; the question is which.
 #[cold]
-fn long_type(r: &mut Reader<'_>) -> TransportError {
+fn long_type<'a>(r: &mut Reader<'_>) -> Result<Frame<'a>, TransportError> {
     let before = r.remaining();
-    match r.varint() {
-        // RFC 9000 §12.4: a frame type MUST use the shortest possible encoding.
-        Ok(ty) if varint::size(ty) < before - r.remaining() => TransportError {
+    let ty = r.varint()?;
+    // RFC 9000 §12.4: a frame type MUST use the shortest possible encoding.
+    if varint::size(ty) < before - r.remaining() {
+        return Err(TransportError {
             code: TransportErrorCode::PROTOCOL_VIOLATION,
             frame_type: ty,
             reason: "frame type in more bytes than necessary",
-        },
-        // RFC 9000 §12.4: an unknown type is a FRAME_ENCODING_ERROR.
-        Ok(ty) => TransportError {
-            frame_type: ty,
-            ..malformed(UNKNOWN)
-        },
-        Err(truncated) => truncated.into(),
+        });
     }
+    // RFC 9000 §12.4: an unknown type is a FRAME_ENCODING_ERROR.
+    let error = |error: TransportError| TransportError {
+        frame_type: ty,
+        ..error
+    };
+    if ty == ty::ACK_FREQUENCY {
+        ack_frequency(r).map_err(|truncated| error(truncated.into()))
+    } else {
+        Err(error(malformed(UNKNOWN)))
+    }
+}
+
+/// draft-ietf-quic-ack-frequency §4.
+fn ack_frequency<'a>(r: &mut Reader<'_>) -> Result<Frame<'a>, Truncated> {
+    Ok(Frame::AckFrequency(AckFrequency {
+        sequence: r.varint()?,
+        ack_eliciting_threshold: r.varint()?,
+        max_ack_delay_us: r.varint()?,
+        reordering_threshold: r.varint()?,
+    }))
 }
 
 /// RFC 9000 §19.8.
@@ -147,7 +162,7 @@ fn other<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, TransportError> {
         return Ok(Frame::Padding(padding(r)));
     }
     if ty >= TWO_BYTES {
-        return Err(long_type(r));
+        return long_type(r);
     }
     r.u8()?;
     Ok(match ty {
@@ -190,6 +205,8 @@ fn other<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, TransportError> {
         ty::PATH_RESPONSE => Frame::PathResponse(r.array()?),
         ty::CONNECTION_CLOSE | ty::CONNECTION_CLOSE_APPLICATION => connection_close(r, ty)?,
         ty::HANDSHAKE_DONE => Frame::HandshakeDone,
+        ty::IMMEDIATE_ACK => Frame::ImmediateAck,
+        ty::RESET_STREAM_AT => reset_stream_at(r)?,
         ty::DATAGRAM => Frame::Datagram { data: r.rest() },
         ty::DATAGRAM_LEN => {
             let len = r.varint()?;
@@ -232,6 +249,23 @@ fn new_token<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, TransportError> {
         return Err(malformed("NEW_TOKEN with an empty token"));
     }
     Ok(Frame::NewToken { token })
+}
+
+/// draft-ietf-quic-reliable-stream-reset §4.
+fn reset_stream_at<'a>(r: &mut Reader<'_>) -> Result<Frame<'a>, TransportError> {
+    let id = StreamId(r.varint()?);
+    let error_code = r.varint()?;
+    let final_size = r.varint()?;
+    let reliable_size = r.varint()?;
+    if reliable_size > final_size {
+        return Err(malformed("RESET_STREAM_AT promises more than there is"));
+    }
+    Ok(Frame::ResetStreamAt {
+        id,
+        error_code,
+        final_size,
+        reliable_size,
+    })
 }
 
 /// RFC 9000 §19.11, §19.14: a count above 2^60 permits stream ids that cannot be encoded.

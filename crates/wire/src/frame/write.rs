@@ -6,7 +6,7 @@
 //! from elsewhere while the packet is sealed.
 
 use super::ack::{self, EcnCounts};
-use super::kind::ty;
+use super::kind::{AckFrequency, ty};
 use crate::connection_id::ConnectionId;
 use crate::cursor::Writer;
 use crate::stream_id::{Direction, StreamId};
@@ -36,8 +36,14 @@ pub const NEW_CONNECTION_ID_MAX_SIZE: usize = 1 + 2 * VARINT + 1 + ConnectionId:
 pub const RETIRE_CONNECTION_ID_MAX_SIZE: usize = 1 + VARINT;
 /// Bytes of PATH_CHALLENGE and PATH_RESPONSE.
 pub const PATH_CHALLENGE_SIZE: usize = 1 + 8;
+/// Bytes of RESET_STREAM_AT, at most.
+pub const RESET_STREAM_AT_MAX_SIZE: usize = 1 + 4 * VARINT;
+/// Bytes of ACK_FREQUENCY, at most.
+pub const ACK_FREQUENCY_MAX_SIZE: usize = 2 + 4 * VARINT;
+/// Bytes of IMMEDIATE_ACK.
+pub const IMMEDIATE_ACK_SIZE: usize = 1;
 
-/// Every type written here is below 0x40, and so is its own encoding (RFC 9000 §12.4).
+/// Every type written here but ACK_FREQUENCY is below 0x40, and so is its own encoding (RFC 9000 §12.4).
 #[inline]
 fn put_type(w: &mut Writer<'_>, ty: u64) {
     w.u8(ty as u8);
@@ -302,4 +308,34 @@ pub const fn datagram_header_size(len: Option<usize>) -> usize {
         Some(len) => 1 + varint::size(len as u64),
         None => 1,
     }
+}
+
+/// Puts RESET_STREAM_AT (draft-ietf-quic-reliable-stream-reset §4); `reliable_size` is at most
+/// `final_size`.
+pub fn reset_stream_at(
+    w: &mut Writer<'_>,
+    id: StreamId,
+    error_code: u64,
+    final_size: u64,
+    reliable_size: u64,
+) {
+    put_type(w, ty::RESET_STREAM_AT);
+    w.varint(id.0);
+    w.varint(error_code);
+    w.varint(final_size);
+    w.varint(reliable_size);
+}
+
+/// Puts ACK_FREQUENCY (draft-ietf-quic-ack-frequency §4).
+pub fn ack_frequency(w: &mut Writer<'_>, request: &AckFrequency) {
+    w.varint(ty::ACK_FREQUENCY);
+    w.varint(request.sequence);
+    w.varint(request.ack_eliciting_threshold);
+    w.varint(request.max_ack_delay_us);
+    w.varint(request.reordering_threshold);
+}
+
+/// Puts IMMEDIATE_ACK (draft-ietf-quic-ack-frequency §5).
+pub fn immediate_ack(w: &mut Writer<'_>) {
+    put_type(w, ty::IMMEDIATE_ACK);
 }
