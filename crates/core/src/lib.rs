@@ -30,6 +30,8 @@ mod space;
 mod stages;
 mod stream;
 mod time;
+mod token;
+mod token_store;
 
 pub use algorithm::CongestionAlgorithm;
 pub use config::{ClientConfig, EndpointConfig, ServerConfig, TransportConfig};
@@ -39,3 +41,4 @@ pub use error::{CloseReason, ReadError, WriteError};
 pub use event::{EndpointEvent, Event};
 pub use stages::{Stage, Stages};
 pub use time::Time;
+pub use token_store::{MemoryTokenStore, TokenStore};

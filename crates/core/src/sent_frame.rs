@@ -32,4 +32,6 @@ pub(crate) enum SentFrame {
     RetireConnectionId(u64),
     /// HANDSHAKE_DONE.
     HandshakeDone,
+    /// NEW_TOKEN.
+    NewToken,
 }

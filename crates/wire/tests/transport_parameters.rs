@@ -293,7 +293,7 @@ fn version_information_is_what_the_rfc_says() {
     let reserved = versions(&[1, 0x1a2a_3a4a, 2, 1]);
     assert_eq!(read(&reserved, Side::Client), Ok(Some(both)));
     let long: Vec<u32> = (1..60).collect();
-    let cut = read(&versions(&long), Side::Client).unwrap().unwrap();
+    let cut = read(&versions(&long), Side::Server).unwrap().unwrap();
     assert_eq!(cut.available(), &long[1..17]);
     // Cut off, not divisible by four, version zero.
     for bad in [
