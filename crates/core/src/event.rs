@@ -21,6 +21,10 @@ pub enum Event {
     Finished(StreamId),
     /// The peer sent STOP_SENDING with this code.
     Stopped(StreamId, u64),
+    /// There are datagrams to read. Told again only after a read came back empty-handed.
+    DatagramsReadable,
+    /// There is room to send datagrams again.
+    DatagramsWritable,
     /// The connection ended. The last event.
     Closed(CloseReason),
 }

@@ -141,7 +141,12 @@ fn a_token_lifts_the_amplification_limit() {
         }
         // The client is silent: what the server sends now and at its probe timeouts is all that it may.
         for _ in 0..8 {
-            sent += link.server.send(link.now).iter().map(Vec::len).sum::<usize>();
+            sent += link
+                .server
+                .send(link.now)
+                .iter()
+                .map(Vec::len)
+                .sum::<usize>();
             let due = (link.server.connections.values())
                 .filter_map(squall_core::Connection::next_timeout)
                 .min();

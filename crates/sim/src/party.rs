@@ -158,6 +158,7 @@ impl Party {
                 self.sending.remove(&id);
                 self.finished += 1;
             }
+            Event::DatagramsReadable | Event::DatagramsWritable => {}
             Event::Closed(reason) => self.closed = Some(reason),
         }
         Ok(())

@@ -2,8 +2,8 @@
 
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
 use squall_wire::{
-    ConnectionId, DatagramBatch, Ecn, Header, LongType, Side, TransportError, TransportErrorCode,
-    header, is_long, packet_number,
+    ConnectionId, DatagramBatch, Ecn, FixedBit, Header, LongType, Side, TransportError,
+    TransportErrorCode, header, is_long, packet_number,
 };
 
 use super::ack::AckTotals;
@@ -12,6 +12,7 @@ use super::{Connection, State};
 use crate::config::{MAX_COALESCED, MIN_PROTECTED, MIN_UDP_PAYLOAD};
 use crate::error::CloseReason;
 use crate::space::SpaceId;
+use crate::space::received::AckPolicy;
 use crate::stages::{Stage, Stages};
 use crate::time::Time;
 
@@ -157,9 +158,8 @@ impl Connection {
     ) {
         let pn_offset = 1 + self.ids.len;
         let packet = &bytes[start..end];
-        // RFC 9000 §12.2: the destination is that of the datagram. RFC 9000 §17.3.1: the fixed bit is set.
-        let foreign =
-            packet.get(1..pn_offset) != Some(trip.dcid.as_slice()) || packet[0] & 0x40 == 0;
+        // RFC 9000 §12.2: the destination is that of the datagram. RFC 9287 §3: the fixed bit may be anything.
+        let foreign = packet.get(1..pn_offset) != Some(trip.dcid.as_slice());
         if foreign || packet.len() < pn_offset + MIN_PROTECTED + TAG_LEN {
             self.drop_short(now, end, bytes);
             return;
@@ -225,7 +225,7 @@ impl Connection {
         stages: &mut Stages,
     ) -> Option<usize> {
         let (ty, version, len, pn_offset, scid) =
-            match header::parse(&bytes[start..end], self.ids.len) {
+            match header::parse_with(&bytes[start..end], self.ids.len, FixedBit::Greased) {
                 Ok(Header::Long {
                     ty,
                     version,
@@ -537,13 +537,13 @@ impl Connection {
             self.eliciting_since_receipt = false;
             self.restart_idle_timer(now);
         }
-        let delay = self.config.max_ack_delay;
         for id in SpaceId::ALL {
             if trip.eliciting[id as usize] {
-                // RFC 9000 §13.2.1: Initial and Handshake packets are acknowledged at once.
-                self.spaces[id as usize]
-                    .received
-                    .settle(now, id != SpaceId::Data, delay);
+                let policy = match id {
+                    SpaceId::Data => &self.ack_policy,
+                    _ => &AckPolicy::AT_ONCE,
+                };
+                self.spaces[id as usize].received.settle(now, policy);
             }
         }
         self.timers.set(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rand::{Rng, RngCore};
 use squall_wire::{
-    ConnectionId, Header, LongType, Path, TransportErrorCode, Writer, header, is_long,
+    ConnectionId, FixedBit, Header, LongType, Path, TransportErrorCode, Writer, header, is_long,
 };
 
 use super::incoming::opens;
@@ -107,7 +107,7 @@ impl Endpoint {
         if datagram.len() < usize::from(MIN_UDP_PAYLOAD) {
             return Route::Discard;
         }
-        match header::parse(datagram, self.ids.len) {
+        match header::parse_with(datagram, self.ids.len, FixedBit::Greased) {
             Ok(Header::Long { version, ty, .. })
                 if ty == LongType::Initial && server.transport.versions.contains(&version) =>
             {
@@ -138,7 +138,7 @@ impl Endpoint {
             pn_offset,
             len,
             ..
-        }) = header::parse(datagram, self.ids.len)
+        }) = header::parse_with(datagram, self.ids.len, FixedBit::Greased)
         else {
             return Route::Discard;
         };
