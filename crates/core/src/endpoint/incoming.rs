@@ -1,7 +1,8 @@
 //! A client's first Initial, before anything is kept of it.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use squall_protect::{Outcome, PacketSpan, TAG_LEN, initial, retry};
 use squall_tls::Session;
@@ -21,8 +22,44 @@ pub struct Incoming {
     pub(super) scid: ConnectionId,
     /// What its token says.
     pub(super) verdict: Verdict,
-    /// One for every attempt that waits for its word: `Endpoint` counts them.
-    pub(super) _undecided: Arc<()>,
+    /// That of the attempt, however many packets it has.
+    pub(super) _attempt: Arc<Attempt>,
+}
+
+/// Lives while an attempt waits for its word. Holds a share of what `Endpoint` counts attempts with.
+pub(super) struct Attempt {
+    _counted: Arc<()>,
+}
+
+/// The attempts that wait for their word. A ClientHello may fill several packets, and each of them may come here first.
+#[derive(Default)]
+pub(super) struct Undecided {
+    counted: Arc<()>,
+    /// By the destination of their packets; those that are decided are swept out now and then.
+    attempts: HashMap<ConnectionId, Weak<Attempt>>,
+}
+
+impl Undecided {
+    pub(super) fn count(&self) -> usize {
+        Arc::strong_count(&self.counted) - 1
+    }
+
+    /// The attempt that packets to `dcid` belong to, if it is not decided.
+    pub(super) fn find(&self, dcid: &ConnectionId) -> Option<Arc<Attempt>> {
+        self.attempts.get(dcid)?.upgrade()
+    }
+
+    pub(super) fn begin(&mut self, dcid: ConnectionId) -> Arc<Attempt> {
+        if self.attempts.len() >= 2 * self.count() + 64 {
+            self.attempts
+                .retain(|_, attempt| attempt.strong_count() > 0);
+        }
+        let attempt = Arc::new(Attempt {
+            _counted: Arc::clone(&self.counted),
+        });
+        self.attempts.insert(dcid, Arc::downgrade(&attempt));
+        attempt
+    }
 }
 
 impl Incoming {

@@ -26,6 +26,7 @@ use crate::path::cid::IdSource;
 use crate::time::Time;
 use crate::token::TokenKey;
 use crate::token_store::{MemoryTokenStore, TokenStore};
+use incoming::Undecided;
 pub use incoming::{AcceptError, Incoming};
 use route::ResponseBudget;
 pub use route::{Route, Run};
@@ -88,8 +89,7 @@ pub struct Endpoint {
     responses: ResponseBudget,
     /// Servers' connections whose handshake is not complete.
     handshakes: usize,
-    /// Shared with every attempt that waits for its word.
-    undecided: Arc<()>,
+    undecided: Undecided,
 }
 
 impl Endpoint {
@@ -121,7 +121,7 @@ impl Endpoint {
             free: Vec::new(),
             responses: ResponseBudget::default(),
             handshakes: 0,
-            undecided: Arc::new(()),
+            undecided: Undecided::default(),
         }
     }
 
@@ -144,7 +144,7 @@ impl Endpoint {
     /// Attempts that were given out by `route` and are neither accepted nor refused nor dropped.
     #[must_use]
     pub fn undecided(&self) -> usize {
-        Arc::strong_count(&self.undecided) - 1
+        self.undecided.count()
     }
 
     /// Connections accepted whose handshake is not complete.

@@ -1,7 +1,5 @@
 //! From the datagrams of a bundle to runs, and the answers to datagrams that belong to nobody.
 
-use std::sync::Arc;
-
 use rand::{Rng, RngCore};
 use squall_wire::{
     ConnectionId, FixedBit, Header, LongType, Path, TransportErrorCode, Writer, header, is_long,
@@ -148,9 +146,13 @@ impl Endpoint {
             return Route::Discard;
         }
         let verdict = (self.tokens).open(token, now, path.remote, version, &dcid);
+        let known = self.undecided.find(&dcid);
         let refused = if verdict == Verdict::Invalid {
             // RFC 9000 §8.1.2: the client would follow no other Retry.
             Some(TransportErrorCode::INVALID_TOKEN)
+        } else if known.is_some() {
+            // One more packet of an attempt that was let in.
+            None
         } else if verdict == Verdict::Nothing
             && self.handshakes + self.undecided() >= self.config.retry_from
         {
@@ -171,7 +173,7 @@ impl Endpoint {
                 dcid,
                 scid,
                 verdict,
-                _undecided: Arc::clone(&self.undecided),
+                _attempt: known.unwrap_or_else(|| self.undecided.begin(dcid)),
             }),
             Some(code) if self.responses.take(now) => {
                 Route::Respond(self.close_datagram(version, &dcid, &scid, code))
