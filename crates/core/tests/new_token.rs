@@ -13,7 +13,10 @@ use squall_wire::{VERSION_1, VERSION_2};
 
 /// A store that the test looks into.
 #[derive(Clone, Debug, Default)]
-struct Seen(Arc<Mutex<Vec<(String, u32, Vec<u8>)>>>);
+struct Seen(Arc<Mutex<Vec<Entry>>>);
+
+/// Server name, version, token.
+type Entry = (String, u32, Vec<u8>);
 
 impl TokenStore for Seen {
     fn insert(&mut self, server_name: &str, version: u32, token: &[u8]) {
@@ -66,7 +69,7 @@ impl Setup {
         self.link.server.validated.unwrap()
     }
 
-    fn tokens(&self) -> Vec<(String, u32, Vec<u8>)> {
+    fn tokens(&self) -> Vec<Entry> {
         self.seen.0.lock().unwrap().clone()
     }
 }
