@@ -31,6 +31,8 @@ mod space;
 mod stages;
 mod stream;
 mod time;
+mod token;
+mod token_store;
 
 pub use algorithm::CongestionAlgorithm;
 pub use config::{AckFrequencyConfig, ClientConfig, EndpointConfig, ServerConfig, TransportConfig};
@@ -41,3 +43,4 @@ pub use event::{EndpointEvent, Event};
 pub use stages::{Stage, Stages};
 pub use stream::Priority;
 pub use time::Time;
+pub use token_store::{MemoryTokenStore, TokenStore};

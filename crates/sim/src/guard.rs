@@ -29,6 +29,11 @@ impl Guard {
         }
     }
 
+    /// A token has shown that the peer's address is its own.
+    pub(crate) fn on_validated(&mut self) {
+        self.validated = true;
+    }
+
     /// Notes the datagrams of a run from the peer's address.
     pub(crate) fn on_received(&mut self, bytes: &[u8], segment_size: u16, cid_len: usize) {
         self.received += bytes.len() as u64;

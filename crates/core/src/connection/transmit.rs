@@ -12,6 +12,7 @@ use crate::space::SpaceId;
 use crate::stages::{Stage, Stages};
 use crate::stream::send::StreamRange;
 use crate::time::Time;
+use crate::token;
 
 /// ACK-only packets after which a PING asks for a sign that they arrive (RFC 9000 §13.2.4).
 const MAX_ACK_ONLY: u32 = 64;
@@ -150,6 +151,7 @@ impl Connection {
             || self.ping_pending
             || self.ack_request.due
             || self.handshake_done_pending
+            || self.new_tokens_due > 0
             || !self.path_responses.is_empty()
             || self.local_ids.has_pending()
             || self.remote_ids.has_pending()
@@ -522,6 +524,14 @@ impl Connection {
                 &self.ids.reset_token(id.as_slice()),
             );
             sent.push_frame(SentFrame::NewConnectionId(sequence));
+        }
+        // Type and length in front of it.
+        while self.new_tokens_due > 0 && w.remaining() >= 3 + token::LONGEST {
+            self.new_tokens_due -= 1;
+            let remote = self.path.path.remote;
+            let token = (self.tokens).new_token(&mut self.rng, now, remote, self.version);
+            frame::write::new_token(w, &token);
+            sent.push_frame(SentFrame::NewToken);
         }
         while self.remote_ids.has_pending() && w.remaining() >= 9 {
             let Some(sequence) = self.remote_ids.next_pending() else {
