@@ -31,6 +31,13 @@ mod stages;
 mod stream;
 mod time;
 
+// The pair of the integration tests, for unit tests that look inside.
+#[cfg(test)]
+extern crate self as squall_core;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+
 pub use algorithm::CongestionAlgorithm;
 pub use config::{ClientConfig, EndpointConfig, ServerConfig, TransportConfig};
 pub use connection::{Connection, Stats};

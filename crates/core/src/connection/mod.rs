@@ -19,6 +19,7 @@ mod flight;
 mod frames;
 mod handshake;
 mod keyring;
+mod migration;
 mod receive;
 mod stats;
 mod timeout;
@@ -34,14 +35,12 @@ use squall_tls::Session;
 use squall_wire::{ConnectionId, Direction, Path, Side, StreamId};
 
 use crate::config::TransportConfig;
-use crate::congestion::Controller;
 use crate::error::{ReadError, WriteError};
 use crate::event::{EndpointEvent, Event};
-use crate::path::PathState;
 use crate::path::cid::{IdSource, LocalIds, RemoteIds};
+use crate::path::mtu::Mtu;
+use crate::path::{PathState, Paths};
 use crate::recovery::loss::Lost;
-use crate::recovery::pacer::Pacer;
-use crate::recovery::rtt::RttEstimator;
 use crate::space::{Space, SpaceId};
 use crate::stream::Streams;
 use crate::time::Time;
@@ -120,10 +119,6 @@ pub struct Connection {
     peer: PeerParameters,
     peer_parameters_taken: bool,
     early: EarlyPackets,
-    rtt: RttEstimator,
-    congestion: Controller,
-    pacer: Pacer,
-    bytes_in_flight: u64,
     pto_count: u32,
     timers: Timers,
     /// Scratch of loss detection.
@@ -133,7 +128,8 @@ pub struct Connection {
     /// Whether an ack-eliciting packet left since the last receipt (RFC 9000 §10.1).
     eliciting_since_receipt: bool,
     idle_timeout: std::time::Duration,
-    path_responses: VecDeque<[u8; 8]>,
+    /// The paths beside the active one, once there is any.
+    paths: Option<Box<Paths>>,
     ping_pending: bool,
     /// ACK-only packets since the last ack-eliciting one.
     ack_only_run: u32,
@@ -159,8 +155,9 @@ impl Connection {
             ids,
             rng,
         } = start;
-        let path = PathState::new(path, side == Side::Client, config.max_udp_payload);
-        let mtu = path.mtu.current();
+        let mtu = Mtu::new(config.max_udp_payload);
+        let mut path = PathState::new(path, 0, side == Side::Server, mtu, &config);
+        path.validated = side == Side::Client;
         let mut connection = Self {
             side,
             version,
@@ -183,10 +180,6 @@ impl Connection {
             },
             peer_parameters_taken: false,
             early: EarlyPackets::default(),
-            rtt: RttEstimator::new(config.initial_rtt),
-            congestion: Controller::new(config.congestion, mtu),
-            pacer: Pacer::new(config.pacing),
-            bytes_in_flight: 0,
             pto_count: 0,
             timers: Timers::default(),
             lost: Lost::default(),
@@ -194,7 +187,7 @@ impl Connection {
             handshake_done_pending: false,
             eliciting_since_receipt: false,
             idle_timeout: config.max_idle_timeout,
-            path_responses: VecDeque::new(),
+            paths: None,
             ping_pending: false,
             ack_only_run: 0,
             skip_number: 0,
@@ -292,6 +285,11 @@ impl Connection {
             .stop_sending(id, code.min(squall_wire::varint::MAX))
     }
 
+    /// Asks the peer for an acknowledgement: a PING with the next packet (RFC 9000 §19.2).
+    pub fn ping(&mut self) {
+        self.ping_pending = !self.is_closed();
+    }
+
     // ---- what there is to know --------------------------------------------------------------------------------------
 
     /// The next event for the application.
@@ -310,7 +308,9 @@ impl Connection {
         match &self.state {
             State::Closing(close) => close.due,
             State::Draining | State::Drained => false,
-            State::Handshaking | State::Established => self.streams.wants_to_send(),
+            State::Handshaking | State::Established => {
+                self.ping_pending || self.streams.wants_to_send()
+            }
         }
     }
 
@@ -353,6 +353,12 @@ impl Connection {
         self.path.path
     }
 
+    /// Paths that the connection has state for: the one in use, the one before it, and those being probed. At most 4.
+    #[must_use]
+    pub fn paths(&self) -> usize {
+        1 + self.paths.as_ref().map_or(0, |p| p.others.len())
+    }
+
     /// The QUIC version in use.
     #[must_use]
     pub const fn version(&self) -> u32 {
@@ -375,9 +381,9 @@ impl Connection {
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {
-            rtt: self.rtt.smoothed(),
-            congestion_window: self.congestion.window(),
-            bytes_in_flight: self.bytes_in_flight,
+            rtt: self.path.flow.rtt.smoothed(),
+            congestion_window: self.path.flow.congestion.window(),
+            bytes_in_flight: self.path.flow.bytes_in_flight,
             max_udp_payload: self.path.mtu.current(),
             key_updates: self.ring.as_ref().map_or(0, KeyRing::updates),
             open_streams: self.streams.count(),
