@@ -39,7 +39,10 @@ pub(crate) const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         &["squall-core", "squall-udp", "squall-tls", "squall-wire"],
     ),
     ("squall-h3", &["squall", "squall-wire"]),
-    ("squall-sim", &["squall-core", "squall-wire", "squall-tls"]),
+    (
+        "squall-sim",
+        &["squall-core", "squall-protect", "squall-wire", "squall-tls"],
+    ),
     (
         "squall-cli",
         &[

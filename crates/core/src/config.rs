@@ -35,6 +35,12 @@ pub(crate) const MIN_UDP_PAYLOAD: u16 = 1200;
 pub(crate) const LEAST_MAX_UDP_PAYLOAD: u16 = 512;
 /// Room needed behind the packet number for the header-protection sample (RFC 9001 §5.4.2).
 pub(crate) const MIN_PROTECTED: usize = 4;
+/// The shortest time for which acknowledgements are held back on request (draft-ietf-quic-ack-frequency §3).
+pub(crate) const MIN_ACK_DELAY: Duration = Duration::from_millis(1);
+/// The largest DATAGRAM frame taken, in bytes (RFC 9221 §3): any that fits into a packet.
+pub(crate) const MAX_DATAGRAM_FRAME: u64 = 65_535;
+/// The least `max_packets_in_flight`: a few full bundles.
+pub(crate) const LEAST_PACKETS_IN_FLIGHT: usize = 256;
 /// Packets in one coalesced datagram that are looked at.
 pub(crate) const MAX_COALESCED: usize = 8;
 
@@ -90,6 +96,30 @@ pub struct TransportConfig {
     /// Whether the peer may move to another address (RFC 9000 §9). Otherwise `disable_active_migration` is declared, and what
     /// comes from elsewhere is dropped: a client whose NAT forgets its binding is lost, too.
     pub allow_migration: bool,
+    /// What the peer is asked to do about its acknowledgements, where it can be asked
+    /// (draft-ietf-quic-ack-frequency); `None`: what RFC 9000 §13.2 says.
+    pub ack_frequency: Option<AckFrequencyConfig>,
+    /// Bytes of received datagrams that wait for their reader, 64 more for each; beyond, the oldest are dropped. Zero: no
+    /// datagrams are taken (RFC 9221 §3).
+    pub datagram_receive_buffer: usize,
+    /// Bytes of datagrams that wait to be sent, 64 more for each.
+    pub datagram_send_buffer: usize,
+    /// Packets whose fate is open, at most: what limits the memory that a peer without acknowledgements costs, 64 bytes
+    /// for each.
+    pub max_packets_in_flight: usize,
+}
+
+/// What a sender asks of the receiver of its packets (draft-ietf-quic-ack-frequency §4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckFrequencyConfig {
+    /// Ack-eliciting packets that may come without being acknowledged at once.
+    pub ack_eliciting_threshold: u64,
+    /// The longest time that an acknowledgement may be held back; not shorter than the peer is able to, and below 2^14
+    /// ms.
+    pub max_ack_delay: Duration,
+    /// How far packets may be out of order before they are acknowledged at once; 0 is any distance. Larger values than
+    /// loss detection's, which is 3, make losses known late.
+    pub reordering_threshold: u64,
 }
 
 impl Default for TransportConfig {
@@ -116,6 +146,10 @@ impl Default for TransportConfig {
             integrity_limit: u64::MAX,
             max_ack_delay: Duration::from_millis(25),
             allow_migration: true,
+            ack_frequency: None,
+            datagram_receive_buffer: 64 * 1024,
+            datagram_send_buffer: 64 * 1024,
+            max_packets_in_flight: 65_536,
         }
     }
 }
@@ -156,6 +190,18 @@ impl TransportConfig {
         }
         if self.max_ack_delay >= Duration::from_millis(1 << 14) {
             return Err("max_ack_delay must be below 2^14 ms (RFC 9000 §18.2)");
+        }
+        if self.max_ack_delay < MIN_ACK_DELAY {
+            return Err("max_ack_delay must be at least 1 ms");
+        }
+        if self
+            .ack_frequency
+            .is_some_and(|f| f.max_ack_delay >= Duration::from_millis(1 << 14))
+        {
+            return Err("ack_frequency's max_ack_delay must be below 2^14 ms");
+        }
+        if self.max_packets_in_flight < LEAST_PACKETS_IN_FLIGHT {
+            return Err("max_packets_in_flight must be at least 256");
         }
         Ok(())
     }

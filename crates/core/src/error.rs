@@ -130,3 +130,29 @@ impl fmt::Display for ReadError {
 }
 
 impl std::error::Error for ReadError {}
+
+/// Why a datagram was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatagramError {
+    /// The peer takes no datagrams (RFC 9221 §3), or the handshake has not said yet whether it does.
+    Unsupported,
+    /// It is larger than the path or the peer allows: `max_datagram_size` says how large it may be.
+    TooLarge,
+    /// The queue is full; `Event::DatagramsWritable` follows.
+    Blocked,
+    /// The connection is closed.
+    Closed,
+}
+
+impl fmt::Display for DatagramError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unsupported => "the peer takes no datagrams",
+            Self::TooLarge => "the datagram is larger than the path or the peer allows",
+            Self::Blocked => "the queue of datagrams is full",
+            Self::Closed => "the connection is closed",
+        })
+    }
+}
+
+impl std::error::Error for DatagramError {}

@@ -26,6 +26,10 @@ pub enum Event {
     Migrated(Path),
     /// This path could not be validated (RFC 9000 §8.2.4): the connection stays on the path before, or is back there.
     MigrationFailed(Path),
+    /// There are datagrams to read. Told again only after a read came back empty-handed.
+    DatagramsReadable,
+    /// There is room to send datagrams again.
+    DatagramsWritable,
     /// The connection ended. The last event.
     Closed(CloseReason),
 }

@@ -18,6 +18,8 @@ pub(crate) enum SentFrame {
     Ack { largest: u64 },
     /// RESET_STREAM.
     ResetStream(StreamId),
+    /// RESET_STREAM_AT with this promise.
+    ResetStreamAt { id: StreamId, reliable: u64 },
     /// STOP_SENDING.
     StopSending(StreamId),
     /// MAX_DATA.
@@ -26,10 +28,20 @@ pub(crate) enum SentFrame {
     MaxStreamData(StreamId),
     /// MAX_STREAMS.
     MaxStreams(Direction),
+    /// DATA_BLOCKED.
+    DataBlocked,
+    /// STREAM_DATA_BLOCKED.
+    StreamDataBlocked(StreamId),
+    /// STREAMS_BLOCKED.
+    StreamsBlocked(Direction),
     /// NEW_CONNECTION_ID.
     NewConnectionId(u64),
     /// RETIRE_CONNECTION_ID.
     RetireConnectionId(u64),
     /// HANDSHAKE_DONE.
     HandshakeDone,
+    /// ACK_FREQUENCY with this sequence number.
+    AckFrequency(u64),
 }
+
+const _: () = assert!(size_of::<SentFrame>() <= 24);

@@ -7,6 +7,8 @@
 //!  Guard          what every datagram has to obey        Intruder   datagrams that nobody sent
 //!  Network        what happens to a datagram
 //!  Rng            the seed
+//!
+//!  Duel           one end of ours against a RawPeer, whose packets are made by hand
 //! ```
 //!
 //! Nothing here reads a clock: time is the arrival of the next datagram or the next timeout. A run is the same for
@@ -22,6 +24,7 @@ mod network;
 mod pair;
 mod party;
 mod plan;
+mod raw;
 mod rng;
 mod run;
 mod simulation;
@@ -33,6 +36,7 @@ pub use network::{Counters, Delivery, Faults, Network};
 pub use pair::{Pair, Setup};
 pub use party::{Party, Reading};
 pub use plan::{Cut, Outgoing, Plan};
+pub use raw::{Duel, Odd, RawPeer, Terms, frames};
 pub use rng::Rng;
 pub use run::{Report, catch, run_seed, setup_of};
 pub use simulation::Simulation;

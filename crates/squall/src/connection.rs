@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use squall_core::{CloseReason, Stats};
+use bytes::Bytes;
+use squall_core::{CloseReason, DatagramError, Stats};
 use squall_wire::{Direction, Side};
 use tokio::sync::oneshot;
 
@@ -79,6 +80,60 @@ impl Connection {
     /// The connection ended.
     pub async fn accept_uni(&self) -> Result<RecvStream, CloseReason> {
         Ok(self.recv(self.accept(Direction::Unidirectional).await?))
+    }
+
+    /// The largest datagram that can be sent now, in bytes; it changes with the path. `None`: the peer takes none
+    /// (RFC 9221 §3).
+    #[must_use]
+    pub fn max_datagram_size(&self) -> Option<usize> {
+        self.0.0.lock().core.max_datagram_size()
+    }
+
+    /// Sends a datagram, which arrives or not; in a full queue the oldest make room for it.
+    ///
+    /// # Errors
+    /// It is too large, the peer takes none, or the connection ended.
+    pub fn send_datagram(&self, data: Bytes) -> Result<(), DatagramError> {
+        self.0.0.call(|state| state.core.send_newest_datagram(data))
+    }
+
+    /// Sends a datagram, which arrives or not, when there is room for it in the queue.
+    ///
+    /// # Errors
+    /// As [`send_datagram`](Self::send_datagram).
+    pub async fn send_datagram_wait(&self, data: Bytes) -> Result<(), DatagramError> {
+        poll_fn(|cx| {
+            self.0
+                .0
+                .call(|state| match state.core.send_datagram(data.clone()) {
+                    Err(DatagramError::Blocked) => {
+                        state.datagram_writers.register(cx.waker());
+                        Poll::Pending
+                    }
+                    result => Poll::Ready(result),
+                })
+        })
+        .await
+    }
+
+    /// Waits for the next datagram of the peer.
+    ///
+    /// # Errors
+    /// The connection ended, and all that had arrived is read.
+    pub async fn read_datagram(&self) -> Result<Bytes, CloseReason> {
+        poll_fn(|cx| {
+            self.0
+                .0
+                .call(|state| match (state.core.read_datagram(), &state.closed) {
+                    (Some(data), _) => Poll::Ready(Ok(data)),
+                    (None, Some(reason)) => Poll::Ready(Err(reason.clone())),
+                    (None, None) => {
+                        state.datagram_readers.register(cx.waker());
+                        Poll::Pending
+                    }
+                })
+        })
+        .await
     }
 
     /// Ends the connection at once: the peer is told `code` and `reason`, what is not delivered yet is lost. Wait for

@@ -63,8 +63,8 @@ pub use endpoint::{Endpoint, Incoming};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
 pub use rustls;
 pub use squall_core::{
-    ClientConfig, CloseReason, CongestionAlgorithm, ServerConfig, Stage, Stages, Stats,
-    TransportConfig,
+    AckFrequencyConfig, ClientConfig, CloseReason, CongestionAlgorithm, DatagramError, Priority,
+    ServerConfig, Stage, Stages, Stats, TransportConfig,
 };
 pub use squall_tls::provider;
 pub use squall_wire::{Direction, Side, StreamId, TransportErrorCode};

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use squall_core::Priority;
 use squall_wire::StreamId;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -135,6 +136,40 @@ impl SendStream {
             state
                 .core
                 .reset(self.id, code)
+                .map_err(|error| self.ending_error(error, state))
+        })
+    }
+
+    /// Gives up what lies behind the first `reliable` bytes written: the peer gets those, and then `code`
+    /// (draft-ietf-quic-reliable-stream-reset). A peer that does not know how gets a plain reset when it has them.
+    ///
+    /// # Errors
+    /// There is nothing left to reset, or the connection ended.
+    pub fn reset_at(&mut self, code: u64, reliable: u64) -> Result<(), WriteError> {
+        self.ended = true;
+        self.connection.0.call(|state| {
+            state
+                .core
+                .reset_at(self.id, code, reliable)
+                .map_err(|error| self.ending_error(error, state))
+        })
+    }
+
+    /// How the stream ranks among those of the connection that have something to send; `None` after its end.
+    #[must_use]
+    pub fn priority(&self) -> Option<Priority> {
+        self.connection.0.lock().core.priority(self.id)
+    }
+
+    /// Changes how the stream ranks, from the next packet on.
+    ///
+    /// # Errors
+    /// The stream sends nothing any more.
+    pub fn set_priority(&self, priority: Priority) -> Result<(), WriteError> {
+        self.connection.0.call(|state| {
+            state
+                .core
+                .set_priority(self.id, priority)
                 .map_err(|error| self.ending_error(error, state))
         })
     }

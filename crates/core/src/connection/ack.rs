@@ -165,6 +165,9 @@ impl Connection {
             spaces,
             streams,
             remote_ids,
+            config,
+            ack_request,
+            peer,
             ..
         } = self;
         let space = &mut spaces[id as usize];
@@ -185,8 +188,18 @@ impl Connection {
                 SentFrame::Crypto { start, len } => {
                     crypto.on_acked(start..start + u64::from(len));
                 }
-                SentFrame::ResetStream(id) => streams.on_reset_acked(id),
+                SentFrame::ResetStream(id) => streams.on_reset_acked(id, 0),
+                SentFrame::ResetStreamAt { id, reliable } => streams.on_reset_acked(id, reliable),
                 SentFrame::RetireConnectionId(sequence) => remote_ids.on_acked(sequence),
+                SentFrame::AckFrequency(sequence) => {
+                    // draft-ietf-quic-ack-frequency §7: the peer follows the newest request from now on.
+                    if let (Some(wanted), true) =
+                        (config.ack_frequency, sequence + 1 == ack_request.count)
+                    {
+                        let least = peer.min_ack_delay.unwrap_or_default();
+                        peer.max_ack_delay = wanted.max_ack_delay.max(least);
+                    }
+                }
                 _ => {}
             }
         }
@@ -269,6 +282,9 @@ impl Connection {
             SentFrame::NewConnectionId(sequence) => self.local_ids.on_lost(sequence),
             SentFrame::RetireConnectionId(sequence) => self.remote_ids.on_lost(sequence),
             SentFrame::HandshakeDone => self.handshake_done_pending = true,
+            SentFrame::AckFrequency(sequence) => {
+                self.ack_request.due |= sequence + 1 == self.ack_request.count;
+            }
             SentFrame::Ack { .. } => {}
             control => self.streams.on_control_lost(control),
         }

@@ -121,6 +121,7 @@ impl Connection {
         // RFC 9000 §10.2: long enough for packets under way to be discarded.
         self.timers
             .set(Timer::Close, Some(now + 3 * self.probe_timeout()));
+        self.datagrams.end_sending();
         self.streams.end_sending();
     }
 

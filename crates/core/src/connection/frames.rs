@@ -1,15 +1,20 @@
 //! Received frames: one match (RFC 9000 §19).
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use squall_wire::{
-    Frame, Frames, PacketType, Reader, Side, StreamId, TransportError, TransportErrorCode, frame,
+    AckFrequency, Frame, Frames, PacketType, Reader, Side, StreamId, TransportError,
+    TransportErrorCode, frame,
 };
 
 use super::Connection;
 use super::receive::Trip;
+use crate::config::MIN_ACK_DELAY;
 use crate::error::CloseReason;
 use crate::event::EndpointEvent;
 use crate::space::SpaceId;
+use crate::space::received::AckPolicy;
 use crate::time::Time;
 
 /// What the frames of a packet came to.
@@ -132,10 +137,9 @@ impl Connection {
             }
         };
         match *frame {
-            Frame::Padding(_)
-            | Frame::Ping
-            | Frame::DataBlocked(_)
-            | Frame::StreamsBlocked { .. } => {}
+            Frame::Padding(_) | Frame::Ping => {}
+            Frame::DataBlocked(_) => self.stats.data_blocked_received += 1,
+            Frame::StreamsBlocked { .. } => self.stats.streams_blocked_received += 1,
             Frame::Ack(ref ack) => self.on_ack(id, ack, now, trip)?,
             Frame::Crypto { offset, data } => self.on_crypto(id, offset, data, now)?,
             Frame::Stream {
@@ -150,7 +154,7 @@ impl Connection {
                 final_size,
             } => self
                 .streams
-                .on_reset(id, error_code, final_size)
+                .on_reset(id, error_code, final_size, 0)
                 .map_err(coded("a RESET_STREAM against the stream's state or limits"))?,
             Frame::StopSending { id, error_code } => {
                 self.streams
@@ -166,6 +170,7 @@ impl Connection {
                 self.streams.on_max_streams(direction, maximum);
             }
             Frame::StreamDataBlocked { id, .. } => {
+                self.stats.stream_data_blocked_received += 1;
                 self.streams
                     .on_stream_data_blocked(id)
                     .map_err(coded("a STREAM_DATA_BLOCKED for no stream to receive on"))?;
@@ -211,17 +216,42 @@ impl Connection {
                 frame_type,
                 reason,
             } => self.on_close(error_code, frame_type, reason, now),
-            Frame::ResetStreamAt { .. } | Frame::AckFrequency(_) | Frame::ImmediateAck => {
-                return Err(coded("a frame of an extension that was not declared")(
-                    TransportErrorCode::FRAME_ENCODING_ERROR,
-                ));
-            }
-            // RFC 9221 §3: we declare no max_datagram_frame_size.
-            Frame::Datagram { .. } => {
-                return Err(violation(ty, "a DATAGRAM although none are accepted"));
-            }
+            Frame::ResetStreamAt {
+                id,
+                error_code,
+                final_size,
+                reliable_size,
+            } => self
+                .streams
+                .on_reset(id, error_code, final_size, reliable_size)
+                .map_err(coded(
+                    "a RESET_STREAM_AT against the stream's state or limits",
+                ))?,
+            Frame::AckFrequency(ref request) => self.on_ack_frequency(request)?,
+            Frame::ImmediateAck => self.spaces[id as usize].received.ask(),
+            Frame::Datagram { data } => self.on_datagram(ty, data)?,
         }
         Ok(true)
+    }
+
+    /// draft-ietf-quic-ack-frequency §4.
+    fn on_ack_frequency(&mut self, request: &AckFrequency) -> Result<(), TransportError> {
+        let delay = Duration::from_micros(request.max_ack_delay_us);
+        if delay < MIN_ACK_DELAY || delay >= Duration::from_millis(1 << 14) {
+            return Err(violation(
+                frame::ty::ACK_FREQUENCY,
+                "a max_ack_delay out of bounds",
+            ));
+        }
+        if self.ack_policy.sequence < Some(request.sequence) {
+            self.ack_policy = AckPolicy {
+                sequence: Some(request.sequence),
+                eliciting_threshold: request.ack_eliciting_threshold,
+                max_ack_delay: delay,
+                reordering_threshold: request.reordering_threshold,
+            };
+        }
+        Ok(())
     }
 
     fn on_retire(&mut self, sequence: u64, trip: &Trip) -> Result<(), TransportErrorCode> {

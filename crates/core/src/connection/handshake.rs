@@ -9,7 +9,9 @@ use squall_wire::{ConnectionId, Side, TransportError, TransportErrorCode, Transp
 use super::keyring::KeyRing;
 use super::timers::Timer;
 use super::{Connection, State};
-use crate::config::{MAX_CRYPTO_BUFFER, MAX_REMOTE_IDS, TransportConfig};
+use crate::config::{
+    MAX_CRYPTO_BUFFER, MAX_DATAGRAM_FRAME, MAX_REMOTE_IDS, MIN_ACK_DELAY, TransportConfig,
+};
 use crate::event::{EndpointEvent, Event};
 use crate::path::cid::IdSource;
 use crate::space::{LevelKeys, SpaceId};
@@ -42,6 +44,10 @@ pub(crate) fn declared(
         disable_active_migration: !config.allow_migration,
         active_connection_id_limit: MAX_REMOTE_IDS,
         initial_source_connection_id: Some(local_id),
+        max_datagram_frame_size: (config.datagram_receive_buffer > 0).then_some(MAX_DATAGRAM_FRAME),
+        grease_quic_bit: true,
+        min_ack_delay_us: Some(MIN_ACK_DELAY.as_micros() as u64),
+        reset_stream_at: true,
         ..TransportParameters::default()
     }
 }
@@ -245,6 +251,10 @@ impl Connection {
         self.peer_parameters_taken = true;
         self.peer.ack_delay_exponent = u32::try_from(params.ack_delay_exponent).unwrap_or(3);
         self.peer.max_ack_delay = Duration::from_millis(params.max_ack_delay_ms);
+        self.peer.min_ack_delay = params.min_ack_delay_us.map(Duration::from_micros);
+        self.peer.max_datagram_frame = params.max_datagram_frame_size.unwrap_or(0);
+        self.peer.greased = params.grease_quic_bit;
+        self.peer.reset_stream_at = params.reset_stream_at;
         if params.max_idle_timeout_ms > 0 {
             // RFC 9000 §10.1: the smaller of both, where zero is none.
             let theirs = Duration::from_millis(params.max_idle_timeout_ms);
@@ -267,6 +277,7 @@ impl Connection {
             return;
         }
         self.handshake_confirmed = true;
+        self.ack_request.due = self.config.ack_frequency.is_some();
         self.discard_space(SpaceId::Initial, now);
         self.discard_space(SpaceId::Handshake, now);
         self.set_loss_timer(now);

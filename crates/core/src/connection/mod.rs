@@ -14,6 +14,7 @@
 
 mod ack;
 mod close;
+mod datagrams;
 mod early;
 mod flight;
 mod frames;
@@ -35,14 +36,16 @@ use squall_tls::Session;
 use squall_wire::{ConnectionId, Direction, Path, Side, StreamId};
 
 use crate::config::TransportConfig;
+use crate::datagram::Datagrams;
 use crate::error::{ReadError, WriteError};
 use crate::event::{EndpointEvent, Event};
 use crate::path::cid::{IdSource, LocalIds, RemoteIds};
 use crate::path::mtu::Mtu;
 use crate::path::{PathState, Paths};
 use crate::recovery::loss::Lost;
+use crate::space::received::AckPolicy;
 use crate::space::{Space, SpaceId};
-use crate::stream::Streams;
+use crate::stream::{Priority, Streams};
 use crate::time::Time;
 use close::CloseFrame;
 use early::EarlyPackets;
@@ -71,6 +74,22 @@ enum State {
 struct PeerParameters {
     ack_delay_exponent: u32,
     max_ack_delay: std::time::Duration,
+    /// How short a delay it can be asked for; `None`: it cannot be asked (draft-ietf-quic-ack-frequency §3).
+    min_ack_delay: Option<std::time::Duration>,
+    /// The largest DATAGRAM frame that it takes; 0 is none (RFC 9221 §3).
+    max_datagram_frame: u64,
+    /// Whether it takes packets with any value of the fixed bit (RFC 9287 §3).
+    greased: bool,
+    /// Whether it takes RESET_STREAM_AT.
+    reset_stream_at: bool,
+}
+
+/// What this end asks of the peer's acknowledgements (draft-ietf-quic-ack-frequency §4).
+#[derive(Clone, Copy, Debug, Default)]
+struct AckRequest {
+    /// Requests made so far.
+    count: u64,
+    due: bool,
 }
 
 /// How a connection begins: what the endpoint knows.
@@ -117,6 +136,10 @@ pub struct Connection {
     /// The token for Initial packets.
     token: Vec<u8>,
     peer: PeerParameters,
+    /// When acknowledgements of 1-RTT packets are due.
+    ack_policy: AckPolicy,
+    ack_request: AckRequest,
+    datagrams: Datagrams,
     peer_parameters_taken: bool,
     early: EarlyPackets,
     pto_count: u32,
@@ -177,7 +200,14 @@ impl Connection {
             peer: PeerParameters {
                 ack_delay_exponent: 3,
                 max_ack_delay: std::time::Duration::from_millis(25),
+                min_ack_delay: None,
+                max_datagram_frame: 0,
+                greased: false,
+                reset_stream_at: false,
             },
+            ack_policy: AckPolicy::new(config.max_ack_delay),
+            ack_request: AckRequest::default(),
+            datagrams: Datagrams::default(),
             peer_parameters_taken: false,
             early: EarlyPackets::default(),
             pto_count: 0,
@@ -264,6 +294,34 @@ impl Connection {
         self.streams.reset(id, code.min(squall_wire::varint::MAX))
     }
 
+    /// Gives up what lies behind the first `reliable` bytes of a stream with RESET_STREAM_AT and the application's `code`,
+    /// below 2^62: the peer still gets those bytes (draft-ietf-quic-reliable-stream-reset). A peer that does not know the
+    /// frame gets RESET_STREAM once it has acknowledged them. May be repeated to promise less.
+    ///
+    /// # Errors
+    /// `Closed` if nothing is left to reset.
+    pub fn reset_at(&mut self, id: StreamId, code: u64, reliable: u64) -> Result<(), WriteError> {
+        if self.is_closed() {
+            return Err(WriteError::Closed);
+        }
+        let code = code.min(squall_wire::varint::MAX);
+        self.streams.reset_at(id, code, reliable)
+    }
+
+    /// How a stream ranks among those that have something to send; `None` if it sends nothing any more.
+    pub fn priority(&mut self, id: StreamId) -> Option<Priority> {
+        self.streams.priority(id)
+    }
+
+    /// Changes how a stream ranks, from the next packet on.
+    ///
+    /// # Errors
+    /// `Closed` if the stream sends nothing any more.
+    pub fn set_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), WriteError> {
+        let known = self.streams.set_priority(id, priority);
+        known.then_some(()).ok_or(WriteError::Closed)
+    }
+
     /// The next bytes in order, at most `max`, without a copy; `None` is the end of the stream. What is read gives the
     /// peer credit to send more.
     ///
@@ -309,7 +367,7 @@ impl Connection {
             State::Closing(close) => close.due,
             State::Draining | State::Drained => false,
             State::Handshaking | State::Established => {
-                self.ping_pending || self.streams.wants_to_send()
+                self.ping_pending || self.streams.wants_to_send() || self.datagrams.wants_to_send()
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
 use squall_wire::{
-    ConnectionId, DatagramBatch, Ecn, Header, LongType, Path, Side, TransportError,
+    ConnectionId, DatagramBatch, Ecn, FixedBit, Header, LongType, Path, Side, TransportError,
     TransportErrorCode, header, is_long, packet_number,
 };
 
@@ -13,6 +13,7 @@ use crate::config::{MAX_COALESCED, MIN_PROTECTED, MIN_UDP_PAYLOAD};
 use crate::error::CloseReason;
 use crate::path::same;
 use crate::space::SpaceId;
+use crate::space::received::AckPolicy;
 use crate::stages::{Stage, Stages};
 use crate::time::Time;
 
@@ -189,9 +190,8 @@ impl Connection {
     ) {
         let pn_offset = 1 + self.ids.len;
         let packet = &bytes[start..end];
-        // RFC 9000 §12.2: the destination is that of the datagram. RFC 9000 §17.3.1: the fixed bit is set.
-        let foreign =
-            packet.get(1..pn_offset) != Some(trip.dcid.as_slice()) || packet[0] & 0x40 == 0;
+        // RFC 9000 §12.2: the destination is that of the datagram. RFC 9287 §3: the fixed bit may be anything.
+        let foreign = packet.get(1..pn_offset) != Some(trip.dcid.as_slice());
         if foreign || packet.len() < pn_offset + MIN_PROTECTED + TAG_LEN {
             self.drop_short(now, end, bytes);
             return;
@@ -251,43 +251,44 @@ impl Connection {
         trip: &mut Trip,
         stages: &mut Stages,
     ) -> Option<usize> {
-        let (ty, len, pn_offset, scid) = match header::parse(&bytes[start..end], self.ids.len) {
-            Ok(Header::Long {
-                ty,
-                version,
-                dcid,
-                scid,
-                pn_offset,
-                len,
-                ..
-            }) if version == self.version && dcid == trip.dcid => (ty, len, pn_offset, scid),
-            Ok(Header::Retry {
-                version,
-                scid,
-                token,
-                tag,
-                without_tag,
-                ..
-            }) if version == self.version => {
-                let valid = self.check_retry(scid, token, tag, without_tag);
-                if valid {
-                    let token = token.to_vec();
-                    self.on_retry(now, scid, token);
-                } else {
-                    self.stats.packets_dropped += 1;
+        let (ty, len, pn_offset, scid) =
+            match header::parse_with(&bytes[start..end], self.ids.len, FixedBit::Greased) {
+                Ok(Header::Long {
+                    ty,
+                    version,
+                    dcid,
+                    scid,
+                    pn_offset,
+                    len,
+                    ..
+                }) if version == self.version && dcid == trip.dcid => (ty, len, pn_offset, scid),
+                Ok(Header::Retry {
+                    version,
+                    scid,
+                    token,
+                    tag,
+                    without_tag,
+                    ..
+                }) if version == self.version => {
+                    let valid = self.check_retry(scid, token, tag, without_tag);
+                    if valid {
+                        let token = token.to_vec();
+                        self.on_retry(now, scid, token);
+                    } else {
+                        self.stats.packets_dropped += 1;
+                    }
+                    return None;
                 }
-                return None;
-            }
-            Ok(Header::VersionNegotiation { versions, dcid, .. }) => {
-                let ours = dcid == self.local_ids.current().as_slice();
-                self.on_version_negotiation(ours, versions);
-                return None;
-            }
-            _ => {
-                self.stats.packets_dropped += 1;
-                return None;
-            }
-        };
+                Ok(Header::VersionNegotiation { versions, dcid, .. }) => {
+                    let ours = dcid == self.local_ids.current().as_slice();
+                    self.on_version_negotiation(ours, versions);
+                    return None;
+                }
+                _ => {
+                    self.stats.packets_dropped += 1;
+                    return None;
+                }
+            };
         let next = Some(start + len);
         let id = match ty {
             LongType::Initial => SpaceId::Initial,
@@ -547,13 +548,13 @@ impl Connection {
             self.eliciting_since_receipt = false;
             self.restart_idle_timer(now);
         }
-        let delay = self.config.max_ack_delay;
         for id in SpaceId::ALL {
             if trip.eliciting[id as usize] {
-                // RFC 9000 §13.2.1: Initial and Handshake packets are acknowledged at once.
-                self.spaces[id as usize]
-                    .received
-                    .settle(now, id != SpaceId::Data, delay);
+                let policy = match id {
+                    SpaceId::Data => &self.ack_policy,
+                    _ => &AckPolicy::AT_ONCE,
+                };
+                self.spaces[id as usize].received.settle(now, policy);
             }
         }
         self.timers.set(

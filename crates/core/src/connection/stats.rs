@@ -23,6 +23,18 @@ pub struct Stats {
     pub packets_dropped: u64,
     /// Packets whose tag was wrong.
     pub packets_forged: u64,
+    /// Times that the peer said that the connection's flow control holds it back (DATA_BLOCKED).
+    pub data_blocked_received: u64,
+    /// The same for a stream (STREAM_DATA_BLOCKED).
+    pub stream_data_blocked_received: u64,
+    /// The same for the number of streams (STREAMS_BLOCKED).
+    pub streams_blocked_received: u64,
+    /// DATAGRAM frames received (RFC 9221).
+    pub datagram_frames_received: u64,
+    /// DATAGRAM frames sent.
+    pub datagram_frames_sent: u64,
+    /// Datagrams dropped here: the oldest of a full queue, or larger than the path has become.
+    pub datagram_frames_dropped: u64,
     /// Packets declared lost.
     pub packets_lost: u64,
     /// ACK frames received.

@@ -1,7 +1,8 @@
 //! The send path: a bundle of datagrams out, in the five steps of `design.md` §3.
 
+use rand::RngCore;
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
-use squall_wire::{Ecn, Transmit, Writer, frame, header, packet_number};
+use squall_wire::{AckFrequency, Ecn, Transmit, Writer, frame, header, packet_number, varint};
 
 use super::timers::Timer;
 use super::{Connection, State};
@@ -111,7 +112,10 @@ impl Connection {
         let segment = usize::from(self.path.mtu.current());
         let probes = self.spaces[SpaceId::Data as usize].probes;
         let wants_data = self.wants_data();
-        let must_ack = self.spaces[SpaceId::Data as usize].received.must_ack(now);
+        let records = self.spaces[SpaceId::Data as usize].sent.len();
+        // Who acknowledges nothing gets acknowledgements with probes only (`threats.md` row 8).
+        let must_ack = self.spaces[SpaceId::Data as usize].received.must_ack(now)
+            && records < 2 * self.config.max_packets_in_flight;
         if !wants_data && !must_ack && probes == 0 {
             return self.transmit_mtu_probe(now, buffer, stages);
         }
@@ -124,6 +128,7 @@ impl Connection {
         // 2 plan: probes go beyond the window (RFC 9002 §7.5), acknowledgements beside it.
         let allowed = self.path.allowance() as usize / segment;
         let count = (budget as usize / segment)
+            .min(self.config.max_packets_in_flight.saturating_sub(records))
             .max(usize::from(probes))
             .min(most)
             .min(allowed);
@@ -148,7 +153,9 @@ impl Connection {
     /// Whether the data space has anything to say but acknowledgements.
     pub(super) fn wants_data(&self) -> bool {
         self.streams.wants_to_send()
+            || self.datagrams.wants_to_send()
             || self.ping_pending
+            || self.ack_request.due
             || self.handshake_done_pending
             || self.local_ids.has_pending()
             || self.remote_ids.has_pending()
@@ -198,6 +205,8 @@ impl Connection {
             .as_ref()
             .is_some_and(super::keyring::KeyRing::phase);
         self.skip_a_number(now);
+        // RFC 9287 §3: unpredictable, a bundle at a time.
+        let greased = self.peer.greased && self.rng.next_u32() & 1 != 0;
         let space = &self.spaces[SpaceId::Data as usize];
         let first = space.sent.next_number();
         // One width for all, wide enough for the last; two bytes at least, so that the sample never needs padding.
@@ -213,6 +222,9 @@ impl Connection {
             let number = first + i as u64;
             let mut w = Writer::new(&mut packet[..segment - TAG_LEN]);
             header::write_short(&mut w, &dcid, false, phase, number, pn_len);
+            if greased {
+                w.written_mut()[0] &= !header::FIXED_BIT;
+            }
             let first_frame = self.spaces[SpaceId::Data as usize].sent.frame_mark();
             let contents = self.write_frames(SpaceId::Data, now, &mut w, i == 0, count == 0);
             if w.len() == header_len {
@@ -398,6 +410,9 @@ impl Connection {
             return written;
         }
         let before = w.len();
+        if first && id == SpaceId::Data && self.spaces[id as usize].probes > 0 {
+            self.ask_for_ack(w);
+        }
         if first && id == SpaceId::Data {
             self.write_connection_control(now, w);
         }
@@ -405,7 +420,14 @@ impl Connection {
             self.write_crypto(id, w);
         }
         if id == SpaceId::Data {
+            if self.datagrams.wants_to_send() {
+                self.write_datagrams(w);
+            }
             written.tail = self.write_streams(w);
+            if written.tail.is_none() && self.streams.is_blocked() {
+                // Found out only now, and perhaps all that there is to say.
+                self.write_stream_control(now, w);
+            }
         }
         if w.len() == before && self.spaces[id as usize].probes > 0 && w.remaining() > 0 {
             frame::write::ping(w);
@@ -413,6 +435,39 @@ impl Connection {
         written.ack_eliciting = w.len() > before;
         written.in_flight = written.ack_eliciting;
         written
+    }
+
+    /// draft-ietf-quic-ack-frequency §7: a probe asks not to wait for the peer's delay.
+    fn ask_for_ack(&self, w: &mut Writer<'_>) {
+        if self.peer.min_ack_delay.is_some() && w.remaining() > 0 {
+            frame::write::immediate_ack(w);
+        }
+    }
+
+    /// Asks for fewer acknowledgements, or other ones (draft-ietf-quic-ack-frequency §4).
+    fn write_ack_frequency(&mut self, w: &mut Writer<'_>) {
+        if w.remaining() < frame::write::ACK_FREQUENCY_MAX_SIZE {
+            return;
+        }
+        self.ack_request.due = false;
+        let (Some(wanted), Some(least)) = (self.config.ack_frequency, self.peer.min_ack_delay)
+        else {
+            return;
+        };
+        let sequence = self.ack_request.count;
+        self.ack_request.count += 1;
+        let delay = wanted.max_ack_delay.max(least);
+        let request = AckFrequency {
+            sequence,
+            ack_eliciting_threshold: wanted.ack_eliciting_threshold.min(varint::MAX),
+            max_ack_delay_us: u64::try_from(delay.as_micros()).unwrap_or(varint::MAX),
+            reordering_threshold: wanted.reordering_threshold.min(varint::MAX),
+        };
+        frame::write::ack_frequency(w, &request);
+        // draft-ietf-quic-ack-frequency §7: the larger of both until it is acknowledged.
+        self.peer.max_ack_delay = self.peer.max_ack_delay.max(delay);
+        let sent = &mut self.spaces[SpaceId::Data as usize].sent;
+        sent.push_frame(SentFrame::AckFrequency(sequence));
     }
 
     fn write_ack(&mut self, id: SpaceId, now: Time, w: &mut Writer<'_>) {
@@ -441,6 +496,9 @@ impl Connection {
 
     /// Frames of the connection as a whole, and control frames of streams.
     fn write_connection_control(&mut self, now: Time, w: &mut Writer<'_>) {
+        if self.ack_request.due {
+            self.write_ack_frequency(w);
+        }
         let sent = &mut self.spaces[SpaceId::Data as usize].sent;
         if self.handshake_done_pending && w.remaining() > 0 {
             self.handshake_done_pending = false;
@@ -471,10 +529,15 @@ impl Connection {
             sent.push_frame(SentFrame::RetireConnectionId(sequence));
         }
         if self.streams.has_control() {
-            let rtt = self.path.flow.rtt.smoothed();
-            self.streams
-                .write_control(now, rtt, w, |frame| sent.push_frame(frame));
+            self.write_stream_control(now, w);
         }
+    }
+
+    fn write_stream_control(&mut self, now: Time, w: &mut Writer<'_>) {
+        let sent = &mut self.spaces[SpaceId::Data as usize].sent;
+        let rtt = self.path.flow.rtt.smoothed();
+        self.streams
+            .write_control(now, rtt, w, |frame| sent.push_frame(frame));
     }
 
     fn write_crypto(&mut self, id: SpaceId, w: &mut Writer<'_>) {

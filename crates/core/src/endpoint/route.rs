@@ -1,7 +1,7 @@
 //! From the datagrams of a bundle to runs, and the answers to datagrams that belong to nobody.
 
 use rand::RngCore;
-use squall_wire::{Header, LongType, Path, Writer, header, is_long};
+use squall_wire::{FixedBit, Header, LongType, Path, Writer, header, is_long};
 
 use super::{ConnectionHandle, Endpoint, Incoming};
 use crate::config::MIN_UDP_PAYLOAD;
@@ -96,7 +96,7 @@ impl Endpoint {
         if !is_long(datagram[0]) {
             return self.route_short(now, datagram);
         }
-        match header::parse(datagram, self.ids.len) {
+        match header::parse_with(datagram, self.ids.len, FixedBit::Greased) {
             Ok(Header::Long {
                 ty: LongType::Initial,
                 version,

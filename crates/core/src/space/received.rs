@@ -20,6 +20,40 @@ enum Owed {
     Now,
 }
 
+/// When acknowledgements are due: what RFC 9000 §13.2 says, or what the peer asked for (draft-ietf-quic-ack-frequency).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AckPolicy {
+    /// The largest number of a request that was followed.
+    pub(crate) sequence: Option<u64>,
+    /// Ack-eliciting packets that may come without being acknowledged at once.
+    pub(crate) eliciting_threshold: u64,
+    /// The longest time that an acknowledgement is held back.
+    pub(crate) max_ack_delay: Duration,
+    /// How far packets may be out of order before they are acknowledged at once; 0 is any distance.
+    pub(crate) reordering_threshold: u64,
+}
+
+impl AckPolicy {
+    /// RFC 9000 §13.2.1, §13.2.2.
+    #[must_use]
+    pub(crate) const fn new(max_ack_delay: Duration) -> Self {
+        Self {
+            sequence: None,
+            eliciting_threshold: 1,
+            max_ack_delay,
+            reordering_threshold: 1,
+        }
+    }
+
+    /// For Initial and Handshake packets: at once (RFC 9000 §13.2.1).
+    pub(crate) const AT_ONCE: Self = Self {
+        sequence: None,
+        eliciting_threshold: 0,
+        max_ack_delay: Duration::ZERO,
+        reordering_threshold: 1,
+    };
+}
+
 /// The packet numbers received in one space.
 #[derive(Debug, Default)]
 pub(crate) struct ReceivedPackets {
@@ -29,8 +63,18 @@ pub(crate) struct ReceivedPackets {
     /// Numbers below need not be reported again: the peer has seen their acknowledgement (RFC 9000 §13.2.4).
     reported_below: u64,
     largest_time: Time,
+    /// The largest number in the last acknowledgement sent.
+    largest_reported: Option<u64>,
     eliciting_since_ack: u32,
     out_of_order: bool,
+    /// The lowest number below the largest that has come since.
+    lowest_late: Option<u64>,
+    /// Whether an ack-eliciting packet was marked CE since, and whether the one before it was not.
+    marked: bool,
+    newly_marked: bool,
+    last_marked: bool,
+    /// Whether the peer asked for an acknowledgement at once (IMMEDIATE_ACK).
+    asked: bool,
     owed: Owed,
     ecn: EcnCounts,
     ecn_seen: bool,
@@ -55,6 +99,9 @@ impl ReceivedPackets {
         }
         if number >= expected {
             self.largest_time = now;
+        } else {
+            let lowest = self.lowest_late.map_or(number, |known| known.min(number));
+            self.lowest_late = Some(lowest);
         }
         if number != expected {
             // RFC 9000 §13.2.1: reordering and gaps are acknowledged at once.
@@ -78,31 +125,73 @@ impl ReceivedPackets {
     #[inline]
     pub(crate) fn note(&mut self, ack_eliciting: bool, ecn: Ecn) {
         self.eliciting_since_ack += u32::from(ack_eliciting);
+        let was_marked = std::mem::replace(&mut self.last_marked, ecn == Ecn::Ce);
         match ecn {
             Ecn::NotEct => return,
             Ecn::Ect0 => self.ecn.ect0 += 1,
             Ecn::Ect1 => self.ecn.ect1 += 1,
             Ecn::Ce => {
                 self.ecn.ce += 1;
-                // RFC 9000 §13.2.1: congestion is reported at once.
-                self.out_of_order |= ack_eliciting;
+                self.marked |= ack_eliciting;
+                self.newly_marked |= ack_eliciting && !was_marked;
             }
         }
         self.ecn_seen = true;
     }
 
-    /// The one decision of a received run: acknowledge now, or within `max_ack_delay` of `now`.
-    pub(crate) fn settle(&mut self, now: Time, immediately: bool, max_ack_delay: Duration) {
+    /// The peer asks for an acknowledgement at once (draft-ietf-quic-ack-frequency §5).
+    pub(crate) const fn ask(&mut self) {
+        self.asked = true;
+    }
+
+    /// The one decision of a received run: acknowledge now, or within the policy's delay of `now`.
+    pub(crate) fn settle(&mut self, now: Time, policy: &AckPolicy) {
         if self.eliciting_since_ack == 0 {
-            self.out_of_order = false;
+            self.forget_reasons();
             return;
         }
-        // RFC 9000 §13.2.2: at the latest every second ack-eliciting packet; within a run they count as one.
-        if immediately || self.out_of_order || self.eliciting_since_ack >= 2 {
+        let reordered = match policy.reordering_threshold {
+            0 => false,
+            // RFC 9000 §13.2.1: reordering and gaps are acknowledged at once.
+            1 => self.out_of_order,
+            distance => self.is_reordered(distance),
+        };
+        // RFC 9000 §13.2.1: congestion is reported at once; draft-ietf-quic-ack-frequency §6.3: when it begins.
+        let congested = match policy.eliciting_threshold {
+            0..=1 => self.marked,
+            _ => self.newly_marked,
+        };
+        let many = u64::from(self.eliciting_since_ack) > policy.eliciting_threshold;
+        if many || reordered || congested || self.asked {
             self.owed = Owed::Now;
         } else if self.owed == Owed::Nothing {
-            self.owed = Owed::By(now + max_ack_delay);
+            self.owed = Owed::By(now + policy.max_ack_delay);
         }
+    }
+
+    /// draft-ietf-quic-ack-frequency §6.2: whether a gap reaches back as far as `distance` and is not reported yet, or
+    /// something came that had been reported as missing from as far.
+    fn is_reordered(&self, distance: u64) -> bool {
+        let Some(largest) = self.largest() else {
+            return false;
+        };
+        // Numbers up to here were reported from far enough already.
+        let reported = self.largest_reported.map(|r| r.saturating_sub(distance));
+        let late = self.lowest_late.zip(reported);
+        if late.is_some_and(|(lowest, reported)| lowest <= reported) {
+            return true;
+        }
+        let from = reported.map_or(0, |r| r + 1);
+        let gaps = self.numbers.iter().zip(self.numbers.iter().skip(1));
+        let mut missing = gaps.map(|(below, above)| below.end.max(from)..above.start);
+        let smallest = missing.find(|gap| !gap.is_empty()).map(|gap| gap.start);
+        smallest.is_some_and(|smallest| largest - smallest >= distance)
+    }
+
+    fn forget_reasons(&mut self) {
+        self.out_of_order = false;
+        self.lowest_late = None;
+        (self.marked, self.newly_marked, self.asked) = (false, false, false);
     }
 
     /// Whether an acknowledgement must go out now.
@@ -156,7 +245,8 @@ impl ReceivedPackets {
     pub(crate) fn on_ack_sent(&mut self) {
         self.owed = Owed::Nothing;
         self.eliciting_since_ack = 0;
-        self.out_of_order = false;
+        self.largest_reported = self.largest();
+        self.forget_reasons();
     }
 
     /// The peer has seen our acknowledgement up to `largest`: ranges wholly below it need no further report.
@@ -170,6 +260,7 @@ mod tests {
     use super::*;
 
     const DELAY: Duration = Duration::from_millis(25);
+    const POLICY: AckPolicy = AckPolicy::new(DELAY);
 
     // test: RFC 9000 §12.3, §13.2.3
     #[test]
@@ -192,16 +283,79 @@ mod tests {
         let now = Time::from_nanos(1_000);
         received.insert(0, now);
         received.note(true, Ecn::NotEct);
-        received.settle(now, false, DELAY);
+        received.settle(now, &POLICY);
         assert!(!received.must_ack(now) && received.deadline() == Some(now + DELAY));
         received.insert(1, now);
         received.note(true, Ecn::NotEct);
-        received.settle(now, false, DELAY);
+        received.settle(now, &POLICY);
         assert!(received.must_ack(now));
         received.on_ack_sent();
         received.insert(5, now);
         received.note(true, Ecn::NotEct);
-        received.settle(now, false, DELAY);
+        received.settle(now, &POLICY);
         assert!(received.must_ack(now), "a gap is reported at once");
+    }
+
+    /// Whether each of these packets is acknowledged at once, when nothing but reordering is a reason to.
+    fn at_once(distance: u64, numbers: &[u64]) -> Vec<bool> {
+        let policy = AckPolicy {
+            eliciting_threshold: 1000,
+            reordering_threshold: distance,
+            ..POLICY
+        };
+        let mut received = ReceivedPackets::default();
+        numbers
+            .iter()
+            .map(|n| {
+                received.insert(*n, Time::ZERO);
+                received.note(true, Ecn::NotEct);
+                received.settle(Time::ZERO, &policy);
+                let now = received.owed == Owed::Now;
+                if now {
+                    received.on_ack_sent();
+                }
+                now
+            })
+            .collect()
+    }
+
+    // test: draft-ietf-quic-ack-frequency §6.2.1, tables 1 and 2
+    #[test]
+    fn a_gap_is_reported_when_it_reaches_the_threshold() {
+        let (yes, no) = (true, false);
+        assert_eq!(
+            at_once(3, &[0, 1, 3, 4, 5, 8, 9, 10]),
+            [no, no, no, no, yes, no, yes, yes]
+        );
+        assert_eq!(
+            at_once(5, &[0, 1, 3, 5, 6, 7, 8, 9]),
+            [no, no, no, no, no, yes, no, yes]
+        );
+        assert_eq!(at_once(0, &[0, 9, 30, 3]), [no; 4]);
+        // Late beyond the threshold: it had been reported as missing.
+        assert_eq!(at_once(2, &[0, 3, 4, 5, 1]), [no, yes, yes, no, yes]);
+    }
+
+    // test: draft-ietf-quic-ack-frequency §6.3
+    #[test]
+    fn congestion_is_reported_when_it_begins() {
+        let rare = AckPolicy {
+            eliciting_threshold: 1000,
+            ..POLICY
+        };
+        let mut received = ReceivedPackets::default();
+        let mut numbers = 0..;
+        let mut take = |ecn| {
+            received.insert(numbers.next().unwrap_or(0), Time::ZERO);
+            received.note(true, ecn);
+            received.settle(Time::ZERO, &rare);
+            let now = received.owed == Owed::Now;
+            if now {
+                received.on_ack_sent();
+            }
+            now
+        };
+        let marks = [Ecn::Ect0, Ecn::Ce, Ecn::Ce, Ecn::Ect0, Ecn::Ce];
+        assert_eq!(marks.map(&mut take), [false, true, false, false, true]);
     }
 }

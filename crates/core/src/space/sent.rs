@@ -69,6 +69,12 @@ impl SentPackets {
         self.base + self.packets.len() as u64
     }
 
+    /// Records held: packets whose fate is open, and settled ones between them.
+    #[must_use]
+    pub(crate) fn len(&self) -> usize {
+        self.packets.len()
+    }
+
     /// Ack-eliciting packets whose fate is open.
     #[must_use]
     pub(crate) const fn outstanding_eliciting(&self) -> usize {

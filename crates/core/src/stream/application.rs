@@ -11,7 +11,8 @@ impl Streams {
     pub(crate) fn open(&mut self, direction: Direction) -> Option<StreamId> {
         let opening = &mut self.opening[index(direction)];
         if opening.local_next >= opening.local_limit {
-            opening.local_refused = true;
+            // RFC 9000 §4.6: told once for each limit.
+            opening.blocked_pending |= !std::mem::replace(&mut opening.local_refused, true);
             return None;
         }
         let id = StreamId::new(self.side, direction, opening.local_next);
@@ -68,6 +69,9 @@ impl Streams {
             return Err(WriteError::Blocked);
         }
         send.buffer.write(data.split_to(n));
+        if send.is_blocked() {
+            self.control.push_back(id);
+        }
         self.buffered += n as u64;
         self.enqueue(slot);
         Ok(n)
@@ -114,6 +118,32 @@ impl Streams {
         Ok(())
     }
 
+    /// Gives up what lies behind the first `reliable` bytes with RESET_STREAM_AT.
+    ///
+    /// # Errors
+    /// `Closed` if nothing is left to reset.
+    pub(crate) fn reset_at(
+        &mut self,
+        id: StreamId,
+        code: u64,
+        reliable: u64,
+    ) -> Result<(), WriteError> {
+        let slot = self.find(id).ok_or(WriteError::Closed)?;
+        let partial_resets = self.limits.partial_resets;
+        let send = self
+            .get(slot)
+            .and_then(|s| s.send.as_mut())
+            .ok_or(WriteError::Closed)?;
+        if !matches!(send.state, SendState::Send | SendState::DataSent) {
+            return Err(WriteError::Closed);
+        }
+        let freed = send.reset_at(code, reliable);
+        send.reset_becomes_due(partial_resets);
+        self.release(freed);
+        self.control.push_back(id);
+        Ok(())
+    }
+
     /// The next bytes in order, at most `max`; `None` is the end of the stream.
     ///
     /// # Errors
@@ -127,7 +157,9 @@ impl Streams {
             .and_then(Option::as_mut)
             .ok_or(ReadError::Closed)?;
         let recv = stream.recv.as_mut().ok_or(ReadError::Closed)?;
+        let pieces = recv.data.pieces();
         let result = recv.read(max, pool);
+        self.fragments -= pieces - recv.data.pieces();
         match &result {
             Ok(Some(bytes)) => {
                 let taken = bytes.len() as u64;
@@ -138,7 +170,14 @@ impl Streams {
                 self.recv_credit.consume(taken);
                 self.max_data_pending |= self.recv_credit.wants_update();
             }
-            Ok(None) | Err(ReadError::Reset(_)) => self.remove_if_done(slot),
+            Ok(None) | Err(ReadError::Reset(_)) => {
+                // What lies behind a partial reset is read by nobody.
+                let unread = recv.unread();
+                recv.credit.consume(unread);
+                self.recv_credit.consume(unread);
+                self.max_data_pending |= self.recv_credit.wants_update();
+                self.remove_if_done(slot);
+            }
             Err(_) => {}
         }
         result
@@ -154,9 +193,12 @@ impl Streams {
             .get(slot)
             .and_then(|s| s.recv.as_mut())
             .ok_or(ReadError::Closed)?;
+        let pieces = recv.data.pieces();
         recv.stop(code);
         let unread = recv.unread();
         recv.credit.consume(unread);
+        let pieces = pieces - recv.data.pieces();
+        self.fragments -= pieces;
         self.recv_credit.consume(unread);
         self.max_data_pending |= self.recv_credit.wants_update();
         self.control.push_back(id);

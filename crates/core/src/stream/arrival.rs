@@ -2,9 +2,12 @@
 
 use squall_wire::{Direction, StreamId, TransportErrorCode};
 
-use super::recv::Received;
+use super::recv::{Received, RecvState};
 use super::{SendState, Streams, index};
 use crate::event::Event;
+
+/// What a piece of stream data behind a gap costs beside its bytes: its place in the line and its allocation.
+const PIECE: usize = 80;
 
 impl Streams {
     /// Takes a STREAM frame. `Ok(false)`: the packet must be dropped unacknowledged.
@@ -29,7 +32,16 @@ impl Streams {
         let Some(recv) = stream.recv.as_mut() else {
             return Ok(true);
         };
-        let rise = match recv.receive(offset, data, fin, pool)? {
+        // RFC 9000 §21.7: what a piece costs beside its bytes is charged too; a packet that would cost more is not taken.
+        let before = recv.data.pieces();
+        let unread = self.recv_credit.received() - self.recv_credit.consumed();
+        let cost = unread + (self.fragments * PIECE) as u64;
+        if cost > self.pieces_budget && !recv.data.continues(offset) {
+            return Ok(false);
+        }
+        let received = recv.receive(offset, data, fin, pool);
+        self.fragments = self.fragments + recv.data.pieces() - before;
+        let rise = match received? {
             Received::More(rise) => rise,
             Received::Refused => return Ok(false),
         };
@@ -45,7 +57,7 @@ impl Streams {
         Ok(true)
     }
 
-    /// Takes a RESET_STREAM frame.
+    /// Takes a RESET_STREAM frame (`reliable` is 0) or a RESET_STREAM_AT one.
     ///
     /// # Errors
     /// The code of RFC 9000 §19.4.
@@ -54,6 +66,7 @@ impl Streams {
         id: StreamId,
         code: u64,
         final_size: u64,
+        reliable: u64,
     ) -> Result<(), TransportErrorCode> {
         let Some(slot) = self.find_receiving(id)? else {
             return Ok(());
@@ -61,10 +74,17 @@ impl Streams {
         let Some(recv) = self.get(slot).and_then(|s| s.recv.as_mut()) else {
             return Ok(());
         };
-        let rise = recv.receive_reset(code, final_size)?;
+        let before = recv.data.pieces();
+        let rise = recv.receive_reset(code, final_size, reliable)?;
+        let after = recv.data.pieces();
         // What nobody will read counts as read: the connection's credit must not leak away.
-        let unread = recv.unread();
+        let unread = if recv.state == RecvState::SizeKnown && recv.stop.is_none() {
+            0
+        } else {
+            recv.unread()
+        };
         recv.credit.consume(unread);
+        self.fragments -= before - after;
         self.charge(rise, false)?;
         self.recv_credit.consume(unread);
         self.max_data_pending |= self.recv_credit.wants_update();
@@ -102,7 +122,9 @@ impl Streams {
 
     /// Takes a MAX_DATA frame.
     pub(crate) fn on_max_data(&mut self, limit: u64) {
-        self.send_credit.raise(limit);
+        if self.send_credit.raise(limit) {
+            self.feed_starved();
+        }
     }
 
     /// Takes a MAX_STREAM_DATA frame.

@@ -5,12 +5,14 @@ use std::time::Duration;
 use squall_wire::cursor::Writer;
 use squall_wire::{Direction, StreamId, frame};
 
-use super::{SendState, Streams, index};
+use super::send::ResetFrame;
+use super::{Streams, index};
+use crate::event::Event;
 use crate::sent_frame::SentFrame;
 use crate::time::Time;
 
-/// The largest of these frames: RESET_STREAM with three eight-byte integers.
-const LARGEST: usize = 25;
+/// The largest of these frames.
+const LARGEST: usize = frame::write::RESET_STREAM_AT_MAX_SIZE;
 
 const DIRECTIONS: [Direction; 2] = [Direction::Bidirectional, Direction::Unidirectional];
 
@@ -19,8 +21,18 @@ impl Streams {
     #[must_use]
     pub(crate) fn has_control(&self) -> bool {
         self.max_data_pending
+            || self.blocked_pending
             || !self.control.is_empty()
-            || self.opening.iter().any(|o| o.limit_pending)
+            || self
+                .opening
+                .iter()
+                .any(|o| o.limit_pending || o.blocked_pending)
+    }
+
+    /// Whether the peer is to be told that the connection's limit is in the way.
+    #[must_use]
+    pub(crate) const fn is_blocked(&self) -> bool {
+        self.blocked_pending
     }
 
     /// Writes the control frames that are due, as far as they fit, and notes each with `sent`.
@@ -37,6 +49,11 @@ impl Streams {
             frame::write::max_data(w, limit);
             sent(SentFrame::MaxData);
         }
+        if self.blocked_pending && w.remaining() >= LARGEST {
+            self.blocked_pending = false;
+            frame::write::data_blocked(w, self.send_credit.limit());
+            sent(SentFrame::DataBlocked);
+        }
         for direction in DIRECTIONS {
             let opening = &mut self.opening[index(direction)];
             if opening.limit_pending && w.remaining() >= LARGEST {
@@ -46,6 +63,11 @@ impl Streams {
                     .max(opening.peer_window + opening.peer_ended_count);
                 frame::write::max_streams(w, direction, opening.peer_limit);
                 sent(SentFrame::MaxStreams(direction));
+            }
+            if opening.blocked_pending && w.remaining() >= LARGEST {
+                opening.blocked_pending = false;
+                frame::write::streams_blocked(w, direction, opening.local_limit);
+                sent(SentFrame::StreamsBlocked(direction));
             }
         }
         while w.remaining() >= 2 * LARGEST {
@@ -67,12 +89,27 @@ impl Streams {
     ) {
         let Some(slot) = self.find(id) else { return };
         let Some(stream) = self.get(slot) else { return };
-        if let Some(send) = stream.send.as_mut()
-            && let Some((code, true)) = send.reset
-        {
-            send.reset = Some((code, false));
-            frame::write::reset_stream(w, id, code, send.charged());
-            sent(SentFrame::ResetStream(id));
+        if let Some(send) = stream.send.as_mut() {
+            let final_size = send.charged();
+            let blocked = send.is_blocked();
+            match &mut send.reset {
+                Some(reset) if reset.frame == ResetFrame::Due => {
+                    reset.frame = ResetFrame::Sent;
+                    let (code, reliable) = (reset.code, reset.reliable);
+                    if reliable == 0 {
+                        frame::write::reset_stream(w, id, code, final_size);
+                        sent(SentFrame::ResetStream(id));
+                    } else {
+                        frame::write::reset_stream_at(w, id, code, final_size, reliable);
+                        sent(SentFrame::ResetStreamAt { id, reliable });
+                    }
+                }
+                _ if blocked => {
+                    frame::write::stream_data_blocked(w, id, send.tell_blocked());
+                    sent(SentFrame::StreamDataBlocked(id));
+                }
+                _ => {}
+            }
         }
         if let Some(recv) = stream.recv.as_mut() {
             if let Some((code, true)) = recv.stop {
@@ -94,11 +131,28 @@ impl Streams {
         match frame {
             SentFrame::MaxData => self.max_data_pending = true,
             SentFrame::MaxStreams(direction) => self.opening[index(direction)].limit_pending = true,
-            SentFrame::ResetStream(id) => self.repeat(id, |s| {
-                if let Some(send) = s.send.as_mut().filter(|s| s.state == SendState::ResetSent)
-                    && let Some((_, due)) = send.reset.as_mut()
-                {
-                    *due = true;
+            SentFrame::ResetStream(id) | SentFrame::ResetStreamAt { id, .. } => {
+                self.repeat(id, |s| {
+                    if let Some(send) = s.send.as_mut()
+                        && !send.is_terminal()
+                        && let Some(reset) = send.reset.as_mut()
+                        && reset.frame == ResetFrame::Sent
+                    {
+                        reset.frame = ResetFrame::Due;
+                    }
+                });
+            }
+            SentFrame::DataBlocked => {
+                self.blocked_pending =
+                    !self.starved.is_empty() && self.blocked_at == Some(self.send_credit.limit());
+            }
+            SentFrame::StreamsBlocked(direction) => {
+                let opening = &mut self.opening[index(direction)];
+                opening.blocked_pending = opening.local_refused;
+            }
+            SentFrame::StreamDataBlocked(id) => self.repeat(id, |s| {
+                if let Some(send) = s.send.as_mut() {
+                    send.untell_blocked();
                 }
             }),
             SentFrame::StopSending(id) => self.repeat(id, |s| {
@@ -129,14 +183,15 @@ impl Streams {
         }
     }
 
-    /// The peer has seen our RESET_STREAM.
-    pub(crate) fn on_reset_acked(&mut self, id: StreamId) {
+    /// The peer has seen our RESET_STREAM (`reliable` 0) or RESET_STREAM_AT.
+    pub(crate) fn on_reset_acked(&mut self, id: StreamId, reliable: u64) {
         let Some(slot) = self.find(id) else { return };
-        if let Some(send) = self.get(slot).and_then(|s| s.send.as_mut())
-            && send.state == SendState::ResetSent
-        {
-            send.state = SendState::ResetReceived;
-            self.remove_if_done(slot);
+        let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
+            return;
+        };
+        if send.on_reset_acked(reliable) {
+            self.events.push_back(Event::Finished(id));
         }
+        self.remove_if_done(slot);
     }
 }

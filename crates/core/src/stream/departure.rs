@@ -3,14 +3,14 @@
 use squall_wire::{StreamId, frame};
 
 use super::send::StreamRange;
-use super::{SendState, Streams, send_buffer};
+use super::{Entry, SendState, Streams, send_buffer};
 use crate::event::Event;
 
 impl Streams {
     /// Whether a packet could carry stream data or a stream's control frame now.
     #[must_use]
     pub(crate) fn wants_to_send(&self) -> bool {
-        self.has_control() || !self.ready.is_empty()
+        self.has_control() || !self.queue.is_empty()
     }
 
     /// The next piece of stream data for a packet with `room` bytes left, its header's size counted in.
@@ -19,62 +19,84 @@ impl Streams {
     /// stream may send now. The caller writes it and tells `on_sent`.
     #[inline]
     pub(crate) fn next_range(&mut self, room: usize) -> Option<(StreamRange, bool)> {
-        for _ in 0..self.ready.len() {
-            let slot = *self.ready.front()?;
+        while let Some(slot) = self.next_sender() {
             let connection = self.send_credit.available();
-            if let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut)
-                && let Some(send) = stream.send.as_mut()
-                && send.wants_to_send()
-            {
-                let offset = send
-                    .buffer
-                    .next_range(1, u64::MAX)
-                    .map_or(send.buffer.unsent(), |r| r.start);
-                let header = frame::write::stream_header_size(stream.id, offset, None);
-                if room <= header + 2 {
-                    return None;
-                }
-                let max = (room - header) as u64;
-                let limit = send
-                    .credit
-                    .limit()
-                    .min(send.buffer.unsent().saturating_add(connection));
-                let range = send.buffer.next_range(max, limit).unwrap_or(offset..offset);
-                let at_end = send.state == SendState::DataSent && range.end == send.buffer.end();
-                let fin = at_end && (send.fin_pending || !range.is_empty());
-                if !range.is_empty() || fin {
-                    let fills = range.end - range.start == max;
-                    // Room for an explicit length, should the frame not fill the packet.
-                    let shortened = if fills {
-                        0
-                    } else {
-                        (range.end - range.start + 4)
-                            .saturating_sub(max)
-                            .min(range.end - range.start)
-                    };
-                    let len = (range.end - range.start - shortened) as u32;
-                    let fin = fin && shortened == 0;
-                    if len == 0 && !fin {
-                        // Room for a header alone: an empty frame would say nothing.
-                        return None;
-                    }
-                    return Some((
-                        StreamRange {
-                            id: stream.id,
-                            start: range.start,
-                            len,
-                            fin,
-                        },
-                        fills,
-                    ));
-                }
-                // Blocked by the connection's credit alone: let the others try (some may have lost bytes).
-                self.ready.rotate_left(1);
+            let stream = self.slots.get_mut(slot as usize).and_then(Option::as_mut)?;
+            let id = stream.id;
+            let send = stream.send.as_mut()?;
+            let offset = send
+                .buffer
+                .next_range(1, u64::MAX)
+                .map_or(send.buffer.unsent(), |r| r.start);
+            let header = frame::write::stream_header_size(id, offset, None);
+            if room <= header + 2 {
+                return None;
+            }
+            let max = (room - header) as u64;
+            let limit = send
+                .credit
+                .limit()
+                .min(send.buffer.unsent().saturating_add(connection));
+            let range = send.buffer.next_range(max, limit).unwrap_or(offset..offset);
+            let at_end = send.state == SendState::DataSent && range.end == send.buffer.end();
+            let fin = at_end && send.reset.is_none() && (send.fin_pending || !range.is_empty());
+            if range.is_empty() && !fin {
+                // The connection's credit alone is in the way: the stream steps aside until it rises.
+                self.starve(slot, id);
                 continue;
             }
-            self.dequeue_front();
+            let fills = range.end - range.start == max;
+            // Room for an explicit length, should the frame not fill the packet.
+            let shortened = if fills {
+                0
+            } else {
+                (range.end - range.start + 4)
+                    .saturating_sub(max)
+                    .min(range.end - range.start)
+            };
+            let len = (range.end - range.start - shortened) as u32;
+            let fin = fin && shortened == 0;
+            if len == 0 && !fin {
+                // Room for a header alone: an empty frame would say nothing.
+                return None;
+            }
+            let range = StreamRange {
+                id,
+                start: range.start,
+                len,
+                fin,
+            };
+            return Some((range, fills));
         }
         None
+    }
+
+    fn starve(&mut self, slot: u32, id: StreamId) {
+        self.dequeue(slot, id);
+        let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
+            return;
+        };
+        if !std::mem::replace(&mut send.starved, true) {
+            self.starved.push(Entry { id, slot });
+        }
+        // RFC 9000 §4.1: told once for each limit.
+        let limit = self.send_credit.limit();
+        if self.blocked_at != Some(limit) {
+            self.blocked_at = Some(limit);
+            self.blocked_pending = true;
+        }
+    }
+
+    /// The connection's credit rose: who waited for it stands in line again.
+    pub(super) fn feed_starved(&mut self) {
+        for Entry { id, slot } in std::mem::take(&mut self.starved) {
+            if let Some(stream) = self.get(slot).filter(|s| s.id == id)
+                && let Some(send) = stream.send.as_mut()
+            {
+                send.starved = false;
+                self.enqueue(slot);
+            }
+        }
     }
 
     /// Notes that the piece is in a packet.
@@ -98,16 +120,25 @@ impl Streams {
         if range.fin {
             send.fin_pending = false;
         }
-        if !send.wants_to_send() && self.ready.front() == Some(&slot) {
-            self.dequeue_front();
+        if send.wants_to_send() {
+            return;
+        }
+        let control = send.is_blocked() || send.reset_becomes_due(self.limits.partial_resets);
+        if control {
+            self.control.push_back(range.id);
+        }
+        if self
+            .queue
+            .front()
+            .is_some_and(|(_, front)| front.id == range.id)
+        {
+            self.dequeue(slot, range.id);
         }
     }
 
     /// Lets the next stream in line send first; called once a bundle.
     pub(crate) fn rotate(&mut self) {
-        if self.ready.len() > 1 {
-            self.ready.rotate_left(1);
-        }
+        self.queue.rotate();
     }
 
     /// The bytes at the end of a range that lie in one piece, for sealing without a copy: at most `len` bytes.
@@ -171,6 +202,7 @@ impl Streams {
             return;
         };
         let (freed, done) = send.on_acked(start, len, fin);
+        let reset = send.reset_becomes_due(limits.partial_resets);
         // A writer is woken for a quarter of the buffer, not for every packet.
         let room = buffered - freed <= limits.send_window / 4 * 3;
         if send.writer_waits && send.buffer.held() <= limits.stream_send_window / 4 * 3 {
@@ -183,6 +215,9 @@ impl Streams {
             }
         }
         self.release(freed);
+        if reset {
+            self.control.push_back(id);
+        }
         if done {
             self.events.push_back(Event::Finished(id));
             self.remove_if_done(slot);

@@ -9,6 +9,7 @@ mod arrival;
 mod control;
 mod departure;
 pub(crate) mod flow;
+mod queue;
 pub(crate) mod reassembly;
 pub(crate) mod recv;
 pub(crate) mod send;
@@ -23,9 +24,14 @@ use crate::config::TransportConfig;
 use crate::event::Event;
 use crate::range_set::RangeSet;
 use flow::{ReceiveCredit, SendCredit};
+pub use queue::Priority;
+use queue::{Entry, SendQueue};
 use reassembly::ChunkPool;
 use recv::RecvStream;
 use send::{SendState, SendStream};
+
+/// What pieces behind gaps may cost beside the connection's receive window, in bytes.
+const PIECES_SLACK: u64 = 128 * 1024;
 
 /// One stream: up to two parts.
 #[derive(Debug)]
@@ -44,6 +50,8 @@ struct Opening {
     local_next: u64,
     local_limit: u64,
     local_refused: bool,
+    /// Whether the peer is to be told that its limit is in the way (RFC 9000 §4.6).
+    blocked_pending: bool,
     /// Streams that the peer has opened, of these accepted, and the limit that it was told.
     peer_opened: u64,
     peer_accepted: u64,
@@ -63,6 +71,8 @@ struct Limits {
     send_bidi_local: u64,
     send_bidi_remote: u64,
     send_uni: u64,
+    /// Whether the peer takes RESET_STREAM_AT.
+    partial_resets: bool,
     stream_send_window: u64,
     send_window: u64,
 }
@@ -80,8 +90,17 @@ pub(crate) struct Streams {
     send_credit: SendCredit,
     recv_credit: ReceiveCredit,
     max_data_pending: bool,
-    /// Streams with data to send, served in turn.
-    ready: VecDeque<u32>,
+    /// Streams with data to send.
+    queue: SendQueue,
+    /// Streams that only the connection's credit holds back; in line again when it rises.
+    starved: Vec<Entry>,
+    /// The connection's limit that the peer was last told to be in the way, and whether it is to be told now.
+    blocked_at: Option<u64>,
+    blocked_pending: bool,
+    /// Pieces of all streams that wait behind gaps (`threats.md` row 5).
+    fragments: usize,
+    /// What data that waits for its reader may cost in all, in bytes: the receive window and some.
+    pieces_budget: u64,
     /// Streams with a control frame to send.
     control: VecDeque<StreamId>,
     /// Bytes held in all send buffers.
@@ -129,7 +148,12 @@ impl Streams {
             send_credit: SendCredit::default(),
             recv_credit: ReceiveCredit::new(config.initial_window, config.receive_window),
             max_data_pending: false,
-            ready: VecDeque::new(),
+            queue: SendQueue::default(),
+            starved: Vec::new(),
+            blocked_at: None,
+            blocked_pending: false,
+            fragments: 0,
+            pieces_budget: config.receive_window.saturating_add(PIECES_SLACK),
             control: VecDeque::new(),
             buffered: 0,
             blocked_writers: Vec::new(),
@@ -143,7 +167,8 @@ impl Streams {
         self.limits.send_bidi_local = params.initial_max_stream_data_bidi_local;
         self.limits.send_bidi_remote = params.initial_max_stream_data_bidi_remote;
         self.limits.send_uni = params.initial_max_stream_data_uni;
-        self.send_credit.raise(params.initial_max_data);
+        self.limits.partial_resets = params.reset_stream_at;
+        self.on_max_data(params.initial_max_data);
         self.on_max_streams(Direction::Bidirectional, params.initial_max_streams_bidi);
         self.on_max_streams(Direction::Unidirectional, params.initial_max_streams_uni);
     }
@@ -256,11 +281,11 @@ impl Streams {
             return;
         }
         let id = stream.id;
+        let pieces = stream.recv.as_ref().map_or(0, |r| r.data.pieces());
+        self.fragments -= pieces;
         self.slots[slot as usize] = None;
         self.table.remove(&id);
         self.last = None;
-        // A slot still in the line of senders must not be given to another stream yet.
-        self.ready.retain(|s| *s != slot);
         self.free.push(slot);
         if id.initiator() != self.side {
             let opening = &mut self.opening[index(id.direction())];
@@ -273,21 +298,74 @@ impl Streams {
     }
 
     fn enqueue(&mut self, slot: u32) {
-        if let Some(send) = self.get(slot).and_then(|s| s.send.as_mut())
+        if let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut)
+            && let Some(send) = stream.send.as_mut()
             && !send.queued
             && send.wants_to_send()
         {
             send.queued = true;
-            self.ready.push_back(slot);
+            let entry = Entry {
+                id: stream.id,
+                slot,
+            };
+            self.queue.push(send.priority, entry);
         }
     }
 
-    fn dequeue_front(&mut self) {
-        if let Some(slot) = self.ready.pop_front()
-            && let Some(send) = self.get(slot).and_then(|s| s.send.as_mut())
+    /// The stream that sends next, stale entries dropped on the way.
+    #[inline]
+    fn next_sender(&mut self) -> Option<u32> {
+        loop {
+            let (priority, Entry { id, slot }) = self.queue.front()?;
+            let waits = self
+                .slots
+                .get(slot as usize)
+                .and_then(Option::as_ref)
+                .filter(|s| s.id == id)
+                .and_then(|s| s.send.as_ref())
+                .is_some_and(|s| s.queued && s.priority == priority && s.wants_to_send());
+            if waits {
+                return Some(slot);
+            }
+            self.dequeue(slot, id);
+        }
+    }
+
+    /// Takes the front of the line out, which is this stream.
+    fn dequeue(&mut self, slot: u32, id: StreamId) {
+        let Some((priority, _)) = self.queue.front() else {
+            return;
+        };
+        self.queue.pop_front();
+        if let Some(stream) = self.get(slot).filter(|s| s.id == id)
+            && let Some(send) = stream.send.as_mut()
+            && send.priority == priority
         {
             send.queued = false;
         }
+    }
+
+    /// How a stream ranks; `None` if it has no sending part any more.
+    pub(crate) fn priority(&mut self, id: StreamId) -> Option<Priority> {
+        let slot = self.find(id)?;
+        Some(self.get(slot)?.send.as_ref()?.priority)
+    }
+
+    /// Changes how a stream ranks; says whether it has a sending part.
+    pub(crate) fn set_priority(&mut self, id: StreamId, priority: Priority) -> bool {
+        let Some(slot) = self.find(id) else {
+            return false;
+        };
+        let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
+            return false;
+        };
+        if send.priority != priority {
+            send.priority = priority;
+            // The entry under the old rank is stale from now on.
+            send.queued = false;
+            self.enqueue(slot);
+        }
+        true
     }
 
     /// Streams that exist.
@@ -307,7 +385,9 @@ impl Streams {
             send.buffer.clear();
         }
         self.buffered = 0;
-        self.ready = VecDeque::new();
+        self.queue.clear();
+        self.starved = Vec::new();
+        self.blocked_pending = false;
         self.control = VecDeque::new();
         self.blocked_writers = Vec::new();
         self.max_data_pending = false;
@@ -319,7 +399,9 @@ impl Streams {
         self.slots = Vec::new();
         self.free = Vec::new();
         self.last = None;
-        self.ready = VecDeque::new();
+        self.fragments = 0;
+        self.queue.clear();
+        self.starved = Vec::new();
         self.control = VecDeque::new();
         self.blocked_writers = Vec::new();
         self.pool.clear();

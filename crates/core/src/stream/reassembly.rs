@@ -90,6 +90,21 @@ impl Reassembly {
             .is_some_and(|s| s.start == self.read && !s.data.is_empty())
     }
 
+    /// Pieces held: one more than there are gaps, and now and then one for a chunk that is full.
+    #[must_use]
+    pub(crate) fn pieces(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Whether bytes at `offset` go behind what is there already: where the reader stands, or at the end of the first or
+    /// the last piece. They are taken when no memory is left for more pieces, so that a full line always moves on.
+    #[must_use]
+    pub(crate) fn continues(&self, offset: u64) -> bool {
+        offset <= self.read
+            || self.segments.front().is_some_and(|s| s.end() == offset)
+            || self.segments.back().is_some_and(|s| s.end() == offset)
+    }
+
     /// Takes the bytes at `offset` in; bytes already held or read are ignored.
     ///
     /// # Errors

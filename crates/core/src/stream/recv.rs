@@ -33,6 +33,8 @@ pub(crate) struct RecvStream {
     pub(crate) credit: ReceiveCredit,
     final_size: Option<u64>,
     reset_code: u64,
+    /// Bytes that arrive although the stream was reset (RESET_STREAM_AT).
+    reliable: Option<u64>,
     /// Code of our STOP_SENDING and whether the frame is to be sent (again).
     pub(crate) stop: Option<(u64, bool)>,
     /// Whether a MAX_STREAM_DATA is to be sent.
@@ -60,6 +62,7 @@ impl RecvStream {
             credit: ReceiveCredit::new(window, max_window),
             final_size: None,
             reset_code: 0,
+            reliable: None,
             stop: None,
             credit_pending: false,
             reader_told: false,
@@ -111,14 +114,16 @@ impl RecvStream {
         Ok(Received::More(rise))
     }
 
-    /// Takes a RESET_STREAM frame.
+    /// Takes a RESET_STREAM frame, or a RESET_STREAM_AT one that promises the first `reliable` bytes.
     ///
     /// # Errors
-    /// `FINAL_SIZE_ERROR` and `FLOW_CONTROL_ERROR` of RFC 9000 §4.
+    /// `FINAL_SIZE_ERROR` and `FLOW_CONTROL_ERROR` of RFC 9000 §4; `STREAM_STATE_ERROR` for another code than before
+    /// (draft-ietf-quic-reliable-stream-reset §5.2).
     pub(crate) fn receive_reset(
         &mut self,
         code: u64,
         final_size: u64,
+        reliable: u64,
     ) -> Result<u64, TransportErrorCode> {
         if self.final_size.is_some_and(|size| size != final_size)
             || final_size < self.credit.received()
@@ -130,10 +135,20 @@ impl RecvStream {
             .receive_to(final_size)
             .ok_or(TransportErrorCode::FLOW_CONTROL_ERROR)?;
         self.final_size = Some(final_size);
-        if matches!(self.state, RecvState::Recv | RecvState::SizeKnown) {
+        if !matches!(self.state, RecvState::Recv | RecvState::SizeKnown) {
+            return Ok(rise);
+        }
+        if self.reliable.is_some() && self.reset_code != code {
+            return Err(TransportErrorCode::STREAM_STATE_ERROR);
+        }
+        self.reset_code = code;
+        if reliable == 0 {
             self.state = RecvState::ResetReceived;
-            self.reset_code = code;
             self.data.clear(final_size);
+        } else {
+            // A promise only ever shrinks.
+            let least = self.reliable.map_or(reliable, |known| known.min(reliable));
+            (self.state, self.reliable) = (RecvState::SizeKnown, Some(least));
         }
         Ok(rise)
     }
@@ -143,7 +158,7 @@ impl RecvStream {
     pub(crate) fn is_readable(&self) -> bool {
         match self.state {
             RecvState::Recv => self.data.is_readable(),
-            RecvState::SizeKnown => self.data.is_readable() || self.at_end(),
+            RecvState::SizeKnown => self.data.is_readable() || self.at_end() || self.at_reset(),
             RecvState::ResetReceived => true,
             RecvState::DataRead | RecvState::ResetRead => false,
         }
@@ -151,6 +166,12 @@ impl RecvStream {
 
     fn at_end(&self) -> bool {
         self.final_size == Some(self.data.read_offset())
+    }
+
+    /// Whether the reader has all that the peer promised before it reset the stream.
+    fn at_reset(&self) -> bool {
+        self.reliable
+            .is_some_and(|reliable| self.data.read_offset() >= reliable)
     }
 
     /// Gives the reader the next bytes; `None` is the end of the stream.
@@ -177,6 +198,11 @@ impl RecvStream {
         if let Some(bytes) = self.data.read(max, pool) {
             self.credit.consume(bytes.len() as u64);
             return Ok(Some(bytes));
+        }
+        if self.at_reset() {
+            self.data.clear(self.credit.received());
+            self.state = RecvState::ResetRead;
+            return Err(ReadError::Reset(self.reset_code));
         }
         if self.at_end() {
             self.state = RecvState::DataRead;
@@ -243,7 +269,7 @@ mod tests {
             Err(TransportErrorCode::FINAL_SIZE_ERROR)
         );
         assert_eq!(
-            s.receive_reset(0, 9),
+            s.receive_reset(0, 9, 0),
             Err(TransportErrorCode::FINAL_SIZE_ERROR)
         );
         let (mut s, mut pool) = stream();
@@ -259,6 +285,30 @@ mod tests {
             s.receive(90, &[0; 11], false, &mut pool),
             Err(TransportErrorCode::FLOW_CONTROL_ERROR)
         );
+    }
+
+    // test: draft-ietf-quic-reliable-stream-reset §5.2
+    #[test]
+    fn a_partial_reset_delivers_what_it_promises() {
+        let (mut s, mut pool) = stream();
+        s.receive(0, b"abc", false, &mut pool).unwrap();
+        assert_eq!(s.receive_reset(7, 10, 5), Ok(7));
+        // A larger promise is ignored; another code or size is an offence.
+        assert_eq!(s.receive_reset(7, 10, 9), Ok(0));
+        assert_eq!(
+            s.receive_reset(8, 10, 5),
+            Err(TransportErrorCode::STREAM_STATE_ERROR)
+        );
+        assert_eq!(
+            s.receive_reset(7, 11, 5),
+            Err(TransportErrorCode::FINAL_SIZE_ERROR)
+        );
+        assert_eq!(s.read(99, &mut pool), Ok(Some(Bytes::from_static(b"abc"))));
+        assert_eq!(s.read(99, &mut pool), Err(ReadError::Blocked));
+        s.receive(3, b"de", false, &mut pool).unwrap();
+        assert_eq!(s.read(99, &mut pool), Ok(Some(Bytes::from_static(b"de"))));
+        assert_eq!(s.read(99, &mut pool), Err(ReadError::Reset(7)));
+        assert!(s.is_terminal() && s.unread() == 5);
     }
 
     #[test]

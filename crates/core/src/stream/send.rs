@@ -3,6 +3,7 @@
 use squall_wire::StreamId;
 
 use super::flow::SendCredit;
+use super::queue::Priority;
 use super::send_buffer::SendBuffer;
 
 /// States of RFC 9000 §3.1, figure 2; Ready and Send are one here, for no decision depends on the difference.
@@ -20,6 +21,30 @@ pub(crate) enum SendState {
     ResetReceived,
 }
 
+/// How far the frame of a reset is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResetFrame {
+    /// The data that is promised is to be sent first: until then flow control may forbid the final size.
+    Waits,
+    /// To be sent (again).
+    Due,
+    /// Sent.
+    Sent,
+    /// The peer has it.
+    Acknowledged,
+}
+
+/// A sending part that was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reset {
+    /// The application's code.
+    pub(crate) code: u64,
+    /// Bytes that arrive all the same (RESET_STREAM_AT); 0 is RESET_STREAM.
+    pub(crate) reliable: u64,
+    /// Its frame.
+    pub(crate) frame: ResetFrame,
+}
+
 /// The sending part of a stream.
 #[derive(Debug)]
 pub(crate) struct SendStream {
@@ -33,8 +58,8 @@ pub(crate) struct SendStream {
     pub(crate) fin_pending: bool,
     /// Whether the FIN is acknowledged.
     pub(crate) fin_acked: bool,
-    /// Code of a RESET_STREAM and whether the frame is to be sent (again).
-    pub(crate) reset: Option<(u64, bool)>,
+    /// Whether and how it was given up.
+    pub(crate) reset: Option<Reset>,
     /// Code of the peer's STOP_SENDING.
     pub(crate) stopped: Option<u64>,
     /// A writer was refused for lack of room and is to be told.
@@ -43,6 +68,12 @@ pub(crate) struct SendStream {
     pub(crate) writer_listed: bool,
     /// Whether the stream is in the line of those that have something to send.
     pub(crate) queued: bool,
+    /// Whether it is in the line of those that only the connection's credit holds back.
+    pub(crate) starved: bool,
+    /// How it ranks.
+    pub(crate) priority: Priority,
+    /// The limit that the peer was last told to be in the way.
+    blocked_at: Option<u64>,
 }
 
 impl SendStream {
@@ -60,6 +91,9 @@ impl SendStream {
             writer_waits: false,
             writer_listed: false,
             queued: false,
+            starved: false,
+            priority: Priority::default(),
+            blocked_at: None,
         }
     }
 
@@ -83,18 +117,107 @@ impl SendStream {
         )
     }
 
+    /// Whether bytes wait for credit of the stream, and the peer was not told of that limit yet (RFC 9000 §4.1).
+    #[must_use]
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.credit.available() == 0
+            && self.buffer.unsent() < self.buffer.end()
+            && self.blocked_at != Some(self.credit.limit())
+    }
+
+    /// Notes that the peer is told; returns the limit.
+    pub(crate) const fn tell_blocked(&mut self) -> u64 {
+        self.blocked_at = Some(self.credit.limit());
+        self.credit.limit()
+    }
+
+    /// The peer was not told after all.
+    pub(crate) const fn untell_blocked(&mut self) {
+        self.blocked_at = None;
+    }
+
     /// Turns to ResetSent: unsent and lost data is given up. Returns the bytes freed.
     pub(crate) fn reset(&mut self, code: u64) -> u64 {
         if !matches!(self.state, SendState::Send | SendState::DataSent) {
             return 0;
         }
         self.state = SendState::ResetSent;
-        self.reset = Some((code, true));
+        // draft-ietf-quic-reliable-stream-reset §5.2: the code never changes.
+        self.reset = Some(Reset {
+            code: self.reset.map_or(code, |r| r.code),
+            reliable: 0,
+            frame: ResetFrame::Due,
+        });
         self.fin_pending = false;
         self.buffer.clear()
     }
 
-    /// The final size that a RESET_STREAM reports: what flow control was charged for (RFC 9000 §4.5).
+    /// Gives up what lies behind the first `reliable` bytes (draft-ietf-quic-reliable-stream-reset §5). Returns the bytes
+    /// freed.
+    pub(crate) fn reset_at(&mut self, code: u64, reliable: u64) -> u64 {
+        let promised = self.reset.map_or(u64::MAX, |r| r.reliable);
+        let reliable = reliable.min(self.buffer.end()).min(promised);
+        if reliable == 0 {
+            return self.reset(code);
+        }
+        if !matches!(self.state, SendState::Send | SendState::DataSent) || reliable == promised {
+            return 0;
+        }
+        self.state = SendState::DataSent;
+        self.reset = Some(Reset {
+            code: self.reset.map_or(code, |r| r.code),
+            reliable,
+            frame: ResetFrame::Waits,
+        });
+        self.fin_pending = false;
+        self.buffer.truncate(reliable)
+    }
+
+    /// Whether the frame of a partial reset may go out now; asked when data was sent or acknowledged. A peer that does
+    /// not take RESET_STREAM_AT gets RESET_STREAM when it has all that was promised.
+    pub(crate) fn reset_becomes_due(&mut self, partial_resets: bool) -> bool {
+        match &mut self.reset {
+            Some(reset) if reset.frame == ResetFrame::Waits => {
+                if partial_resets && self.buffer.unsent() >= reset.reliable {
+                    reset.frame = ResetFrame::Due;
+                } else if !partial_resets && self.buffer.is_settled() {
+                    let code = reset.code;
+                    self.reset(code);
+                } else {
+                    return false;
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Notes that a RESET_STREAM or RESET_STREAM_AT is acknowledged; says whether all is settled now.
+    pub(crate) fn on_reset_acked(&mut self, reliable: u64) -> bool {
+        match &mut self.reset {
+            Some(reset) if reset.reliable == reliable => reset.frame = ResetFrame::Acknowledged,
+            _ => return false,
+        }
+        if self.state == SendState::ResetSent {
+            self.state = SendState::ResetReceived;
+            return false;
+        }
+        self.settle()
+    }
+
+    fn settle(&mut self) -> bool {
+        let told = match self.reset {
+            None => self.fin_acked,
+            Some(reset) => reset.frame == ResetFrame::Acknowledged,
+        };
+        let done = self.state == SendState::DataSent && told && self.buffer.is_settled();
+        if done {
+            self.state = SendState::DataReceived;
+        }
+        done
+    }
+
+    /// The final size that a reset reports: what flow control was charged for (RFC 9000 §4.5).
     #[must_use]
     pub(crate) const fn charged(&self) -> u64 {
         self.credit.limit() - self.credit.available()
@@ -108,18 +231,14 @@ impl SendStream {
         let freed = self.buffer.on_acked(start..start + len);
         self.fin_acked |= fin;
         self.fin_pending &= !self.fin_acked;
-        let done = self.state == SendState::DataSent && self.fin_acked && self.buffer.is_settled();
-        if done {
-            self.state = SendState::DataReceived;
-        }
-        (freed, done)
+        (freed, self.settle())
     }
 
     /// Notes that a range, and perhaps the FIN, was lost.
     pub(crate) fn on_lost(&mut self, start: u64, len: u32, fin: bool) {
         if matches!(self.state, SendState::Send | SendState::DataSent) {
             self.buffer.on_lost(start..start + u64::from(len));
-            self.fin_pending |= fin && !self.fin_acked;
+            self.fin_pending |= fin && !self.fin_acked && self.reset.is_none();
         }
     }
 }

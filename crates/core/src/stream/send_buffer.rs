@@ -96,6 +96,8 @@ impl SendBuffer {
 
     /// Notes that the peer has `range`; returns how many bytes that freed.
     pub(crate) fn on_acked(&mut self, range: Range<u64>) -> u64 {
+        // Behind the end lies what was given up after it was sent.
+        let range = range.start.min(self.end)..range.end.min(self.end);
         self.lost.remove(range.clone());
         let before = self.base;
         if range.start <= self.base {
@@ -123,7 +125,7 @@ impl SendBuffer {
 
     /// Notes that `range` was lost: what is not acknowledged of it is sent again.
     pub(crate) fn on_lost(&mut self, range: Range<u64>) {
-        let range = range.start.max(self.base)..range.end;
+        let range = range.start.max(self.base)..range.end.min(self.end);
         self.lost.insert(range.clone());
         for acked in self
             .acked
@@ -137,6 +139,24 @@ impl SendBuffer {
     /// Puts everything not acknowledged back in line (RFC 9002 §6.2.4 and Retry).
     pub(crate) fn on_all_lost(&mut self) {
         self.on_lost(self.base..self.unsent);
+    }
+
+    /// Gives up all bytes from `end` on. Returns how many were held.
+    pub(crate) fn truncate(&mut self, end: u64) -> u64 {
+        let before = self.held();
+        let end = end.clamp(self.base, self.end);
+        self.lost.remove(end..u64::MAX);
+        self.acked.remove(end..u64::MAX);
+        while let Some((start, data)) = self.chunks.back_mut() {
+            if *start >= end {
+                self.chunks.pop_back();
+            } else {
+                data.truncate((end - *start) as usize);
+                break;
+            }
+        }
+        (self.end, self.unsent) = (end, self.unsent.min(end));
+        before - self.held()
     }
 
     /// Moves the look-up's hint to the chunk that holds `offset`.

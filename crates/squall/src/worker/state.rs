@@ -47,6 +47,9 @@ pub(crate) struct State {
     pub(crate) lifetime: Waiters,
     opening: [Waiters; 2],
     accepting: [Waiters; 2],
+    /// Who waits for a datagram, and for room to send one.
+    pub(crate) datagram_readers: Waiters,
+    pub(crate) datagram_writers: Waiters,
     streams: HashMap<StreamId, StreamWaiters>,
 }
 
@@ -80,6 +83,8 @@ impl ConnectionShared {
             lifetime: Waiters::default(),
             opening: Default::default(),
             accepting: Default::default(),
+            datagram_readers: Waiters::default(),
+            datagram_writers: Waiters::default(),
             streams: HashMap::new(),
         };
         Self {
@@ -169,6 +174,8 @@ impl State {
                 Event::Stopped(id, code) => self.on_send_end(id, SendEnd::Stopped(code), wakers),
                 // Sending goes where the core says; nobody waits for it.
                 Event::Migrated(_) | Event::MigrationFailed(_) => {}
+                Event::DatagramsReadable => self.datagram_readers.move_into(wakers),
+                Event::DatagramsWritable => self.datagram_writers.move_into(wakers),
                 Event::Closed(reason) => self.on_closed(reason, wakers),
             }
         }
@@ -192,6 +199,8 @@ impl State {
         for waiters in self.opening.iter_mut().chain(&mut self.accepting) {
             waiters.move_into(wakers);
         }
+        self.datagram_readers.move_into(wakers);
+        self.datagram_writers.move_into(wakers);
         for stream in self.streams.values_mut() {
             wakers.extend(stream.reader.take());
             wakers.extend(stream.writer.take());

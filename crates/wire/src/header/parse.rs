@@ -6,7 +6,8 @@ use crate::connection_id::ConnectionId;
 use crate::cursor::Reader;
 
 /// The fixed bit (RFC 9000 §17.2, §17.3.1).
-pub(super) const FIXED_BIT: u8 = 0x40;
+/// The bit of a first byte that is 1 in every packet of versions 1 and 2, unless it is greased (RFC 9287).
+pub const FIXED_BIT: u8 = 0x40;
 /// Bytes of the Retry integrity tag (RFC 9001 §5.8).
 const RETRY_TAG_LEN: usize = 16;
 

@@ -1,0 +1,633 @@
+//! A peer every packet of which is made by hand, against a connection of ours: what honest software never sends.
+//!
+//! ```text
+//!  RawPeer   a TLS session, keys of every level, and packets with whatever payload the test wants
+//!  Duel      the RawPeer and its victim, face to face: no network, no time but what the test lets pass
+//! ```
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use squall_core::{
+    ClientConfig, CloseReason, Connection, ConnectionHandle, Endpoint, EndpointConfig, Event,
+    Route, ServerConfig, Stages, Time, TransportConfig,
+};
+use squall_protect::{HeaderKey, KeyMaterial, Outcome, PacketKey, PacketSpan, TAG_LEN, initial};
+use squall_tls::{DirectionMaterial, KeyChange, LevelMaterial, Secrets, Session};
+use squall_wire::{
+    ConnectionId, DatagramBatch, Ecn, Frame, Frames, Header, LongType, PacketType, Path, Side,
+    TransportErrorCode, TransportParameters, VERSION_1, Writer, frame, header, packet_number,
+};
+
+use crate::certificate::{Configs, SERVER_NAME, tls};
+
+/// Bytes of the connection ids of both ends.
+const CID_LEN: usize = 8;
+/// RFC 9000 §14.1.
+const MIN_INITIAL: usize = 1200;
+
+/// Keys of one level and direction.
+struct Keys {
+    packet: PacketKey,
+    header: HeaderKey,
+}
+
+impl Keys {
+    fn new(material: &DirectionMaterial) -> Self {
+        Self {
+            packet: PacketKey::new(&material.packet),
+            header: HeaderKey::new(&material.header),
+        }
+    }
+}
+
+/// Keys of one level.
+struct Level {
+    local: Keys,
+    remote: Keys,
+}
+
+impl Level {
+    fn new(material: &LevelMaterial) -> Self {
+        Self {
+            local: Keys::new(&material.local),
+            remote: Keys::new(&material.remote),
+        }
+    }
+}
+
+/// How a packet differs from what an honest peer would send; the default does not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Odd {
+    /// Bits of the first byte that are flipped before protection.
+    pub first_byte: u8,
+    /// The packet number; by default the next one.
+    pub number: Option<u64>,
+    /// Whether the other key phase is claimed, with the keys in use.
+    pub key_phase: bool,
+}
+
+/// The peer made by hand.
+pub struct RawPeer {
+    /// Which role it plays.
+    pub side: Side,
+    session: Session,
+    levels: [Option<Level>; 4],
+    secrets: Option<Secrets>,
+    /// The id that the victim sends to.
+    pub local_id: ConnectionId,
+    /// The id of the victim.
+    pub remote_id: ConnectionId,
+    /// The token of Initial packets.
+    pub token: Vec<u8>,
+    /// The next packet number of each space.
+    pub next_number: [u64; 3],
+    largest: [Option<u64>; 3],
+    crypto_in: [u64; 3],
+    crypto_out: [u64; 3],
+    writes_at: PacketType,
+    phase: bool,
+    /// Payloads received, oldest first.
+    pub received: Vec<(PacketType, Vec<u8>)>,
+}
+
+const fn space(ty: PacketType) -> usize {
+    match ty {
+        PacketType::Initial => 0,
+        PacketType::Handshake => 1,
+        PacketType::ZeroRtt | PacketType::OneRtt => 2,
+    }
+}
+
+impl RawPeer {
+    fn new(side: Side, session: Session, remote_id: ConnectionId, first_dcid: &[u8]) -> Self {
+        let local_id = ConnectionId::new(&[0xaa; CID_LEN]).unwrap_or(ConnectionId::EMPTY);
+        let mut peer = Self {
+            side,
+            session,
+            levels: [None, None, None, None],
+            secrets: None,
+            local_id,
+            remote_id,
+            token: Vec::new(),
+            next_number: [0; 3],
+            largest: [None; 3],
+            crypto_in: [0; 3],
+            crypto_out: [0; 3],
+            writes_at: PacketType::Initial,
+            phase: false,
+            received: Vec::new(),
+        };
+        peer.derive_initial(first_dcid);
+        peer
+    }
+
+    /// Takes the Initial keys of another first destination, as after a Retry.
+    pub fn derive_initial(&mut self, first_dcid: &[u8]) {
+        let pair = initial::keys(VERSION_1, first_dcid, self.side == Side::Client);
+        let keys = |k: squall_protect::Keys| Keys {
+            packet: k.packet,
+            header: k.header,
+        };
+        self.levels[PacketType::Initial as usize] = Some(Level {
+            local: keys(pair.local),
+            remote: keys(pair.remote),
+        });
+    }
+
+    /// Whether it has keys of that kind of packet.
+    #[must_use]
+    pub fn has_keys(&self, ty: PacketType) -> bool {
+        self.levels[ty as usize].is_some()
+    }
+
+    /// A packet with this payload. Too short a payload is padded for the header-protection sample (RFC 9001 §5.4.2).
+    ///
+    /// # Panics
+    /// If there are no keys for it, or if it is larger than a datagram.
+    pub fn packet(&mut self, ty: PacketType, payload: &[u8], odd: Odd) -> Vec<u8> {
+        let space = space(ty);
+        let number = odd.number.unwrap_or(self.next_number[space]);
+        self.next_number[space] = self.next_number[space].max(number + 1);
+        let mut bytes = vec![0; payload.len() + self.token.len() + 128];
+        let mut w = Writer::new(&mut bytes);
+        let pn_len = 4;
+        let length = match ty {
+            PacketType::OneRtt => {
+                let phase = self.phase ^ odd.key_phase;
+                header::write_short(&mut w, &self.remote_id, false, phase, number, pn_len);
+                None
+            }
+            _ => {
+                let long = match ty {
+                    PacketType::Initial => LongType::Initial,
+                    PacketType::ZeroRtt => LongType::ZeroRtt,
+                    _ => LongType::Handshake,
+                };
+                let token = match ty {
+                    PacketType::Initial => &self.token[..],
+                    _ => &[],
+                };
+                let (dcid, scid) = (&self.remote_id, &self.local_id);
+                Some(header::write_long(
+                    &mut w, long, VERSION_1, dcid, scid, token, number, pn_len,
+                ))
+            }
+        };
+        let header_len = w.len();
+        w.bytes(payload);
+        let size = w.len() + TAG_LEN;
+        bytes.truncate(size);
+        bytes[0] ^= odd.first_byte;
+        if let Some(length) = length {
+            header::patch_length(&mut bytes, length, size - (header_len - pn_len));
+        }
+        let keys = self.levels[ty as usize]
+            .as_mut()
+            .expect("keys of the level");
+        let mut span = PacketSpan::new(0, size as u32, (header_len - pn_len) as u16);
+        (span.header_len, span.packet_number) = (header_len as u16, number);
+        keys.local
+            .packet
+            .seal(&keys.local.header, &mut bytes, &mut [span], &[]);
+        bytes
+    }
+
+    /// A datagram of one packet; an Initial is padded to 1200 bytes.
+    ///
+    /// # Panics
+    /// As [`packet`](Self::packet).
+    pub fn datagram(&mut self, ty: PacketType, payload: &[u8]) -> Vec<u8> {
+        let mut payload = payload.to_vec();
+        if ty == PacketType::Initial {
+            let overhead = header::long_header_size(CID_LEN, CID_LEN, Some(self.token.len()), 4);
+            let room = MIN_INITIAL - TAG_LEN - overhead;
+            payload.resize(payload.len().max(room), 0);
+        }
+        self.packet(ty, &payload, Odd::default())
+    }
+
+    /// The handshake's bytes that wait, each level in a datagram of its own or several.
+    pub fn flush(&mut self) -> Vec<Vec<u8>> {
+        let mut datagrams = Vec::new();
+        loop {
+            let mut out = Vec::new();
+            let change = self.session.write(&mut out).expect("our own provider");
+            let ty = self.writes_at;
+            for piece in out.chunks(1000) {
+                let offset = &mut self.crypto_out[space(ty)];
+                let payload = frames(|w| {
+                    frame::write::crypto_header(w, *offset, piece.len());
+                    w.bytes(piece);
+                });
+                *offset += piece.len() as u64;
+                datagrams.push(self.datagram(ty, &payload));
+            }
+            match change {
+                Some(KeyChange::Handshake(material)) => {
+                    self.levels[PacketType::Handshake as usize] = Some(Level::new(&material));
+                    self.writes_at = PacketType::Handshake;
+                }
+                Some(KeyChange::OneRtt(material, secrets)) => {
+                    self.levels[PacketType::OneRtt as usize] = Some(Level::new(&material));
+                    self.secrets = Some(secrets);
+                    self.writes_at = PacketType::OneRtt;
+                }
+                None if out.is_empty() => return datagrams,
+                None => {}
+            }
+        }
+    }
+
+    /// Seals and opens with the next keys from now on (RFC 9001 §6.1).
+    ///
+    /// # Panics
+    /// Before the handshake is done.
+    pub fn update_keys(&mut self) {
+        let (local, remote) = self.next_keys();
+        let level = self.levels[PacketType::OneRtt as usize].as_mut();
+        let level = level.expect("1-RTT keys");
+        level.local.packet = PacketKey::new(&local);
+        level.remote.packet = PacketKey::new(&remote);
+        self.phase = !self.phase;
+    }
+
+    fn next_keys(&mut self) -> (KeyMaterial, KeyMaterial) {
+        self.secrets.as_mut().expect("1-RTT keys").next()
+    }
+
+    /// Opens the packets of a datagram, keeps their payloads, and hands handshake bytes to TLS.
+    pub fn receive(&mut self, datagram: &[u8]) {
+        let mut rest = datagram;
+        while !rest.is_empty() {
+            let Ok(parsed) = header::parse_with(rest, CID_LEN, squall_wire::FixedBit::Greased)
+            else {
+                return;
+            };
+            let (ty, len, pn_offset, scid) = match parsed {
+                Header::Long {
+                    ty,
+                    len,
+                    pn_offset,
+                    scid,
+                    ..
+                } => (
+                    match ty {
+                        LongType::Initial => PacketType::Initial,
+                        LongType::ZeroRtt => PacketType::ZeroRtt,
+                        _ => PacketType::Handshake,
+                    },
+                    len,
+                    pn_offset,
+                    Some(scid),
+                ),
+                Header::Short { .. } => (PacketType::OneRtt, rest.len(), 1 + CID_LEN, None),
+                _ => return,
+            };
+            let (packet, behind) = rest.split_at(len);
+            rest = behind;
+            self.open(ty, packet, pn_offset);
+            if let Some(scid) = scid {
+                self.remote_id = scid;
+            }
+        }
+    }
+
+    fn open(&mut self, ty: PacketType, packet: &[u8], pn_offset: usize) {
+        let Some(level) = &mut self.levels[ty as usize] else {
+            return;
+        };
+        let mut bytes = packet.to_vec();
+        let mut spans = [PacketSpan::new(0, bytes.len() as u32, pn_offset as u16)];
+        level.remote.header.unprotect(&mut bytes, &mut spans);
+        let span = &mut spans[0];
+        let pn_len = usize::from(span.header_len - span.pn_offset);
+        let largest = &mut self.largest[space(ty)];
+        span.packet_number = packet_number::expand(span.packet_number, pn_len, *largest);
+        level.remote.packet.open(&mut bytes, &mut spans, 0);
+        let [span] = spans;
+        if span.outcome != Outcome::Open {
+            return;
+        }
+        *largest = (*largest).max(Some(span.packet_number));
+        let payload = bytes[span.header_len.into()..bytes.len() - TAG_LEN].to_vec();
+        self.take_crypto(ty, &payload);
+        self.received.push((ty, payload));
+    }
+
+    fn take_crypto(&mut self, ty: PacketType, payload: &[u8]) {
+        for frame in Frames::new(payload).flatten() {
+            if let Frame::Crypto { offset, data } = frame {
+                let read = &mut self.crypto_in[space(ty)];
+                // Face to face nothing is lost; what is sent again is known.
+                if offset == *read {
+                    *read += data.len() as u64;
+                    // A peer that is made to break rules may well be refused by its own TLS.
+                    let _ = self.session.read(data);
+                }
+            }
+        }
+    }
+}
+
+/// A payload out of frame writers.
+pub fn frames(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    let mut bytes = vec![0; 2000];
+    let mut w = Writer::new(&mut bytes);
+    write(&mut w);
+    let len = w.len();
+    bytes.truncate(len);
+    bytes
+}
+
+/// What a duel begins with.
+pub struct Terms {
+    /// Settings of the victim.
+    pub transport: TransportConfig,
+    /// TLS configurations of the client and the server.
+    pub tls: Configs,
+    /// Changes the transport parameters that the peer declares, before they are encoded.
+    pub parameters: Box<dyn Fn(&mut TransportParameters)>,
+    /// Bytes put behind the encoded parameters.
+    pub more_parameters: Vec<u8>,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            transport: TransportConfig::default(),
+            tls: tls(),
+            parameters: Box::new(|_| {}),
+            more_parameters: Vec::new(),
+        }
+    }
+}
+
+/// The peer made by hand and its victim.
+pub struct Duel {
+    /// The time, which passes only by the test's hand.
+    pub now: Time,
+    /// The peer made by hand.
+    pub peer: RawPeer,
+    /// The victim's endpoint.
+    pub endpoint: Endpoint,
+    victim: Option<(ConnectionHandle, Connection)>,
+    /// What the victim told its application.
+    pub events: Vec<Event>,
+    path: Path,
+    buffer: Vec<u8>,
+    /// Datagrams that the victim has sent.
+    pub datagrams: u64,
+    /// Bytes of the largest burst that the victim has sent in answer to one datagram.
+    pub largest_answer: usize,
+}
+
+impl Duel {
+    /// A victim in the role of `victim`, with nothing sent yet but the client's first datagram made.
+    ///
+    /// # Panics
+    /// If settings are refused.
+    #[must_use]
+    pub fn new(victim: Side, terms: Terms) -> Self {
+        let Terms {
+            transport,
+            tls: (client_tls, server_tls),
+            parameters,
+            more_parameters,
+        } = terms;
+        let transport = Arc::new(transport);
+        let now = Time::from_nanos(1_000_000_000);
+        let path = Path {
+            remote: SocketAddr::from(([10, 0, 0, 9], 999)),
+            local: None,
+        };
+        let server = (victim == Side::Server).then(|| {
+            Arc::new(ServerConfig {
+                tls: Arc::clone(&server_tls),
+                transport: Arc::clone(&transport),
+            })
+        });
+        let mut endpoint = Endpoint::new(EndpointConfig::new([1; 32]), server, [2; 32]);
+        let mut declared = TransportParameters {
+            initial_max_data: 1 << 20,
+            initial_max_stream_data_bidi_local: 1 << 18,
+            initial_max_stream_data_bidi_remote: 1 << 18,
+            initial_max_stream_data_uni: 1 << 18,
+            initial_max_streams_bidi: 10,
+            initial_max_streams_uni: 10,
+            active_connection_id_limit: 4,
+            max_datagram_frame_size: Some(1 << 16),
+            min_ack_delay_us: Some(1000),
+            reset_stream_at: true,
+            initial_source_connection_id: ConnectionId::new(&[0xaa; CID_LEN]),
+            ..TransportParameters::default()
+        };
+        let encode = |declared: &mut TransportParameters| {
+            parameters(declared);
+            let mut bytes = Vec::new();
+            declared.encode(&mut bytes, None);
+            bytes.extend_from_slice(&more_parameters);
+            bytes
+        };
+        let name = ServerName::try_from(SERVER_NAME).expect("a good name");
+        let (peer, victim) = match victim {
+            Side::Server => {
+                let first = ConnectionId::new(&[0xdd; CID_LEN]).expect("8 bytes");
+                let params = encode(&mut declared);
+                let session = Session::client(client_tls, VERSION_1, name, params);
+                let session = session.expect("our own provider");
+                let peer = RawPeer::new(Side::Client, session, first, first.as_slice());
+                (peer, None)
+            }
+            Side::Client => {
+                let config = ClientConfig {
+                    tls: client_tls,
+                    transport,
+                };
+                let (handle, mut connection) = endpoint
+                    .connect(now, config, path, SERVER_NAME)
+                    .expect("good settings");
+                let mut first = vec![0; 2000];
+                let sent = connection.transmit(now, &mut first, 1, &mut Stages::off());
+                first.truncate(sent.expect("a ClientHello").len);
+                let Ok(Header::Long { dcid, scid, .. }) = header::parse(&first, CID_LEN) else {
+                    panic!("the first packet has a long header");
+                };
+                declared.original_destination_connection_id = Some(dcid);
+                let params = encode(&mut declared);
+                let session = Session::server(server_tls, VERSION_1, params);
+                let session = session.expect("our own provider");
+                let mut peer = RawPeer::new(Side::Server, session, scid, dcid.as_slice());
+                peer.receive(&first);
+                (peer, Some((handle, connection)))
+            }
+        };
+        let mut duel = Self {
+            now,
+            peer,
+            endpoint,
+            victim,
+            events: Vec::new(),
+            path,
+            buffer: vec![0; 65_536],
+            datagrams: 0,
+            largest_answer: 0,
+        };
+        // A ClientHello may take several datagrams.
+        duel.answer();
+        duel
+    }
+
+    /// A duel whose handshake is done and confirmed on both sides.
+    ///
+    /// # Panics
+    /// If it does not come about.
+    #[must_use]
+    pub fn connected(victim: Side, terms: Terms) -> Self {
+        let mut duel = Self::new(victim, terms);
+        duel.shake_hands();
+        assert!(duel.events.contains(&Event::Connected), "{:?}", duel.events);
+        if victim == Side::Client {
+            duel.send(PacketType::OneRtt, &frames(frame::write::handshake_done));
+        }
+        duel
+    }
+
+    /// Exchanges the handshake's bytes until neither side has any.
+    pub fn shake_hands(&mut self) {
+        for _ in 0..20 {
+            let datagrams = self.peer.flush();
+            if datagrams.is_empty() {
+                return;
+            }
+            for datagram in datagrams {
+                self.deliver(&datagram);
+            }
+        }
+    }
+
+    /// Sends the victim a packet with this payload.
+    pub fn send(&mut self, ty: PacketType, payload: &[u8]) {
+        let datagram = self.peer.datagram(ty, payload);
+        self.deliver(&datagram);
+    }
+
+    /// Hands the victim a datagram, and the peer what the victim answers.
+    pub fn deliver(&mut self, datagram: &[u8]) {
+        self.deliver_from(self.path, datagram);
+    }
+
+    /// The same from another path.
+    pub fn deliver_from(&mut self, path: Path, datagram: &[u8]) {
+        let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
+        let mut bytes = datagram.to_vec();
+        let run = self.endpoint.route(self.now, path, &bytes, len);
+        match run.to {
+            Route::Incoming(incoming) => {
+                let made = self.endpoint.accept(self.now, incoming);
+                self.victim = Some(made.expect("a good Initial"));
+            }
+            Route::Connection(_) => {}
+            Route::Respond(_) | Route::Discard => return,
+        }
+        if let Some((_, connection)) = &mut self.victim {
+            let batch = DatagramBatch {
+                path,
+                ecn: Ecn::NotEct,
+                segment_size: len,
+                bytes: &mut bytes,
+            };
+            connection.receive(self.now, batch, &mut Stages::off());
+        }
+        self.answer();
+    }
+
+    /// Lets time pass, the victim's timers included.
+    pub fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        loop {
+            let Some((_, connection)) = &mut self.victim else {
+                return;
+            };
+            match connection.next_timeout().filter(|due| *due <= until) {
+                Some(due) => self.now = self.now.max(due),
+                None => break,
+            }
+            connection.on_timeout(self.now);
+            self.answer();
+        }
+        self.now = until;
+    }
+
+    fn answer(&mut self) {
+        let Some((handle, connection)) = &mut self.victim else {
+            return;
+        };
+        let mut bytes = 0;
+        while let Some(transmit) =
+            connection.transmit(self.now, &mut self.buffer, 64, &mut Stages::off())
+        {
+            bytes += transmit.len;
+            for datagram in self.buffer[..transmit.len].chunks(transmit.segment_size.into()) {
+                self.datagrams += 1;
+                self.peer.receive(datagram);
+            }
+        }
+        self.largest_answer = self.largest_answer.max(bytes);
+        while let Some(event) = connection.poll_event() {
+            self.events.push(event);
+        }
+        while let Some(event) = connection.poll_endpoint_event() {
+            self.endpoint.apply(*handle, event);
+        }
+    }
+
+    /// The victim.
+    ///
+    /// # Panics
+    /// If the peer has sent a server nothing that opens yet.
+    pub fn victim(&mut self) -> &mut Connection {
+        &mut self.victim.as_mut().expect("there is a connection").1
+    }
+
+    /// Whether the victim has state for the peer.
+    #[must_use]
+    pub const fn has_victim(&self) -> bool {
+        self.victim.is_some()
+    }
+
+    /// Lets the victim send what its application has just given it.
+    pub fn pump(&mut self) {
+        self.answer();
+    }
+
+    /// The code with which the victim closed, by its own account.
+    #[must_use]
+    pub fn closed(&self) -> Option<TransportErrorCode> {
+        self.events.iter().find_map(|event| match event {
+            Event::Closed(CloseReason::Transport {
+                code,
+                remote: false,
+                ..
+            }) => Some(*code),
+            _ => None,
+        })
+    }
+
+    /// The code of the CONNECTION_CLOSE that the peer was sent.
+    #[must_use]
+    pub fn told(&self) -> Option<TransportErrorCode> {
+        self.peer.received.iter().find_map(|(_, payload)| {
+            Frames::new(payload).flatten().find_map(|f| match f {
+                Frame::ConnectionClose {
+                    error_code,
+                    frame_type: Some(_),
+                    ..
+                } => Some(TransportErrorCode(error_code)),
+                _ => None,
+            })
+        })
+    }
+}
