@@ -14,6 +14,8 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
         "rng",
         "stages",
         "time",
+        "token",
+        "token_store",
     ],
     &["space", "stream"],
     &["recovery"],

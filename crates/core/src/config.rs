@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use squall_wire::varint;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use squall_wire::{VERSION_1, VERSION_2, varint};
 
 use crate::algorithm::CongestionAlgorithm;
 
@@ -35,6 +37,8 @@ pub(crate) const MIN_UDP_PAYLOAD: u16 = 1200;
 pub(crate) const LEAST_MAX_UDP_PAYLOAD: u16 = 512;
 /// Room needed behind the packet number for the header-protection sample (RFC 9001 §5.4.2).
 pub(crate) const MIN_PROTECTED: usize = 4;
+/// The most NEW_TOKEN frames that a server sends.
+pub(crate) const MAX_NEW_TOKENS: u8 = 8;
 /// The shortest time for which acknowledgements are held back on request (draft-ietf-quic-ack-frequency §3).
 pub(crate) const MIN_ACK_DELAY: Duration = Duration::from_millis(1);
 /// The largest DATAGRAM frame taken, in bytes (RFC 9221 §3): any that fits into a packet.
@@ -96,6 +100,15 @@ pub struct TransportConfig {
     /// Whether the peer may move to another address (RFC 9000 §9). Otherwise `disable_active_migration` is declared, and what
     /// comes from elsewhere is dropped: a client whose NAT forgets its binding is lost, too.
     pub allow_migration: bool,
+    /// QUIC versions, the favourite first: `squall_wire::VERSION_1` and `VERSION_2`.
+    ///
+    /// A client begins with version 1 where that is among them, since every server knows it, and offers all of them
+    /// (RFC 9368 §2.5). A server takes connections of any of them, and goes on with the one that it likes best of those
+    /// that the client offers (compatible version negotiation, RFC 9368 §2.3, RFC 9369 §4).
+    pub versions: Vec<u32>,
+    /// Servers: tokens that a client gets after the handshake, to show with a later connection that its address is its
+    /// own (RFC 9000 §8.1.3).
+    pub new_tokens: u8,
     /// What the peer is asked to do about its acknowledgements, where it can be asked
     /// (draft-ietf-quic-ack-frequency); `None`: what RFC 9000 §13.2 says.
     pub ack_frequency: Option<AckFrequencyConfig>,
@@ -146,6 +159,8 @@ impl Default for TransportConfig {
             integrity_limit: u64::MAX,
             max_ack_delay: Duration::from_millis(25),
             allow_migration: true,
+            versions: vec![VERSION_1, VERSION_2],
+            new_tokens: 2,
             ack_frequency: None,
             datagram_receive_buffer: 64 * 1024,
             datagram_send_buffer: 64 * 1024,
@@ -191,6 +206,16 @@ impl TransportConfig {
         if self.max_ack_delay >= Duration::from_millis(1 << 14) {
             return Err("max_ack_delay must be below 2^14 ms (RFC 9000 §18.2)");
         }
+        let twice = |v: &u32| self.versions.iter().filter(|other| *other == v).count() > 1;
+        if self.versions.is_empty()
+            || !(self.versions.iter()).all(|v| [VERSION_1, VERSION_2].contains(v))
+            || self.versions.iter().any(twice)
+        {
+            return Err("versions must name version 1, version 2 or both, each once");
+        }
+        if self.new_tokens > MAX_NEW_TOKENS {
+            return Err("new_tokens must be at most 8");
+        }
         if self.max_ack_delay < MIN_ACK_DELAY {
             return Err("max_ack_delay must be at least 1 ms");
         }
@@ -204,6 +229,23 @@ impl TransportConfig {
             return Err("max_packets_in_flight must be at least 256");
         }
         Ok(())
+    }
+
+    /// The version of a client's first packet.
+    #[must_use]
+    pub(crate) fn original_version(&self) -> u32 {
+        let first = self.versions.first().copied().unwrap_or(VERSION_1);
+        if self.versions.contains(&VERSION_1) {
+            VERSION_1
+        } else {
+            first
+        }
+    }
+
+    /// The version that this end likes best of those that `offered` contains.
+    #[must_use]
+    pub(crate) fn choose_version(&self, offered: impl Fn(u32) -> bool) -> Option<u32> {
+        self.versions.iter().copied().find(|v| offered(*v))
     }
 }
 
@@ -236,10 +278,28 @@ pub struct EndpointConfig {
     pub reset_key: [u8; 32],
     /// Connections in all, handshakes included; an Initial beyond is answered with CONNECTION_REFUSED.
     pub max_connections: usize,
+    /// Key of the address-validation tokens (RFC 9000 §8.1.1): workers and hosts with the same key take each other's.
+    pub token_key: [u8; 32],
+    /// How long a client may take to come back with the token of a Retry.
+    pub retry_token_lifetime: Duration,
+    /// How long the token of a NEW_TOKEN frame is good.
+    pub new_token_lifetime: Duration,
+    /// What the wall clock shows at `Time::ZERO`, as the time since the Unix epoch: tokens carry the time, and have to be
+    /// good after a restart and on other hosts.
+    pub unix_time_at_zero: Duration,
+    /// Attempts under way (offered, or in their handshake) from which on an Initial without a good token is answered with
+    /// a Retry, for which nothing is kept (RFC 9000 §8.1.2). Zero: always.
+    pub retry_from: usize,
+    /// Connections accepted that may be in their handshake at a time; an Initial beyond is answered with
+    /// CONNECTION_REFUSED.
+    pub max_handshakes: usize,
+    /// Attempts that may wait for the application's word at a time; an Initial beyond is answered with
+    /// CONNECTION_REFUSED (RFC 9000 §5.2.2).
+    pub max_incoming: usize,
 }
 
 impl EndpointConfig {
-    /// The usual settings, with the secret that only the caller can make.
+    /// The usual settings, with the secret that only the caller can make; the key of the tokens is derived from it.
     #[must_use]
     pub fn new(reset_key: [u8; 32]) -> Self {
         Self {
@@ -247,8 +307,22 @@ impl EndpointConfig {
             worker_index: 0,
             reset_key,
             max_connections: 100_000,
+            token_key: derived(&reset_key, b"squall token key"),
+            retry_token_lifetime: Duration::from_secs(15),
+            new_token_lifetime: Duration::from_secs(14 * 24 * 3600),
+            unix_time_at_zero: Duration::ZERO,
+            retry_from: 1000,
+            max_handshakes: 10_000,
+            max_incoming: 1024,
         }
     }
+}
+
+/// HMAC-SHA-256 of `label`.
+fn derived(key: &[u8; 32], label: &[u8]) -> [u8; 32] {
+    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("any length will do");
+    mac.update(label);
+    mac.finalize().into_bytes().into()
 }
 
 impl std::fmt::Debug for EndpointConfig {
@@ -257,6 +331,9 @@ impl std::fmt::Debug for EndpointConfig {
             .field("cid_len", &self.cid_len)
             .field("worker_index", &self.worker_index)
             .field("max_connections", &self.max_connections)
+            .field("retry_from", &self.retry_from)
+            .field("max_handshakes", &self.max_handshakes)
+            .field("max_incoming", &self.max_incoming)
             .finish_non_exhaustive()
     }
 }

@@ -35,7 +35,7 @@ pub enum Event {
 }
 
 /// What happened, for the endpoint that routes datagrams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointEvent {
     /// Datagrams to this connection id belong to the connection.
     AddId(ConnectionId),
@@ -45,4 +45,13 @@ pub enum EndpointEvent {
     AddResetToken([u8; 16]),
     /// The token's connection id was retired.
     RemoveResetToken([u8; 16]),
+    /// A server's handshake is complete.
+    HandshakeComplete,
+    /// The server gave a token for a later connection (RFC 9000 §19.7) in this version.
+    NewToken {
+        /// The version that the connection has come to.
+        version: u32,
+        /// Opaque.
+        token: Box<[u8]>,
+    },
 }

@@ -31,6 +31,8 @@ mod space;
 mod stages;
 mod stream;
 mod time;
+mod token;
+mod token_store;
 
 // The pair of the integration tests, for unit tests that look inside.
 #[cfg(test)]
@@ -48,3 +50,4 @@ pub use event::{EndpointEvent, Event};
 pub use stages::{Stage, Stages};
 pub use stream::Priority;
 pub use time::Time;
+pub use token_store::{MemoryTokenStore, TokenStore};

@@ -40,6 +40,8 @@ pub(crate) enum SentFrame {
     RetireConnectionId(u64),
     /// HANDSHAKE_DONE.
     HandshakeDone,
+    /// NEW_TOKEN.
+    NewToken,
     /// ACK_FREQUENCY with this sequence number.
     AckFrequency(u64),
 }

@@ -16,7 +16,7 @@ fn shakes_hands_with_a_post_quantum_share() {
         let events = pair.events(side);
         assert!(events.contains(&Event::Connected), "{side:?}: {events:?}");
     }
-    let group = pair.connection(Side::Client).tls().key_exchange_group();
+    let group = pair.connection(Side::Client).key_exchange_group();
     assert_eq!(group, Some(rustls::NamedGroup::X25519MLKEM768));
     assert_eq!(pair.connection(Side::Client).alpn(), Some(&b"test"[..]));
 }

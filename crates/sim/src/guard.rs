@@ -43,6 +43,11 @@ impl Guard {
         }
     }
 
+    /// A token has shown that the peer's address is its own.
+    pub(crate) fn on_validated(&mut self) {
+        self.accounts.entry(self.home).or_default().validated = true;
+    }
+
     /// Notes the datagrams of a run.
     pub(crate) fn on_received(
         &mut self,

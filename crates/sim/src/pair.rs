@@ -47,6 +47,8 @@ pub struct Setup {
     pub intrusion: Intrusion,
     /// TLS configurations of the client and the server.
     pub tls: Configs,
+    /// Changes the settings of the endpoint of one side.
+    pub tune: fn(Side, &mut EndpointConfig),
 }
 
 impl Setup {
@@ -60,6 +62,7 @@ impl Setup {
             max_segments: 64,
             intrusion: Intrusion::default(),
             tls: tls(),
+            tune: |_, _| {},
         }
     }
 }
@@ -119,6 +122,7 @@ impl Pair {
             max_segments,
             intrusion,
             tls: (client_tls, server_tls),
+            tune,
         } = setup;
         let [client_transport, server_transport] = transport.map(Arc::new);
         let mut rng = Rng::new(seed ^ 0x0065_6e64_706f_696e);
@@ -137,13 +141,17 @@ impl Pair {
             (Side::Client, None, client_transport),
             (Side::Server, Some(Arc::new(server)), server_transport),
         ]
-        .map(|(side, server, transport)| Host {
-            side,
-            endpoint: Endpoint::new(config.clone(), server, secret()),
-            members: Vec::new(),
-            events: VecDeque::new(),
-            vanished: false,
-            transport,
+        .map(|(side, server, transport)| {
+            let mut config = config.clone();
+            tune(side, &mut config);
+            Host {
+                side,
+                endpoint: Endpoint::new(config, server, secret()),
+                members: Vec::new(),
+                events: VecDeque::new(),
+                vanished: false,
+                transport,
+            }
         });
         let mut pair = Self {
             seed,
@@ -470,13 +478,22 @@ impl Host {
                     .members
                     .iter()
                     .position(|m| !m.removed && m.handle == handle),
-                Route::Incoming(incoming) => match self.endpoint.accept(now, incoming) {
-                    Ok((handle, connection)) => Some(self.adopt(handle, connection, path.remote)),
-                    Err(refused) => {
-                        responses.extend(refused.response.map(|bytes| (path, bytes)));
-                        None
+                Route::Incoming(incoming) => {
+                    let validated = incoming.remote_address_validated();
+                    match self.endpoint.accept(now, incoming) {
+                        Ok((handle, connection)) => {
+                            let index = self.adopt(handle, connection, path.remote);
+                            if validated {
+                                self.members[index].guard.on_validated();
+                            }
+                            Some(index)
+                        }
+                        Err(refused) => {
+                            responses.extend(refused.response.map(|bytes| (path, bytes)));
+                            None
+                        }
                     }
-                },
+                }
                 Route::Respond(response) => {
                     responses.push((path, response));
                     None

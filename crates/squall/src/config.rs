@@ -36,9 +36,16 @@ pub struct Builder {
     pub reuse_port: bool,
     /// Time the stages of the worker's work, see [`Endpoint::stages`](crate::Endpoint::stages).
     pub accounting: bool,
-    /// Connection attempts that wait for [`accept`](crate::Endpoint::accept). More are dropped, as by a full
-    /// `listen(2)` backlog: clients try again.
+    /// Connection attempts that wait for [`accept`](crate::Endpoint::accept) and the word on them. More are refused.
     pub max_incoming: usize,
+    /// Connections in their handshake at a time. More are refused.
+    pub max_handshakes: usize,
+    /// Attempts and handshakes from which on clients have to show first that their address is their own (a Retry, RFC
+    /// 9000 §8.1.2), for which nothing is kept. Zero: always.
+    pub retry_from: usize,
+    /// Key of the address-validation tokens (RFC 9000 §8.1.1); endpoints with the same key take each other's. By default
+    /// derived from `reset_key`.
+    pub token_key: Option<[u8; 32]>,
     /// Connections in all; attempts beyond are refused.
     pub max_connections: usize,
     /// Key of the stateless-reset tokens (RFC 9000 §10.3.2). Keep it over restarts, and peers learn at once that their
@@ -65,6 +72,9 @@ impl Builder {
             reuse_port: udp.reuse_port,
             accounting: false,
             max_incoming: 1024,
+            max_handshakes: core.max_handshakes,
+            retry_from: core.retry_from,
+            token_key: None,
             max_connections: core.max_connections,
             reset_key,
         }
@@ -129,12 +139,9 @@ impl Builder {
         if let Some(server) = &self.server {
             check_transport(&server.transport)?;
             // The session tells a foreign provider and a missing TLS 1.3; it is thrown away unused.
-            squall_tls::Session::server(
-                server.tls.clone(),
-                squall_wire::header::VERSION_1,
-                Vec::new(),
-            )
-            .map_err(invalid)?;
+            let version = squall_wire::header::VERSION_1;
+            squall_tls::Session::server(server.tls.clone(), version, version, Vec::new())
+                .map_err(invalid)?;
         }
         match &self.client {
             Some(client) => check_client(client).map_err(invalid),

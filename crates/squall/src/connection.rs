@@ -190,25 +190,19 @@ impl Connection {
     /// The server name that the client asked for (RFC 6066 §3); `None` on the client's side.
     #[must_use]
     pub fn server_name(&self) -> Option<String> {
-        self.0.0.lock().core.tls().server_name().map(str::to_owned)
+        self.0.0.lock().core.server_name().map(str::to_owned)
     }
 
     /// The key exchange group that the handshake agreed on: X25519MLKEM768 where the peer has it.
     #[must_use]
     pub fn key_exchange_group(&self) -> Option<rustls::NamedGroup> {
-        self.0.0.lock().core.tls().key_exchange_group()
+        self.0.0.lock().core.key_exchange_group()
     }
 
     /// The peer's certificate chain, its own first.
     #[must_use]
     pub fn peer_certificates(&self) -> Option<Vec<rustls::pki_types::CertificateDer<'static>>> {
-        self.0
-            .0
-            .lock()
-            .core
-            .tls()
-            .peer_certificates()
-            .map(<[_]>::to_vec)
+        self.0.0.lock().core.peer_certificates().map(<[_]>::to_vec)
     }
 }
 

@@ -224,6 +224,11 @@ impl Builder {
         let shared = Arc::new(Shared::new(self.max_incoming, stages));
         let mut config = EndpointConfig::new(self.reset_key);
         config.max_connections = self.max_connections;
+        config.max_incoming = self.max_incoming.max(1);
+        config.max_handshakes = self.max_handshakes;
+        config.retry_from = self.retry_from;
+        config.token_key = self.token_key.unwrap_or(config.token_key);
+        config.unix_time_at_zero = shared.clock.unix_time_at_zero();
         let endpoint =
             squall_core::Endpoint::new(config, self.server.map(Arc::new), rand::random());
 
@@ -291,7 +296,27 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Where the attempt comes from; not validated yet.
+    /// Whether a token has shown that the address is the client's own (RFC 9000 §8.1).
+    #[must_use]
+    pub fn remote_address_validated(&self) -> bool {
+        (self.offer.as_ref()).is_some_and(|offer| offer.incoming.remote_address_validated())
+    }
+
+    /// Whether [`retry`](Self::retry) would do: a client follows one Retry only.
+    #[must_use]
+    pub fn may_retry(&self) -> bool {
+        (self.offer.as_ref()).is_some_and(|offer| offer.incoming.may_retry())
+    }
+
+    /// Has the client show first that its address is its own (RFC 9000 §8.1.2): it comes again, as another attempt. One
+    /// that has done so is refused.
+    pub fn retry(mut self) {
+        if let Some(offer) = self.offer.take() {
+            self.shared.command(Command::Retry { offer });
+        }
+    }
+
+    /// Where the attempt comes from; see [`remote_address_validated`](Self::remote_address_validated).
     ///
     /// # Panics
     /// Never: the attempt is there until it is decided, which consumes it.

@@ -1,38 +1,33 @@
-//! The wrapped provider: how key material leaves rustls.
+//! The wrapped provider: how secrets leave rustls.
 //!
-//! rustls derives the keys of every level and each key update (RFC 9001 §5.1, §6.1) and hands them
-//! to the [`Algorithm`] of the negotiated suite, which is to make key objects of them. [`Capture`]
-//! is such an algorithm; its key objects encrypt nothing, they remember.
+//! rustls derives a traffic secret for every direction of every level (RFC 9001 §5.1), expands it into keys with the
+//! labels of the QUIC version that the session was made for, and hands those to the [`Algorithm`] of the negotiated
+//! suite, which is to make key objects of them. But the version may still change in the middle of a handshake
+//! (compatible version negotiation, RFC 9368 §2.3), and with it the labels (RFC 9369 §3.3.2). So not the keys are
+//! taken out here, but what they are made from:
 //!
-//! rustls then gives those objects back as boxed traits, so the bytes have to come out through a
-//! method of the trait. This file is the only one that knows how: a call to `encrypt_in_place` with
-//! a packet number that no packet can have and a fixed header writes the material into the
-//! "payload". The material goes from here straight into the zeroised types of `squall-protect`.
+//! ```text
+//!  rustls: secret ─▶ SecretHkdf::expander_for_okm ─▶ expand "quic key", 31 bytes ─▶ bytes 0..31 of the secret itself
+//!                                                └▶ expand "quic hp",  31 bytes ─▶ the rest of it
+//!                    Capture: key objects that encrypt nothing, they remember
+//!  squall: exported(keys) ─▶ the secret ─▶ schedule.rs: keys of whatever version
+//! ```
+//! No suite has a key of 31 bytes, so an expansion of that length is one that [`Capture`] asked for; all others, those
+//! of TLS over TCP included, are done as by the provider below.
+//!
+//! rustls gives the key objects back as boxed traits, so the bytes have to come out through a method of the trait. This
+//! file is the only one that knows how: a call to `encrypt_in_place` with a packet number that no packet can have and a
+//! fixed header writes them into the "payload".
 
 use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::cipher::{AeadKey, Iv};
-use rustls::crypto::{CipherSuiteCommon, CryptoProvider, aws_lc_rs};
+use rustls::crypto::tls13::{Hkdf, HkdfExpander, OkmBlock, OutputLengthError};
+use rustls::crypto::{ActiveKeyExchange, CipherSuiteCommon, CryptoProvider, aws_lc_rs, hmac};
 use rustls::quic::{Algorithm, DirectionalKeys, HeaderProtectionKey, Keys, PacketKey, Tag};
 use rustls::{CipherSuite, Error, SupportedCipherSuite, Tls13CipherSuite};
-use squall_protect::{HeaderKeyMaterial, KeyMaterial, Suite};
+use squall_protect::Suite;
 use zeroize::{Zeroize, Zeroizing};
-
-/// What protects one direction of one encryption level (RFC 9001 §5.1).
-pub struct DirectionMaterial {
-    /// AEAD key and IV: "quic key" and "quic iv".
-    pub packet: KeyMaterial,
-    /// Header protection key: "quic hp". Key updates leave it as it is (RFC 9001 §6.1).
-    pub header: HeaderKeyMaterial,
-}
-
-/// What protects one encryption level, both directions.
-pub struct LevelMaterial {
-    /// For what this endpoint sends.
-    pub local: DirectionMaterial,
-    /// For what the peer sends.
-    pub remote: DirectionMaterial,
-}
 
 /// aws-lc-rs wrapped by [`wrap`], with the hybrid X25519MLKEM768 as the preferred key exchange and
 /// AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305 in this order. Made once a process.
@@ -76,7 +71,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// over TCP included, works as in `base`.
 ///
 /// Only the TLS 1.3 suites that QUIC can use here are kept (RFC 9001 §5.3: AES-128-GCM,
-/// AES-256-GCM, ChaCha20-Poly1305). rustls refers to suites for the life of the process, so each call leaks three
+/// AES-256-GCM, ChaCha20-Poly1305). rustls refers to suites for the life of the process, so each call leaks six
 /// small structs: call it once a provider and keep the result.
 #[must_use]
 pub fn wrap(base: CryptoProvider) -> CryptoProvider {
@@ -101,7 +96,7 @@ fn wrap_suite(suite: &SupportedCipherSuite) -> Option<SupportedCipherSuite> {
             hash_provider: original.common.hash_provider,
             confidentiality_limit: original.common.confidentiality_limit,
         },
-        hkdf_provider: original.hkdf_provider,
+        hkdf_provider: Box::leak(Box::new(SecretHkdf(original.hkdf_provider))),
         aead_alg: original.aead_alg,
         quic: Some(capture),
     }));
@@ -128,27 +123,126 @@ pub(crate) fn is_wrapped(provider: &CryptoProvider) -> bool {
         })
 }
 
-/// The material of a level, taken out of the key objects that rustls made for it; `None` when they
-/// are not ours.
-pub(crate) fn level_material(keys: &Keys) -> Option<LevelMaterial> {
-    Some(LevelMaterial {
-        local: direction_material(&keys.local)?,
-        remote: direction_material(&keys.remote)?,
+/// The traffic secrets of one level, both directions.
+pub(crate) struct LevelSecrets {
+    pub(crate) local: Secret,
+    pub(crate) remote: Secret,
+}
+
+/// A traffic secret and the suite that it is for.
+pub(crate) struct Secret {
+    pub(crate) suite: Suite,
+    /// Wiped by rustls when dropped.
+    pub(crate) okm: OkmBlock,
+}
+
+/// The secrets of a level, taken out of the key objects that rustls made for it; `None` when they are not ours.
+pub(crate) fn level_secrets(keys: &Keys) -> Option<LevelSecrets> {
+    Some(LevelSecrets {
+        local: direction_secret(&keys.local)?,
+        remote: direction_secret(&keys.remote)?,
     })
 }
 
-fn direction_material(keys: &DirectionalKeys) -> Option<DirectionMaterial> {
-    let exported = export_packet_key(&*keys.packet)?;
-    let header = export_header_key(&*keys.header)?;
-    Some(DirectionMaterial {
-        header: HeaderKeyMaterial::new(exported.suite, header.key())?,
-        packet: exported.material()?,
+/// The secret of one direction; `None` when the key objects are not ours.
+pub(crate) fn direction_secret(keys: &DirectionalKeys) -> Option<Secret> {
+    let (tls_id, front) = export_packet_key(&*keys.packet)?;
+    // A foreign key would have encrypted the zeros: the id of a suite in the right place is what ours write.
+    let suite = Suite::from_tls_id(tls_id)?;
+    let rest = export_header_key(&*keys.header)?;
+    let mut whole = Zeroizing::new([0; 2 * PIECE]);
+    whole[..PIECE].copy_from_slice(&front[..]);
+    whole[PIECE..].copy_from_slice(&rest[..]);
+    Some(Secret {
+        suite,
+        okm: OkmBlock::new(&whole[..secret_len(suite)]),
     })
 }
 
-/// The material of one packet key; `None` when the key object is not ours.
-pub(crate) fn packet_material(key: &dyn PacketKey) -> Option<KeyMaterial> {
-    export_packet_key(key)?.material()
+/// Bytes of a secret: those of the suite's hash (RFC 8446 §7.1, §B.4).
+pub(crate) const fn secret_len(suite: Suite) -> usize {
+    match suite {
+        Suite::Aes128Gcm | Suite::ChaCha20Poly1305 => 32,
+        Suite::Aes256Gcm => 48,
+    }
+}
+
+/// Bytes of a secret that one key object carries: a length that no cipher's key has.
+const PIECE: usize = 31;
+const _: () = assert!(2 * PIECE >= secret_len(Suite::Aes256Gcm));
+
+/// An HKDF whose expanders give the secret itself where [`Capture`] asks for keys.
+struct SecretHkdf(&'static dyn Hkdf);
+
+impl Hkdf for SecretHkdf {
+    fn extract_from_zero_ikm(&self, salt: Option<&[u8]>) -> Box<dyn HkdfExpander> {
+        self.0.extract_from_zero_ikm(salt)
+    }
+
+    fn extract_from_secret(&self, salt: Option<&[u8]>, secret: &[u8]) -> Box<dyn HkdfExpander> {
+        self.0.extract_from_secret(salt, secret)
+    }
+
+    fn extract_from_kx_shared_secret(
+        &self,
+        salt: Option<&[u8]>,
+        kx: Box<dyn ActiveKeyExchange>,
+        peer_pub_key: &[u8],
+    ) -> Result<Box<dyn HkdfExpander>, Error> {
+        self.0.extract_from_kx_shared_secret(salt, kx, peer_pub_key)
+    }
+
+    fn expander_for_okm(&self, okm: &OkmBlock) -> Box<dyn HkdfExpander> {
+        let mut secret = Zeroizing::new([0; OkmBlock::MAX_LEN]);
+        let bytes = okm.as_ref();
+        secret[..bytes.len()].copy_from_slice(bytes);
+        Box::new(SecretExpander {
+            inner: self.0.expander_for_okm(okm),
+            secret,
+        })
+    }
+
+    fn hmac_sign(&self, key: &OkmBlock, message: &[u8]) -> hmac::Tag {
+        self.0.hmac_sign(key, message)
+    }
+
+    fn fips(&self) -> bool {
+        self.0.fips()
+    }
+}
+
+struct SecretExpander {
+    inner: Box<dyn HkdfExpander>,
+    secret: Zeroizing<[u8; OkmBlock::MAX_LEN]>,
+}
+
+impl HkdfExpander for SecretExpander {
+    fn expand_slice(&self, info: &[&[u8]], output: &mut [u8]) -> Result<(), OutputLengthError> {
+        // HkdfLabel (RFC 8446 §7.1): length, label's length, "tls13 ", label, context.
+        let at = match info {
+            [length, _, _, label, ..] if *length == (PIECE as u16).to_be_bytes() => match *label {
+                b"quic key" | b"quicv2 key" => Some(0),
+                b"quic hp" | b"quicv2 hp" => Some(PIECE),
+                _ => None,
+            },
+            _ => None,
+        };
+        let Some(at) = at else {
+            return self.inner.expand_slice(info, output);
+        };
+        // rustls expands into the longest key that there is and cuts it to the length asked for.
+        let len = output.len().min(PIECE);
+        output[..len].copy_from_slice(&self.secret[at..at + len]);
+        Ok(())
+    }
+
+    fn expand_block(&self, info: &[&[u8]]) -> OkmBlock {
+        self.inner.expand_block(info)
+    }
+
+    fn hash_len(&self) -> usize {
+        self.inner.hash_len()
+    }
 }
 
 static AES_128_GCM: Capture = Capture {
@@ -172,14 +266,11 @@ struct Capture {
 }
 
 impl Algorithm for Capture {
-    fn packet_key(&self, key: AeadKey, iv: Iv) -> Box<dyn PacketKey> {
-        let mut copy = [0; IV_LEN];
-        copy.copy_from_slice(iv.as_ref());
+    fn packet_key(&self, key: AeadKey, _: Iv) -> Box<dyn PacketKey> {
         Box::new(CapturedPacketKey {
             suite: self.suite,
             tls_id: self.tls_id,
             key,
-            iv: Zeroizing::new(copy),
         })
     }
 
@@ -188,7 +279,7 @@ impl Algorithm for Capture {
     }
 
     fn aead_key_len(&self) -> usize {
-        self.suite.key_len()
+        PIECE
     }
 }
 
@@ -197,31 +288,25 @@ const EXPORT_NUMBER: u64 = u64::MAX;
 /// 16 bytes, the length of a header protection sample (RFC 9001 §5.4.2).
 const EXPORT_LABEL: &[u8; 16] = b"squall:keyexport";
 
-const IV_LEN: usize = 12;
-const MAX_KEY_LEN: usize = 32;
-/// suite (2), key length (1), IV, key
-const EXPORT_LEN: usize = 2 + 1 + IV_LEN + MAX_KEY_LEN;
+/// suite (2), a piece of the secret
+const EXPORT_LEN: usize = 2 + PIECE;
 
 struct CapturedPacketKey {
     suite: Suite,
     tls_id: u16,
     /// Wiped by rustls when dropped.
     key: AeadKey,
-    iv: Zeroizing<[u8; IV_LEN]>,
 }
 
 impl PacketKey for CapturedPacketKey {
     fn encrypt_in_place(&self, number: u64, label: &[u8], out: &mut [u8]) -> Result<Tag, Error> {
         let out: &mut [u8; EXPORT_LEN] = out.try_into().map_err(|_| Error::EncryptError)?;
         let key = self.key.as_ref();
-        if number != EXPORT_NUMBER || label != EXPORT_LABEL || key.len() > MAX_KEY_LEN {
+        if number != EXPORT_NUMBER || label != EXPORT_LABEL || key.len() != PIECE {
             return Err(Error::EncryptError);
         }
         out[..2].copy_from_slice(&self.tls_id.to_be_bytes());
-        // At most 32, checked above.
-        out[2] = key.len() as u8;
-        out[3..3 + IV_LEN].copy_from_slice(&self.iv[..]);
-        out[3 + IV_LEN..][..key.len()].copy_from_slice(key);
+        out[2..].copy_from_slice(key);
         Ok(Tag::from(&[0; 16][..]))
     }
 
@@ -248,19 +333,13 @@ struct CapturedHeaderKey {
 }
 
 impl HeaderProtectionKey for CapturedHeaderKey {
-    fn encrypt_in_place(
-        &self,
-        label: &[u8],
-        key_len: &mut u8,
-        out: &mut [u8],
-    ) -> Result<(), Error> {
+    fn encrypt_in_place(&self, label: &[u8], len: &mut u8, out: &mut [u8]) -> Result<(), Error> {
         let key = self.key.as_ref();
-        if label != EXPORT_LABEL || out.len() != MAX_KEY_LEN || key.len() > MAX_KEY_LEN {
+        if label != EXPORT_LABEL || out.len() != PIECE || key.len() != PIECE {
             return Err(Error::EncryptError);
         }
-        // At most 32, checked above.
-        *key_len = key.len() as u8;
-        out[..key.len()].copy_from_slice(key);
+        *len = PIECE as u8;
+        out.copy_from_slice(key);
         Ok(())
     }
 
@@ -273,67 +352,27 @@ impl HeaderProtectionKey for CapturedHeaderKey {
     }
 }
 
-/// A key on its way from rustls to `squall-protect`, wiped when dropped.
-struct Exported {
-    suite: Suite,
-    iv: [u8; IV_LEN],
-    key: ExportedKey,
-}
+/// A piece of a secret on its way from rustls to the key schedule, wiped when dropped.
+type Piece = Zeroizing<[u8; PIECE]>;
 
-impl Exported {
-    fn material(&self) -> Option<KeyMaterial> {
-        KeyMaterial::new(self.suite, self.key.key(), &self.iv)
-    }
-}
-
-impl Drop for Exported {
-    fn drop(&mut self) {
-        self.iv.zeroize();
-    }
-}
-
-struct ExportedKey {
-    bytes: Zeroizing<[u8; MAX_KEY_LEN]>,
-    len: usize,
-}
-
-impl ExportedKey {
-    fn key(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-fn export_packet_key(key: &dyn PacketKey) -> Option<Exported> {
-    let mut buf = Zeroizing::new([0; EXPORT_LEN]);
-    key.encrypt_in_place(EXPORT_NUMBER, EXPORT_LABEL, &mut buf[..])
+fn export_packet_key(key: &dyn PacketKey) -> Option<(u16, Piece)> {
+    let mut out = Zeroizing::new([0; EXPORT_LEN]);
+    key.encrypt_in_place(EXPORT_NUMBER, EXPORT_LABEL, &mut out[..])
         .ok()?;
-    // A foreign key would have encrypted the zeros: the id of a suite in the right place together
-    // with that suite's key length is what ours write.
-    let suite = Suite::from_tls_id(u16::from_be_bytes([buf[0], buf[1]]))?;
-    let len = usize::from(buf[2]);
-    if len != suite.key_len() {
+    let mut piece = Zeroizing::new([0; PIECE]);
+    piece.copy_from_slice(&out[2..]);
+    Some((u16::from_be_bytes([out[0], out[1]]), piece))
+}
+
+fn export_header_key(key: &dyn HeaderProtectionKey) -> Option<Piece> {
+    let mut piece = Zeroizing::new([0; PIECE]);
+    let mut len = 0;
+    let exported = key.encrypt_in_place(EXPORT_LABEL, &mut len, &mut piece[..]);
+    if exported.is_err() || usize::from(len) != PIECE {
+        piece.zeroize();
         return None;
     }
-    let mut exported = Exported {
-        suite,
-        iv: [0; IV_LEN],
-        key: ExportedKey {
-            bytes: Zeroizing::new([0; MAX_KEY_LEN]),
-            len,
-        },
-    };
-    exported.iv.copy_from_slice(&buf[3..3 + IV_LEN]);
-    exported.key.bytes.copy_from_slice(&buf[3 + IV_LEN..]);
-    Some(exported)
-}
-
-fn export_header_key(key: &dyn HeaderProtectionKey) -> Option<ExportedKey> {
-    let mut bytes = Zeroizing::new([0; MAX_KEY_LEN]);
-    let mut len = 0;
-    key.encrypt_in_place(EXPORT_LABEL, &mut len, &mut bytes[..])
-        .ok()?;
-    let len = usize::from(len);
-    (len <= MAX_KEY_LEN).then_some(ExportedKey { bytes, len })
+    Some(piece)
 }
 
 #[cfg(test)]
@@ -343,80 +382,52 @@ mod tests {
 
     use super::*;
 
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    /// Key, IV and header key of both directions of the client's Initial keys.
-    fn initial(version: Version) -> [[String; 3]; 2] {
+    // test: RFC 9001 §A.1, RFC 9369 §A.1 — what rustls derives arrives here byte for byte.
+    #[test]
+    fn exports_the_initial_secrets() {
         let suite = provider().cipher_suites[0].tls13().unwrap();
         let dcid = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
-        let keys = suite
-            .quic_suite()
-            .unwrap()
-            .keys(&dcid, Side::Client, version);
-        [&keys.local, &keys.remote].map(|direction| {
-            let packet = export_packet_key(&*direction.packet).unwrap();
-            let header = export_header_key(&*direction.header).unwrap();
-            assert_eq!(packet.suite, Suite::Aes128Gcm);
-            [hex(packet.key.key()), hex(&packet.iv), hex(header.key())]
-        })
-    }
-
-    // test: RFC 9001 §A.1 — what rustls derives arrives here byte for byte.
-    #[test]
-    fn exports_the_initial_keys_of_version_1() {
-        assert_eq!(
-            initial(Version::V1),
-            [
-                [
-                    "1f369613dd76d5467730efcbe3b1a22d",
-                    "fa044b2f42a3fd3b46fb255c",
-                    "9f50449e04a0e810283a1e9933adedd2",
-                ],
-                [
-                    "cf3a5331653c364c88f0f379b6067e37",
-                    "0ac1493ca1905853b0bba03e",
-                    "c206b8d9b9f0f37644430b490eeaa314",
-                ],
-            ]
-        );
-    }
-
-    // test: RFC 9369 §A.1 — the other salt and the other labels.
-    #[test]
-    fn exports_the_initial_keys_of_version_2() {
-        assert_eq!(
-            initial(Version::V2),
-            [
-                [
-                    "8b1a0bc121284290a29e0971b5cd045d",
-                    "91f73e2351d8fa91660e909f",
-                    "45b95e15235d6f45a6b19cbcb0294ba9",
-                ],
-                [
-                    "82db637861d55e1d011f19ea71d5d2a7",
-                    "dd13c276499c0249d3310652",
-                    "edf6d05c83121201b436e16877593c3a",
-                ],
-            ]
-        );
+        for (version, client, server) in [
+            (
+                Version::V1,
+                "c00cf151ca5be075ed0ebfb5c80323c42d6b7db67881289af4008f1f6c357aea",
+                "3c199828fd139efd216c155ad844cc81fb82fa8d7446fa7d78be803acdda951b",
+            ),
+            (
+                Version::V2,
+                "14ec9d6eb9fd7af83bf5a668bc17a7e283766aade7ecd0891f70f9ff7f4bf47b",
+                "0263db1782731bf4588e7e4d93b7463907cb8cd8200b5da55a8bd488eafc37c1",
+            ),
+        ] {
+            let keys = suite
+                .quic_suite()
+                .unwrap()
+                .keys(&dcid, Side::Client, version);
+            let secrets = level_secrets(&keys).unwrap();
+            for (secret, expected) in [(secrets.local, client), (secrets.remote, server)] {
+                assert_eq!(secret.suite, Suite::Aes128Gcm);
+                let hex: String = (secret.okm.as_ref().iter())
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect();
+                assert_eq!(hex, expected);
+            }
+        }
     }
 
     #[test]
-    fn every_suite_exports_its_own_key_length() {
-        for (suite, expected) in provider().cipher_suites.iter().zip([
-            Suite::Aes128Gcm,
-            Suite::Aes256Gcm,
-            Suite::ChaCha20Poly1305,
+    fn every_suite_exports_a_secret_of_its_own_length() {
+        for (suite, (expected, len)) in provider().cipher_suites.iter().zip([
+            (Suite::Aes128Gcm, 32),
+            (Suite::Aes256Gcm, 48),
+            (Suite::ChaCha20Poly1305, 32),
         ]) {
             let quic = suite.tls13().unwrap().quic_suite().unwrap();
             let keys = quic.keys(b"any", Side::Server, Version::V1);
-            let packet = export_packet_key(&*keys.local.packet).unwrap();
-            assert_eq!(packet.suite, expected);
-            assert_eq!(packet.key.len, expected.key_len());
-            let header = export_header_key(&*keys.local.header).unwrap();
-            assert_eq!(header.len, expected.key_len());
+            let secret = direction_secret(&keys.local).unwrap();
+            assert_eq!(secret.suite, expected);
+            assert_eq!(secret.okm.as_ref().len(), len);
+            let tail = &secret.okm.as_ref()[PIECE..];
+            assert_ne!(tail, vec![0; tail.len()], "no piece is missing");
         }
     }
 
@@ -462,8 +473,7 @@ mod tests {
             .quic_suite()
             .unwrap();
         let keys = quic.keys(b"any", Side::Client, Version::V1);
-        assert!(level_material(&keys).is_none());
-        assert!(packet_material(&*keys.local.packet).is_none());
+        assert!(level_secrets(&keys).is_none());
     }
 
     #[test]

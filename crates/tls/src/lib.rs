@@ -6,19 +6,24 @@
 //!  Session::client / server ── read(CRYPTO bytes) ──▶ rustls::quic ── write() ──▶ CRYPTO bytes
 //!                                                          │
 //!                                        a key level became ready: rustls makes "keys" with the
-//!                                        wrapped provider, which only remembers their bytes
+//!                                        wrapped provider, which only remembers their secret
 //!                                                          ▼
 //!                                        KeyChange { LevelMaterial } ──▶ squall-protect
 //! ```
 //!
-//! Floors, lowest first: [`capture`](provider) (the wrapped provider), [`Session`].
+//! Floors, lowest first: [`capture`](provider) (the wrapped provider) and [`ClientHello`], [`schedule`](Secrets),
+//! [`Session`].
 //! Initial keys do not come from here: the endpoint needs them before there is a session,
 //! so `squall-protect` derives them.
 
 #![forbid(unsafe_code)]
 
 mod capture;
+mod client_hello;
+mod schedule;
 mod session;
 
-pub use capture::{DirectionMaterial, LevelMaterial, provider, wrap};
-pub use session::{Alert, Error, KeyChange, Secrets, Session};
+pub use capture::{provider, wrap};
+pub use client_hello::ClientHello;
+pub use schedule::{DirectionMaterial, LevelMaterial, Secrets};
+pub use session::{Alert, Error, KeyChange, Session};

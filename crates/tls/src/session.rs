@@ -7,16 +7,28 @@
 use std::fmt;
 use std::sync::Arc;
 
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::quic::{ClientConnection, Connection, ServerConnection, Version};
+use rustls::server::{NoServerSessionStorage, ProducesTickets};
 use rustls::{ClientConfig, HandshakeKind, NamedGroup, ServerConfig};
-use squall_protect::KeyMaterial;
 
-use crate::capture::{self, LevelMaterial};
+use crate::capture::{self, Secret};
+use crate::schedule::{DirectionMaterial, LevelMaterial, Schedule, Secrets};
+
+/// QUIC version 1 (RFC 9000 §15).
+const VERSION_1: u32 = 1;
+/// QUIC version 2 (RFC 9369 §3.1).
+const VERSION_2: u32 = 0x6b33_43cf;
 
 /// One end of a TLS 1.3 handshake over QUIC.
 pub struct Session {
     connection: Connection,
+    /// Where the suites' HKDF is.
+    provider: Arc<CryptoProvider>,
+    /// Whose labels the keys are made with.
+    version: u32,
 }
 
 /// A level whose keys the handshake has just produced (RFC 9001 §4.1.4).
@@ -25,29 +37,6 @@ pub enum KeyChange {
     Handshake(LevelMaterial),
     /// Keys of 1-RTT packets, key phase 0, and the secrets of the phases after it.
     OneRtt(LevelMaterial, Secrets),
-}
-
-/// The secrets from which the packet keys of later key phases come (RFC 9001 §6.1).
-pub struct Secrets {
-    secrets: rustls::quic::Secrets,
-}
-
-impl Secrets {
-    /// The packet keys of the next key phase, local then remote. The first call gives those of the
-    /// first key update; header protection keys stay (RFC 9001 §6.1).
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "key phases never end, and a caller that iterates over them would be wrong"
-    )]
-    pub fn next(&mut self) -> (KeyMaterial, KeyMaterial) {
-        let keys = self.secrets.next_packet_keys();
-        let [local, remote] = [&keys.local, &keys.remote].map(|key| {
-            // No input reaches this: the algorithm that makes the key is the one whose keys of
-            // phase 0 were exported when these secrets were made.
-            capture::packet_material(&**key).expect("the suite of phase 0 is one of ours")
-        });
-        (local, remote)
-    }
 }
 
 /// Why the handshake failed, in the peer's terms.
@@ -115,51 +104,134 @@ impl From<rustls::Error> for Error {
     }
 }
 
-/// The labels and salts by wire version (RFC 9001 §5.1, RFC 9369 §3.3).
-fn tls_version(version: u32) -> Result<Version, Error> {
-    match version {
-        0x0000_0001 => Ok(Version::V1),
-        0x6b33_43cf => Ok(Version::V2),
-        other => Err(Error::UnsupportedVersion(other)),
+/// No tickets: neither made nor taken.
+#[derive(Debug)]
+struct NoTickets;
+
+impl ProducesTickets for NoTickets {
+    fn enabled(&self) -> bool {
+        false
+    }
+
+    fn lifetime(&self) -> u32 {
+        0
+    }
+
+    fn encrypt(&self, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn decrypt(&self, _: &[u8]) -> Option<Vec<u8>> {
+        None
     }
 }
 
+fn check(provider: &CryptoProvider, versions: &[u32]) -> Result<(), Error> {
+    let known = |version: &&u32| ![VERSION_1, VERSION_2].contains(*version);
+    if let Some(unknown) = versions.iter().find(known) {
+        return Err(Error::UnsupportedVersion(*unknown));
+    }
+    if !capture::is_wrapped(provider) {
+        return Err(Error::NotSquallProvider);
+    }
+    Ok(())
+}
+
 impl Session {
-    /// A client's session. `version` is the QUIC version on the wire, `params` the encoded transport
+    /// Whether a server's session could be made of `config`.
+    ///
+    /// # Errors
+    /// [`Error::NotSquallProvider`] for a configuration with a foreign provider.
+    pub fn check_server(config: &ServerConfig) -> Result<(), Error> {
+        check(config.crypto_provider(), &[])
+    }
+
+    /// A client's session. `version` is the QUIC version of its first packet, `params` the encoded transport
     /// parameters (RFC 9001 §8.2).
+    ///
+    /// A ticket is good for the version alone that it was issued in (RFC 9369 §5), and rustls does not tell them apart:
+    /// sessions are resumed, and tickets kept, in version 1 only.
     ///
     /// # Errors
     /// [`Error::NotSquallProvider`] for a configuration with a foreign provider, found before a byte
     /// is sent; [`Error::UnsupportedVersion`]; [`Error::Tls`], for a configuration without TLS 1.3.
     pub fn client(
-        config: Arc<ClientConfig>,
+        mut config: Arc<ClientConfig>,
         version: u32,
         server_name: ServerName<'static>,
         params: Vec<u8>,
     ) -> Result<Self, Error> {
-        let version = tls_version(version)?;
-        if !capture::is_wrapped(config.crypto_provider()) {
-            return Err(Error::NotSquallProvider);
+        let provider = Arc::clone(config.crypto_provider());
+        check(&provider, &[version])?;
+        if version != VERSION_1 {
+            let mut without = ClientConfig::clone(&config);
+            without.resumption = Resumption::disabled();
+            config = Arc::new(without);
         }
-        let connection = ClientConnection::new(config, version, server_name, params)?;
+        // What rustls makes of the version, its labels, is not used: see `capture`.
+        let connection = ClientConnection::new(config, Version::V1, server_name, params)?;
         Ok(Self {
             connection: connection.into(),
+            provider,
+            version,
         })
     }
 
-    /// A server's session; see [`Session::client`].
+    /// A server's session; see [`Session::client`]. `original` is the version of the client's first packet,
+    /// `negotiated` the one that the connection goes on with (RFC 9368 §2.3).
     ///
     /// # Errors
     /// As [`Session::client`].
-    pub fn server(config: Arc<ServerConfig>, version: u32, params: Vec<u8>) -> Result<Self, Error> {
-        let version = tls_version(version)?;
-        if !capture::is_wrapped(config.crypto_provider()) {
-            return Err(Error::NotSquallProvider);
+    pub fn server(
+        mut config: Arc<ServerConfig>,
+        original: u32,
+        negotiated: u32,
+        params: Vec<u8>,
+    ) -> Result<Self, Error> {
+        let provider = Arc::clone(config.crypto_provider());
+        check(&provider, &[original, negotiated])?;
+        if negotiated != VERSION_1 {
+            let mut without = ServerConfig::clone(&config);
+            without.send_tls13_tickets = 0;
+            if original != VERSION_1 {
+                without.session_storage = Arc::new(NoServerSessionStorage {});
+                without.ticketer = Arc::new(NoTickets);
+            }
+            config = Arc::new(without);
         }
-        let connection = ServerConnection::new(config, version, params)?;
+        let connection = ServerConnection::new(config, Version::V1, params)?;
         Ok(Self {
             connection: connection.into(),
+            provider,
+            version: negotiated,
         })
+    }
+
+    /// The server has chosen another version (RFC 9368 §2.3): keys of all levels to come are of that one.
+    pub const fn set_version(&mut self, version: u32) {
+        self.version = version;
+    }
+
+    /// Keys of 0-RTT packets (RFC 9001 §4.6): what a client seals with, or a server opens with. `None` if there is no
+    /// ticket for it, or it is not allowed. They belong to `version`, that of the client's first packet.
+    #[must_use]
+    pub fn early_keys(&self, version: u32) -> Option<DirectionMaterial> {
+        let keys = match &self.connection {
+            Connection::Client(client) => client.zero_rtt_keys(),
+            Connection::Server(server) => server.zero_rtt_keys(),
+        };
+        let Secret { suite, okm } = capture::direction_secret(&keys?)?;
+        Some(Schedule::new(&self.provider, suite, version)?.direction(&okm))
+    }
+
+    /// Whether the server has accepted the client's early data; known once the handshake keys of the server's flight are
+    /// there. Clients only.
+    #[must_use]
+    pub fn is_early_data_accepted(&self) -> bool {
+        match &self.connection {
+            Connection::Client(client) => client.is_early_data_accepted(),
+            Connection::Server(_) => false,
+        }
     }
 
     /// Takes the next bytes of a CRYPTO stream, in order. Bytes of different levels go into
@@ -183,14 +255,19 @@ impl Session {
         let Some(change) = self.connection.write_hs(out) else {
             return Ok(None);
         };
-        let change = match change {
-            rustls::quic::KeyChange::Handshake { keys } => {
-                capture::level_material(&keys).map(KeyChange::Handshake)
-            }
-            rustls::quic::KeyChange::OneRtt { keys, next } => capture::level_material(&keys)
-                .map(|level| KeyChange::OneRtt(level, Secrets { secrets: next })),
+        let (keys, one_rtt) = match &change {
+            rustls::quic::KeyChange::Handshake { keys } => (keys, false),
+            rustls::quic::KeyChange::OneRtt { keys, .. } => (keys, true),
         };
-        change.map(Some).ok_or(Error::NotSquallProvider)
+        let secrets = capture::level_secrets(keys).ok_or(Error::NotSquallProvider)?;
+        let schedule = Schedule::new(&self.provider, secrets.local.suite, self.version)
+            .ok_or(Error::NotSquallProvider)?;
+        let level = schedule.level(&secrets);
+        Ok(Some(if one_rtt {
+            KeyChange::OneRtt(level, Secrets::new(schedule, secrets))
+        } else {
+            KeyChange::Handshake(level)
+        }))
     }
 
     /// Whether the handshake is not yet complete in the sense of RFC 9001 §4.1.1: this side has not

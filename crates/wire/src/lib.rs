@@ -35,4 +35,4 @@ pub use header::{
     FixedBit, Header, HeaderError, LengthOffset, LongType, VERSION_1, VERSION_2, is_long,
 };
 pub use stream_id::{Direction, Side, StreamId};
-pub use transport_parameters::{PreferredAddress, TransportParameters};
+pub use transport_parameters::{PreferredAddress, TransportParameters, VersionInformation};

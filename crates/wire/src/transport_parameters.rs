@@ -1,4 +1,4 @@
-//! Transport parameters: RFC 9000 §7.4 and §18, RFC 9221 §3, RFC 9287 §3.
+//! Transport parameters: RFC 9000 §7.4 and §18, RFC 9221 §3, RFC 9287 §3, RFC 9368 §3.
 
 use crate::connection_id::ConnectionId;
 use crate::cursor::{Reader, Truncated, Writer};
@@ -26,6 +26,8 @@ mod id {
     pub(super) const ACTIVE_CONNECTION_ID_LIMIT: u64 = 0x0e;
     pub(super) const INITIAL_SOURCE_CONNECTION_ID: u64 = 0x0f;
     pub(super) const RETRY_SOURCE_CONNECTION_ID: u64 = 0x10;
+    /// RFC 9368 §3.
+    pub(super) const VERSION_INFORMATION: u64 = 0x11;
     /// RFC 9221 §3.
     pub(super) const MAX_DATAGRAM_FRAME_SIZE: u64 = 0x20;
     /// draft-ietf-quic-reliable-stream-reset §3.
@@ -47,6 +49,71 @@ pub struct PreferredAddress {
     pub connection_id: ConnectionId,
     /// The stateless reset token that belongs to it.
     pub stateless_reset_token: [u8; 16],
+}
+
+/// Versions kept of a list that a peer sent.
+const MAX_VERSIONS: usize = 16;
+
+/// The version that one end has chosen and those that it has (RFC 9368 §3).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct VersionInformation {
+    /// The version of this connection, as the sender sees it.
+    pub chosen: u32,
+    available: [u32; MAX_VERSIONS],
+    len: usize,
+}
+
+impl VersionInformation {
+    /// What an end says that has `available`, its favourite first; more than 16 are left out.
+    #[must_use]
+    pub fn new(chosen: u32, available: &[u32]) -> Self {
+        let mut new = Self {
+            chosen,
+            available: [0; MAX_VERSIONS],
+            len: 0,
+        };
+        available.iter().for_each(|version| new.push(*version));
+        new
+    }
+
+    /// A client's versions that fit its first flight, its favourite first; a server's fully deployed ones in any order.
+    /// Of a long list the first 16, reserved ones (RFC 9000 §15) not counted: nobody selects those.
+    #[must_use]
+    pub fn available(&self) -> &[u32] {
+        &self.available[..self.len]
+    }
+
+    fn push(&mut self, version: u32) {
+        if let Some(place) = self.available.get_mut(self.len) {
+            *place = version;
+            self.len += 1;
+        }
+    }
+
+    /// RFC 9368 §4: what is a parsing failure.
+    fn read(value: Value<'_>, sender: Side) -> Result<Self, Invalid> {
+        let mut r = Reader::new(value.0);
+        let mut read = Self::new(r.u32()?, &[]);
+        let mut offered = false;
+        let mut zero = read.chosen == 0;
+        while !r.is_empty() {
+            let version = r.u32()?;
+            zero |= version == 0;
+            offered |= version == read.chosen;
+            if version & 0x0f0f_0f0f != 0x0a0a_0a0a {
+                read.push(version);
+            }
+        }
+        if zero {
+            return Err(Invalid("version_information with the version 0"));
+        }
+        if sender == Side::Client && !offered {
+            return Err(Invalid(
+                "version_information without the chosen version among the available ones",
+            ));
+        }
+        Ok(read)
+    }
 }
 
 /// What one end declares in the handshake. [`Default`] is what an absent parameter means.
@@ -86,6 +153,8 @@ pub struct TransportParameters {
     pub initial_source_connection_id: Option<ConnectionId>,
     /// Source connection id of the Retry packet. Server only.
     pub retry_source_connection_id: Option<ConnectionId>,
+    /// The version chosen and those that there are (RFC 9368 §3).
+    pub version_information: Option<VersionInformation>,
     /// Largest DATAGRAM frame that this end receives, in bytes, type and length included; `None` is
     /// no DATAGRAM frames, and so is the value 0 (RFC 9221 §3).
     pub max_datagram_frame_size: Option<u64>,
@@ -119,6 +188,7 @@ impl Default for TransportParameters {
             active_connection_id_limit: 2,
             initial_source_connection_id: None,
             retry_source_connection_id: None,
+            version_information: None,
             max_datagram_frame_size: None,
             grease_quic_bit: false,
             min_ack_delay_us: None,
@@ -221,6 +291,11 @@ impl TransportParameters {
             id::RETRY_SOURCE_CONNECTION_ID,
             self.retry_source_connection_id,
         );
+        if let Some(versions) = &self.version_information {
+            let mut bytes = versions.chosen.to_be_bytes().to_vec();
+            bytes.extend((versions.available().iter()).flat_map(|v| v.to_be_bytes()));
+            put(out, id::VERSION_INFORMATION, &bytes);
+        }
         if let Some((id, len)) = grease {
             debug_assert!(id % 31 == 27, "RFC 9000 §18.1 reserves 31 * N + 27");
             put(out, id, &vec![0; len.into()]);
@@ -273,7 +348,7 @@ fn decode(bytes: &[u8], sender: Side) -> Result<TransportParameters, Invalid> {
                 "client sent a parameter that only a server may send",
             ));
         }
-        if !read_one(&mut parameters, id, value)? {
+        if !read_one(&mut parameters, id, value, sender)? {
             continue;
         }
         // RFC 9000 §7.4: no parameter occurs twice. All known identifiers but two are below 62.
@@ -308,7 +383,12 @@ fn decode(bytes: &[u8], sender: Side) -> Result<TransportParameters, Invalid> {
 }
 
 /// Stores one parameter; false when it is unknown.
-fn read_one(p: &mut TransportParameters, id: u64, value: Value<'_>) -> Result<bool, Invalid> {
+fn read_one(
+    p: &mut TransportParameters,
+    id: u64,
+    value: Value<'_>,
+    sender: Side,
+) -> Result<bool, Invalid> {
     match id {
         id::ORIGINAL_DESTINATION_CONNECTION_ID => {
             p.original_destination_connection_id = Some(value.connection_id()?);
@@ -347,6 +427,9 @@ fn read_one(p: &mut TransportParameters, id: u64, value: Value<'_>) -> Result<bo
         }
         id::RETRY_SOURCE_CONNECTION_ID => {
             p.retry_source_connection_id = Some(value.connection_id()?);
+        }
+        id::VERSION_INFORMATION => {
+            p.version_information = Some(VersionInformation::read(value, sender)?);
         }
         id::MAX_DATAGRAM_FRAME_SIZE => {
             // RFC 9221 §3: the value 0 is the absent parameter.

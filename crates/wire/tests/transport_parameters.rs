@@ -4,7 +4,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use squall_wire::{
-    ConnectionId, PreferredAddress, Side, TransportErrorCode, TransportParameters, varint,
+    ConnectionId, PreferredAddress, Side, TransportErrorCode, TransportParameters,
+    VersionInformation, varint,
 };
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 
@@ -275,6 +276,49 @@ fn preferred_address_follows_its_figure() {
 fn a_datagram_size_of_zero_is_none() {
     let parameters = decode(&[0x20, 1, 0], Side::Client).unwrap();
     assert_eq!(parameters.max_datagram_frame_size, None);
+}
+
+// test: RFC 9368 §3, §4
+#[test]
+fn version_information_is_what_the_rfc_says() {
+    let versions = |list: &[u32]| -> Vec<u8> {
+        let bytes: Vec<u8> = list.iter().flat_map(|v| v.to_be_bytes()).collect();
+        // The length takes two bytes.
+        [&[0x11, 0x40, bytes.len() as u8], &bytes[..]].concat()
+    };
+    let read = |bytes: &[u8], sender| decode(bytes, sender).map(|p| p.version_information);
+    let both = VersionInformation::new(1, &[2, 1]);
+    assert_eq!(read(&versions(&[1, 2, 1]), Side::Client), Ok(Some(both)));
+    // Reserved versions are skipped, and a list longer than anyone needs is cut.
+    let reserved = versions(&[1, 0x1a2a_3a4a, 2, 1]);
+    assert_eq!(read(&reserved, Side::Client), Ok(Some(both)));
+    let long: Vec<u32> = (1..60).collect();
+    let cut = read(&versions(&long), Side::Server).unwrap().unwrap();
+    assert_eq!(cut.available(), &long[1..17]);
+    // Cut off, not divisible by four, version zero.
+    for bad in [
+        parameter(0x11, &[]),
+        parameter(0x11, &[0, 0, 1]),
+        parameter(0x11, &[0, 0, 0, 1, 0, 0]),
+        versions(&[0, 1]),
+        versions(&[1, 1, 0]),
+    ] {
+        for sender in [Side::Client, Side::Server] {
+            assert!(read(&bad, sender).is_err(), "{bad:?}");
+        }
+    }
+    // A server need not list what it has chosen, or anything; a client must.
+    for list in [&[1][..], &[1, 2]] {
+        assert!(read(&versions(list), Side::Server).is_ok());
+        assert!(read(&versions(list), Side::Client).is_err());
+    }
+    let mut out = Vec::new();
+    let params = TransportParameters {
+        version_information: Some(both),
+        ..Default::default()
+    };
+    params.encode(&mut out, None);
+    assert_eq!(out, parameter(0x11, &versions(&[1, 2, 1])[3..]));
 }
 
 fn any_id(least: usize) -> impl Strategy<Value = ConnectionId> {

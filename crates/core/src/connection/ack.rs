@@ -282,6 +282,8 @@ impl Connection {
             SentFrame::NewConnectionId(sequence) => self.local_ids.on_lost(sequence),
             SentFrame::RetireConnectionId(sequence) => self.remote_ids.on_lost(sequence),
             SentFrame::HandshakeDone => self.handshake_done_pending = true,
+            // A fresh one does as well.
+            SentFrame::NewToken => self.new_tokens_due += 1,
             SentFrame::AckFrequency(sequence) => {
                 self.ack_request.due |= sequence + 1 == self.ack_request.count;
             }

@@ -16,6 +16,7 @@ use crate::event::EndpointEvent;
 use crate::space::SpaceId;
 use crate::space::received::AckPolicy;
 use crate::time::Time;
+use crate::token_store::MAX_TOKEN_LEN;
 
 /// What the frames of a packet came to.
 pub(super) struct Taken {
@@ -194,7 +195,7 @@ impl Connection {
             Frame::PathChallenge(data) => self.on_path_challenge(now, data, trip),
             Frame::PathResponse(data) => self.on_path_response(now, data)?,
             Frame::NewToken { token } => {
-                // RFC 9000 §19.7. Tokens for later connections are not kept.
+                // RFC 9000 §19.7.
                 if self.side == Side::Server {
                     return Err(violation(ty, "a NEW_TOKEN from a client"));
                 }
@@ -202,6 +203,12 @@ impl Connection {
                     return Err(coded("an empty token")(
                         TransportErrorCode::FRAME_ENCODING_ERROR,
                     ));
+                }
+                if token.len() <= MAX_TOKEN_LEN {
+                    self.endpoint_events.push_back(EndpointEvent::NewToken {
+                        version: self.version,
+                        token: token.into(),
+                    });
                 }
             }
             Frame::HandshakeDone => {

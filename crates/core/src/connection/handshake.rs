@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use squall_protect::initial;
-use squall_tls::{KeyChange, LevelMaterial};
+use squall_tls::{KeyChange, LevelMaterial, Session};
 use squall_wire::{ConnectionId, Side, TransportError, TransportErrorCode, TransportParameters};
 
 use super::keyring::KeyRing;
@@ -13,23 +12,13 @@ use crate::config::{
     MAX_CRYPTO_BUFFER, MAX_DATAGRAM_FRAME, MAX_REMOTE_IDS, MIN_ACK_DELAY, TransportConfig,
 };
 use crate::event::{EndpointEvent, Event};
-use crate::path::cid::IdSource;
 use crate::space::{LevelKeys, SpaceId};
 use crate::stream::reassembly::ChunkPool;
 use crate::time::Time;
 
-/// The transport parameters that this end declares (RFC 9000 §18.2).
-pub(crate) fn declared(
-    side: Side,
-    config: &TransportConfig,
-    local_id: ConnectionId,
-    original_dcid: ConnectionId,
-    ids: &IdSource,
-) -> TransportParameters {
-    let server = side == Side::Server;
+/// The transport parameters that either end declares (RFC 9000 §18.2).
+pub(super) fn declared(config: &TransportConfig, local_id: ConnectionId) -> TransportParameters {
     TransportParameters {
-        original_destination_connection_id: server.then_some(original_dcid),
-        stateless_reset_token: server.then(|| ids.reset_token(local_id.as_slice())),
         max_idle_timeout_ms: u64::try_from(config.max_idle_timeout.as_millis())
             .unwrap_or(u64::MAX)
             .min(squall_wire::varint::MAX),
@@ -60,14 +49,26 @@ const fn parameter_error(reason: &'static str) -> TransportError {
     }
 }
 
+/// RFC 8446 §4: the type of a CertificateRequest, which RFC 9001 §4.4 forbids after the handshake.
+const CERTIFICATE_REQUEST: u8 = 13;
+
+/// Whether one of the handshake messages in `bytes`, which begin with one, is of type `ty` (RFC 8446 §4).
+fn has_message(mut bytes: &[u8], ty: u8) -> bool {
+    while let [first, a, b, c, rest @ ..] = bytes {
+        if *first == ty {
+            return true;
+        }
+        let len = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        bytes = rest.get(len..).unwrap_or_default();
+    }
+    false
+}
+
 impl Connection {
     /// Initial keys come from the destination of the client's first packet (RFC 9001 §5.2).
-    pub(super) fn install_initial_keys(&mut self, dcid: ConnectionId) {
-        let pair = initial::keys(self.version, dcid.as_slice(), self.side == Side::Client);
-        self.space(SpaceId::Initial).keys = Some(LevelKeys {
-            local: pair.local,
-            remote: pair.remote,
-        });
+    pub(super) fn install_initial_keys(&mut self) {
+        let keys = self.initial_keys(self.version);
+        self.space(SpaceId::Initial).keys = Some(keys);
     }
 
     /// Takes the data of a CRYPTO frame.
@@ -110,7 +111,13 @@ impl Connection {
         let mut progress = false;
         while let Some(bytes) = self.space(id).crypto_recv.read(usize::MAX, &mut pool) {
             progress = true;
-            if let Err(alert) = self.tls.read(&bytes) {
+            if let Err(alert) = self.read_tls(&bytes) {
+                if id == SpaceId::Data && has_message(&bytes, CERTIFICATE_REQUEST) {
+                    return Err(error(
+                        TransportErrorCode::PROTOCOL_VIOLATION,
+                        "a CertificateRequest after the handshake",
+                    ));
+                }
                 self.flush_tls(now);
                 self.close_with_alert(now, &alert);
                 return Ok(());
@@ -129,8 +136,8 @@ impl Connection {
             return;
         }
         if matches!(self.state, State::Handshaking)
-            && !self.tls.is_handshaking()
             && self.ring.is_some()
+            && !self.tls.running().is_none_or(Session::is_handshaking)
         {
             self.state = State::Established;
             self.timers.set(Timer::Handshake, None);
@@ -139,6 +146,9 @@ impl Connection {
             if self.side == Side::Server {
                 // RFC 9001 §4.1.2: for a server complete is confirmed.
                 self.handshake_done_pending = true;
+                self.new_tokens_due = self.config.new_tokens;
+                self.endpoint_events
+                    .push_back(EndpointEvent::HandshakeComplete);
                 self.confirm_handshake(now);
             }
             self.issue_ids();
@@ -150,8 +160,11 @@ impl Connection {
         // A handshake changes keys twice; what is more would be a TLS driver that loops.
         for _ in 0..4 {
             let level = self.tls_level();
+            let Some(session) = self.tls.running_mut() else {
+                return;
+            };
             let mut out = Vec::new();
-            let change = match self.tls.write(&mut out) {
+            let change = match session.write(&mut out) {
                 Ok(change) => change,
                 Err(error) => {
                     let alert = squall_tls::Alert {
@@ -225,8 +238,10 @@ impl Connection {
             frame_type: 0x06,
             reason: "the peer sent no transport parameters",
         };
-        let bytes = self.tls.peer_transport_parameters().ok_or(missing)?;
-        let params = TransportParameters::decode(bytes, self.side.peer())?;
+        let session = self.tls.running();
+        let bytes = session.and_then(Session::peer_transport_parameters);
+        let params = TransportParameters::decode(bytes.ok_or(missing)?, self.side.peer())?;
+        self.check_versions(&params)?;
         if params.initial_source_connection_id != self.peer_scid {
             return Err(parameter_error(
                 "initial_source_connection_id is not the source of the peer's packets",
@@ -295,6 +310,10 @@ impl Connection {
         space.loss_time = None;
         space.crypto_send.clear();
         space.crypto_recv.clear(0);
+        if id == SpaceId::Initial {
+            self.other_initial = None;
+        }
+        let space = self.space(id);
         let in_flight = space.sent.discard();
         self.path.flow.bytes_in_flight -= in_flight;
         self.pto_count = 0;

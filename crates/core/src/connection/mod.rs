@@ -25,14 +25,16 @@ mod receive;
 mod stats;
 mod timeout;
 mod timers;
+mod tls;
 mod transmit;
+mod version;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use rand::rngs::StdRng;
-use squall_tls::Session;
+use rustls::pki_types::ServerName;
 use squall_wire::{ConnectionId, Direction, Path, Side, StreamId};
 
 use crate::config::TransportConfig;
@@ -44,15 +46,17 @@ use crate::path::mtu::Mtu;
 use crate::path::{PathState, Paths};
 use crate::recovery::loss::Lost;
 use crate::space::received::AckPolicy;
-use crate::space::{Space, SpaceId};
+use crate::space::{LevelKeys, Space, SpaceId};
 use crate::stream::{Priority, Streams};
 use crate::time::Time;
+use crate::token::TokenKey;
 use close::CloseFrame;
 use early::EarlyPackets;
-pub(crate) use handshake::declared;
 use keyring::KeyRing;
 pub use stats::Stats;
 use timers::Timers;
+use tls::Tls;
+use version::Restart;
 
 /// Where the connection stands (RFC 9000 §7, §10).
 #[derive(Debug)]
@@ -92,21 +96,49 @@ struct AckRequest {
     due: bool,
 }
 
+/// What only a client knows at the beginning.
+pub(crate) struct Opening {
+    pub(crate) tls: Arc<rustls::ClientConfig>,
+    pub(crate) server_name: ServerName<'static>,
+    /// From an earlier connection (RFC 9000 §8.1.3); empty if there is none.
+    pub(crate) token: Vec<u8>,
+}
+
+/// What only a server knows at the beginning.
+pub(crate) struct Accepted {
+    pub(crate) tls: Arc<rustls::ServerConfig>,
+    /// The destination of the client's very first packet.
+    pub(crate) original_dcid: ConnectionId,
+    /// The source of the Retry that the client followed.
+    pub(crate) retry_scid: Option<ConnectionId>,
+    /// Whether a token has shown that the client's address is its own.
+    pub(crate) validated: bool,
+}
+
+/// What depends on the side.
+pub(crate) enum Role {
+    Client(Opening),
+    Server(Accepted),
+}
+
 /// How a connection begins: what the endpoint knows.
 pub(crate) struct Start {
-    pub(crate) side: Side,
+    pub(crate) role: Role,
     pub(crate) config: Arc<TransportConfig>,
+    /// Of the client's first packet.
     pub(crate) version: u32,
-    pub(crate) tls: Session,
     pub(crate) path: Path,
     /// The id that this end has chosen for itself.
     pub(crate) local_id: ConnectionId,
     /// The id of the peer; for a client the one that it made up.
     pub(crate) remote_id: ConnectionId,
-    /// The destination of the client's very first packet.
-    pub(crate) original_dcid: ConnectionId,
-    pub(crate) ids: IdSource,
+    /// What the Initial keys are made from: the destination of the client's first packet, or of the first behind a Retry.
+    pub(crate) initial_dcid: ConnectionId,
+    pub(crate) ids: Arc<IdSource>,
+    pub(crate) tokens: Arc<TokenKey>,
     pub(crate) rng: StdRng,
+    /// A reserved transport parameter: its id and length.
+    pub(crate) grease: (u64, u8),
 }
 
 /// One QUIC connection, either role. Free of I/O, clock and locks.
@@ -117,18 +149,28 @@ pub struct Connection {
     side: Side,
     config: Arc<TransportConfig>,
     version: u32,
+    /// That of the client's first packet (RFC 9368 §1.2), or of its first behind a Version Negotiation packet.
+    original_version: u32,
     state: State,
-    tls: Session,
+    tls: Tls,
     spaces: [Space; 3],
     ring: Option<KeyRing>,
     streams: Streams,
     path: PathState,
     local_ids: LocalIds,
     remote_ids: RemoteIds,
-    ids: IdSource,
+    ids: Arc<IdSource>,
+    tokens: Arc<TokenKey>,
     rng: StdRng,
     /// Destination of the client's first packet, to be confirmed by the server (RFC 9000 §7.3).
     original_dcid: ConnectionId,
+    initial_dcid: ConnectionId,
+    /// Servers: Initial keys of the original version, for a client that does not know yet that another was chosen.
+    other_initial: Option<Box<LevelKeys>>,
+    /// Clients, until the server's first packet: what it takes to begin anew in another version.
+    restart: Option<Box<Restart>>,
+    /// Clients: whether a Version Negotiation packet made them begin anew.
+    negotiated: bool,
     /// Source of the Retry that the client followed.
     retry_scid: Option<ConnectionId>,
     /// Source of the peer's first packet, once there was one.
@@ -148,6 +190,8 @@ pub struct Connection {
     lost: Lost,
     handshake_confirmed: bool,
     handshake_done_pending: bool,
+    /// NEW_TOKEN frames to be sent.
+    new_tokens_due: u8,
     /// Whether an ack-eliciting packet left since the last receipt (RFC 9000 §10.1).
     eliciting_since_receipt: bool,
     idle_timeout: std::time::Duration,
@@ -165,25 +209,56 @@ pub struct Connection {
 
 impl Connection {
     /// A connection before its first packet.
-    pub(crate) fn new(start: Start, now: Time) -> Self {
+    ///
+    /// # Errors
+    /// If rustls refuses a client's configuration.
+    pub(crate) fn new(start: Start, now: Time) -> Result<Self, squall_tls::Error> {
         let Start {
-            side,
+            role,
             config,
             version,
-            tls,
             path,
             local_id,
             remote_id,
-            original_dcid,
+            initial_dcid,
             ids,
+            tokens,
             rng,
+            grease,
         } = start;
+        let mut params = handshake::declared(&config, local_id);
+        let (side, tls, restart, token, original_dcid, validated) = match role {
+            Role::Client(Opening {
+                tls,
+                server_name,
+                token,
+            }) => {
+                let restart = Restart {
+                    tls,
+                    server_name,
+                    params,
+                    grease,
+                };
+                let tls = Tls::Running(Box::new(restart.session(version, &config)?));
+                let restart = Some(Box::new(restart));
+                (Side::Client, tls, restart, token, initial_dcid, true)
+            }
+            Role::Server(accepted) => {
+                params.original_destination_connection_id = Some(accepted.original_dcid);
+                params.retry_source_connection_id = accepted.retry_scid;
+                params.stateless_reset_token = Some(ids.reset_token(local_id.as_slice()));
+                let tls = Tls::waiting(accepted.tls, params, grease);
+                let (original, validated) = (accepted.original_dcid, accepted.validated);
+                (Side::Server, tls, None, Vec::new(), original, validated)
+            }
+        };
         let mtu = Mtu::new(config.max_udp_payload);
         let mut path = PathState::new(path, 0, side == Side::Server, mtu, &config);
-        path.validated = side == Side::Client;
+        path.validated = validated;
         let mut connection = Self {
             side,
             version,
+            original_version: version,
             state: State::Handshaking,
             tls,
             spaces: Default::default(),
@@ -192,11 +267,16 @@ impl Connection {
             local_ids: LocalIds::new(local_id),
             remote_ids: RemoteIds::new(remote_id),
             ids,
+            tokens,
             rng,
             original_dcid,
+            initial_dcid,
+            other_initial: None,
+            restart,
+            negotiated: false,
             retry_scid: None,
             peer_scid: (side == Side::Server).then_some(remote_id),
-            token: Vec::new(),
+            token,
             peer: PeerParameters {
                 ack_delay_exponent: 3,
                 max_ack_delay: std::time::Duration::from_millis(25),
@@ -215,6 +295,7 @@ impl Connection {
             lost: Lost::default(),
             handshake_confirmed: false,
             handshake_done_pending: false,
+            new_tokens_due: 0,
             eliciting_since_receipt: false,
             idle_timeout: config.max_idle_timeout,
             paths: None,
@@ -228,7 +309,7 @@ impl Connection {
             config,
         };
         connection.choose_skip_number();
-        connection.install_initial_keys(original_dcid);
+        connection.install_initial_keys();
         connection.timers.set(
             timers::Timer::Handshake,
             Some(now + connection.config.handshake_timeout),
@@ -237,7 +318,7 @@ impl Connection {
         if side == Side::Client {
             connection.advance_handshake(now);
         }
-        connection
+        Ok(connection)
     }
 
     fn space(&mut self, id: SpaceId) -> &mut Space {
@@ -421,18 +502,6 @@ impl Connection {
     #[must_use]
     pub const fn version(&self) -> u32 {
         self.version
-    }
-
-    /// The protocol that ALPN chose.
-    #[must_use]
-    pub fn alpn(&self) -> Option<&[u8]> {
-        self.tls.alpn()
-    }
-
-    /// The TLS session, for certificates, server name and exporters.
-    #[must_use]
-    pub const fn tls(&self) -> &Session {
-        &self.tls
     }
 
     /// Figures since the connection began.

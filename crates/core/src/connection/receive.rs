@@ -251,7 +251,7 @@ impl Connection {
         trip: &mut Trip,
         stages: &mut Stages,
     ) -> Option<usize> {
-        let (ty, len, pn_offset, scid) =
+        let (ty, version, len, pn_offset, scid) =
             match header::parse_with(&bytes[start..end], self.ids.len, FixedBit::Greased) {
                 Ok(Header::Long {
                     ty,
@@ -261,7 +261,7 @@ impl Connection {
                     pn_offset,
                     len,
                     ..
-                }) if version == self.version && dcid == trip.dcid => (ty, len, pn_offset, scid),
+                }) if dcid == trip.dcid => (ty, version, len, pn_offset, scid),
                 Ok(Header::Retry {
                     version,
                     scid,
@@ -279,9 +279,15 @@ impl Connection {
                     }
                     return None;
                 }
-                Ok(Header::VersionNegotiation { versions, dcid, .. }) => {
-                    let ours = dcid == self.local_ids.current().as_slice();
-                    self.on_version_negotiation(ours, versions);
+                Ok(Header::VersionNegotiation {
+                    versions,
+                    dcid,
+                    scid,
+                }) => {
+                    // RFC 9000 §17.2.1: the ids of the packet that it answers, changed about.
+                    let ours = dcid == self.local_ids.current().as_slice()
+                        && scid == self.remote_ids.current().as_slice();
+                    self.on_version_negotiation(now, ours, versions);
                     return None;
                 }
                 _ => {
@@ -309,10 +315,18 @@ impl Connection {
             self.stats.packets_dropped += 1;
             return next;
         }
-        if self.spaces[id as usize].keys.is_none() {
+        if self.spaces[id as usize].keys.is_none() && version == self.version {
             let packet = &bytes[start..start + len];
             self.keep_early(id, packet, trip.ecn, now);
             return next;
+        }
+        let mut replaced = None;
+        if version != self.version {
+            replaced = self.begin_other_version(version, ty);
+            if replaced.is_none() {
+                self.stats.packets_dropped += 1;
+                return next;
+            }
         }
         let mut group = Group::new();
         group.spans[0] = PacketSpan::new(start as u32, len as u32, pn_offset as u16);
@@ -320,6 +334,12 @@ impl Connection {
         let opened = trip.opened;
         trip.opened = false;
         self.work_group(now, bytes, id, &mut group, trip, stages);
+        if let Some(replaced) = replaced {
+            self.end_other_version(replaced, trip.opened);
+        }
+        if trip.opened {
+            self.restart = None;
+        }
         if trip.opened && self.peer_scid.is_none() {
             // RFC 9000 §7.2: a client sends to what the server chose, from its first packet on.
             self.peer_scid = Some(scid);
@@ -462,7 +482,7 @@ impl Connection {
         trip: &mut Trip,
     ) -> Result<(), TransportError> {
         if id == SpaceId::Data {
-            self.note_key_slot(now, span);
+            self.note_key_slot(now, span)?;
         }
         let start = span.start as usize;
         // RFC 9000 §17.2, §17.3.1: reserved bits, looked at only now that the packet is authentic.
@@ -504,15 +524,24 @@ impl Connection {
     }
 
     #[inline]
-    fn note_key_slot(&mut self, now: Time, span: &PacketSpan) {
-        let Some(ring) = &mut self.ring else { return };
+    fn note_key_slot(&mut self, now: Time, span: &PacketSpan) -> Result<(), TransportError> {
+        let Some(ring) = &mut self.ring else {
+            return Ok(());
+        };
         if ring.on_opened(span.slot, span.packet_number) {
             let next_sent = self.spaces[SpaceId::Data as usize].sent.next_number();
-            ring.commit_remote_update(span.packet_number, next_sent);
+            if !ring.commit_remote_update(span.packet_number, next_sent) {
+                return Err(TransportError {
+                    code: TransportErrorCode::KEY_UPDATE_ERROR,
+                    frame_type: 0,
+                    reason: "a second key update before the first was acknowledged",
+                });
+            }
             self.schedule_key_discard(now);
         } else if ring.awaits_first_of_phase() {
             self.schedule_key_discard(now);
         }
+        Ok(())
     }
 
     fn on_forged(&mut self, now: Time, bytes: &[u8], id: SpaceId, span: &PacketSpan) {
@@ -598,7 +627,7 @@ impl Connection {
         }
     }
 
-    // ---- Retry and version negotiation ------------------------------------------------------------------------------
+    // ---- Retry ------------------------------------------------------------------------------------------------------
 
     fn check_retry(
         &self,
@@ -625,25 +654,12 @@ impl Connection {
         self.retry_scid = Some(scid);
         self.token = token;
         self.remote_ids.set_first(scid);
-        self.install_initial_keys(scid);
+        self.initial_dcid = scid;
+        self.install_initial_keys();
         let space = self.space(SpaceId::Initial);
         space.crypto_send.on_all_lost();
         let in_flight = space.sent.discard();
         self.path.flow.bytes_in_flight -= in_flight;
         self.set_loss_timer(now);
-    }
-
-    fn on_version_negotiation(&mut self, ours: bool, versions: &[u8]) {
-        // RFC 9000 §6.2: only before any other packet, and not if our own version is listed.
-        let listed = versions
-            .chunks_exact(4)
-            .any(|v| v == self.version.to_be_bytes());
-        let early =
-            self.side == Side::Client && self.peer_scid.is_none() && self.retry_scid.is_none();
-        if early && ours && !listed && !versions.is_empty() {
-            self.abandon(CloseReason::VersionMismatch);
-        } else {
-            self.stats.packets_dropped += 1;
-        }
     }
 }

@@ -12,6 +12,7 @@ use crate::space::SpaceId;
 use crate::stages::{Stage, Stages};
 use crate::stream::send::StreamRange;
 use crate::time::Time;
+use crate::token;
 
 /// ACK-only packets after which a PING asks for a sign that they arrive (RFC 9000 §13.2.4).
 const MAX_ACK_ONLY: u32 = 64;
@@ -157,6 +158,7 @@ impl Connection {
             || self.ping_pending
             || self.ack_request.due
             || self.handshake_done_pending
+            || self.new_tokens_due > 0
             || self.local_ids.has_pending()
             || self.remote_ids.has_pending()
             || self.spaces[SpaceId::Data as usize]
@@ -491,6 +493,9 @@ impl Connection {
             space.received.on_ack_sent();
             space.sent.push_frame(SentFrame::Ack { largest });
             self.stats.acks_sent += 1;
+            if let Some(ring) = self.ring.as_mut().filter(|_| id == SpaceId::Data) {
+                ring.on_ack_sent();
+            }
         }
     }
 
@@ -518,6 +523,14 @@ impl Connection {
             let token = self.ids.reset_token(new.id.as_slice());
             frame::write::new_connection_id(w, new.sequence, new.retire_prior_to, &new.id, &token);
             sent.push_frame(SentFrame::NewConnectionId(new.sequence));
+        }
+        // Type and length in front of it.
+        while self.new_tokens_due > 0 && w.remaining() >= 3 + token::LONGEST {
+            self.new_tokens_due -= 1;
+            let remote = self.path.path.remote;
+            let token = (self.tokens).new_token(&mut self.rng, now, remote, self.version);
+            frame::write::new_token(w, &token);
+            sent.push_frame(SentFrame::NewToken);
         }
         while self.remote_ids.has_pending()
             && w.remaining() >= frame::write::RETIRE_CONNECTION_ID_MAX_SIZE

@@ -1,44 +1,69 @@
 //! A client's first Initial, before anything is kept of it.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use squall_protect::{Outcome, PacketSpan, TAG_LEN, initial};
+use squall_protect::{Outcome, PacketSpan, TAG_LEN, initial, retry};
 use squall_tls::Session;
-use squall_wire::{ConnectionId, LongType, Path, Side, TransportErrorCode, Writer, frame, header};
+use squall_wire::{ConnectionId, LongType, Path, TransportErrorCode, Writer, frame, header};
 
 use super::{ConnectionHandle, Endpoint};
 use crate::config::MIN_UDP_PAYLOAD;
-use crate::connection::{Connection, Start, declared};
+use crate::connection::{Accepted, Connection, Role, Start};
 use crate::time::Time;
+use crate::token::Verdict;
 
 /// A client that wants a connection. Dropping it ignores the client.
 pub struct Incoming {
-    path: Path,
-    version: u32,
-    dcid: ConnectionId,
-    scid: ConnectionId,
-    token: Vec<u8>,
+    pub(super) path: Path,
+    pub(super) version: u32,
+    pub(super) dcid: ConnectionId,
+    pub(super) scid: ConnectionId,
+    /// What its token says.
+    pub(super) verdict: Verdict,
+    /// That of the attempt, however many packets it has.
+    pub(super) _attempt: Arc<Attempt>,
+}
+
+/// Lives while an attempt waits for its word. Holds a share of what `Endpoint` counts attempts with.
+pub(super) struct Attempt {
+    _counted: Arc<()>,
+}
+
+/// The attempts that wait for their word. A ClientHello may fill several packets, and each of them may come here first.
+#[derive(Default)]
+pub(super) struct Undecided {
+    counted: Arc<()>,
+    /// By the destination of their packets; those that are decided are swept out now and then.
+    attempts: HashMap<ConnectionId, Weak<Attempt>>,
+}
+
+impl Undecided {
+    pub(super) fn count(&self) -> usize {
+        Arc::strong_count(&self.counted) - 1
+    }
+
+    /// The attempt that packets to `dcid` belong to, if it is not decided.
+    pub(super) fn find(&self, dcid: &ConnectionId) -> Option<Arc<Attempt>> {
+        self.attempts.get(dcid)?.upgrade()
+    }
+
+    pub(super) fn begin(&mut self, dcid: ConnectionId) -> Arc<Attempt> {
+        if self.attempts.len() >= 2 * self.count() + 64 {
+            self.attempts
+                .retain(|_, attempt| attempt.strong_count() > 0);
+        }
+        let attempt = Arc::new(Attempt {
+            _counted: Arc::clone(&self.counted),
+        });
+        self.attempts.insert(dcid, Arc::downgrade(&attempt));
+        attempt
+    }
 }
 
 impl Incoming {
-    pub(super) const fn new(
-        path: Path,
-        version: u32,
-        dcid: ConnectionId,
-        scid: ConnectionId,
-        token: Vec<u8>,
-    ) -> Self {
-        Self {
-            path,
-            version,
-            dcid,
-            scid,
-            token,
-        }
-    }
-
-    /// The client's address, not yet validated.
+    /// The client's address; see [`remote_address_validated`](Self::remote_address_validated).
     #[must_use]
     pub const fn remote(&self) -> std::net::SocketAddr {
         self.path.remote
@@ -50,22 +75,29 @@ impl Incoming {
         self.version
     }
 
-    /// The token of the Initial, empty if there was none.
+    /// Whether the client has shown, with a token, that the address is its own: it gets answers without the limit of
+    /// three times what it sent (RFC 9000 §8.1).
     #[must_use]
-    pub fn token(&self) -> &[u8] {
-        &self.token
+    pub fn remote_address_validated(&self) -> bool {
+        matches!(self.verdict, Verdict::Address | Verdict::Retry(_))
     }
 
-    /// Whether the first packet is authentic under the keys that its destination gives.
-    pub(super) fn opens(&self, packet: &[u8], pn_offset: usize) -> bool {
-        let mut keys = initial::keys(self.version, self.dcid.as_slice(), false);
-        let mut copy = packet.to_vec();
-        let mut spans = [PacketSpan::new(0, copy.len() as u32, pn_offset as u16)];
-        keys.remote.header.unprotect(&mut copy, &mut spans);
-        // A first packet has a small number: nothing to expand it against.
-        keys.remote.packet.open(&mut copy, &mut spans, 0);
-        spans[0].outcome == Outcome::Open
+    /// Whether [`Endpoint::retry`] would do: a client follows one Retry only (RFC 9000 §17.2.5.2).
+    #[must_use]
+    pub fn may_retry(&self) -> bool {
+        !matches!(self.verdict, Verdict::Retry(_))
     }
+}
+
+/// Whether a first packet is authentic under the keys that its destination gives.
+pub(super) fn opens(version: u32, dcid: &ConnectionId, packet: &[u8], pn_offset: usize) -> bool {
+    let mut keys = initial::keys(version, dcid.as_slice(), false);
+    let mut copy = packet.to_vec();
+    let mut spans = [PacketSpan::new(0, copy.len() as u32, pn_offset as u16)];
+    keys.remote.header.unprotect(&mut copy, &mut spans);
+    // A first packet has a small number: nothing to expand it against.
+    keys.remote.packet.open(&mut copy, &mut spans, 0);
+    spans[0].outcome == Outcome::Open
 }
 
 impl fmt::Debug for Incoming {
@@ -97,7 +129,8 @@ impl Endpoint {
     /// Makes the connection. The caller hands it the run that came with `incoming`.
     ///
     /// # Errors
-    /// If this endpoint takes no connections, or rustls or a setting refuses; with the answer for the client.
+    /// If this endpoint takes no connections, rustls or a setting refuses, with the answer for the client; or if another
+    /// packet of the same attempt was accepted before: `route` then finds the connection.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "an attempt is decided once: who accepts it cannot refuse it after"
@@ -109,7 +142,7 @@ impl Endpoint {
     ) -> Result<(ConnectionHandle, Connection), AcceptError> {
         let error = |this: &mut Self, reason: String| AcceptError {
             reason,
-            response: Some(this.refusal(&incoming)),
+            response: Some(this.refusal(&incoming, TransportErrorCode::CONNECTION_REFUSED)),
         };
         let Some(server) = self.server.clone() else {
             return Err(error(self, "this endpoint takes no connections".to_owned()));
@@ -117,34 +150,91 @@ impl Endpoint {
         if let Err(what) = server.transport.check() {
             return Err(error(self, what.to_owned()));
         }
+        if let Err(refused) = Session::check_server(&server.tls) {
+            return Err(error(self, refused.to_string()));
+        }
+        if self.routes.contains_key(&incoming.dcid) {
+            return Err(AcceptError {
+                reason: "this attempt was accepted before".to_owned(),
+                response: None,
+            });
+        }
         let local_id = self.ids.make(&mut self.rng);
-        let mut params = Vec::with_capacity(160);
-        declared(
-            Side::Server,
-            &server.transport,
-            local_id,
-            incoming.dcid,
-            &self.ids,
-        )
-        .encode(&mut params, self.grease());
-        let tls = match Session::server(Arc::clone(&server.tls), incoming.version, params) {
-            Ok(tls) => tls,
-            Err(refused) => return Err(error(self, refused.to_string())),
+        let grease = self.grease();
+        let (original_dcid, retry_scid) = match incoming.verdict {
+            Verdict::Retry(original) => (original, Some(incoming.dcid)),
+            _ => (incoming.dcid, None),
         };
         let start = Start {
-            side: Side::Server,
+            role: Role::Server(Accepted {
+                tls: Arc::clone(&server.tls),
+                original_dcid,
+                retry_scid,
+                validated: incoming.remote_address_validated(),
+            }),
             config: Arc::clone(&server.transport),
             version: incoming.version,
-            tls,
             path: incoming.path,
             local_id,
             remote_id: incoming.scid,
-            original_dcid: incoming.dcid,
-            ids: self.ids.clone(),
+            initial_dcid: incoming.dcid,
+            ids: Arc::clone(&self.ids),
+            tokens: Arc::clone(&self.tokens),
             rng: self.fork_rng(),
+            grease,
+        };
+        let connection = match Connection::new(start, now) {
+            Ok(connection) => connection,
+            Err(refused) => return Err(error(self, refused.to_string())),
         };
         let handle = self.occupy(&[local_id, incoming.dcid]);
-        Ok((handle, Connection::new(start, now)))
+        self.slots[handle.0].handshaking = true;
+        self.handshakes += 1;
+        Ok((handle, connection))
+    }
+
+    /// The datagram that asks a client to show that its address is its own (RFC 9000 §8.1.2): nothing is kept.
+    ///
+    /// # Errors
+    /// Gives `incoming` back if [`may_retry`](Incoming::may_retry) says no.
+    #[expect(
+        clippy::result_large_err,
+        reason = "the attempt goes back to its owner, once in a while"
+    )]
+    pub fn retry(&mut self, now: Time, incoming: Incoming) -> Result<Vec<u8>, Incoming> {
+        if !incoming.may_retry() {
+            return Err(incoming);
+        }
+        Ok(self.retry_datagram(
+            now,
+            incoming.path,
+            incoming.version,
+            &incoming.dcid,
+            &incoming.scid,
+        ))
+    }
+
+    pub(super) fn retry_datagram(
+        &mut self,
+        now: Time,
+        path: Path,
+        version: u32,
+        dcid: &ConnectionId,
+        scid: &ConnectionId,
+    ) -> Vec<u8> {
+        let retry_scid = self.ids.make(&mut self.rng);
+        let rng = &mut self.rng;
+        let token = (self.tokens).retry(rng, now, path.remote, version, dcid, &retry_scid);
+        // First byte, version, two ids with their lengths, tag.
+        let most = 7 + 2 * ConnectionId::MAX_LEN + token.len() + TAG_LEN;
+        let mut datagram = vec![0; most];
+        let mut w = Writer::new(&mut datagram);
+        header::write_retry(&mut w, version, scid, &retry_scid, &token);
+        let len = w.len();
+        let tag = retry::integrity_tag(version, dcid.as_slice(), &datagram[..len]);
+        datagram.truncate(len);
+        datagram.extend_from_slice(&tag);
+        datagram
     }
 
     /// The datagram that tells a client that it is refused (RFC 9000 §5.2.2): nothing is kept.
@@ -154,32 +244,30 @@ impl Endpoint {
         reason = "what is refused cannot be accepted later"
     )]
     pub fn refuse(&mut self, incoming: Incoming) -> Vec<u8> {
-        self.refusal(&incoming)
+        self.refusal(&incoming, TransportErrorCode::CONNECTION_REFUSED)
     }
 
-    pub(super) fn refusal(&mut self, incoming: &Incoming) -> Vec<u8> {
-        let mut keys = initial::keys(incoming.version, incoming.dcid.as_slice(), false);
+    fn refusal(&mut self, incoming: &Incoming, code: TransportErrorCode) -> Vec<u8> {
+        self.close_datagram(incoming.version, &incoming.dcid, &incoming.scid, code)
+    }
+
+    /// An Initial with a CONNECTION_CLOSE in answer to one of a client that gets no connection.
+    pub(super) fn close_datagram(
+        &mut self,
+        version: u32,
+        dcid: &ConnectionId,
+        client: &ConnectionId,
+        code: TransportErrorCode,
+    ) -> Vec<u8> {
+        let mut keys = initial::keys(version, dcid.as_slice(), false);
         let scid = self.ids.make(&mut self.rng);
         let mut datagram = vec![0; usize::from(MIN_UDP_PAYLOAD)];
         let mut w = Writer::new(&mut datagram);
         let pn_len = 2;
-        let length = header::write_long(
-            &mut w,
-            LongType::Initial,
-            incoming.version,
-            &incoming.scid,
-            &scid,
-            &[],
-            0,
-            pn_len,
-        );
+        let initial = LongType::Initial;
+        let length = header::write_long(&mut w, initial, version, client, &scid, &[], 0, pn_len);
         let header_len = w.len();
-        frame::write::connection_close(
-            &mut w,
-            TransportErrorCode::CONNECTION_REFUSED.0,
-            Some(0),
-            b"",
-        );
+        frame::write::connection_close(&mut w, code.0, Some(0), b"");
         let size = w.len() + TAG_LEN;
         header::patch_length(&mut datagram, length, size - (header_len - pn_len));
         let mut span = PacketSpan::new(0, size as u32, (header_len - pn_len) as u16);

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  datagrams of a bundle ──► route ──► Connection(handle)   the owner calls Connection::receive with the run
-//!                              ├─────► Incoming             accept, refuse or drop
-//!                              ├─────► Respond(datagram)    version negotiation, refusal, stateless reset
+//!                              ├─────► Incoming             accept, retry, refuse or drop
+//!                              ├─────► Respond(datagram)    version negotiation, Retry, refusal, stateless reset
 //!                              └─────► Discard
 //! ```
 
@@ -17,14 +17,16 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use rustls::pki_types::ServerName;
-use squall_tls::Session;
-use squall_wire::{ConnectionId, Path, Side, VERSION_1};
+use squall_wire::{ConnectionId, Path};
 
 use crate::config::{ClientConfig, EndpointConfig, ServerConfig};
-use crate::connection::{Connection, Start, declared};
+use crate::connection::{Connection, Opening, Role, Start};
 use crate::event::EndpointEvent;
 use crate::path::cid::IdSource;
 use crate::time::Time;
+use crate::token::TokenKey;
+use crate::token_store::{MemoryTokenStore, TokenStore};
+use incoming::Undecided;
 pub use incoming::{AcceptError, Incoming};
 use route::ResponseBudget;
 pub use route::{Route, Run};
@@ -65,20 +67,29 @@ struct Slot {
     ids: Vec<ConnectionId>,
     tokens: Vec<[u8; 16]>,
     live: bool,
+    /// Whether it is a server's connection whose handshake is not complete.
+    handshaking: bool,
+    /// The server of a client's connection, for its tokens.
+    server_name: Option<Box<str>>,
 }
 
 /// The connection ids of one socket.
 pub struct Endpoint {
     config: EndpointConfig,
     server: Option<Arc<ServerConfig>>,
-    ids: IdSource,
+    ids: Arc<IdSource>,
+    tokens: Arc<TokenKey>,
+    token_store: Box<dyn TokenStore>,
     rng: StdRng,
     /// Ids may be chosen by a peer (the first destination of a client): std's keyed hash (`threats.md` row 18).
     routes: HashMap<ConnectionId, ConnectionHandle>,
-    tokens: HashMap<[u8; 16], ConnectionHandle>,
+    reset_tokens: HashMap<[u8; 16], ConnectionHandle>,
     slots: Vec<Slot>,
     free: Vec<usize>,
     responses: ResponseBudget,
+    /// Servers' connections whose handshake is not complete.
+    handshakes: usize,
+    undecided: Undecided,
 }
 
 impl Endpoint {
@@ -86,22 +97,37 @@ impl Endpoint {
     /// outside of tests.
     #[must_use]
     pub fn new(config: EndpointConfig, server: Option<Arc<ServerConfig>>, seed: [u8; 32]) -> Self {
-        let ids = IdSource {
+        let ids = Arc::new(IdSource {
             len: config.cid_len.clamp(4, ConnectionId::MAX_LEN),
             worker_index: config.worker_index,
             reset_key: config.reset_key,
-        };
+        });
+        let tokens = Arc::new(TokenKey {
+            secret: config.token_key,
+            retry_lifetime: config.retry_token_lifetime,
+            lifetime: config.new_token_lifetime,
+            unix_time_at_zero: config.unix_time_at_zero,
+        });
         Self {
             config,
             server,
             ids,
+            tokens,
+            token_store: Box::new(MemoryTokenStore::default()),
             rng: StdRng::from_seed(seed),
             routes: HashMap::new(),
-            tokens: HashMap::new(),
+            reset_tokens: HashMap::new(),
             slots: Vec::new(),
             free: Vec::new(),
             responses: ResponseBudget::default(),
+            handshakes: 0,
+            undecided: Undecided::default(),
         }
+    }
+
+    /// Replaces the store of the tokens that servers give (RFC 9000 §8.1.3); at first it is a [`MemoryTokenStore`].
+    pub fn set_token_store(&mut self, store: Box<dyn TokenStore>) {
+        self.token_store = store;
     }
 
     /// Replaces the server's configuration for connections to come; `None`: no more are taken.
@@ -113,6 +139,18 @@ impl Endpoint {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Attempts that were given out by `route` and are neither accepted nor refused nor dropped.
+    #[must_use]
+    pub fn undecided(&self) -> usize {
+        self.undecided.count()
+    }
+
+    /// Connections accepted whose handshake is not complete.
+    #[must_use]
+    pub const fn handshakes(&self) -> usize {
+        self.handshakes
     }
 
     /// Begins a connection to `path.remote`, whose certificate must be for `server_name`.
@@ -137,31 +175,29 @@ impl Endpoint {
         let mut first = [0; 8];
         self.rng.fill_bytes(&mut first);
         let remote_id = ConnectionId::new(&first).unwrap_or(ConnectionId::EMPTY);
-        let mut params = Vec::with_capacity(128);
-        declared(
-            Side::Client,
-            &config.transport,
-            local_id,
-            remote_id,
-            &self.ids,
-        )
-        .encode(&mut params, self.grease());
-        let tls =
-            Session::client(config.tls, VERSION_1, name, params).map_err(ConnectError::Tls)?;
+        let version = config.transport.original_version();
+        let token = self.token_store.take(server_name, version);
         let start = Start {
-            side: Side::Client,
+            role: Role::Client(Opening {
+                tls: config.tls,
+                server_name: name,
+                token: token.unwrap_or_default(),
+            }),
             config: config.transport,
-            version: VERSION_1,
-            tls,
+            version,
             path,
             local_id,
             remote_id,
-            original_dcid: remote_id,
-            ids: self.ids.clone(),
+            initial_dcid: remote_id,
+            ids: Arc::clone(&self.ids),
+            tokens: Arc::clone(&self.tokens),
             rng: self.fork_rng(),
+            grease: self.grease(),
         };
+        let connection = Connection::new(start, now).map_err(ConnectError::Tls)?;
         let handle = self.occupy(&[local_id]);
-        Ok((handle, Connection::new(start, now)))
+        self.slots[handle.0].server_name = Some(server_name.into());
+        Ok((handle, connection))
     }
 
     /// Follows what a connection did with its ids.
@@ -180,11 +216,19 @@ impl Endpoint {
             }
             EndpointEvent::AddResetToken(token) => {
                 slot.tokens.push(token);
-                self.tokens.insert(token, handle);
+                self.reset_tokens.insert(token, handle);
             }
             EndpointEvent::RemoveResetToken(token) => {
                 slot.tokens.retain(|known| *known != token);
-                self.tokens.remove(&token);
+                self.reset_tokens.remove(&token);
+            }
+            EndpointEvent::HandshakeComplete => {
+                self.handshakes -= usize::from(std::mem::take(&mut slot.handshaking));
+            }
+            EndpointEvent::NewToken { version, token } => {
+                if let Some(name) = &slot.server_name {
+                    self.token_store.insert(name, version, &token);
+                }
             }
         }
     }
@@ -198,8 +242,9 @@ impl Endpoint {
             self.routes.remove(id);
         }
         for token in &slot.tokens {
-            self.tokens.remove(token);
+            self.reset_tokens.remove(token);
         }
+        self.handshakes -= usize::from(slot.handshaking);
         *slot = Slot::default();
         self.free.push(handle.0);
     }
@@ -212,8 +257,8 @@ impl Endpoint {
         let handle = ConnectionHandle(index);
         self.slots[index] = Slot {
             ids: ids.to_vec(),
-            tokens: Vec::new(),
             live: true,
+            ..Slot::default()
         };
         self.routes.extend(ids.iter().map(|id| (*id, handle)));
         handle
@@ -226,9 +271,9 @@ impl Endpoint {
     }
 
     /// A reserved transport parameter, so that peers keep ignoring what they do not know (RFC 9000 §18.1).
-    fn grease(&mut self) -> Option<(u64, u8)> {
+    fn grease(&mut self) -> (u64, u8) {
         let id = 27 + 31 * u64::from(self.rng.next_u32() >> 8);
-        Some((id, (self.rng.next_u32() & 7) as u8))
+        (id, (self.rng.next_u32() & 7) as u8)
     }
 }
 

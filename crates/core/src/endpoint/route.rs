@@ -1,11 +1,15 @@
 //! From the datagrams of a bundle to runs, and the answers to datagrams that belong to nobody.
 
-use rand::RngCore;
-use squall_wire::{FixedBit, Header, LongType, Path, Writer, header, is_long};
+use rand::{Rng, RngCore};
+use squall_wire::{
+    ConnectionId, FixedBit, Header, LongType, Path, TransportErrorCode, Writer, header, is_long,
+};
 
+use super::incoming::opens;
 use super::{ConnectionHandle, Endpoint, Incoming};
-use crate::config::MIN_UDP_PAYLOAD;
+use crate::config::{MIN_UDP_PAYLOAD, ServerConfig};
 use crate::time::Time;
+use crate::token::Verdict;
 
 /// RFC 9000 §10.3: the least size of a stateless reset.
 const MIN_RESET: usize = 21;
@@ -13,8 +17,6 @@ const MIN_RESET: usize = 21;
 const RESET: usize = 42;
 /// Answers to datagrams of nobody, in all, a second (RFC 9000 §10.3.3, `threats.md` row 31).
 const RESPONSES_PER_SECOND: u32 = 1000;
-/// Versions offered by version negotiation.
-const VERSIONS: [u32; 2] = [squall_wire::VERSION_1, squall_wire::VERSION_2];
 
 /// Consecutive datagrams at the front of a bundle that go to the same place.
 #[derive(Debug)]
@@ -77,7 +79,7 @@ impl Endpoint {
             }
             len += next.len();
         }
-        let known = squall_wire::ConnectionId::new(destination).and_then(|id| self.routes.get(&id));
+        let known = ConnectionId::new(destination).and_then(|id| self.routes.get(&id));
         let to = match known {
             Some(handle) => Route::Connection(*handle),
             None => {
@@ -96,46 +98,87 @@ impl Endpoint {
         if !is_long(datagram[0]) {
             return self.route_short(now, datagram);
         }
+        let Some(server) = self.server.clone() else {
+            return Route::Discard;
+        };
+        // RFC 9000 §14.1: too small for an Initial. RFC 9000 §6.1: for a negotiation too, which might amplify.
+        if datagram.len() < usize::from(MIN_UDP_PAYLOAD) {
+            return Route::Discard;
+        }
         match header::parse_with(datagram, self.ids.len, FixedBit::Greased) {
+            Ok(Header::Long { version, ty, .. })
+                if ty == LongType::Initial && server.transport.versions.contains(&version) =>
+            {
+                self.route_initial(now, path, datagram)
+            }
+            // RFC 9000 §5.2.2: any packet that might begin a connection of a version that this end does not take.
             Ok(Header::Long {
-                ty: LongType::Initial,
                 version,
                 dcid,
                 scid,
-                token,
-                pn_offset,
-                len,
-            }) => {
-                // RFC 9000 §14.1, §7.2: too small, or an id that is too easy to guess.
-                if self.server.is_none()
-                    || datagram.len() < usize::from(MIN_UDP_PAYLOAD)
-                    || dcid.len() < 8
-                {
-                    return Route::Discard;
-                }
-                let incoming = Incoming::new(path, version, dcid, scid, token.to_vec());
-                // No state for what does not open (`threats.md` row 9): Initial keys are public, the test is cheap.
-                if !incoming.opens(&datagram[..len], pn_offset) {
-                    return Route::Discard;
-                }
-                if self.connections() >= self.config.max_connections {
-                    return if self.responses.take(now) {
-                        Route::Respond(self.refusal(&incoming))
-                    } else {
-                        Route::Discard
-                    };
-                }
-                Route::Incoming(incoming)
+                ..
+            }) if !server.transport.versions.contains(&version) => {
+                self.negotiate(now, &server, dcid.as_slice(), scid.as_slice())
             }
-            // RFC 9000 §6.1: not in answer to a negotiation, nor to a datagram that it could amplify.
-            Ok(Header::Unsupported { dcid, scid, .. })
-                if self.server.is_some()
-                    && datagram.len() >= usize::from(MIN_UDP_PAYLOAD)
-                    && self.responses.take(now) =>
-            {
-                Route::Respond(self.negotiate(dcid, scid))
-            }
+            Ok(Header::Unsupported { dcid, scid, .. }) => self.negotiate(now, &server, dcid, scid),
+            // RFC 9000 §6.1: a negotiation is not answered.
             _ => Route::Discard,
+        }
+    }
+
+    /// An Initial that may begin a connection.
+    fn route_initial(&mut self, now: Time, path: Path, datagram: &[u8]) -> Route {
+        let Ok(Header::Long {
+            version,
+            dcid,
+            scid,
+            token,
+            pn_offset,
+            len,
+            ..
+        }) = header::parse_with(datagram, self.ids.len, FixedBit::Greased)
+        else {
+            return Route::Discard;
+        };
+        // RFC 9000 §7.2: an id that is too easy to guess. And no state for what does not open (`threats.md` row 9):
+        // Initial keys are public, the test is cheap.
+        if dcid.len() < 8 || !opens(version, &dcid, &datagram[..len], pn_offset) {
+            return Route::Discard;
+        }
+        let verdict = (self.tokens).open(token, now, path.remote, version, &dcid);
+        let known = self.undecided.find(&dcid);
+        let refused = if verdict == Verdict::Invalid {
+            // RFC 9000 §8.1.2: the client would follow no other Retry.
+            Some(TransportErrorCode::INVALID_TOKEN)
+        } else if known.is_some() {
+            // One more packet of an attempt that was let in.
+            None
+        } else if verdict == Verdict::Nothing
+            && self.handshakes + self.undecided() >= self.config.retry_from
+        {
+            // Much smaller than what it answers, and what keeps a flood from going further: not counted as an answer.
+            return Route::Respond(self.retry_datagram(now, path, version, &dcid, &scid));
+        } else if self.connections() >= self.config.max_connections
+            || self.handshakes >= self.config.max_handshakes
+            || self.undecided() >= self.config.max_incoming
+        {
+            Some(TransportErrorCode::CONNECTION_REFUSED)
+        } else {
+            None
+        };
+        match refused {
+            None => Route::Incoming(Incoming {
+                path,
+                version,
+                dcid,
+                scid,
+                verdict,
+                _attempt: known.unwrap_or_else(|| self.undecided.begin(dcid)),
+            }),
+            Some(code) if self.responses.take(now) => {
+                Route::Respond(self.close_datagram(version, &dcid, &scid, code))
+            }
+            Some(_) => Route::Discard,
         }
     }
 
@@ -143,7 +186,7 @@ impl Endpoint {
     fn route_short(&mut self, now: Time, datagram: &[u8]) -> Route {
         if let Some(token) = datagram.last_chunk::<16>()
             && datagram.len() >= MIN_RESET
-            && let Some(handle) = self.tokens.get(token)
+            && let Some(handle) = self.reset_tokens.get(token)
         {
             return Route::Connection(*handle);
         }
@@ -160,19 +203,21 @@ impl Endpoint {
         Route::Respond(reset)
     }
 
-    fn negotiate(&mut self, dcid: &[u8], scid: &[u8]) -> Vec<u8> {
-        let mut datagram = vec![0; 7 + dcid.len() + scid.len() + 4 * VERSIONS.len()];
+    /// RFC 9000 §6.1: the versions that this end takes, and a reserved one (§6.3) so that clients keep ignoring those.
+    fn negotiate(&mut self, now: Time, server: &ServerConfig, dcid: &[u8], scid: &[u8]) -> Route {
+        if !self.responses.take(now) {
+            return Route::Discard;
+        }
+        let mut versions = server.transport.versions.clone();
+        let reserved = (self.rng.next_u32() & 0xf0f0_f0f0) | 0x0a0a_0a0a;
+        versions.insert(self.rng.random_range(0..=versions.len()), reserved);
+        let mut datagram = vec![0; 7 + dcid.len() + scid.len() + 4 * versions.len()];
         let mut w = Writer::new(&mut datagram);
+        let random = (self.rng.next_u32() & 0xff) as u8;
         // RFC 8999 §6: the ids change places.
-        header::write_version_negotiation(
-            &mut w,
-            scid,
-            dcid,
-            &VERSIONS,
-            (self.rng.next_u32() & 0xff) as u8,
-        );
+        header::write_version_negotiation(&mut w, scid, dcid, &versions, random);
         let len = w.len();
         datagram.truncate(len);
-        datagram
+        Route::Respond(datagram)
     }
 }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 //! A client and a server whose datagrams are handed over at once, on a virtual clock.
 
+pub(crate) mod link;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Route::Incoming ──> Offer in the accept queue ──> accept: core connection, the held runs are delivered
+//!        │                                     ├──> retry: the client comes again, with a token
 //!        │                                     ├──> refuse: CONNECTION_REFUSED
 //!        │ more from that address meanwhile    └──> ignore
 //!        └────────> held, bounded, until the word has come
@@ -165,6 +166,18 @@ impl Worker {
         let path = offer.run.path;
         self.held.forget(&path.remote);
         let response = self.endpoint.refuse(offer.incoming);
+        self.respond(path, &response);
+    }
+
+    /// The application wants to know that the address is the client's own.
+    pub(super) fn retry(&mut self, offer: Box<Offer>) {
+        let offer = *offer;
+        let path = offer.run.path;
+        self.held.forget(&path.remote);
+        let response = match self.endpoint.retry(self.now, offer.incoming) {
+            Ok(retry) => retry,
+            Err(incoming) => self.endpoint.refuse(incoming),
+        };
         self.respond(path, &response);
     }
 }

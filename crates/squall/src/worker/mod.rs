@@ -274,6 +274,7 @@ impl Worker {
                 let _ = reply.send(result);
             }
             Command::Refuse { offer } => self.refuse(offer),
+            Command::Retry { offer } => self.retry(offer),
             Command::Ignore { remote } => self.held.forget(&remote),
             Command::Close { code, reason } => self.close(code, &reason),
             Command::Detach => {

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use squall_core::{ClientConfig, Stages, Time};
@@ -39,6 +39,12 @@ impl Clock {
 
     pub(crate) fn now(self) -> Time {
         Time::from_nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Unix time at `Time::ZERO`; zero if the system's clock is before 1970.
+    pub(crate) fn unix_time_at_zero(self) -> Duration {
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        unix.unwrap_or_default().saturating_sub(self.0.elapsed())
     }
 
     /// The runtime's name for a point in time.
@@ -78,6 +84,9 @@ pub(crate) enum Command {
         reply: Reply,
     },
     Refuse {
+        offer: Box<Offer>,
+    },
+    Retry {
         offer: Box<Offer>,
     },
     /// The application let the attempt drop.

@@ -1,0 +1,333 @@
+//! Address-validation tokens (RFC 9000 §8.1.1 to §8.1.4): all that a server remembers of a client that it has sent a
+//! Retry, or whose address it may know again, is in the client's hands.
+//!
+//! ```text
+//!  kind ‖ salt ‖ sealed(time ‖ version ‖ Retry: original destination) ‖ tag
+//!    associated data: kind, the client's IP address; Retry: its port, and the Retry's source connection id
+//! ```
+//! The kind stands outside, so that a Retry token can be told from the other kind even where it does not open (RFC 9000
+//! §8.1.2). Each token is sealed with a key of its own, HMAC-SHA-256 of its 16 random bytes: any number of endpoints may
+//! share the secret without keeping count of nonces.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use aes_gcm::aead::inout::InOutBuf;
+use aes_gcm::{AeadInOut, Aes256Gcm, KeyInit as _};
+use hmac::{Hmac, Mac};
+use rand::RngCore;
+use sha2::Sha256;
+use squall_wire::{ConnectionId, Reader};
+
+use crate::time::Time;
+
+/// First byte of a Retry token.
+const RETRY: u8 = 0xa7;
+/// First byte of a token that came in a NEW_TOKEN frame.
+const NEW_TOKEN: u8 = 0x3c;
+const SALT: usize = 16;
+const TAG: usize = 16;
+/// Time in milliseconds, version.
+const FIXED: usize = 8 + 4;
+/// Bytes of the longest token.
+pub(crate) const LONGEST: usize = 1 + SALT + FIXED + ConnectionId::MAX_LEN + TAG;
+/// By how much the clocks of hosts that share a secret may differ.
+const SKEW: Duration = Duration::from_secs(60);
+
+/// The secret of a server's tokens, and how long they are good.
+#[derive(Clone)]
+pub(crate) struct TokenKey {
+    /// Whoever has it makes tokens and takes them.
+    pub(crate) secret: [u8; 32],
+    /// Life of a Retry token.
+    pub(crate) retry_lifetime: Duration,
+    /// Life of a token for a later connection.
+    pub(crate) lifetime: Duration,
+    /// Unix time at `Time::ZERO`.
+    pub(crate) unix_time_at_zero: Duration,
+}
+
+/// What a server makes of the token of an Initial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// There is none, or it is no Retry token and not good: the address is not validated (RFC 9000 §8.1.3).
+    Nothing,
+    /// A good NEW_TOKEN token.
+    Address,
+    /// A good Retry token, with the destination of the client's very first packet.
+    Retry(ConnectionId),
+    /// A Retry token that is not good: INVALID_TOKEN (RFC 9000 §8.1.2).
+    Invalid,
+}
+
+/// What a token is bound to.
+struct Binding {
+    bytes: [u8; 1 + 16 + 2 + ConnectionId::MAX_LEN],
+    len: usize,
+}
+
+impl Binding {
+    fn new(kind: u8, remote: SocketAddr, retry_scid: &ConnectionId) -> Self {
+        let mut bytes = [0; 1 + 16 + 2 + ConnectionId::MAX_LEN];
+        bytes[0] = kind;
+        // A socket of both families shows IPv4 addresses as IPv6 ones.
+        let ip = match remote.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        bytes[1..17].copy_from_slice(&ip.octets());
+        let mut len = 17;
+        if kind == RETRY {
+            // RFC 9000 §8.1.4: a Retry token is used at once, so from the same port.
+            bytes[17..19].copy_from_slice(&remote.port().to_be_bytes());
+            let id = retry_scid.as_slice();
+            bytes[19..19 + id.len()].copy_from_slice(id);
+            len = 19 + id.len();
+        }
+        Self { bytes, len }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl TokenKey {
+    /// A token for a Retry packet from `retry_scid` to a client whose first packet went to `original_dcid`.
+    pub(crate) fn retry(
+        &self,
+        rng: &mut impl RngCore,
+        now: Time,
+        remote: SocketAddr,
+        version: u32,
+        original_dcid: &ConnectionId,
+        retry_scid: &ConnectionId,
+    ) -> Vec<u8> {
+        let binding = Binding::new(RETRY, remote, retry_scid);
+        self.seal(
+            RETRY,
+            rng,
+            self.unix(now),
+            version,
+            original_dcid.as_slice(),
+            &binding,
+        )
+    }
+
+    /// A token for a later connection of a client at `remote`, whatever its port, that begins with `version`.
+    pub(crate) fn new_token(
+        &self,
+        rng: &mut impl RngCore,
+        now: Time,
+        remote: SocketAddr,
+        version: u32,
+    ) -> Vec<u8> {
+        let binding = Binding::new(NEW_TOKEN, remote, &ConnectionId::EMPTY);
+        self.seal(NEW_TOKEN, rng, self.unix(now), version, &[], &binding)
+    }
+
+    /// What the token of an Initial to `dcid` says.
+    pub(crate) fn open(
+        &self,
+        token: &[u8],
+        now: Time,
+        remote: SocketAddr,
+        version: u32,
+        dcid: &ConnectionId,
+    ) -> Verdict {
+        let now = self.unix(now);
+        match token.first() {
+            Some(&RETRY) => {
+                let binding = Binding::new(RETRY, remote, dcid);
+                let original = self.unseal(token, now, self.retry_lifetime, version, &binding);
+                original.map_or(Verdict::Invalid, Verdict::Retry)
+            }
+            Some(&NEW_TOKEN) => {
+                let binding = Binding::new(NEW_TOKEN, remote, &ConnectionId::EMPTY);
+                match self.unseal(token, now, self.lifetime, version, &binding) {
+                    Some(_) => Verdict::Address,
+                    None => Verdict::Nothing,
+                }
+            }
+            _ => Verdict::Nothing,
+        }
+    }
+
+    fn unix(&self, now: Time) -> Duration {
+        self.unix_time_at_zero + (now - Time::ZERO)
+    }
+
+    fn cipher(&self, salt: &[u8]) -> Aes256Gcm {
+        let mut mac = <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(&self.secret)
+            .expect("HMAC takes keys of any length");
+        mac.update(b"squall token");
+        mac.update(salt);
+        let key: [u8; 32] = mac.finalize().into_bytes().into();
+        Aes256Gcm::new((&key).into())
+    }
+
+    fn seal(
+        &self,
+        kind: u8,
+        rng: &mut impl RngCore,
+        now: Duration,
+        version: u32,
+        original_dcid: &[u8],
+        binding: &Binding,
+    ) -> Vec<u8> {
+        let mut token = Vec::with_capacity(LONGEST);
+        token.push(kind);
+        token.resize(1 + SALT, 0);
+        rng.fill_bytes(&mut token[1..]);
+        let cipher = self.cipher(&token[1..]);
+        token.extend_from_slice(&millis(now).to_be_bytes());
+        token.extend_from_slice(&version.to_be_bytes());
+        token.extend_from_slice(original_dcid);
+        let sealed = InOutBuf::from(&mut token[1 + SALT..]);
+        let tag = cipher
+            .encrypt_inout_detached((&[0; 12]).into(), binding.as_slice(), sealed)
+            .expect("a token is shorter than an AEAD's limit");
+        token.extend_from_slice(&tag);
+        token
+    }
+
+    /// The original destination in a token that is authentic, of this version and young enough.
+    fn unseal(
+        &self,
+        token: &[u8],
+        now: Duration,
+        lifetime: Duration,
+        version: u32,
+        binding: &Binding,
+    ) -> Option<ConnectionId> {
+        let token = token.get(1..).filter(|rest| rest.len() < LONGEST)?;
+        let (salt, sealed) = token.split_at_checked(SALT)?;
+        let (sealed, tag) = sealed.split_last_chunk::<TAG>()?;
+        let mut content = [0; FIXED + ConnectionId::MAX_LEN];
+        let content = content.get_mut(..sealed.len())?;
+        content.copy_from_slice(sealed);
+        let opened = InOutBuf::from(&mut *content);
+        self.cipher(salt)
+            .decrypt_inout_detached((&[0; 12]).into(), binding.as_slice(), opened, tag.into())
+            .ok()?;
+        let mut r = Reader::new(content);
+        let issued = Duration::from_millis(r.u64().ok()?);
+        // RFC 9369 §5: a token is good for the version alone that it came in.
+        let fits = r.u32().ok()? == version && issued <= now + SKEW;
+        let young = now.saturating_sub(issued) <= lifetime;
+        ConnectionId::new(r.rest()).filter(|_| fits && young)
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    use super::*;
+
+    const NOW: Time = Time::from_nanos(100_000_000_000);
+
+    fn key(byte: u8) -> TokenKey {
+        TokenKey {
+            secret: [byte; 32],
+            retry_lifetime: Duration::from_secs(15),
+            lifetime: Duration::from_secs(1000),
+            unix_time_at_zero: Duration::from_secs(1_700_000_000),
+        }
+    }
+
+    fn id(byte: u8) -> ConnectionId {
+        ConnectionId::new(&[byte; 8]).unwrap()
+    }
+
+    fn address(last: u8, port: u16) -> SocketAddr {
+        ([192, 0, 2, last], port).into()
+    }
+
+    // test: RFC 9000 §8.1.2, §8.1.4
+    #[test]
+    fn a_retry_token_is_good_for_one_address_port_id_and_version_and_for_a_while() {
+        let (key, rng) = (key(1), &mut StdRng::from_seed([0; 32]));
+        let token = key.retry(rng, NOW, address(1, 5), 1, &id(8), &id(9));
+        let open = |now, remote, version, dcid: u8| {
+            super::tests::key(1).open(&token, now, remote, version, &id(dcid))
+        };
+        assert_eq!(open(NOW, address(1, 5), 1, 9), Verdict::Retry(id(8)));
+        let mapped = "[::ffff:192.0.2.1]:5".parse().unwrap();
+        assert_eq!(open(NOW, mapped, 1, 9), Verdict::Retry(id(8)));
+        let second = Duration::from_secs(1);
+        assert_eq!(
+            open(NOW + 15 * second, address(1, 5), 1, 9),
+            Verdict::Retry(id(8))
+        );
+        // The clock of the host that made it is fast by more than a minute.
+        let before = Time::from_nanos(38_000_000_000);
+        for bad in [
+            open(NOW + 16 * second, address(1, 5), 1, 9),
+            open(before, address(1, 5), 1, 9),
+            open(NOW, address(1, 6), 1, 9),
+            open(NOW, address(2, 5), 1, 9),
+            open(NOW, address(1, 5), 2, 9),
+            open(NOW, address(1, 5), 1, 8),
+            super::tests::key(2).open(&token, NOW, address(1, 5), 1, &id(9)),
+        ] {
+            assert_eq!(bad, Verdict::Invalid);
+        }
+        for at in 1..token.len() {
+            let mut damaged = token.clone();
+            damaged[at] ^= 1;
+            let verdict = key.open(&damaged, NOW, address(1, 5), 1, &id(9));
+            assert_eq!(verdict, Verdict::Invalid, "byte {at}");
+        }
+        for len in 1..token.len() {
+            let verdict = key.open(&token[..len], NOW, address(1, 5), 1, &id(9));
+            assert_eq!(verdict, Verdict::Invalid, "{len} bytes");
+        }
+    }
+
+    // test: RFC 9000 §8.1.3: a token that is not good is as none.
+    #[test]
+    fn a_token_for_later_is_good_for_an_address_and_a_version() {
+        let (key, rng) = (key(1), &mut StdRng::from_seed([0; 32]));
+        let token = key.new_token(rng, NOW, address(1, 5), 1);
+        let open =
+            |now, remote, version| super::tests::key(1).open(&token, now, remote, version, &id(7));
+        assert_eq!(open(NOW, address(1, 5), 1), Verdict::Address);
+        assert_eq!(open(NOW, address(1, 77), 1), Verdict::Address);
+        for bad in [
+            open(NOW + Duration::from_secs(1001), address(1, 5), 1),
+            open(NOW, address(2, 5), 1),
+            open(NOW, address(1, 5), 3),
+            key.open(&[], NOW, address(1, 5), 1, &id(7)),
+            key.open(&[0; 50], NOW, address(1, 5), 1, &id(7)),
+            key.open(&token[..20], NOW, address(1, 5), 1, &id(7)),
+        ] {
+            assert_eq!(bad, Verdict::Nothing);
+        }
+        let mut other = token.clone();
+        other[0] = RETRY;
+        assert_eq!(
+            key.open(&other, NOW, address(1, 5), 1, &ConnectionId::EMPTY),
+            Verdict::Invalid,
+            "one kind is not the other"
+        );
+        let again = key.new_token(rng, NOW, address(1, 5), 1);
+        assert_ne!(token, again, "tokens do not show that they are alike");
+    }
+
+    /// RFC 9000 §8.1.1: a server that holds no state must not be made to answer with more than it got.
+    #[test]
+    fn tokens_are_short() {
+        let long = ConnectionId::new(&[1; ConnectionId::MAX_LEN]).unwrap();
+        let rng = &mut StdRng::from_seed([0; 32]);
+        let token = key(1).retry(rng, NOW, address(1, 5), 1, &long, &long);
+        assert_eq!(token.len(), LONGEST);
+        let verdict = key(1).open(&token, NOW, address(1, 5), 1, &long);
+        assert_eq!(verdict, Verdict::Retry(long));
+    }
+}

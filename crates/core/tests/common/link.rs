@@ -1,0 +1,291 @@
+//! Two endpoints, any number of connections, and every datagram in the test's hands.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use squall_core::{
+    ClientConfig, CloseReason, Connection, ConnectionHandle, Endpoint, EndpointConfig, Event,
+    Incoming, Route, ServerConfig, Stages, Time, TransportConfig,
+};
+use squall_wire::{DatagramBatch, Ecn, Path};
+
+/// What a server does with attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Policy {
+    Accept,
+    /// A Retry first, then accept.
+    Retry,
+    /// Leave them in `Host::waiting`.
+    Wait,
+}
+
+/// One end.
+pub(crate) struct Host {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) address: SocketAddr,
+    pub(crate) connections: BTreeMap<usize, Connection>,
+    pub(crate) events: Vec<(usize, Event)>,
+    pub(crate) policy: Policy,
+    pub(crate) waiting: Vec<Incoming>,
+    /// Whether the last attempt came from an address shown to be the client's.
+    pub(crate) validated: Option<bool>,
+}
+
+pub(crate) const SERVER: &str = "192.0.2.1:443";
+pub(crate) const CLIENT: &str = "192.0.2.2:5000";
+
+impl Host {
+    fn new(endpoint: Endpoint, address: &str) -> Self {
+        Self {
+            endpoint,
+            address: address.parse().expect("an address"),
+            connections: BTreeMap::new(),
+            events: Vec::new(),
+            policy: Policy::Accept,
+            waiting: Vec::new(),
+            validated: None,
+        }
+    }
+
+    pub(crate) fn server(
+        config: EndpointConfig,
+        tls: Arc<rustls::ServerConfig>,
+        transport: TransportConfig,
+    ) -> Self {
+        transport.check().expect("settings are good");
+        let transport = Arc::new(transport);
+        let server = Some(Arc::new(ServerConfig { tls, transport }));
+        Self::new(Endpoint::new(config, server, [2; 32]), SERVER)
+    }
+
+    pub(crate) fn client() -> Self {
+        let config = EndpointConfig::new([3; 32]);
+        Self::new(Endpoint::new(config, None, [4; 32]), CLIENT)
+    }
+
+    /// Begins a connection to [`SERVER`]; returns its handle.
+    pub(crate) fn connect(
+        &mut self,
+        now: Time,
+        tls: Arc<rustls::ClientConfig>,
+        transport: TransportConfig,
+    ) -> usize {
+        let path = Path {
+            remote: SERVER.parse().expect("an address"),
+            local: None,
+        };
+        let transport = Arc::new(transport);
+        let config = ClientConfig { tls, transport };
+        let (ConnectionHandle(handle), connection) = self
+            .endpoint
+            .connect(now, config, path, "localhost")
+            .expect("it can begin");
+        self.connections.insert(handle, connection);
+        handle
+    }
+
+    /// All datagrams that the connections have to send now.
+    pub(crate) fn send(&mut self, now: Time) -> Vec<Vec<u8>> {
+        let mut sent = Vec::new();
+        for connection in self.connections.values_mut() {
+            loop {
+                let mut buffer = vec![0; 2000];
+                let transmit = connection.transmit(now, &mut buffer, 1, &mut Stages::off());
+                let Some(transmit) = transmit else { break };
+                buffer.truncate(transmit.len);
+                sent.push(buffer);
+            }
+        }
+        self.collect();
+        sent
+    }
+
+    /// Takes a datagram; returns what goes back without a connection.
+    pub(crate) fn receive(&mut self, now: Time, from: SocketAddr, datagram: &[u8]) -> Vec<Vec<u8>> {
+        let path = Path {
+            remote: from,
+            local: None,
+        };
+        let mut bytes = datagram.to_vec();
+        let segment_size = bytes.len() as u16;
+        let run = self.endpoint.route(now, path, &bytes, segment_size);
+        let handle = match run.to {
+            Route::Connection(handle) => handle,
+            Route::Incoming(incoming) => {
+                self.validated = Some(incoming.remote_address_validated());
+                match self.policy {
+                    Policy::Wait => {
+                        self.waiting.push(incoming);
+                        return Vec::new();
+                    }
+                    Policy::Retry if incoming.may_retry() => {
+                        let retry = self.endpoint.retry(now, incoming);
+                        return vec![retry.expect("it may")];
+                    }
+                    Policy::Accept | Policy::Retry => {
+                        let accepted = self.endpoint.accept(now, incoming);
+                        let (handle, connection) = accepted.expect("it can be accepted");
+                        self.connections.insert(handle.0, connection);
+                        handle
+                    }
+                }
+            }
+            Route::Respond(response) => return vec![response],
+            Route::Discard => return Vec::new(),
+        };
+        let batch = DatagramBatch {
+            path,
+            ecn: Ecn::NotEct,
+            segment_size,
+            bytes: &mut bytes,
+        };
+        if let Some(connection) = self.connections.get_mut(&handle.0) {
+            connection.receive(now, batch, &mut Stages::off());
+        }
+        self.collect();
+        Vec::new()
+    }
+
+    fn collect(&mut self) {
+        for (handle, connection) in &mut self.connections {
+            while let Some(event) = connection.poll_event() {
+                self.events.push((*handle, event));
+            }
+            while let Some(event) = connection.poll_endpoint_event() {
+                self.endpoint.apply(ConnectionHandle(*handle), event);
+            }
+        }
+    }
+
+    pub(crate) fn has(&self, handle: usize, event: &Event) -> bool {
+        (self.events.iter()).any(|(h, e)| *h == handle && e == event)
+    }
+
+    pub(crate) fn closed(&self, handle: usize) -> Option<&CloseReason> {
+        self.events.iter().find_map(|(h, event)| match event {
+            Event::Closed(reason) if *h == handle => Some(reason),
+            _ => None,
+        })
+    }
+
+    /// Fires what is due until `limit`; the time that it is then.
+    fn pass(&mut self, now: Time) {
+        for connection in self.connections.values_mut() {
+            if connection.next_timeout().is_some_and(|due| due <= now) {
+                connection.on_timeout(now);
+            }
+        }
+        self.collect();
+    }
+}
+
+/// A client and a server with a wire between them.
+pub(crate) struct Link {
+    pub(crate) now: Time,
+    pub(crate) client: Host,
+    pub(crate) server: Host,
+    /// All that went over the wire to the server, and to the client.
+    pub(crate) to_server: Vec<Vec<u8>>,
+    pub(crate) to_client: Vec<Vec<u8>>,
+}
+
+impl Link {
+    pub(crate) fn new(client: Host, server: Host) -> Self {
+        Self {
+            now: Time::from_nanos(1_000_000_000),
+            client,
+            server,
+            to_server: Vec::new(),
+            to_client: Vec::new(),
+        }
+    }
+
+    /// Carries datagrams until both ends are silent; those that `lose` picks do not arrive. Timers of up to 30 ms fire.
+    pub(crate) fn run_losing(&mut self, mut lose: impl FnMut(bool, &[u8]) -> bool) {
+        let mut back: VecDeque<Vec<u8>> = VecDeque::new();
+        for _ in 0..100_000 {
+            self.now += Duration::from_micros(50);
+            let (now, from) = (self.now, self.client.address);
+            let mut busy = false;
+            for datagram in self.client.send(now) {
+                busy = true;
+                if !lose(true, &datagram) {
+                    back.extend(self.server.receive(now, from, &datagram));
+                }
+                self.to_server.push(datagram);
+            }
+            back.extend(self.server.send(now));
+            let from = self.server.address;
+            for datagram in back.drain(..) {
+                busy = true;
+                if !lose(false, &datagram) {
+                    let responses = self.client.receive(now, from, &datagram);
+                    assert!(responses.is_empty(), "a client answers nobody");
+                }
+                self.to_client.push(datagram);
+            }
+            if busy {
+                continue;
+            }
+            let hosts = [&self.client, &self.server];
+            let due = (hosts.iter().flat_map(|h| h.connections.values()))
+                .filter_map(Connection::next_timeout)
+                .min();
+            let Some(due) = due.filter(|due| *due - self.now < Duration::from_millis(30)) else {
+                return;
+            };
+            self.now = self.now.max(due);
+            self.client.pass(self.now);
+            self.server.pass(self.now);
+        }
+        panic!("the two ends never fall silent");
+    }
+
+    /// The same on a good wire.
+    pub(crate) fn run(&mut self) {
+        self.run_losing(|_, _| false);
+    }
+
+    /// Lets the next timer of either end fire.
+    pub(crate) fn wait(&mut self) {
+        let hosts = [&self.client, &self.server];
+        let due = (hosts.iter().flat_map(|h| h.connections.values()))
+            .filter_map(Connection::next_timeout)
+            .min();
+        self.now = self.now.max(due.expect("something is due"));
+        self.client.pass(self.now);
+        self.server.pass(self.now);
+    }
+}
+
+/// A client's Initial packet with a PING, made by hand: 1200 bytes, authentic.
+pub(crate) fn initial(version: u32, dcid: &[u8], token: &[u8]) -> Vec<u8> {
+    use squall_protect::{PacketSpan, TAG_LEN};
+    use squall_wire::{ConnectionId, LongType, Writer, frame, header};
+    let [dcid, scid] = [dcid, &[9; 8]].map(|id| ConnectionId::new(id).expect("short enough"));
+    let mut keys = squall_protect::initial::keys(version, dcid.as_slice(), true);
+    let mut datagram = vec![0; 1200];
+    let mut w = Writer::new(&mut datagram);
+    let length = header::write_long(
+        &mut w,
+        LongType::Initial,
+        version,
+        &dcid,
+        &scid,
+        token,
+        0,
+        2,
+    );
+    let header_len = w.len();
+    frame::write::ping(&mut w);
+    header::patch_length(&mut datagram, length, 1200 - (header_len - 2));
+    let mut span = PacketSpan::new(0, 1200, (header_len - 2) as u16);
+    (span.header_len, span.packet_number) = (header_len as u16, 0);
+    debug_assert!(header_len + TAG_LEN < 1200);
+    keys.local
+        .packet
+        .seal(&keys.local.header, &mut datagram, &mut [span], &[]);
+    datagram
+}

@@ -1,0 +1,207 @@
+//! Tokens for later connections (RFC 9000 §8.1.3).
+
+#![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::link::{Host, Link};
+use squall_core::{EndpointConfig, Event, TokenStore, TransportConfig};
+use squall_wire::{VERSION_1, VERSION_2};
+
+/// A store that the test looks into.
+#[derive(Clone, Debug, Default)]
+struct Seen(Arc<Mutex<Vec<Entry>>>);
+
+/// Server name, version, token.
+type Entry = (String, u32, Vec<u8>);
+
+impl TokenStore for Seen {
+    fn insert(&mut self, server_name: &str, version: u32, token: &[u8]) {
+        let entry = (server_name.to_owned(), version, token.to_vec());
+        self.0.lock().unwrap().push(entry);
+    }
+
+    fn take(&mut self, server_name: &str, version: u32) -> Option<Vec<u8>> {
+        let mut entries = self.0.lock().unwrap();
+        let at = (entries.iter()).position(|(n, v, _)| n == server_name && *v == version)?;
+        Some(entries.remove(at).2)
+    }
+}
+
+struct Setup {
+    link: Link,
+    seen: Seen,
+    tls: Arc<rustls::ClientConfig>,
+    server_tls: Arc<rustls::ServerConfig>,
+}
+
+fn config() -> EndpointConfig {
+    EndpointConfig::new([1; 32])
+}
+
+fn setup(transport: TransportConfig) -> Setup {
+    let (tls, server_tls) = common::tls();
+    let server = Host::server(config(), Arc::clone(&server_tls), transport);
+    let mut client = Host::client();
+    let seen = Seen::default();
+    client.endpoint.set_token_store(Box::new(seen.clone()));
+    Setup {
+        link: Link::new(client, server),
+        seen,
+        tls,
+        server_tls,
+    }
+}
+
+impl Setup {
+    /// A connection from its beginning; says whether its first packet showed that the address is the client's.
+    fn connect(&mut self) -> bool {
+        let tls = Arc::clone(&self.tls);
+        let handle = (self.link.client).connect(self.link.now, tls, TransportConfig::default());
+        self.link.server.validated = None;
+        self.link.run();
+        assert!(self.link.client.has(handle, &Event::Connected));
+        self.link.client.events.clear();
+        // Only the first Initial of an attempt is seen as one.
+        self.link.server.validated.unwrap()
+    }
+
+    fn tokens(&self) -> Vec<Entry> {
+        self.seen.0.lock().unwrap().clone()
+    }
+}
+
+#[test]
+fn a_server_gives_as_many_as_it_is_set_to_and_a_client_uses_each_once() {
+    let mut setup = setup(TransportConfig::default());
+    assert!(!setup.connect(), "there is no token yet");
+    let tokens = setup.tokens();
+    assert_eq!(tokens.len(), 2);
+    assert_ne!(tokens[0].2, tokens[1].2);
+    for (name, version, _) in &tokens {
+        assert_eq!((name.as_str(), *version), ("localhost", VERSION_1));
+    }
+    assert!(setup.connect());
+    let after = setup.tokens();
+    assert_eq!(after.len(), 3, "one was used, two came");
+    assert_eq!(after[0], tokens[1]);
+    setup.seen.0.lock().unwrap().clear();
+    assert!(!setup.connect(), "none is left, and none is used twice");
+}
+
+#[test]
+fn none_are_given_where_none_are_wanted() {
+    let mut setup = setup(TransportConfig {
+        new_tokens: 0,
+        ..TransportConfig::default()
+    });
+    setup.connect();
+    assert_eq!(setup.tokens(), []);
+}
+
+#[test]
+fn lost_tokens_are_replaced() {
+    let mut setup = setup(TransportConfig::default());
+    let handle = setup.link.client.connect(
+        setup.link.now,
+        Arc::clone(&setup.tls),
+        TransportConfig::default(),
+    );
+    let link = &mut setup.link;
+    // The first short packet of the server is the one with the tokens.
+    let mut lost = false;
+    link.run_losing(|to_server, datagram| {
+        let short = !to_server && datagram[0] & 0x80 == 0;
+        short && !std::mem::replace(&mut lost, true)
+    });
+    while setup.seen.0.lock().unwrap().len() < 2 {
+        setup.link.wait();
+        setup.link.run();
+    }
+    assert!(lost && setup.link.client.closed(handle).is_none());
+}
+
+// test: RFC 9000 §8.1: with a token there is no limit of three times what was received
+#[test]
+fn a_token_lifts_the_amplification_limit() {
+    let mut setup = setup(TransportConfig::default());
+    setup.connect();
+    for with_token in [true, false] {
+        if !with_token {
+            setup.seen.0.lock().unwrap().clear();
+        }
+        let Setup { link, tls, .. } = &mut setup;
+        let now = link.now;
+        link.client
+            .connect(now, Arc::clone(tls), TransportConfig::default());
+        let (mut received, mut sent) = (0, 0);
+        for datagram in link.client.send(now) {
+            received += datagram.len();
+            link.server.receive(now, link.client.address, &datagram);
+        }
+        // The client is silent: what the server sends now and at its probe timeouts is all that it may.
+        for _ in 0..8 {
+            sent += link
+                .server
+                .send(link.now)
+                .iter()
+                .map(Vec::len)
+                .sum::<usize>();
+            let due = (link.server.connections.values())
+                .filter_map(squall_core::Connection::next_timeout)
+                .min();
+            // At the limit no timer runs.
+            let Some(due) = due else { break };
+            link.now = due;
+            for connection in link.server.connections.values_mut() {
+                connection.on_timeout(link.now);
+            }
+        }
+        let over = sent > 3 * received;
+        assert_eq!(over, with_token, "{sent} bytes for {received}");
+    }
+}
+
+// test: RFC 9000 §8.1.3: a token that is not good counts as none
+#[test]
+fn tokens_that_are_old_or_of_another_address_server_or_version_are_as_none() {
+    // Old.
+    let mut one = setup(TransportConfig::default());
+    one.connect();
+    one.link.now += Duration::from_secs(14 * 24 * 3600 + 1);
+    assert!(!one.connect());
+    // Another address.
+    let mut one = setup(TransportConfig::default());
+    one.connect();
+    one.link.client.address = "192.0.2.77:5000".parse().unwrap();
+    assert!(!one.connect());
+    // Another port of the same address is good.
+    let mut one = setup(TransportConfig::default());
+    one.connect();
+    one.link.client.address = "192.0.2.2:6000".parse().unwrap();
+    assert!(one.connect());
+    // A server started anew: with its key the tokens are good, with another they are not.
+    for (key, good) in [(config().token_key, true), ([8; 32], false)] {
+        let mut one = setup(TransportConfig::default());
+        one.connect();
+        let config = EndpointConfig {
+            token_key: key,
+            ..config()
+        };
+        let tls = Arc::clone(&one.server_tls);
+        one.link.server = Host::server(config, tls, TransportConfig::default());
+        one.link.client.connections.clear();
+        assert_eq!(one.connect(), good);
+    }
+    // RFC 9369 §5: a connection that was changed to version 2 gives tokens for version 2.
+    let mut one = setup(TransportConfig {
+        versions: vec![VERSION_2, VERSION_1],
+        ..TransportConfig::default()
+    });
+    one.connect();
+    assert_eq!(one.tokens()[0].1, VERSION_2);
+    assert!(!one.connect(), "it begins with version 1");
+}
