@@ -31,8 +31,7 @@ pub(super) fn declared(config: &TransportConfig, local_id: ConnectionId) -> Tran
         initial_max_streams_bidi: config.max_concurrent_bidi_streams,
         initial_max_streams_uni: config.max_concurrent_uni_streams,
         max_ack_delay_ms: u64::try_from(config.max_ack_delay.as_millis()).unwrap_or(25),
-        // Packets from a new address are dropped, not yet followed.
-        disable_active_migration: true,
+        disable_active_migration: !config.allow_migration,
         active_connection_id_limit: MAX_REMOTE_IDS,
         initial_source_connection_id: Some(local_id),
         max_datagram_frame_size: (config.datagram_receive_buffer > 0).then_some(MAX_DATAGRAM_FRAME),
@@ -245,8 +244,7 @@ impl Connection {
             }
             if let Some(token) = params.stateless_reset_token {
                 self.remote_ids.set_first_token(token);
-                self.endpoint_events
-                    .push_back(EndpointEvent::AddResetToken(token));
+                self.note_tokens();
             }
         }
         self.peer_parameters_taken = true;
@@ -301,7 +299,7 @@ impl Connection {
         }
         let space = self.space(id);
         let in_flight = space.sent.discard();
-        self.bytes_in_flight -= in_flight;
+        self.path.flow.bytes_in_flight -= in_flight;
         self.pto_count = 0;
         drop(self.early.take(id));
         self.set_loss_timer(now);

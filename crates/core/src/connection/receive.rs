@@ -2,7 +2,7 @@
 
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
 use squall_wire::{
-    ConnectionId, DatagramBatch, Ecn, FixedBit, Header, LongType, Side, TransportError,
+    ConnectionId, DatagramBatch, Ecn, FixedBit, Header, LongType, Path, Side, TransportError,
     TransportErrorCode, header, is_long, packet_number,
 };
 
@@ -11,6 +11,7 @@ use super::keyring::{CURRENT, NEXT, PREVIOUS};
 use super::{Connection, State};
 use crate::config::{MAX_COALESCED, MIN_PROTECTED, MIN_UDP_PAYLOAD};
 use crate::error::CloseReason;
+use crate::path::same;
 use crate::space::SpaceId;
 use crate::space::received::AckPolicy;
 use crate::stages::{Stage, Stages};
@@ -19,6 +20,14 @@ use crate::time::Time;
 /// What a run has come to so far; settled once at its end.
 pub(super) struct Trip {
     pub(super) dcid: ConnectionId,
+    /// Where the run came on.
+    pub(super) path: Path,
+    /// Whether that is the active path.
+    pub(super) home: bool,
+    /// Bytes of a run from elsewhere that no path was credited with yet.
+    pub(super) uncredited: usize,
+    /// Whether the newest packet came from elsewhere and was no probe.
+    moved: bool,
     pub(super) acked: AckTotals,
     ecn: Ecn,
     /// Bytes of the datagram being cut.
@@ -27,6 +36,28 @@ pub(super) struct Trip {
     opened: bool,
     /// Spaces with an ack-eliciting packet.
     eliciting: [bool; 3],
+}
+
+impl Trip {
+    pub(super) fn new(dcid: ConnectionId, path: Path, home: bool, ecn: Ecn) -> Self {
+        Self {
+            dcid,
+            path,
+            home,
+            uncredited: 0,
+            moved: false,
+            acked: AckTotals::default(),
+            ecn,
+            datagram_len: 0,
+            opened: false,
+            eliciting: [false; 3],
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn has_moved(&self) -> bool {
+        self.moved
+    }
 }
 
 /// Packets of one level that are worked together.
@@ -64,24 +95,22 @@ impl Connection {
             State::Closing(_) => return self.answer_while_closing(datagrams),
             State::Handshaking | State::Established => {}
         }
-        // RFC 9000 §9: an address that this end does not follow; disable_active_migration told the peer.
-        if path.remote != self.path.path.remote {
+        let home = same(&path, &self.path.path);
+        let mut uncredited = 0;
+        if home {
+            self.path.on_received(bytes.len());
+            self.path.path.local = self.path.path.local.or(path.local);
+        } else if self.admits(&path) {
+            uncredited = self.credit_elsewhere(&path, bytes.len());
+        } else {
             self.stats.packets_dropped += datagrams;
             return;
         }
-        self.path.on_received(bytes.len());
-        self.path.path.local = self.path.path.local.or(path.local);
         let dcid = header::destination(bytes, self.ids.len)
             .and_then(ConnectionId::new)
             .unwrap_or(ConnectionId::EMPTY);
-        let mut trip = Trip {
-            dcid,
-            acked: AckTotals::default(),
-            ecn,
-            datagram_len: 0,
-            opened: false,
-            eliciting: [false; 3],
-        };
+        let mut trip = Trip::new(dcid, path, home, ecn);
+        trip.uncredited = uncredited;
         self.receive_datagrams(
             now,
             bytes,
@@ -90,6 +119,9 @@ impl Connection {
             stages,
         );
         self.replay_early(&mut trip, stages);
+        if trip.moved && !self.is_closed() {
+            self.follow(now, &mut trip);
+        }
         self.settle(now, &trip, stages);
     }
 
@@ -187,14 +219,9 @@ impl Connection {
 
     /// RFC 9000 §10.3.1: a datagram that ends in a token of the peer's ends the connection.
     fn check_reset(&mut self, now: Time, datagram: &[u8]) {
-        let (Some(token), Some(tail)) =
-            (self.remote_ids.reset_token(), datagram.last_chunk::<16>())
-        else {
-            return;
-        };
-        // In constant time: the token is a secret.
-        let difference = token.iter().zip(tail).fold(0, |sum, (a, b)| sum | (a ^ b));
-        if difference == 0 {
+        if let Some(tail) = datagram.last_chunk::<16>()
+            && self.remote_ids.is_reset(tail)
+        {
             self.drain(now, CloseReason::Reset);
         }
     }
@@ -482,6 +509,10 @@ impl Connection {
             &bytes[start + usize::from(span.header_len)..start + span.len as usize - TAG_LEN];
         let taken = self.take_frames(id, payload, now, trip)?;
         let received = &mut self.spaces[id as usize].received;
+        if !trip.home && id == SpaceId::Data && !taken.probing {
+            // RFC 9000 §9.3: only the newest packet moves the connection, not one that was overtaken.
+            trip.moved |= received.largest() == Some(span.packet_number);
+        }
         if taken.acknowledge {
             received.note(taken.ack_eliciting, trip.ecn);
             trip.eliciting[id as usize] |= taken.ack_eliciting;
@@ -628,7 +659,7 @@ impl Connection {
         let space = self.space(SpaceId::Initial);
         space.crypto_send.on_all_lost();
         let in_flight = space.sent.discard();
-        self.bytes_in_flight -= in_flight;
+        self.path.flow.bytes_in_flight -= in_flight;
         self.set_loss_timer(now);
     }
 }
