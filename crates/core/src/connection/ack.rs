@@ -282,8 +282,11 @@ impl Connection {
             SentFrame::NewConnectionId(sequence) => self.local_ids.on_lost(sequence),
             SentFrame::RetireConnectionId(sequence) => self.remote_ids.on_lost(sequence),
             SentFrame::HandshakeDone => self.handshake_done_pending = true,
-            // A fresh one does as well.
-            SentFrame::NewToken => self.new_tokens_due += 1,
+            // A fresh one does as well. A frame may be lost twice: by a probe timeout, and after it.
+            SentFrame::NewToken => {
+                let due = self.new_tokens_due.saturating_add(1);
+                self.new_tokens_due = due.min(self.config.new_tokens);
+            }
             SentFrame::AckFrequency(sequence) => {
                 self.ack_request.due |= sequence + 1 == self.ack_request.count;
             }

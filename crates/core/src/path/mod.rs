@@ -13,7 +13,7 @@ pub(crate) mod mtu;
 pub(crate) mod validation;
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use squall_wire::Path;
 
@@ -184,6 +184,13 @@ pub(crate) struct Paths {
     /// PATH_RESPONSE frames owed: the tag of the path, and the challenge's data.
     responses: VecDeque<(u8, [u8; 8])>,
     last_tag: u8,
+    /// Clients: the server's preferred address, until it is tried.
+    pub(crate) preferred: Option<SocketAddr>,
+    /// Clients: the server's address of the handshake, once it is left. The server sends from there until it has validated
+    /// the other path, however long that takes (RFC 9000 §9.6.2).
+    pub(crate) origin: Option<SocketAddr>,
+    /// When a response last left although the window was full.
+    pub(crate) response_beyond_window: Option<Time>,
     /// Whether this end has ever sent a challenge.
     pub(crate) has_challenged: bool,
 }
