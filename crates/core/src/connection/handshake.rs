@@ -10,6 +10,7 @@ use squall_wire::{
 
 use super::keyring::KeyRing;
 use super::timers::Timer;
+use super::tls::Refusal;
 use super::{Connection, State};
 use crate::config::{
     MAX_CRYPTO_BUFFER, MAX_DATAGRAM_FRAME, MAX_REMOTE_IDS, MIN_ACK_DELAY, TransportConfig,
@@ -50,21 +51,6 @@ const fn parameter_error(reason: &'static str) -> TransportError {
         frame_type: 0x06,
         reason,
     }
-}
-
-/// RFC 8446 §4: the type of a CertificateRequest, which RFC 9001 §4.4 forbids after the handshake.
-const CERTIFICATE_REQUEST: u8 = 13;
-
-/// Whether one of the handshake messages in `bytes`, which begin with one, is of type `ty` (RFC 8446 §4).
-fn has_message(mut bytes: &[u8], ty: u8) -> bool {
-    while let [first, a, b, c, rest @ ..] = bytes {
-        if *first == ty {
-            return true;
-        }
-        let len = u32::from_be_bytes([0, *a, *b, *c]) as usize;
-        bytes = rest.get(len..).unwrap_or_default();
-    }
-    false
 }
 
 impl Connection {
@@ -114,16 +100,14 @@ impl Connection {
         let mut progress = false;
         while let Some(bytes) = self.space(id).crypto_recv.read(usize::MAX, &mut pool) {
             progress = true;
-            if let Err(alert) = self.read_tls(&bytes) {
-                if id == SpaceId::Data && has_message(&bytes, CERTIFICATE_REQUEST) {
-                    return Err(error(
-                        TransportErrorCode::PROTOCOL_VIOLATION,
-                        "a CertificateRequest after the handshake",
-                    ));
+            match self.read_tls(id, &bytes) {
+                Ok(()) => {}
+                Err(Refusal::Transport(error)) => return Err(error),
+                Err(Refusal::Alert(alert)) => {
+                    self.flush_tls(now);
+                    self.close_with_alert(now, &alert);
+                    return Ok(());
                 }
-                self.flush_tls(now);
-                self.close_with_alert(now, &alert);
-                return Ok(());
             }
         }
         if progress {
