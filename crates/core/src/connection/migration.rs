@@ -422,6 +422,14 @@ mod tests {
     use crate::common::Pair;
     use crate::stages::Stages;
 
+    const ELSEWHERE: &str = "198.51.100.7:7000";
+
+    fn connected() -> Pair {
+        let mut pair = Pair::new();
+        pair.run();
+        pair
+    }
+
     fn path(remote: &str) -> Path {
         Path {
             remote: remote.parse().unwrap(),
