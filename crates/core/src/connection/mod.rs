@@ -43,6 +43,7 @@ use crate::datagram::Datagrams;
 use crate::error::{ReadError, WriteError};
 use crate::event::{EndpointEvent, Event};
 use crate::path::cid::{IdSource, LocalIds, RemoteIds};
+use crate::path::ecn::EcnTotals;
 use crate::path::mtu::Mtu;
 use crate::path::{PathState, Paths};
 use crate::recovery::loss::Lost;
@@ -199,6 +200,7 @@ pub struct Connection {
     /// Whether an ack-eliciting packet left since the last receipt (RFC 9000 §10.1).
     eliciting_since_receipt: bool,
     idle_timeout: std::time::Duration,
+    ecn: EcnTotals,
     /// The paths beside the active one, once there is any.
     paths: Option<Box<Paths>>,
     ping_pending: bool,
@@ -314,6 +316,7 @@ impl Connection {
             new_tokens_due: 0,
             eliciting_since_receipt: false,
             idle_timeout: config.max_idle_timeout,
+            ecn: EcnTotals::default(),
             paths: None,
             ping_pending: false,
             ack_only_run: 0,
@@ -533,6 +536,7 @@ impl Connection {
             congestion_window: self.path.flow.congestion.window(),
             bytes_in_flight: self.path.flow.bytes_in_flight,
             max_udp_payload: self.path.mtu.current(),
+            ecn_capable: self.path.flow.ecn.is_capable(),
             key_updates: self.ring.as_ref().map_or(0, KeyRing::updates),
             open_streams: self.streams.count(),
             ..self.stats

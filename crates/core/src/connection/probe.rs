@@ -4,7 +4,7 @@
 use rand::Rng;
 use squall_protect::{PacketSpan, TAG_LEN};
 use squall_wire::{
-    Side, Transmit, TransportError, TransportErrorCode, Writer, frame, header, packet_number,
+    Ecn, Side, Transmit, TransportError, TransportErrorCode, Writer, frame, header, packet_number,
 };
 
 use super::migration::LINGER;
@@ -231,9 +231,12 @@ impl Connection {
         (span.header_len, span.packet_number) = (header_len as u16, number);
         self.seal_bundle(buffer, &mut [span], &[NO_RANGE]);
         self.stats.packets_sent += 1;
+        let transmit = self.transmit_of(size, size);
+        let ecn = if active { transmit.ecn } else { Ecn::NotEct };
         Some(Transmit {
             path,
-            ..self.transmit_of(size, size)
+            ecn,
+            ..transmit
         })
     }
 }

@@ -9,6 +9,7 @@
 //! ```
 
 pub(crate) mod cid;
+pub(crate) mod ecn;
 pub(crate) mod mtu;
 pub(crate) mod validation;
 
@@ -22,6 +23,7 @@ use crate::congestion::Controller;
 use crate::recovery::pacer::Pacer;
 use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
+use ecn::EcnPath;
 use mtu::Mtu;
 use validation::Validation;
 
@@ -41,6 +43,8 @@ pub(crate) struct Flow {
     pub(crate) pacer: Pacer,
     /// Bytes in flight.
     pub(crate) bytes_in_flight: u64,
+    /// What becomes of ECN marks.
+    pub(crate) ecn: EcnPath,
 }
 
 impl Flow {
@@ -51,6 +55,7 @@ impl Flow {
             congestion: Controller::new(config.congestion, max_datagram),
             pacer: Pacer::new(config.pacing),
             bytes_in_flight: 0,
+            ecn: EcnPath::new(config.ecn),
         }
     }
 
