@@ -43,9 +43,9 @@ mod common;
 
 pub use algorithm::CongestionAlgorithm;
 pub use config::{AckFrequencyConfig, ClientConfig, EndpointConfig, ServerConfig, TransportConfig};
-pub use connection::{Connection, Stats};
+pub use connection::{Connection, Move, Stats};
 pub use endpoint::{AcceptError, ConnectError, ConnectionHandle, Endpoint, Incoming, Route, Run};
-pub use error::{CloseReason, DatagramError, ReadError, WriteError};
+pub use error::{CloseReason, DatagramError, MigrateError, ReadError, WriteError};
 pub use event::{EndpointEvent, Event};
 pub use stages::{Stage, Stages};
 pub use stream::Priority;
