@@ -128,6 +128,7 @@ impl Party {
                     self.open(connection, direction)?;
                 }
             }
+            Event::EarlyDataAccepted | Event::EarlyDataRejected => {}
             Event::StreamsAvailable(direction) => self.open(connection, direction)?,
             Event::StreamOpened(direction) => {
                 while let Some(id) = connection.accept(direction) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use squall_tls::{KeyChange, LevelMaterial, Session};
 use squall_wire::{ConnectionId, Side, TransportError, TransportErrorCode, TransportParameters};
 
+use super::early::Awaited;
 use super::keyring::KeyRing;
 use super::timers::Timer;
 use super::{Connection, State};
@@ -163,6 +164,10 @@ impl Connection {
                 Some(KeyChange::Handshake(material)) => self.install_handshake_keys(&material),
                 Some(KeyChange::OneRtt(material, secrets)) => {
                     self.ring = Some(KeyRing::new(&material, secrets));
+                    if self.side == Side::Client {
+                        // RFC 9001 §4.9.3.
+                        self.space(SpaceId::Data).keys = None;
+                    }
                     if let Err(error) = self.take_peer_parameters() {
                         self.close_with_error(now, &error);
                         return;
@@ -245,6 +250,7 @@ impl Connection {
             }
         }
         self.peer_parameters_taken = true;
+        self.settle_early_data(&params)?;
         self.peer.ack_delay_exponent = u32::try_from(params.ack_delay_exponent).unwrap_or(3);
         self.peer.max_ack_delay = Duration::from_millis(params.max_ack_delay_ms);
         self.peer.min_ack_delay = params.min_ack_delay_us.map(Duration::from_micros);
@@ -273,6 +279,8 @@ impl Connection {
             return;
         }
         self.handshake_confirmed = true;
+        // RFC 9001 §4.9.3: what still comes in 0-RTT packets comes again in 1-RTT ones.
+        self.space(SpaceId::Data).keys = None;
         self.ack_request.due = self.config.ack_frequency.is_some();
         self.discard_space(SpaceId::Initial, now);
         self.discard_space(SpaceId::Handshake, now);
@@ -298,7 +306,9 @@ impl Connection {
         let in_flight = space.sent.discard();
         self.bytes_in_flight -= in_flight;
         self.pto_count = 0;
-        drop(self.early.take(id));
+        if id == SpaceId::Handshake {
+            drop(self.early.take(Awaited::Handshake));
+        }
         self.set_loss_timer(now);
     }
 

@@ -97,10 +97,14 @@ impl Connection {
         let params = encoded(&waiting.params, version, &self.config, waiting.grease);
         let hello = std::mem::take(&mut waiting.hello);
         let config = Arc::clone(&waiting.config);
-        let mut session = Session::server(config, self.original_version, version, params)
+        let limits = super::zero_rtt::limits(&waiting.params);
+        let mut session = Session::server(config, self.original_version, version, params, &limits)
             .map_err(|error| internal(&error))?;
         self.change_version(version);
         let result = session.read(&hello);
+        if let Some(material) = session.early_keys(self.original_version) {
+            self.install_zero_rtt_keys(&material);
+        }
         self.tls = Tls::Running(Box::new(session));
         result
     }

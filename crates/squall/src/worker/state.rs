@@ -158,6 +158,8 @@ impl State {
                     self.connected = true;
                     self.lifetime.move_into(wakers);
                 }
+                // Sending early data is not offered here.
+                Event::EarlyDataAccepted | Event::EarlyDataRejected => {}
                 Event::StreamOpened(direction) => {
                     self.accepting[index(direction)].move_into(wakers);
                 }
