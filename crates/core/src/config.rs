@@ -23,6 +23,10 @@ pub(crate) const MAX_LOCAL_IDS: u64 = 4;
 pub(crate) const MAX_REMOTE_IDS: u64 = 4;
 /// Retired ids of the peer whose RETIRE_CONNECTION_ID is not yet acknowledged (RFC 9000 §5.1.2).
 pub(crate) const MAX_RETIRE_BACKLOG: usize = 3 * MAX_REMOTE_IDS as usize;
+/// Gaps remembered among the numbers of the peer's ids; an honest peer leaves none but by loss.
+pub(crate) const MAX_ID_GAPS: usize = 16;
+/// Paths of one connection: the one in use, the one before it, and those being probed (`threats.md` row 34).
+pub(crate) const MAX_PATHS: usize = 4;
 /// PATH_RESPONSE frames waiting to be sent; the newest win.
 pub(crate) const MAX_PATH_RESPONSES: usize = 4;
 /// Pieces of one stream that wait behind gaps; a packet that would add one more is dropped unacknowledged.
@@ -45,6 +49,8 @@ pub(crate) const LEAST_PACKETS_IN_FLIGHT: usize = 256;
 pub(crate) const MAX_COALESCED: usize = 8;
 
 const _: () = assert!(MAX_EARLY_BYTES >= MAX_EARLY_PACKETS * MIN_UDP_PAYLOAD as usize);
+// Every path has an id of its own.
+const _: () = assert!(MAX_PATHS as u64 <= MAX_REMOTE_IDS);
 const _: () = assert!(MAX_LOCAL_IDS >= 2 && MAX_REMOTE_IDS >= 2);
 
 /// Settings of one connection's transport.
@@ -91,6 +97,9 @@ pub struct TransportConfig {
     pub integrity_limit: u64,
     /// Longest time that an acknowledgement is held back.
     pub max_ack_delay: Duration,
+    /// Whether the peer may move to another address (RFC 9000 §9). Otherwise `disable_active_migration` is declared, and what
+    /// comes from elsewhere is dropped: a client whose NAT forgets its binding is lost, too.
+    pub allow_migration: bool,
     /// QUIC versions, the favourite first: `squall_wire::VERSION_1` and `VERSION_2`.
     ///
     /// A client begins with version 1 where that is among them, since every server knows it, and offers all of them
@@ -149,6 +158,7 @@ impl Default for TransportConfig {
             confidentiality_limit: u64::MAX,
             integrity_limit: u64::MAX,
             max_ack_delay: Duration::from_millis(25),
+            allow_migration: true,
             versions: vec![VERSION_1, VERSION_2],
             new_tokens: 2,
             ack_frequency: None,

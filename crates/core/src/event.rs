@@ -1,6 +1,6 @@
 //! What a connection tells its owner.
 
-use squall_wire::{ConnectionId, Direction, StreamId};
+use squall_wire::{ConnectionId, Direction, Path, StreamId};
 
 use crate::error::CloseReason;
 
@@ -25,6 +25,11 @@ pub enum Event {
     Finished(StreamId),
     /// The peer sent STOP_SENDING with this code.
     Stopped(StreamId, u64),
+    /// The connection uses this path now, which is validated: after `Connection::migrate`, after a server's preferred address
+    /// was taken up, or because the peer's address changed (RFC 9000 §9).
+    Migrated(Path),
+    /// This path could not be validated (RFC 9000 §8.2.4): the connection stays on the path before, or is back there.
+    MigrationFailed(Path),
     /// There are datagrams to read. Told again only after a read came back empty-handed.
     DatagramsReadable,
     /// There is room to send datagrams again.

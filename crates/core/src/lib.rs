@@ -34,6 +34,13 @@ mod time;
 mod token;
 mod token_store;
 
+// The pair of the integration tests, for unit tests that look inside.
+#[cfg(test)]
+extern crate self as squall_core;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+
 pub use algorithm::CongestionAlgorithm;
 pub use config::{AckFrequencyConfig, ClientConfig, EndpointConfig, ServerConfig, TransportConfig};
 pub use connection::{Connection, Stats};

@@ -1,5 +1,8 @@
 //! What every datagram of a connection has to obey, seen from outside: a violation ends the run.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
 use squall_wire::{Header, LongType, Side, Transmit, header, is_long};
 
 /// RFC 9000 §8.1.
@@ -12,34 +15,67 @@ const MIN_INITIAL: usize = 1200;
 pub(crate) struct Guard {
     side: Side,
     max_payload: usize,
+    /// Where the peer was in the handshake.
+    home: SocketAddr,
+    /// By the peer's address.
+    accounts: BTreeMap<SocketAddr, Account>,
+}
+
+/// What went to and came from one address of the peer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
     received: u64,
     sent: u64,
-    /// Whether a Handshake packet has arrived: the peer receives what is sent to its address.
+    /// Whether the peer was at that address when something sent to it arrived: it may have read a challenge there.
+    reached: bool,
+    /// Whether the peer receives what is sent to its address: a Handshake packet has arrived, or anything after something
+    /// was read there, which may have been a response.
     validated: bool,
 }
 
 impl Guard {
-    pub(crate) fn new(side: Side, max_payload: u16) -> Self {
+    pub(crate) fn new(side: Side, max_payload: u16, home: SocketAddr) -> Self {
         Self {
             side,
             max_payload: max_payload.into(),
-            received: 0,
-            sent: 0,
-            validated: side == Side::Client,
+            home,
+            accounts: BTreeMap::new(),
         }
     }
 
     /// A token has shown that the peer's address is its own.
     pub(crate) fn on_validated(&mut self) {
-        self.validated = true;
+        self.accounts.entry(self.home).or_default().validated = true;
     }
 
-    /// Notes the datagrams of a run from the peer's address.
-    pub(crate) fn on_received(&mut self, bytes: &[u8], segment_size: u16, cid_len: usize) {
-        self.received += bytes.len() as u64;
-        self.validated |= bytes
-            .chunks(segment_size.max(1).into())
-            .any(|datagram| types(datagram, cid_len).any(|ty| ty == LongType::Handshake));
+    /// Notes the datagrams of a run.
+    pub(crate) fn on_received(
+        &mut self,
+        from: SocketAddr,
+        bytes: &[u8],
+        segment_size: u16,
+        cid_len: usize,
+    ) {
+        for account in self.accounts.values_mut() {
+            account.validated |= account.reached;
+        }
+        let account = self.accounts.entry(from).or_default();
+        account.received += bytes.len() as u64;
+        account.validated |= from == self.home
+            && bytes
+                .chunks(segment_size.max(1).into())
+                .any(|datagram| types(datagram, cid_len).any(|ty| ty == LongType::Handshake));
+    }
+
+    /// Notes that the peer was at `address` when something arrived there.
+    pub(crate) fn on_reached(&mut self, address: SocketAddr) {
+        if let Some(account) = self
+            .accounts
+            .get_mut(&address)
+            .filter(|_| address != self.home)
+        {
+            account.reached = true;
+        }
     }
 
     /// Checks the datagrams that the connection sends.
@@ -49,11 +85,18 @@ impl Guard {
         bytes: &[u8],
         cid_len: usize,
     ) -> Result<(), String> {
-        self.sent += bytes.len() as u64;
-        if !self.validated && self.sent > AMPLIFICATION * self.received {
-            let (sent, received) = (self.sent, self.received);
+        let account = self.accounts.entry(transmit.path.remote).or_default();
+        account.sent += bytes.len() as u64;
+        let Account {
+            received,
+            sent,
+            validated,
+            ..
+        } = *account;
+        if self.side == Side::Server && !validated && sent > AMPLIFICATION * received {
             return Err(format!(
-                "{sent} bytes sent for {received} received before the address is validated (RFC 9000 §8.1)"
+                "{sent} bytes sent to {} for {received} received before the address is validated (RFC 9000 §8.1, §9.3)",
+                transmit.path.remote
             ));
         }
         if bytes.is_empty() || usize::from(transmit.segment_size) > self.max_payload {
@@ -97,9 +140,13 @@ mod tests {
 
     use super::*;
 
+    fn home() -> SocketAddr {
+        ([10, 0, 0, 1], 1).into()
+    }
+
     fn transmit(segment_size: u16, len: usize) -> Transmit {
         let path = Path {
-            remote: ([10, 0, 0, 1], 1).into(),
+            remote: home(),
             local: None,
         };
         Transmit {
@@ -123,22 +170,40 @@ mod tests {
     // test: RFC 9000 §8.1
     #[test]
     fn three_bytes_for_one_until_a_handshake_packet_comes() {
-        let mut guard = Guard::new(Side::Server, 1472);
-        guard.on_received(&datagram(0, 1200), 1200, 8);
+        let mut guard = Guard::new(Side::Server, 1472, home());
+        guard.on_received(home(), &datagram(0, 1200), 1200, 8);
         let bytes = vec![0; 1200];
         for _ in 0..3 {
             guard.on_sent(&transmit(1200, 1200), &bytes, 8).unwrap();
         }
         let mut over = guard.clone();
         over.on_sent(&transmit(1, 1), &bytes[..1], 8).unwrap_err();
-        guard.on_received(&datagram(2, 100), 100, 8);
+        guard.on_received(home(), &datagram(2, 100), 100, 8);
         guard.on_sent(&transmit(1200, 1200), &bytes, 8).unwrap();
+    }
+
+    // test: RFC 9000 §9.3.1
+    #[test]
+    fn three_bytes_for_one_at_another_address_until_the_peer_has_read_something_there() {
+        let mut guard = Guard::new(Side::Server, 1472, home());
+        guard.on_received(home(), &datagram(2, 100), 100, 8);
+        let other = SocketAddr::from(([10, 0, 0, 1], 2));
+        // Not even a Handshake packet proves anything there.
+        guard.on_received(other, &datagram(2, 100), 100, 8);
+        let mut there = transmit(300, 300);
+        there.path.remote = other;
+        guard.on_sent(&there, &[0; 300], 8).unwrap();
+        guard.clone().on_sent(&there, &[0; 300], 8).unwrap_err();
+        guard.on_reached(other);
+        guard.clone().on_sent(&there, &[0; 300], 8).unwrap_err();
+        guard.on_received(home(), &[0x40; 30], 30, 8);
+        guard.on_sent(&there, &[0; 300], 8).unwrap();
     }
 
     // test: RFC 9000 §14.1
     #[test]
     fn sizes() {
-        let mut guard = Guard::new(Side::Client, 1300);
+        let mut guard = Guard::new(Side::Client, 1300, home());
         let small = datagram(0, 1199);
         guard.on_sent(&transmit(1199, 1199), &small, 8).unwrap_err();
         let large = datagram(0, 1300);

@@ -11,7 +11,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use squall_core::Time;
@@ -104,6 +104,8 @@ pub struct Counters {
 pub struct Delivery {
     /// As the receiver sees it: the sender is `remote`.
     pub path: Path,
+    /// Where it was sent to.
+    pub destination: SocketAddr,
     /// The mark of all datagrams in it.
     pub ecn: Ecn,
     /// Bytes of every datagram but the last, which may be shorter.
@@ -116,10 +118,30 @@ pub struct Delivery {
 #[derive(Debug)]
 pub struct Network {
     rng: Rng,
-    /// By [`Side`]: where the host is.
-    addresses: [SocketAddr; 2],
+    /// By [`Side`]: whose address is put on the host's datagrams instead of its own.
+    spoofed: [Option<SocketAddr>; 2],
+    /// By [`Side`]: the host's interfaces, first the usual one.
+    interfaces: [Vec<Interface>; 2],
     /// By [`Side`] of the sender.
     directions: [DirectionState; 2],
+}
+
+/// Where a host is.
+#[derive(Clone, Copy, Debug)]
+struct Interface {
+    /// What the host itself knows.
+    local: IpAddr,
+    /// What others see, behind whatever translates addresses.
+    seen_as: SocketAddr,
+}
+
+impl Interface {
+    const fn plain(address: SocketAddr) -> Self {
+        Self {
+            local: address.ip(),
+            seen_as: address,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -144,6 +166,7 @@ struct Flight {
     arrival: Time,
     number: u64,
     source: SocketAddr,
+    destination: SocketAddr,
     ecn_bits: u8,
     bytes: Vec<u8>,
 }
@@ -155,10 +178,12 @@ impl Network {
     pub fn new(seed: u64, faults: [Faults; 2]) -> Self {
         Self {
             rng: Rng::new(seed),
-            addresses: [
+            spoofed: [None; 2],
+            interfaces: [
                 SocketAddr::from(([10, 0, 0, 1], 50_000)),
                 SocketAddr::from(([10, 0, 0, 2], 4433)),
-            ],
+            ]
+            .map(|address| vec![Interface::plain(address)]),
             directions: faults.map(|faults| DirectionState {
                 faults,
                 flights: BinaryHeap::new(),
@@ -168,16 +193,52 @@ impl Network {
         }
     }
 
-    /// Where the host is.
+    /// Where others see the host.
     #[must_use]
     pub fn address(&self, host: Side) -> SocketAddr {
-        self.addresses[host as usize]
+        self.interfaces[host as usize][0].seen_as
     }
 
-    /// The host is somewhere else from now on, as after a NAT rebinding: what it sends comes from
-    /// there, what is sent to the old address is lost.
+    /// Others see the host somewhere else from now on, as after a NAT rebinding: what it sends comes from there, what is sent
+    /// to the old address is lost. The host itself sees no difference.
     pub fn rebind(&mut self, host: Side, address: SocketAddr) {
-        self.addresses[host as usize] = address;
+        self.interfaces[host as usize][0].seen_as = address;
+    }
+
+    /// Somebody on the way puts another address on the host's datagrams, `None`: no more. The host stays where it is.
+    pub fn spoof(&mut self, host: Side, address: Option<SocketAddr>) {
+        self.spoofed[host as usize] = address;
+    }
+
+    /// The host has another interface with this address. A datagram leaves by the interface that its path names as `local`,
+    /// otherwise by the first.
+    pub fn add_address(&mut self, host: Side, address: SocketAddr) {
+        self.interfaces[host as usize].push(Interface::plain(address));
+    }
+
+    /// The host's first interface is gone; the next one, if there is any, takes its place.
+    pub fn remove_address(&mut self, host: Side) {
+        let interfaces = &mut self.interfaces[host as usize];
+        if interfaces.len() > 1 {
+            interfaces.remove(0);
+        }
+    }
+
+    /// The host's interface that others see at this address.
+    #[must_use]
+    pub fn local(&self, host: Side, address: SocketAddr) -> Option<IpAddr> {
+        let interfaces = &self.interfaces[host as usize];
+        let found = interfaces.iter().find(|i| i.seen_as == address)?;
+        Some(found.local)
+    }
+
+    /// Where others see a datagram of the host on this path come from; `None`: it has no such interface.
+    fn source(&self, host: Side, path: &Path) -> Option<SocketAddr> {
+        let interfaces = &self.interfaces[host as usize];
+        let found = interfaces
+            .iter()
+            .find(|i| path.local.is_none_or(|local| local == i.local));
+        found.map(|i| self.spoofed[host as usize].unwrap_or(i.seen_as))
     }
 
     /// The path to the other host, as `host` sees it.
@@ -185,7 +246,7 @@ impl Network {
     pub fn path_from(&self, host: Side) -> Path {
         Path {
             remote: self.address(host.peer()),
-            local: Some(self.address(host).ip()),
+            local: Some(self.interfaces[host as usize][0].local),
         }
     }
 
@@ -210,19 +271,26 @@ impl Network {
             transmit.segment_size > 0 && transmit.len > 0,
             "an empty bundle: {transmit:?}"
         );
-        let routable = transmit.path.remote == self.address(from.peer());
+        let source = self.source(from, &transmit.path);
+        let routable = self.local(from.peer(), transmit.path.remote).is_some();
         for datagram in bytes.chunks(transmit.segment_size.into()) {
             self.directions[from as usize].counters.sent += 1;
-            if routable {
-                self.send_one(now, from, transmit.ecn, datagram);
+            if let Some(source) = source.filter(|_| routable) {
+                self.send_one(now, from, source, transmit, datagram);
             } else {
                 self.directions[from as usize].counters.unroutable += 1;
             }
         }
     }
 
-    fn send_one(&mut self, now: Time, from: Side, ecn: Ecn, datagram: &[u8]) {
-        let source = self.address(from);
+    fn send_one(
+        &mut self,
+        now: Time,
+        from: Side,
+        source: SocketAddr,
+        transmit: &Transmit,
+        datagram: &[u8],
+    ) {
         let Self {
             rng, directions, ..
         } = self;
@@ -248,7 +316,7 @@ impl Network {
             counters.lost += 1;
             return;
         }
-        let mut ecn = ecn;
+        let mut ecn = transmit.ecn;
         let mut leaves = now;
         if let Some(rate) = faults.rate {
             let waits = direction.link_free - now;
@@ -283,6 +351,7 @@ impl Network {
                 arrival: leaves + faults.delay + jitter[copy as usize],
                 number: 2 * counters.sent + copy,
                 source,
+                destination: transmit.path.remote,
                 ecn_bits: ecn.bits(),
                 bytes: bytes.clone(),
             }));
@@ -297,7 +366,7 @@ impl Network {
 
     /// The next bundle that is there for `to` at `now`.
     pub fn deliver(&mut self, now: Time, to: Side) -> Option<Delivery> {
-        let local = self.address(to).ip();
+        let interfaces = &self.interfaces[to as usize];
         let direction = &mut self.directions[to.peer() as usize];
         if direction.next_arrival() > Some(now) {
             return None;
@@ -314,6 +383,7 @@ impl Network {
             };
             let belongs = tick(next.arrival) == due
                 && next.source == first.source
+                && next.destination == first.destination
                 && next.ecn_bits == first.ecn_bits
                 && next.bytes.len() <= stride
                 && bytes.len() + next.bytes.len() <= MAX_BUNDLE_BYTES;
@@ -327,11 +397,14 @@ impl Network {
         }
         direction.counters.delivered += count as u64;
         direction.counters.bundles += 1;
+        let local = interfaces.iter().find(|i| i.seen_as == first.destination);
+        let local = local.map(|i| i.local);
         Some(Delivery {
             path: Path {
                 remote: first.source,
-                local: Some(local),
+                local: local.or(Some(first.destination.ip())),
             },
+            destination: first.destination,
             ecn: Ecn::from_bits(first.ecn_bits),
             // No datagram is longer than MAX_BUNDLE_BYTES; UDP could not carry it.
             segment_size: u16::try_from(stride).unwrap_or(u16::MAX),

@@ -178,7 +178,7 @@ impl Pair {
             .endpoint
             .connect(START, config, path, SERVER_NAME)
             .expect("settings and name are good");
-        client.adopt(handle, connection);
+        client.adopt(handle, connection, path.remote);
         pair
     }
 
@@ -261,16 +261,28 @@ impl Pair {
         let segment_size = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
         let path = Path {
             remote: source,
-            local: Some(self.network.address(to).ip()),
+            local: self.network.path_from(to).local,
         };
         let delivery = Delivery {
             path,
+            destination: self.network.address(to),
             ecn: Ecn::NotEct,
             segment_size,
             bytes,
         };
         self.receive(to, delivery);
         self.pump(to)
+    }
+
+    /// One side asks for a sign of life.
+    ///
+    /// # Errors
+    /// What a guard found.
+    pub fn ping(&mut self, side: Side) -> Result<(), Failure> {
+        if let Some(connection) = self.connection(side) {
+            connection.ping();
+        }
+        self.pump(side)
     }
 
     /// The bundle that arrived last at `to` arrives again.
@@ -322,7 +334,14 @@ impl Pair {
         self.steps += 1;
         for side in [Side::Client, Side::Server] {
             while let Some(delivery) = self.network.deliver(self.now, side) {
+                // What was under way to an address that the host has left is lost.
+                if self.network.local(side, delivery.destination).is_none() {
+                    continue;
+                }
                 self.latest[side as usize] = Some(delivery.clone());
+                for member in &mut self.hosts[side.peer() as usize].members {
+                    member.guard.on_reached(delivery.destination);
+                }
                 let forged = self.intruder.follow(side, &delivery, self.sent);
                 self.receive(side, delivery);
                 for (source, bytes) in forged {
@@ -416,11 +435,16 @@ impl Pair {
 }
 
 impl Host {
-    fn adopt(&mut self, handle: ConnectionHandle, connection: Connection) -> usize {
+    fn adopt(
+        &mut self,
+        handle: ConnectionHandle,
+        connection: Connection,
+        peer: SocketAddr,
+    ) -> usize {
         self.members.push(Member {
             handle,
             connection,
-            guard: Guard::new(self.side, self.transport.max_udp_payload),
+            guard: Guard::new(self.side, self.transport.max_udp_payload, peer),
             removed: false,
         });
         self.members.len() - 1
@@ -441,6 +465,7 @@ impl Host {
             ecn,
             segment_size,
             mut bytes,
+            ..
         } = delivery;
         let mut responses = Vec::new();
         let mut rest = &mut bytes[..];
@@ -457,7 +482,7 @@ impl Host {
                     let validated = incoming.remote_address_validated();
                     match self.endpoint.accept(now, incoming) {
                         Ok((handle, connection)) => {
-                            let index = self.adopt(handle, connection);
+                            let index = self.adopt(handle, connection, path.remote);
                             if validated {
                                 self.members[index].guard.on_validated();
                             }
@@ -478,9 +503,8 @@ impl Host {
             let Some(member) = index.and_then(|i| self.members.get_mut(i)) else {
                 continue;
             };
-            if path.remote == member.connection.path().remote {
-                member.guard.on_received(datagrams, segment_size, cid_len);
-            }
+            let guard = &mut member.guard;
+            guard.on_received(path.remote, datagrams, segment_size, cid_len);
             let run = DatagramBatch {
                 path,
                 ecn,

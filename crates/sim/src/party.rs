@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use squall_core::{CloseReason, Connection, Event, ReadError, Time, WriteError};
-use squall_wire::{Direction, Side, StreamId};
+use squall_wire::{Direction, Path, Side, StreamId};
 
 use crate::plan::{CUT_CODE, Cut, Plan};
 
@@ -50,6 +50,10 @@ pub struct Party {
     pub closed: Option<CloseReason>,
     /// When it last read a byte.
     pub last_read: Time,
+    /// Paths that the connection moved to, validated, and when it told so.
+    pub moves: Vec<(Time, Path)>,
+    /// Paths that came to nothing.
+    pub failed_moves: Vec<(Time, Path)>,
 }
 
 impl Party {
@@ -72,6 +76,8 @@ impl Party {
             connected: None,
             closed: None,
             last_read: now,
+            moves: Vec::new(),
+            failed_moves: Vec::new(),
         }
     }
 
@@ -159,6 +165,8 @@ impl Party {
                 self.sending.remove(&id);
                 self.finished += 1;
             }
+            Event::Migrated(path) => self.moves.push((now, path)),
+            Event::MigrationFailed(path) => self.failed_moves.push((now, path)),
             Event::DatagramsReadable | Event::DatagramsWritable => {}
             Event::Closed(reason) => self.closed = Some(reason),
         }

@@ -87,6 +87,8 @@ pub struct RawPeer {
     largest: [Option<u64>; 3],
     crypto_in: [u64; 3],
     crypto_out: [u64; 3],
+    /// Handshake bytes of each level that are not sent yet.
+    pending: [Vec<u8>; 3],
     writes_at: PacketType,
     phase: bool,
     /// Payloads received, oldest first.
@@ -116,6 +118,7 @@ impl RawPeer {
             largest: [None; 3],
             crypto_in: [0; 3],
             crypto_out: [0; 3],
+            pending: Default::default(),
             writes_at: PacketType::Initial,
             phase: false,
             received: Vec::new(),
@@ -209,14 +212,16 @@ impl RawPeer {
         self.packet(ty, &payload, Odd::default())
     }
 
-    /// The handshake's bytes that wait, each level in a datagram of its own or several.
+    /// The handshake's bytes that wait, in datagrams of one packet.
     pub fn flush(&mut self) -> Vec<Vec<u8>> {
+        self.advance();
         let mut datagrams = Vec::new();
-        loop {
-            let mut out = Vec::new();
-            let change = self.session.write(&mut out).expect("our own provider");
-            let ty = self.writes_at;
-            for piece in out.chunks(1000) {
+        for ty in [
+            PacketType::Initial,
+            PacketType::Handshake,
+            PacketType::OneRtt,
+        ] {
+            for piece in std::mem::take(&mut self.pending[space(ty)]).chunks(1000) {
                 let offset = &mut self.crypto_out[space(ty)];
                 let payload = frames(|w| {
                     frame::write::crypto_header(w, *offset, piece.len());
@@ -225,6 +230,17 @@ impl RawPeer {
                 *offset += piece.len() as u64;
                 datagrams.push(self.datagram(ty, &payload));
             }
+        }
+        datagrams
+    }
+
+    /// Lets TLS write what it has, and installs the keys that it gives.
+    fn advance(&mut self) {
+        loop {
+            let pending = &mut self.pending[space(self.writes_at)];
+            let before = pending.len();
+            let change = self.session.write(pending).expect("our own provider");
+            let wrote = pending.len() > before;
             match change {
                 Some(KeyChange::Handshake(material)) => {
                     self.levels[PacketType::Handshake as usize] = Some(Level::new(&material));
@@ -235,10 +251,22 @@ impl RawPeer {
                     self.secrets = Some(secrets);
                     self.writes_at = PacketType::OneRtt;
                 }
-                None if out.is_empty() => return datagrams,
+                None if !wrote => return,
                 None => {}
             }
         }
+    }
+
+    /// Handshake bytes sent at the level of this kind of packet.
+    #[must_use]
+    pub const fn crypto_sent(&self, ty: PacketType) -> u64 {
+        self.crypto_out[space(ty)]
+    }
+
+    /// The handshake's first bytes, which are then the caller's to send.
+    pub fn handshake_bytes(&mut self) -> Vec<u8> {
+        self.advance();
+        std::mem::take(&mut self.pending[space(PacketType::Initial)])
     }
 
     /// Seals and opens with the next keys from now on (RFC 9001 §6.1).
@@ -326,6 +354,7 @@ impl RawPeer {
                     *read += data.len() as u64;
                     // A peer that is made to break rules may well be refused by its own TLS.
                     let _ = self.session.read(data);
+                    self.advance();
                 }
             }
         }

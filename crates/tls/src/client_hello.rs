@@ -17,6 +17,8 @@ pub enum ClientHello<'a> {
     /// The message is complete, or cannot become a good one; with the client's encoded transport parameters if it has
     /// any.
     Complete(Option<&'a [u8]>),
+    /// The message is complete and asks for TLS 1.3's middlebox compatibility, which QUIC forbids (RFC 9001 §8.4).
+    Compatible,
 }
 
 impl<'a> ClientHello<'a> {
@@ -31,6 +33,8 @@ impl<'a> ClientHello<'a> {
         }
         match bytes.vector(3) {
             None => Self::Incomplete,
+            // RFC 8446 §4.1.2: legacy_version, random, and then the length of legacy_session_id.
+            Some(message) if message.get(2 + 32).is_some_and(|len| *len > 0) => Self::Compatible,
             Some(message) => Self::Complete(Bytes(message).transport_parameters()),
         }
     }
@@ -81,7 +85,7 @@ mod tests {
     fn hello(extensions: &[u8]) -> Vec<u8> {
         let mut body = vec![3, 3];
         body.extend([9; 32]);
-        body.extend([2, 7, 7]);
+        body.push(0);
         body.extend([0, 2, 0x13, 0x01]);
         body.extend([1, 0]);
         body.extend((extensions.len() as u16).to_be_bytes());

@@ -81,11 +81,11 @@ impl Connection {
             for number in (*range.start()).max(first)..=*range.end() {
                 match self.spaces[id as usize].sent.acknowledge(number) {
                     Acked::Newly(packet) => {
-                        if number == ack.largest {
+                        if number == ack.largest && packet.flow == self.path.flow.tag {
                             largest_newly = Some(packet);
                         }
                         eliciting_newly |= packet.ack_eliciting;
-                        self.on_packet_acked(id, &packet, &mut run, trip);
+                        self.on_packet_acked(id, number, &packet, &mut run, trip);
                     }
                     Acked::AfterLoss(packet) => {
                         self.settle_acked_frames(id, &packet, &mut run);
@@ -121,7 +121,7 @@ impl Connection {
             if self.handshake_confirmed {
                 delay = delay.min(self.peer.max_ack_delay);
             }
-            self.rtt.update(now - packet.time_sent, delay);
+            self.path.flow.rtt.update(now - packet.time_sent, delay);
         }
         Ok(())
     }
@@ -130,21 +130,29 @@ impl Connection {
     fn on_packet_acked(
         &mut self,
         id: SpaceId,
+        number: u64,
         packet: &SentPacket,
         run: &mut StreamRun,
         trip: &mut Trip,
     ) {
-        self.bytes_in_flight -= u64::from(packet.size);
         let totals = &mut trip.acked;
         totals.spaces[id as usize] = true;
+        if packet.flow != self.path.flow.tag {
+            // RFC 9000 §9.4: it says nothing about the path in use.
+            self.settle_elsewhere(packet);
+            self.settle_acked_frames(id, packet, run);
+            return;
+        }
+        self.path.flow.leave(packet.size);
         totals.bytes += u64::from(packet.size);
         if packet.time_sent >= totals.newest_sent {
             totals.newest_sent = packet.time_sent;
             totals.window_limited = packet.window_limited;
         }
-        if packet.mtu_probe {
+        if id == SpaceId::Data && self.path.mtu.is_probe(number) {
             if self.path.mtu.on_probe_acked(packet.size) {
-                self.congestion.set_max_datagram(self.path.mtu.current());
+                let size = self.path.mtu.current();
+                self.path.flow.congestion.set_max_datagram(size);
             }
             return;
         }
@@ -182,7 +190,7 @@ impl Connection {
                 }
                 SentFrame::ResetStream(id) => streams.on_reset_acked(id, 0),
                 SentFrame::ResetStreamAt { id, reliable } => streams.on_reset_acked(id, reliable),
-                SentFrame::RetireConnectionId(_) => remote_ids.on_acked(),
+                SentFrame::RetireConnectionId(sequence) => remote_ids.on_acked(sequence),
                 SentFrame::AckFrequency(sequence) => {
                     // draft-ietf-quic-ack-frequency §7: the peer follows the newest request from now on.
                     if let (Some(wanted), true) =
@@ -204,7 +212,8 @@ impl Connection {
         loss::detect(
             &mut self.spaces[id as usize],
             now,
-            &self.rtt,
+            &self.path.flow.rtt,
+            self.path.flow.tag,
             pto,
             &mut lost,
         );
@@ -214,13 +223,21 @@ impl Connection {
                 continue;
             };
             self.stats.packets_lost += 1;
-            self.bytes_in_flight -= u64::from(packet.size);
-            if packet.mtu_probe {
+            let here = packet.flow == self.path.flow.tag;
+            if here {
+                self.path.flow.leave(packet.size);
+            } else {
+                self.settle_elsewhere(&packet);
+            }
+            if id == SpaceId::Data && self.is_mtu_probe(*number) {
                 // RFC 9000 §14.4: the loss of a probe is no sign of congestion.
-                self.path.mtu.on_probe_lost();
+                if self.path.mtu.is_probe(*number) {
+                    self.path.mtu.on_probe_lost();
+                }
                 continue;
             }
-            if packet.size > 0 {
+            // RFC 9000 §9.4: what was lost on another path says nothing about this one.
+            if here && packet.size > 0 {
                 congested = Some(packet.time_sent);
             }
             let frames = self.spaces[id as usize].sent.frame_count(&packet);
@@ -232,13 +249,16 @@ impl Connection {
             }
         }
         if let Some(newest_sent) = congested {
-            let before = self.congestion.window();
-            self.congestion.on_congestion_event(now, newest_sent);
-            self.stats.congestion_events += u64::from(self.congestion.window() < before);
+            let before = self.path.flow.congestion.window();
+            self.path
+                .flow
+                .congestion
+                .on_congestion_event(now, newest_sent);
+            self.stats.congestion_events += u64::from(self.path.flow.congestion.window() < before);
             if lost.persistent {
-                self.congestion.on_persistent_congestion();
+                self.path.flow.congestion.on_persistent_congestion();
                 // RFC 9002 §5.2.
-                self.rtt.reset_min();
+                self.path.flow.rtt.reset_min();
             }
         }
         let space = self.space(id);
@@ -281,12 +301,12 @@ impl Connection {
         }
         if totals.bytes > 0 {
             let app_limited = !totals.window_limited;
-            self.congestion.on_ack(
+            self.path.flow.congestion.on_ack(
                 now,
                 totals.bytes,
                 totals.newest_sent,
                 app_limited,
-                &self.rtt,
+                &self.path.flow.rtt,
             );
         }
         // RFC 9002 §6.2.1: a client that may be locked out keeps its backoff.

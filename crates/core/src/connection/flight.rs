@@ -88,7 +88,7 @@ impl Connection {
 
     /// Writes one packet of a handshake datagram at `start`, without its tag.
     fn draft(&mut self, id: SpaceId, now: Time, buffer: &mut [u8], start: usize) -> Option<Draft> {
-        let window_open = self.bytes_in_flight < self.congestion.window();
+        let window_open = self.path.flow.bytes_in_flight < self.path.flow.congestion.window();
         let space = &self.spaces[id as usize];
         let zero_rtt = id == SpaceId::Data && self.sends_zero_rtt();
         let ready = match id {
@@ -195,7 +195,7 @@ impl Connection {
             now,
             counted,
             draft.ack_eliciting,
-            false,
+            self.path.flow.tag,
             true,
             draft.first_frame,
         );
@@ -287,7 +287,7 @@ impl Connection {
             }
             let sent = &mut self.spaces[id as usize].sent;
             let mark = sent.frame_mark();
-            sent.push(Time::ZERO, 0, false, false, false, mark);
+            sent.push(Time::ZERO, 0, false, 0, false, mark);
             let mut span = PacketSpan::new(at as u32, size as u32, (header_len - pn_len) as u16);
             (span.header_len, span.packet_number) = (header_len as u16, number);
             self.seal_one(id, buffer, span);

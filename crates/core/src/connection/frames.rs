@@ -10,7 +10,7 @@ use squall_wire::{
 
 use super::Connection;
 use super::receive::Trip;
-use crate::config::{MAX_PATH_RESPONSES, MIN_ACK_DELAY};
+use crate::config::MIN_ACK_DELAY;
 use crate::error::CloseReason;
 use crate::event::EndpointEvent;
 use crate::space::SpaceId;
@@ -24,6 +24,8 @@ pub(super) struct Taken {
     pub(super) ack_eliciting: bool,
     /// Whether the packet is to be acknowledged at all.
     pub(super) acknowledge: bool,
+    /// Whether all of them are probing frames (RFC 9000 §9.1).
+    pub(super) probing: bool,
 }
 
 const fn packet_type(id: SpaceId, early: bool) -> PacketType {
@@ -67,6 +69,7 @@ impl Connection {
             return Ok(Taken {
                 ack_eliciting: true,
                 acknowledge,
+                probing: false,
             });
         }
         self.take_any_frames(id, payload, now, trip)
@@ -86,6 +89,7 @@ impl Connection {
         let mut taken = Taken {
             ack_eliciting: false,
             acknowledge: true,
+            probing: true,
         };
         for frame in Frames::new(payload) {
             let frame = frame?;
@@ -97,6 +101,7 @@ impl Connection {
                 ));
             }
             taken.ack_eliciting |= frame.is_ack_eliciting();
+            taken.probing &= is_probing(&frame);
             taken.acknowledge &= self.take_frame(id, &frame, now, trip)?;
             if trip.early
                 && let Frame::Stream { id, .. } = frame
@@ -187,31 +192,18 @@ impl Connection {
                 id,
                 reset_token,
             } => {
-                let change = self
-                    .remote_ids
+                self.remote_ids
                     .on_new(sequence, retire_prior_to, id, reset_token)
                     .map_err(coded(
                         "a NEW_CONNECTION_ID against the limits or an earlier one",
                     ))?;
-                self.endpoint_events
-                    .extend(change.removed.map(EndpointEvent::RemoveResetToken));
-                self.endpoint_events
-                    .extend(change.added.map(EndpointEvent::AddResetToken));
+                self.note_tokens();
             }
             Frame::RetireConnectionId { sequence } => self.on_retire(sequence, trip).map_err(
                 coded("a RETIRE_CONNECTION_ID for an id not issued or in use"),
             )?,
-            Frame::PathChallenge(data) => {
-                // RFC 9000 §8.2.2; a flood leaves the newest few (`threats.md` row 1).
-                if self.path_responses.len() == MAX_PATH_RESPONSES {
-                    self.path_responses.pop_front();
-                }
-                self.path_responses.push_back(data);
-            }
-            // RFC 9000 §19.18: we never challenge, so nothing can answer.
-            Frame::PathResponse(_) => {
-                return Err(violation(ty, "a PATH_RESPONSE to no PATH_CHALLENGE"));
-            }
+            Frame::PathChallenge(data) => self.on_path_challenge(now, data, trip),
+            Frame::PathResponse(data) => self.on_path_response(now, data)?,
             Frame::NewToken { token } => {
                 // RFC 9000 §19.7.
                 if self.side == Side::Server {
@@ -306,6 +298,17 @@ impl Connection {
         };
         self.drain(now, reason);
     }
+}
+
+/// RFC 9000 §9.1.
+const fn is_probing(frame: &Frame<'_>) -> bool {
+    matches!(
+        frame,
+        Frame::PathChallenge(_)
+            | Frame::PathResponse(_)
+            | Frame::NewConnectionId { .. }
+            | Frame::Padding(_)
+    )
 }
 
 /// The fields of a STREAM frame without a length (RFC 9000 §19.8); `None` leaves the error to the full parser.

@@ -8,6 +8,7 @@ use squall_wire::{ConnectionId, Side, TransportError, TransportErrorCode, Transp
 use super::early::Awaited;
 use super::keyring::KeyRing;
 use super::timers::Timer;
+use super::tls::Refusal;
 use super::{Connection, State};
 use crate::config::{
     MAX_CRYPTO_BUFFER, MAX_DATAGRAM_FRAME, MAX_REMOTE_IDS, MIN_ACK_DELAY, TransportConfig,
@@ -31,8 +32,7 @@ pub(super) fn declared(config: &TransportConfig, local_id: ConnectionId) -> Tran
         initial_max_streams_bidi: config.max_concurrent_bidi_streams,
         initial_max_streams_uni: config.max_concurrent_uni_streams,
         max_ack_delay_ms: u64::try_from(config.max_ack_delay.as_millis()).unwrap_or(25),
-        // Packets from a new address are dropped, not yet followed.
-        disable_active_migration: true,
+        disable_active_migration: !config.allow_migration,
         active_connection_id_limit: MAX_REMOTE_IDS,
         initial_source_connection_id: Some(local_id),
         max_datagram_frame_size: (config.datagram_receive_buffer > 0).then_some(MAX_DATAGRAM_FRAME),
@@ -98,10 +98,14 @@ impl Connection {
         let mut progress = false;
         while let Some(bytes) = self.space(id).crypto_recv.read(usize::MAX, &mut pool) {
             progress = true;
-            if let Err(alert) = self.read_tls(&bytes) {
-                self.flush_tls(now);
-                self.close_with_alert(now, &alert);
-                return Ok(());
+            match self.read_tls(id, &bytes) {
+                Ok(()) => {}
+                Err(Refusal::Transport(error)) => return Err(error),
+                Err(Refusal::Alert(alert)) => {
+                    self.flush_tls(now);
+                    self.close_with_alert(now, &alert);
+                    return Ok(());
+                }
             }
         }
         if progress {
@@ -245,8 +249,7 @@ impl Connection {
             }
             if let Some(token) = params.stateless_reset_token {
                 self.remote_ids.set_first_token(token);
-                self.endpoint_events
-                    .push_back(EndpointEvent::AddResetToken(token));
+                self.note_tokens();
             }
         }
         self.peer_parameters_taken = true;
@@ -304,7 +307,7 @@ impl Connection {
         }
         let space = self.space(id);
         let in_flight = space.sent.discard();
-        self.bytes_in_flight -= in_flight;
+        self.path.flow.bytes_in_flight -= in_flight;
         self.pto_count = 0;
         if id == SpaceId::Handshake {
             drop(self.early.take(Awaited::Handshake));

@@ -39,6 +39,9 @@ pub(crate) struct KeyRing {
     /// When the previous keys are dropped (RFC 9001 §6.5).
     pub(crate) drop_previous_at: Option<Time>,
     updates: u64,
+    /// Whether an acknowledgement has left since the peer's last update; before, it cannot know that we have followed
+    /// (RFC 9001 §6.2).
+    ack_sent: bool,
     /// `updates` when the group being received was numbered.
     group_epoch: u64,
 }
@@ -64,6 +67,7 @@ impl KeyRing {
             sealed: 0,
             drop_previous_at: None,
             updates: 0,
+            ack_sent: true,
             group_epoch: 0,
         }
     }
@@ -126,11 +130,20 @@ impl KeyRing {
         false
     }
 
-    /// A packet opened under the next keys: the peer has updated, and so do we (RFC 9001 §6.2).
-    pub(crate) fn commit_remote_update(&mut self, number: u64, next_sent: u64) {
+    /// A packet opened under the next keys: the peer has updated, and so do we (RFC 9001 §6.2). `false`: it has updated
+    /// twice without knowing that we have followed, which is a KEY_UPDATE_ERROR.
+    #[must_use]
+    pub(crate) fn commit_remote_update(&mut self, number: u64, next_sent: u64) -> bool {
+        let known = std::mem::replace(&mut self.ack_sent, false);
         self.turn(next_sent);
         self.first_received = Some(number);
         self.drop_previous_at = None;
+        known
+    }
+
+    /// Notes that an acknowledgement leaves under the current keys.
+    pub(crate) const fn on_ack_sent(&mut self) {
+        self.ack_sent = true;
     }
 
     /// Starts an update of our own, if the last one is settled (RFC 9001 §6.1).

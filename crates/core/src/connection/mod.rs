@@ -20,6 +20,7 @@ mod flight;
 mod frames;
 mod handshake;
 mod keyring;
+mod migration;
 mod receive;
 mod stats;
 mod timeout;
@@ -38,15 +39,13 @@ use rustls::pki_types::ServerName;
 use squall_wire::{ConnectionId, Direction, Path, Side, StreamId, TransportParameters};
 
 use crate::config::TransportConfig;
-use crate::congestion::Controller;
 use crate::datagram::Datagrams;
 use crate::error::{ReadError, WriteError};
 use crate::event::{EndpointEvent, Event};
-use crate::path::PathState;
 use crate::path::cid::{IdSource, LocalIds, RemoteIds};
+use crate::path::mtu::Mtu;
+use crate::path::{PathState, Paths};
 use crate::recovery::loss::Lost;
-use crate::recovery::pacer::Pacer;
-use crate::recovery::rtt::RttEstimator;
 use crate::space::received::AckPolicy;
 use crate::space::{LevelKeys, Space, SpaceId};
 use crate::stream::{Priority, Streams};
@@ -188,10 +187,6 @@ pub struct Connection {
     datagrams: Datagrams,
     peer_parameters_taken: bool,
     early: EarlyPackets,
-    rtt: RttEstimator,
-    congestion: Controller,
-    pacer: Pacer,
-    bytes_in_flight: u64,
     pto_count: u32,
     timers: Timers,
     /// Scratch of loss detection.
@@ -203,7 +198,8 @@ pub struct Connection {
     /// Whether an ack-eliciting packet left since the last receipt (RFC 9000 §10.1).
     eliciting_since_receipt: bool,
     idle_timeout: std::time::Duration,
-    path_responses: VecDeque<[u8; 8]>,
+    /// The paths beside the active one, once there is any.
+    paths: Option<Box<Paths>>,
     ping_pending: bool,
     /// ACK-only packets since the last ack-eliciting one.
     ack_only_run: u32,
@@ -259,8 +255,9 @@ impl Connection {
                 (Side::Server, tls, None, Vec::new(), original, validated)
             }
         };
-        let path = PathState::new(path, validated, config.max_udp_payload);
-        let mtu = path.mtu.current();
+        let mtu = Mtu::new(config.max_udp_payload);
+        let mut path = PathState::new(path, 0, side == Side::Server, mtu, &config);
+        path.validated = validated;
         let mut connection = Self {
             side,
             version,
@@ -297,10 +294,6 @@ impl Connection {
             datagrams: Datagrams::default(),
             peer_parameters_taken: false,
             early: EarlyPackets::default(),
-            rtt: RttEstimator::new(config.initial_rtt),
-            congestion: Controller::new(config.congestion, mtu),
-            pacer: Pacer::new(config.pacing),
-            bytes_in_flight: 0,
             pto_count: 0,
             timers: Timers::default(),
             lost: Lost::default(),
@@ -309,7 +302,7 @@ impl Connection {
             new_tokens_due: 0,
             eliciting_since_receipt: false,
             idle_timeout: config.max_idle_timeout,
-            path_responses: VecDeque::new(),
+            paths: None,
             ping_pending: false,
             ack_only_run: 0,
             skip_number: 0,
@@ -436,6 +429,11 @@ impl Connection {
             .stop_sending(id, code.min(squall_wire::varint::MAX))
     }
 
+    /// Asks the peer for an acknowledgement: a PING with the next packet (RFC 9000 §19.2).
+    pub fn ping(&mut self) {
+        self.ping_pending = !self.is_closed();
+    }
+
     // ---- what there is to know --------------------------------------------------------------------------------------
 
     /// The next event for the application.
@@ -455,7 +453,7 @@ impl Connection {
             State::Closing(close) => close.due,
             State::Draining | State::Drained => false,
             State::Handshaking | State::Established => {
-                self.streams.wants_to_send() || self.datagrams.wants_to_send()
+                self.ping_pending || self.streams.wants_to_send() || self.datagrams.wants_to_send()
             }
         }
     }
@@ -499,6 +497,12 @@ impl Connection {
         self.path.path
     }
 
+    /// Paths that the connection has state for: the one in use, the one before it, and those being probed. At most 4.
+    #[must_use]
+    pub fn paths(&self) -> usize {
+        1 + self.paths.as_ref().map_or(0, |p| p.others.len())
+    }
+
     /// The QUIC version in use.
     #[must_use]
     pub const fn version(&self) -> u32 {
@@ -509,9 +513,9 @@ impl Connection {
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {
-            rtt: self.rtt.smoothed(),
-            congestion_window: self.congestion.window(),
-            bytes_in_flight: self.bytes_in_flight,
+            rtt: self.path.flow.rtt.smoothed(),
+            congestion_window: self.path.flow.congestion.window(),
+            bytes_in_flight: self.path.flow.bytes_in_flight,
             max_udp_payload: self.path.mtu.current(),
             key_updates: self.ring.as_ref().map_or(0, KeyRing::updates),
             open_streams: self.streams.count(),

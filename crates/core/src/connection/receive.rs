@@ -2,7 +2,7 @@
 
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
 use squall_wire::{
-    ConnectionId, DatagramBatch, Ecn, FixedBit, Header, LongType, Side, TransportError,
+    ConnectionId, DatagramBatch, Ecn, FixedBit, Header, LongType, Path, Side, TransportError,
     TransportErrorCode, header, is_long, packet_number,
 };
 
@@ -12,6 +12,7 @@ use super::keyring::{CURRENT, NEXT, PREVIOUS};
 use super::{Connection, State};
 use crate::config::{MAX_COALESCED, MIN_PROTECTED, MIN_UDP_PAYLOAD};
 use crate::error::CloseReason;
+use crate::path::same;
 use crate::space::SpaceId;
 use crate::space::received::AckPolicy;
 use crate::stages::{Stage, Stages};
@@ -20,6 +21,14 @@ use crate::time::Time;
 /// What a run has come to so far; settled once at its end.
 pub(super) struct Trip {
     pub(super) dcid: ConnectionId,
+    /// Where the run came on.
+    pub(super) path: Path,
+    /// Whether that is the active path.
+    pub(super) home: bool,
+    /// Bytes of a run from elsewhere that no path was credited with yet.
+    pub(super) uncredited: usize,
+    /// Whether the newest packet came from elsewhere and was no probe.
+    moved: bool,
     pub(super) acked: AckTotals,
     ecn: Ecn,
     /// Bytes of the datagram being cut.
@@ -30,6 +39,29 @@ pub(super) struct Trip {
     eliciting: [bool; 3],
     /// Whether the packet being worked is a 0-RTT one.
     pub(super) early: bool,
+}
+
+impl Trip {
+    pub(super) fn new(dcid: ConnectionId, path: Path, home: bool, ecn: Ecn) -> Self {
+        Self {
+            dcid,
+            path,
+            home,
+            uncredited: 0,
+            moved: false,
+            acked: AckTotals::default(),
+            ecn,
+            datagram_len: 0,
+            opened: false,
+            eliciting: [false; 3],
+            early: false,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn has_moved(&self) -> bool {
+        self.moved
+    }
 }
 
 /// Packets of one level that are worked together.
@@ -67,25 +99,22 @@ impl Connection {
             State::Closing(_) => return self.answer_while_closing(datagrams),
             State::Handshaking | State::Established => {}
         }
-        // RFC 9000 §9: an address that this end does not follow; disable_active_migration told the peer.
-        if path.remote != self.path.path.remote {
+        let home = same(&path, &self.path.path);
+        let mut uncredited = 0;
+        if home {
+            self.path.on_received(bytes.len());
+            self.path.path.local = self.path.path.local.or(path.local);
+        } else if self.admits(&path) {
+            uncredited = self.credit_elsewhere(&path, bytes.len());
+        } else {
             self.stats.packets_dropped += datagrams;
             return;
         }
-        self.path.on_received(bytes.len());
-        self.path.path.local = self.path.path.local.or(path.local);
         let dcid = header::destination(bytes, self.ids.len)
             .and_then(ConnectionId::new)
             .unwrap_or(ConnectionId::EMPTY);
-        let mut trip = Trip {
-            dcid,
-            acked: AckTotals::default(),
-            ecn,
-            datagram_len: 0,
-            opened: false,
-            eliciting: [false; 3],
-            early: false,
-        };
+        let mut trip = Trip::new(dcid, path, home, ecn);
+        trip.uncredited = uncredited;
         self.receive_datagrams(
             now,
             bytes,
@@ -94,6 +123,9 @@ impl Connection {
             stages,
         );
         self.replay_early(&mut trip, stages);
+        if trip.moved && !self.is_closed() {
+            self.follow(now, &mut trip);
+        }
         self.settle(now, &trip, stages);
     }
 
@@ -191,14 +223,9 @@ impl Connection {
 
     /// RFC 9000 §10.3.1: a datagram that ends in a token of the peer's ends the connection.
     fn check_reset(&mut self, now: Time, datagram: &[u8]) {
-        let (Some(token), Some(tail)) =
-            (self.remote_ids.reset_token(), datagram.last_chunk::<16>())
-        else {
-            return;
-        };
-        // In constant time: the token is a secret.
-        let difference = token.iter().zip(tail).fold(0, |sum, (a, b)| sum | (a ^ b));
-        if difference == 0 {
+        if let Some(tail) = datagram.last_chunk::<16>()
+            && self.remote_ids.is_reset(tail)
+        {
             self.drain(now, CloseReason::Reset);
         }
     }
@@ -493,7 +520,7 @@ impl Connection {
         trip: &mut Trip,
     ) -> Result<(), TransportError> {
         if id == SpaceId::Data {
-            self.note_key_slot(now, span);
+            self.note_key_slot(now, span)?;
         }
         let start = span.start as usize;
         // RFC 9000 §17.2, §17.3.1: reserved bits, looked at only now that the packet is authentic.
@@ -520,6 +547,10 @@ impl Connection {
             &bytes[start + usize::from(span.header_len)..start + span.len as usize - TAG_LEN];
         let taken = self.take_frames(id, payload, now, trip)?;
         let received = &mut self.spaces[id as usize].received;
+        if !trip.home && id == SpaceId::Data && !taken.probing {
+            // RFC 9000 §9.3: only the newest packet moves the connection, not one that was overtaken.
+            trip.moved |= received.largest() == Some(span.packet_number);
+        }
         if taken.acknowledge {
             received.note(taken.ack_eliciting, trip.ecn);
             trip.eliciting[id as usize] |= taken.ack_eliciting;
@@ -531,15 +562,24 @@ impl Connection {
     }
 
     #[inline]
-    fn note_key_slot(&mut self, now: Time, span: &PacketSpan) {
-        let Some(ring) = &mut self.ring else { return };
+    fn note_key_slot(&mut self, now: Time, span: &PacketSpan) -> Result<(), TransportError> {
+        let Some(ring) = &mut self.ring else {
+            return Ok(());
+        };
         if ring.on_opened(span.slot, span.packet_number) {
             let next_sent = self.spaces[SpaceId::Data as usize].sent.next_number();
-            ring.commit_remote_update(span.packet_number, next_sent);
+            if !ring.commit_remote_update(span.packet_number, next_sent) {
+                return Err(TransportError {
+                    code: TransportErrorCode::KEY_UPDATE_ERROR,
+                    frame_type: 0,
+                    reason: "a second key update before the first was acknowledged",
+                });
+            }
             self.schedule_key_discard(now);
         } else if ring.awaits_first_of_phase() {
             self.schedule_key_discard(now);
         }
+        Ok(())
     }
 
     fn on_forged(&mut self, now: Time, bytes: &[u8], id: SpaceId, span: &PacketSpan) {
@@ -659,7 +699,7 @@ impl Connection {
         let space = self.space(SpaceId::Initial);
         space.crypto_send.on_all_lost();
         let in_flight = space.sent.discard();
-        self.bytes_in_flight -= in_flight;
+        self.path.flow.bytes_in_flight -= in_flight;
         self.repeat_early_data();
         self.set_loss_timer(now);
     }

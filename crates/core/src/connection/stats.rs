@@ -63,6 +63,10 @@ pub struct Stats {
     pub bytes_in_flight: u64,
     /// UDP payload that the path is known to carry.
     pub max_udp_payload: u16,
+    /// Times that the connection moved to another path (RFC 9000 §9), back included.
+    pub migrations: u64,
+    /// Times that a path was validated after the handshake (RFC 9000 §8.2.3).
+    pub paths_validated: u64,
     /// Streams that have state.
     pub open_streams: usize,
 }

@@ -42,6 +42,7 @@ impl Connection {
                     }
                 }
                 Timer::Close => self.abandon(CloseReason::IdleTimeout),
+                Timer::Path => self.on_path_timer(now),
             }
             if self.is_drained() {
                 return;
@@ -51,13 +52,13 @@ impl Connection {
 
     /// The probe timeout without backoff, `max_ack_delay` included (RFC 9002 §6.2.1).
     pub(super) fn probe_timeout(&self) -> Duration {
-        self.rtt.pto_base().max(GRANULARITY) + self.peer.max_ack_delay
+        self.path.flow.rtt.pto_base().max(GRANULARITY) + self.peer.max_ack_delay
     }
 
     /// RFC 9002 §A.8: the probe timeout that expires first, and its space.
     fn next_probe(&self, now: Time) -> Option<(Time, SpaceId)> {
         let backoff = 1 << self.pto_count.min(MAX_BACKOFF);
-        let base = self.rtt.pto_base() * backoff;
+        let base = self.path.flow.rtt.pto_base() * backoff;
         if self
             .spaces
             .iter()
@@ -76,7 +77,7 @@ impl Connection {
         }
         // Handshake data that was lost may have to wait for a window full of 1-RTT packets, which the peer acknowledges
         // only after that data: a probe breaks the circle (RFC 9002 §7.5).
-        let window_full = self.bytes_in_flight >= self.congestion.window();
+        let window_full = self.path.flow.bytes_in_flight >= self.path.flow.congestion.window();
         let last_sent = self.spaces.iter().map(|s| s.last_eliciting).max();
         let mut earliest = None::<(Time, SpaceId)>;
         for id in SpaceId::ALL {
@@ -158,7 +159,7 @@ impl Connection {
         let oldest: Vec<SentFrame> = space
             .sent
             .outstanding_through(u64::MAX - 1)
-            .filter(|(_, p)| p.ack_eliciting && !p.mtu_probe)
+            .filter(|(_, p)| p.ack_eliciting && p.frames > 0)
             .take(PROBES as usize)
             .flat_map(|(_, p)| space.sent.frames(p))
             .collect();

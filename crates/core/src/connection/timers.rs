@@ -22,9 +22,11 @@ pub(crate) enum Timer {
     KeyDiscard,
     /// Closing or draining is over (RFC 9000 §10.2).
     Close,
+    /// The validation of a path, or the end of one (RFC 9000 §8.2.4).
+    Path,
 }
 
-const COUNT: usize = 8;
+const COUNT: usize = 9;
 
 impl Timer {
     /// All timers.
@@ -37,6 +39,7 @@ impl Timer {
         Self::Handshake,
         Self::KeyDiscard,
         Self::Close,
+        Self::Path,
     ];
 }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use squall_tls::{Alert, ClientHello, Session};
-use squall_wire::{TransportParameters, VersionInformation};
+use squall_wire::{TransportError, TransportErrorCode, TransportParameters, VersionInformation};
 
 use super::Connection;
 use crate::config::TransportConfig;
+use crate::space::SpaceId;
 
 /// What becomes of the bytes of a CRYPTO stream.
 pub(super) enum Tls {
@@ -80,18 +81,73 @@ fn internal(error: &squall_tls::Error) -> Alert {
     }
 }
 
+/// Why handshake bytes end the connection.
+pub(super) enum Refusal {
+    /// TLS says so (RFC 9001 §4.8).
+    Alert(Alert),
+    /// QUIC does.
+    Transport(TransportError),
+}
+
+impl From<Alert> for Refusal {
+    fn from(alert: Alert) -> Self {
+        Self::Alert(alert)
+    }
+}
+
+impl From<TransportError> for Refusal {
+    fn from(error: TransportError) -> Self {
+        Self::Transport(error)
+    }
+}
+
+const fn violation(reason: &'static str) -> TransportError {
+    TransportError {
+        code: TransportErrorCode::PROTOCOL_VIOLATION,
+        frame_type: 0x06,
+        reason,
+    }
+}
+
+/// RFC 8446 §4: the type of a CertificateRequest, which RFC 9001 §4.4 forbids after the handshake.
+const CERTIFICATE_REQUEST: u8 = 13;
+
+/// Whether one of the handshake messages in `bytes`, which begin with one, is of type `ty` (RFC 8446 §4).
+fn has_message(mut bytes: &[u8], ty: u8) -> bool {
+    while let [first, a, b, c, rest @ ..] = bytes {
+        if *first == ty {
+            return true;
+        }
+        let len = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        bytes = rest.get(len..).unwrap_or_default();
+    }
+    false
+}
+
 impl Connection {
     /// Hands bytes of a CRYPTO stream to TLS, in order.
-    pub(super) fn read_tls(&mut self, bytes: &[u8]) -> Result<(), Alert> {
+    ///
+    /// # Errors
+    /// What TLS, or RFC 9001, has against them.
+    pub(super) fn read_tls(&mut self, id: SpaceId, bytes: &[u8]) -> Result<(), Refusal> {
         let Tls::Waiting(waiting) = &mut self.tls else {
             return match self.tls.running_mut() {
-                Some(session) => session.read(bytes),
+                Some(session) => session.read(bytes).map_err(|alert| {
+                    if id == SpaceId::Data && has_message(bytes, CERTIFICATE_REQUEST) {
+                        return violation("a CertificateRequest after the handshake").into();
+                    }
+                    alert.into()
+                }),
                 None => Ok(()),
             };
         };
         waiting.hello.extend_from_slice(bytes);
-        let ClientHello::Complete(params) = ClientHello::peek(&waiting.hello) else {
-            return Ok(());
+        let params = match ClientHello::peek(&waiting.hello) {
+            ClientHello::Incomplete => return Ok(()),
+            ClientHello::Complete(params) => params,
+            ClientHello::Compatible => {
+                return Err(violation("a ClientHello with a session id").into());
+            }
         };
         let version = super::version::choose(&self.config, self.original_version, params);
         let params = encoded(&waiting.params, version, &self.config, waiting.grease);
@@ -106,7 +162,7 @@ impl Connection {
             self.install_zero_rtt_keys(&material);
         }
         self.tls = Tls::Running(Box::new(session));
-        result
+        Ok(result?)
     }
 
     // ---- what there is to know of the handshake ---------------------------------------------------------------------

@@ -23,7 +23,7 @@ const SKIP: std::ops::Range<u64> = 300..6000;
 /// ack_delay_exponent that we declare: the default of RFC 9000 §18.2.
 const ACK_DELAY_EXPONENT: u32 = 3;
 
-const NO_RANGE: StreamRange = StreamRange {
+pub(super) const NO_RANGE: StreamRange = StreamRange {
     id: squall_wire::StreamId(0),
     start: 0,
     len: 0,
@@ -58,7 +58,9 @@ impl Connection {
             }
         };
         if let Some(transmit) = &sent {
-            self.path.on_sent(transmit.len);
+            if transmit.path == self.path.path {
+                self.path.on_sent(transmit.len);
+            }
             self.stats.datagrams_sent += transmit.count() as u64;
             self.stats.bytes_sent += transmit.len as u64;
         }
@@ -81,6 +83,11 @@ impl Connection {
             return self.transmit_close(buffer);
         }
         self.ring.as_ref()?;
+        if self.paths.is_some()
+            && let Some(probe) = self.transmit_path_probe(now, buffer, stages)
+        {
+            return Some(probe);
+        }
         self.transmit_bundle(now, buffer, max_segments, stages)
     }
 
@@ -152,7 +159,6 @@ impl Connection {
             || self.ack_request.due
             || self.handshake_done_pending
             || self.new_tokens_due > 0
-            || !self.path_responses.is_empty()
             || self.local_ids.has_pending()
             || self.remote_ids.has_pending()
             || self.spaces[SpaceId::Data as usize]
@@ -162,23 +168,24 @@ impl Connection {
 
     /// Bytes that congestion control and pacer let go now; arms the pacing timer if it is the pacer that holds.
     fn budget(&mut self, now: Time, segment: usize, most: usize) -> u64 {
-        let window = self.congestion.window();
-        let room = window.saturating_sub(self.bytes_in_flight);
+        let window = self.path.flow.congestion.window();
+        let room = window.saturating_sub(self.path.flow.bytes_in_flight);
         self.timers.set(Timer::Pacing, None);
         if room < segment as u64 {
             return 0;
         }
-        let slow_start = self.congestion.is_slow_start();
-        let paced = self.pacer.budget(
+        let slow_start = self.path.flow.congestion.is_slow_start();
+        let paced = self.path.flow.pacer.budget(
             now,
             window,
-            &self.rtt,
+            &self.path.flow.rtt,
             slow_start,
             segment as u16,
             most * segment,
         );
         if paced < segment as u64 {
-            self.timers.set(Timer::Pacing, self.pacer.next_release(now));
+            self.timers
+                .set(Timer::Pacing, self.path.flow.pacer.next_release(now));
         }
         room.min(paced)
     }
@@ -239,7 +246,7 @@ impl Connection {
                 now,
                 counted,
                 contents.ack_eliciting,
-                false,
+                self.path.flow.tag,
                 window_limited,
                 first_frame,
             );
@@ -261,17 +268,22 @@ impl Connection {
     /// Whether sending `bytes` more shows that the window, not the application, is the limit (RFC 9002 §7.8).
     fn window_limited(&self, bytes: usize) -> bool {
         let (window, after) = (
-            self.congestion.window(),
-            self.bytes_in_flight + bytes as u64,
+            self.path.flow.congestion.window(),
+            self.path.flow.bytes_in_flight + bytes as u64,
         );
-        if self.congestion.is_slow_start() {
+        if self.path.flow.congestion.is_slow_start() {
             2 * after >= window
         } else {
             after * 8 >= window * 7
         }
     }
 
-    fn seal_bundle(&mut self, buffer: &mut [u8], spans: &mut [PacketSpan], tails: &[StreamRange]) {
+    pub(super) fn seal_bundle(
+        &mut self,
+        buffer: &mut [u8],
+        spans: &mut [PacketSpan],
+        tails: &[StreamRange],
+    ) {
         let mut sources: [&[u8]; MAX_GROUP] = [&[]; MAX_GROUP];
         for ((span, range), source) in spans.iter().zip(tails).zip(&mut sources) {
             if range.len == 0 {
@@ -323,7 +335,9 @@ impl Connection {
             return None;
         }
         let size = usize::from(self.path.mtu.wants_probe()?);
-        if buffer.len() < size || self.congestion.window() < self.bytes_in_flight + size as u64 {
+        if buffer.len() < size
+            || self.path.flow.congestion.window() < self.path.flow.bytes_in_flight + size as u64
+        {
             return None;
         }
         let dcid = self.remote_ids.current();
@@ -340,10 +354,12 @@ impl Connection {
         let room = w.remaining();
         frame::write::padding(&mut w, room);
         let mark = space.sent.frame_mark();
-        space.sent.push(now, size as u16, true, true, false, mark);
+        space
+            .sent
+            .push(now, size as u16, true, self.path.flow.tag, false, mark);
         space.last_eliciting = now;
-        self.bytes_in_flight += size as u64;
-        self.path.mtu.on_probe_sent();
+        self.path.flow.bytes_in_flight += size as u64;
+        self.path.mtu.on_probe_sent(number);
         let mut span = PacketSpan::new(0, size as u32, (1 + dcid.len()) as u16);
         (span.header_len, span.packet_number) = ((1 + dcid.len() + pn_len) as u16, number);
         self.seal_bundle(buffer, &mut [span], &[NO_RANGE]);
@@ -400,13 +416,7 @@ impl Connection {
             self.ask_for_ack(w);
         }
         if first && id == SpaceId::Data {
-            // RFC 9000 §8.2.2: a datagram with a PATH_RESPONSE is expanded, to show that its size passes.
-            let expand = !self.path_responses.is_empty();
             self.write_connection_control(now, w);
-            if expand {
-                let room = w.remaining();
-                frame::write::padding(w, room);
-            }
         }
         if self.spaces[id as usize].crypto_send.wants_to_send() {
             self.write_crypto(id, w);
@@ -483,6 +493,9 @@ impl Connection {
             space.received.on_ack_sent();
             space.sent.push_frame(SentFrame::Ack { largest });
             self.stats.acks_sent += 1;
+            if let Some(ring) = self.ring.as_mut().filter(|_| id == SpaceId::Data) {
+                ring.on_ack_sent();
+            }
         }
     }
 
@@ -501,26 +514,15 @@ impl Connection {
             self.ping_pending = false;
             frame::write::ping(w);
         }
-        while w.remaining() >= 9 {
-            let Some(data) = self.path_responses.pop_front() else {
+        while self.local_ids.has_pending()
+            && w.remaining() >= frame::write::NEW_CONNECTION_ID_MAX_SIZE
+        {
+            let Some(new) = self.local_ids.next_pending() else {
                 break;
             };
-            // RFC 9000 §13.3: never repeated; the peer challenges anew.
-            frame::write::path_response(w, data);
-        }
-        // NEW_CONNECTION_ID at its largest: type, two integers, length, id, token.
-        while self.local_ids.has_pending() && w.remaining() >= 1 + 8 + 8 + 1 + 20 + 16 {
-            let Some((sequence, id)) = self.local_ids.next_pending() else {
-                break;
-            };
-            frame::write::new_connection_id(
-                w,
-                sequence,
-                0,
-                &id,
-                &self.ids.reset_token(id.as_slice()),
-            );
-            sent.push_frame(SentFrame::NewConnectionId(sequence));
+            let token = self.ids.reset_token(new.id.as_slice());
+            frame::write::new_connection_id(w, new.sequence, new.retire_prior_to, &new.id, &token);
+            sent.push_frame(SentFrame::NewConnectionId(new.sequence));
         }
         // Type and length in front of it.
         while self.new_tokens_due > 0 && w.remaining() >= 3 + token::LONGEST {
@@ -530,7 +532,9 @@ impl Connection {
             frame::write::new_token(w, &token);
             sent.push_frame(SentFrame::NewToken);
         }
-        while self.remote_ids.has_pending() && w.remaining() >= 9 {
+        while self.remote_ids.has_pending()
+            && w.remaining() >= frame::write::RETIRE_CONNECTION_ID_MAX_SIZE
+        {
             let Some(sequence) = self.remote_ids.next_pending() else {
                 break;
             };
@@ -544,8 +548,9 @@ impl Connection {
 
     fn write_stream_control(&mut self, now: Time, w: &mut Writer<'_>) {
         let sent = &mut self.spaces[SpaceId::Data as usize].sent;
+        let rtt = self.path.flow.rtt.smoothed();
         self.streams
-            .write_control(now, self.rtt.smoothed(), w, |frame| sent.push_frame(frame));
+            .write_control(now, rtt, w, |frame| sent.push_frame(frame));
     }
 
     fn write_crypto(&mut self, id: SpaceId, w: &mut Writer<'_>) {
@@ -627,8 +632,8 @@ impl Connection {
             self.ack_only_run += 1;
         }
         if size > 0 {
-            self.bytes_in_flight += size;
-            self.pacer.on_sent(size);
+            self.path.flow.bytes_in_flight += size;
+            self.path.flow.pacer.on_sent(size);
         }
     }
 }

@@ -217,7 +217,7 @@ impl Connection {
         (self.original_dcid, self.initial_dcid) = (dcid, dcid);
         self.remote_ids.set_first(dcid);
         let in_flight = self.space(SpaceId::Initial).sent.discard();
-        self.bytes_in_flight -= in_flight;
+        self.path.flow.bytes_in_flight -= in_flight;
         self.spaces[SpaceId::Initial as usize] = Space::default();
         self.pto_count = 0;
         self.install_initial_keys();

@@ -101,7 +101,7 @@ impl Connection {
         self.sends_zero_rtt()
             && matches!(self.state, State::Handshaking)
             && self.wants_data()
-            && self.bytes_in_flight < self.congestion.window()
+            && self.path.flow.bytes_in_flight < self.path.flow.congestion.window()
     }
 
     /// The server has answered.
@@ -138,7 +138,7 @@ impl Connection {
         let space = self.space(SpaceId::Data);
         space.keys = None;
         let in_flight = space.sent.discard();
-        self.bytes_in_flight -= in_flight;
+        self.path.flow.bytes_in_flight -= in_flight;
         self.streams.rewind(params);
         self.streams.events.push_back(Event::EarlyDataRejected);
     }
@@ -155,7 +155,7 @@ impl Connection {
             .flat_map(|(_, packet)| sent.frames(packet))
             .collect();
         let in_flight = sent.discard();
-        self.bytes_in_flight -= in_flight;
+        self.path.flow.bytes_in_flight -= in_flight;
         for frame in frames {
             self.on_frame_lost(SpaceId::Data, frame);
         }

@@ -7,7 +7,8 @@ use rand::RngCore;
 use sha2::Sha256;
 use squall_wire::{ConnectionId, TransportErrorCode};
 
-use crate::config::{MAX_LOCAL_IDS, MAX_REMOTE_IDS, MAX_RETIRE_BACKLOG};
+use crate::config::{MAX_ID_GAPS, MAX_LOCAL_IDS, MAX_REMOTE_IDS, MAX_RETIRE_BACKLOG};
+use crate::range_set::RangeSet;
 
 /// Makes connection ids and their stateless-reset tokens.
 #[derive(Clone)]
@@ -51,6 +52,21 @@ pub(crate) struct LocalIds {
     peer_limit: u64,
     /// Sequence numbers whose NEW_CONNECTION_ID is to be sent (again).
     pending: VecDeque<u64>,
+    /// Numbers below were announced to the peer.
+    announced: u64,
+    /// Numbers below are to be retired by the peer (RFC 9000 §5.1.2).
+    retire_prior_to: u64,
+}
+
+/// What a NEW_CONNECTION_ID frame is to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Announcement {
+    /// The id's number.
+    pub(crate) sequence: u64,
+    /// Numbers below are to be retired.
+    pub(crate) retire_prior_to: u64,
+    /// The id.
+    pub(crate) id: ConnectionId,
 }
 
 impl LocalIds {
@@ -62,6 +78,8 @@ impl LocalIds {
             next_sequence: 1,
             peer_limit: 1,
             pending: VecDeque::new(),
+            announced: 1,
+            retire_prior_to: 0,
         }
     }
 
@@ -78,10 +96,14 @@ impl LocalIds {
         self.peer_limit = limit.min(MAX_LOCAL_IDS);
     }
 
-    /// Whether one more id may be issued.
+    /// Whether one more id may be issued. Ids that the peer was told to retire do not count (RFC 9000 §5.1.1).
     #[must_use]
     pub(crate) fn wants_more(&self) -> bool {
-        (self.active.len() as u64) < self.peer_limit
+        let staying = self
+            .active
+            .iter()
+            .filter(|(s, _)| *s >= self.retire_prior_to);
+        (staying.count() as u64) < self.peer_limit
     }
 
     /// Issues `id`.
@@ -91,11 +113,27 @@ impl LocalIds {
         self.next_sequence += 1;
     }
 
+    /// Asks the peer to retire every id issued so far; others are to be issued now. `false` while an earlier request is not
+    /// done, so that the ids of two generations at most exist.
+    pub(crate) fn rotate(&mut self) -> bool {
+        let done = self.active.iter().all(|(s, _)| *s >= self.retire_prior_to);
+        if done {
+            self.retire_prior_to = self.next_sequence;
+        }
+        done
+    }
+
     /// The next id to be announced.
-    pub(crate) fn next_pending(&mut self) -> Option<(u64, ConnectionId)> {
+    pub(crate) fn next_pending(&mut self) -> Option<Announcement> {
         while let Some(sequence) = self.pending.pop_front() {
-            if let Some(entry) = self.active.iter().find(|(s, _)| *s == sequence) {
-                return Some(*entry);
+            if let Some((_, id)) = self.active.iter().find(|(s, _)| *s == sequence) {
+                self.announced = self.announced.max(sequence + 1);
+                return Some(Announcement {
+                    sequence,
+                    // RFC 9000 §19.15: not above the number itself.
+                    retire_prior_to: self.retire_prior_to.min(sequence),
+                    id: *id,
+                });
             }
         }
         None
@@ -109,7 +147,8 @@ impl LocalIds {
 
     /// An announcement was lost.
     pub(crate) fn on_lost(&mut self, sequence: u64) {
-        if self.active.iter().any(|(s, _)| *s == sequence) {
+        let active = self.active.iter().any(|(s, _)| *s == sequence);
+        if active && !self.pending.contains(&sequence) {
             self.pending.push_back(sequence);
         }
     }
@@ -117,14 +156,17 @@ impl LocalIds {
     /// The peer retires an id; returns it if it was active.
     ///
     /// # Errors
-    /// `PROTOCOL_VIOLATION` for a number never issued (RFC 9000 §19.16).
+    /// `PROTOCOL_VIOLATION` for a number that was never sent (RFC 9000 §19.16).
     pub(crate) fn retire(
         &mut self,
         sequence: u64,
     ) -> Result<Option<ConnectionId>, TransportErrorCode> {
-        if sequence >= self.next_sequence {
+        // A number made and not yet sent counts as never sent: who guesses ahead makes an id a frame, without a round trip
+        // between (`threats.md` row 3).
+        if sequence >= self.announced {
             return Err(TransportErrorCode::PROTOCOL_VIOLATION);
         }
+        self.pending.retain(|s| *s != sequence);
         let at = self.active.iter().position(|(s, _)| *s == sequence);
         Ok(at.and_then(|i| self.active.remove(i)).map(|(_, id)| id))
     }
@@ -138,31 +180,39 @@ struct RemoteId {
     reset_token: Option<[u8; 16]>,
 }
 
+/// A change among the reset tokens that count: those of the ids in use (RFC 9000 §10.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenChange {
+    /// No longer valid.
+    Removed([u8; 16]),
+    /// Valid from now on.
+    Added([u8; 16]),
+}
+
 /// Connection ids that the peer gave us.
 #[derive(Debug)]
 pub(crate) struct RemoteIds {
+    /// What the active path sends to.
     current: RemoteId,
+    /// What other paths send to, by their tags. A path without an id of its own shares the current one, as when a NAT moved
+    /// it and no other id was there (RFC 9000 §9.5).
+    lent: Vec<(u8, RemoteId)>,
     spare: Vec<RemoteId>,
+    /// Numbers seen, so that a repeated frame does not bring back what was retired.
+    seen: RangeSet,
     retire_prior_to: u64,
-    /// Sequence numbers to be retired by a frame.
+    /// Sequence numbers whose RETIRE_CONNECTION_ID is to be sent (again).
     retiring: VecDeque<u64>,
-    /// RETIRE_CONNECTION_ID frames sent and not acknowledged.
-    unacknowledged: usize,
-}
-
-/// What a NEW_CONNECTION_ID frame changed among the reset tokens that count.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct TokenChange {
-    /// No longer valid.
-    pub(crate) removed: Option<[u8; 16]>,
-    /// Valid from now on.
-    pub(crate) added: Option<[u8; 16]>,
+    /// Sequence numbers whose retirement the peer has not acknowledged, sent or not. A frame may be under way twice, after a
+    /// probe timeout: numbers are kept, not a count of frames.
+    unacknowledged: Vec<u64>,
+    changes: Vec<TokenChange>,
 }
 
 impl RemoteIds {
     /// Starts with the id of the peer's first packet (or, for a client, the one it made up).
     #[must_use]
-    pub(crate) const fn new(id: ConnectionId) -> Self {
+    pub(crate) fn new(id: ConnectionId) -> Self {
         let current = RemoteId {
             sequence: 0,
             id,
@@ -170,17 +220,33 @@ impl RemoteIds {
         };
         Self {
             current,
+            lent: Vec::new(),
             spare: Vec::new(),
+            seen: RangeSet::default(),
             retire_prior_to: 0,
             retiring: VecDeque::new(),
-            unacknowledged: 0,
+            unacknowledged: Vec::new(),
+            changes: Vec::new(),
         }
     }
 
-    /// The id to send to.
+    /// The id to send to on the active path.
     #[must_use]
     pub(crate) const fn current(&self) -> ConnectionId {
         self.current.id
+    }
+
+    /// The id to send to on the path with this tag.
+    #[must_use]
+    pub(crate) fn of(&self, tag: u8) -> ConnectionId {
+        let lent = self.lent.iter().find(|(t, _)| *t == tag);
+        lent.map_or(self.current.id, |(_, remote)| remote.id)
+    }
+
+    /// Whether the path with this tag has an id of its own.
+    #[must_use]
+    pub(crate) fn has_lent(&self, tag: u8) -> bool {
+        self.lent.iter().any(|(t, _)| *t == tag)
     }
 
     /// Replaces the first id: a client learns the server's from its first packet (RFC 9000 §7.2).
@@ -189,17 +255,26 @@ impl RemoteIds {
     }
 
     /// The reset token that came with the transport parameters.
-    pub(crate) const fn set_first_token(&mut self, token: [u8; 16]) {
+    pub(crate) fn set_first_token(&mut self, token: [u8; 16]) {
         self.current.reset_token = Some(token);
+        self.changes.push(TokenChange::Added(token));
     }
 
-    /// The current id's reset token.
+    /// Whether `tail` is the reset token of an id in use, found in a time that does not depend on it.
     #[must_use]
-    pub(crate) const fn reset_token(&self) -> Option<[u8; 16]> {
-        self.current.reset_token
+    pub(crate) fn is_reset(&self, tail: &[u8; 16]) -> bool {
+        let used = self.lent.iter().map(|(_, r)| r).chain([&self.current]);
+        used.filter_map(|r| r.reset_token).fold(false, |any, t| {
+            any | (t.iter().zip(tail).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0)
+        })
     }
 
-    /// Takes a NEW_CONNECTION_ID frame.
+    /// The changes among the reset tokens since the last call.
+    pub(crate) fn take_changes(&mut self) -> impl Iterator<Item = TokenChange> + '_ {
+        self.changes.drain(..)
+    }
+
+    /// Takes a NEW_CONNECTION_ID frame, or what a preferred address brings (RFC 9000 §18.2).
     ///
     /// # Errors
     /// The codes of RFC 9000 §19.15 and §5.1.1.
@@ -209,7 +284,7 @@ impl RemoteIds {
         retire_prior_to: u64,
         id: ConnectionId,
         token: [u8; 16],
-    ) -> Result<TokenChange, TransportErrorCode> {
+    ) -> Result<(), TransportErrorCode> {
         if self.current.id.is_empty() {
             return Err(TransportErrorCode::PROTOCOL_VIOLATION);
         }
@@ -218,7 +293,8 @@ impl RemoteIds {
             id,
             reset_token: Some(token),
         };
-        for known in self.spare.iter().chain([&self.current]) {
+        let used = self.lent.iter().map(|(_, r)| r).chain([&self.current]);
+        for known in self.spare.iter().chain(used) {
             // RFC 9000 §19.15: a number means one id, an id one number; a repetition is no error.
             let same = known.sequence == sequence
                 && known.id == id
@@ -227,51 +303,149 @@ impl RemoteIds {
                 return Err(TransportErrorCode::PROTOCOL_VIOLATION);
             }
             if same {
-                return Ok(TokenChange::default());
+                return Ok(());
             }
+        }
+        if sequence == 0 || !self.seen.insert_one(sequence) {
+            // Known before and retired since.
+            return Ok(());
+        }
+        while self.seen.len() > MAX_ID_GAPS {
+            self.seen.pop_first();
         }
         if sequence < self.retire_prior_to {
-            self.retiring.push_back(sequence);
-            return self.check_backlog().map(|()| TokenChange::default());
+            self.retire_number(sequence);
+            return self.check_backlog();
         }
         self.spare.push(new);
-        let mut change = TokenChange::default();
         if retire_prior_to > self.retire_prior_to {
-            self.retire_prior_to = retire_prior_to;
-            let retiring = &mut self.retiring;
-            self.spare.retain(|s| {
-                let keep = s.sequence >= retire_prior_to;
-                if !keep {
-                    retiring.push_back(s.sequence);
-                }
-                keep
-            });
-            if self.current.sequence < retire_prior_to {
-                self.retiring.push_back(self.current.sequence);
-                let lowest = (0..self.spare.len()).min_by_key(|i| self.spare[*i].sequence);
-                // The frame itself brings a number of at least `retire_prior_to`, so there is one.
-                let Some(lowest) = lowest else {
-                    return Err(TransportErrorCode::PROTOCOL_VIOLATION);
-                };
-                change.removed = self.current.reset_token;
-                self.current = self.spare.swap_remove(lowest);
-                change.added = self.current.reset_token;
-            }
+            self.retire_below(retire_prior_to)?;
         }
         // RFC 9000 §5.1.1.
-        if self.spare.len() as u64 + 1 > MAX_REMOTE_IDS {
+        if (self.spare.len() + self.lent.len()) as u64 + 1 > MAX_REMOTE_IDS {
             return Err(TransportErrorCode::CONNECTION_ID_LIMIT_ERROR);
         }
-        self.check_backlog()?;
-        Ok(change)
+        self.check_backlog()
+    }
+
+    /// RFC 9000 §5.1.2: ids below are used no more; what uses them moves to spare ones.
+    fn retire_below(&mut self, retire_prior_to: u64) -> Result<(), TransportErrorCode> {
+        self.retire_prior_to = retire_prior_to;
+        let below = |s: &RemoteId| s.sequence < retire_prior_to;
+        while let Some(at) = self.spare.iter().position(below) {
+            let old = self.spare.remove(at);
+            self.retire_number(old.sequence);
+        }
+        if self.current.sequence < retire_prior_to {
+            // The frame itself brings a number of at least `retire_prior_to`, so there is one.
+            let next = self
+                .take_spare()
+                .ok_or(TransportErrorCode::PROTOCOL_VIOLATION)?;
+            let old = std::mem::replace(&mut self.current, next);
+            self.retire(old);
+            self.note_use(next);
+        }
+        for i in (0..self.lent.len()).rev() {
+            let (tag, old) = self.lent[i];
+            if old.sequence >= retire_prior_to {
+                continue;
+            }
+            self.lent.swap_remove(i);
+            self.retire(old);
+            if let Some(next) = self.take_spare() {
+                self.lent.push((tag, next));
+                self.note_use(next);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_spare(&mut self) -> Option<RemoteId> {
+        let lowest = (0..self.spare.len()).min_by_key(|i| self.spare[*i].sequence)?;
+        Some(self.spare.swap_remove(lowest))
+    }
+
+    fn note_use(&mut self, id: RemoteId) {
+        self.changes.extend(id.reset_token.map(TokenChange::Added));
+    }
+
+    fn retire(&mut self, id: RemoteId) {
+        self.retire_number(id.sequence);
+        self.changes
+            .extend(id.reset_token.map(TokenChange::Removed));
+    }
+
+    fn retire_number(&mut self, sequence: u64) {
+        self.retiring.push_back(sequence);
+        self.unacknowledged.push(sequence);
     }
 
     fn check_backlog(&self) -> Result<(), TransportErrorCode> {
         // RFC 9000 §5.1.2: ids whose retirement is not acknowledged are limited.
-        if self.retiring.len() + self.unacknowledged > MAX_RETIRE_BACKLOG {
+        if self.unacknowledged.len() > MAX_RETIRE_BACKLOG {
             return Err(TransportErrorCode::CONNECTION_ID_LIMIT_ERROR);
         }
         Ok(())
+    }
+
+    /// Whether this end may give an id up of its own accord: the backlog keeps room for what the peer asks for.
+    fn may_give_up(&self) -> bool {
+        self.unacknowledged.len() <= MAX_REMOTE_IDS as usize
+    }
+
+    /// Whether a path can be given an id of its own. Of a peer without ids every path has the same.
+    #[must_use]
+    pub(crate) fn can_lend(&self) -> bool {
+        !self.spare.is_empty() && self.may_give_up()
+    }
+
+    /// Whether the peer wants no connection ids.
+    #[must_use]
+    pub(crate) const fn is_without(&self) -> bool {
+        self.current.id.is_empty()
+    }
+
+    /// Gives the path with this tag an id of its own, if there is one.
+    pub(crate) fn lend(&mut self, tag: u8) -> bool {
+        if !self.can_lend() {
+            return false;
+        }
+        let Some(spare) = self.take_spare() else {
+            return false;
+        };
+        self.lent.push((tag, spare));
+        self.note_use(spare);
+        true
+    }
+
+    /// The path with tag `new` becomes the active one, in place of `old`.
+    pub(crate) fn activate(&mut self, new: u8, old: u8) {
+        if let Some((tag, lent)) = self.lent.iter_mut().find(|(t, _)| *t == new) {
+            std::mem::swap(lent, &mut self.current);
+            *tag = old;
+        }
+    }
+
+    /// The path with this tag is no more: what it alone sent to is retired (RFC 9000 §5.1.2).
+    pub(crate) fn release(&mut self, tag: u8) {
+        if let Some(at) = self.lent.iter().position(|(t, _)| *t == tag) {
+            let (_, id) = self.lent.swap_remove(at);
+            self.retire(id);
+        }
+    }
+
+    /// Sends to another id from now on, and retires the one before; `false` if there is no other.
+    pub(crate) fn rotate(&mut self) -> bool {
+        if !self.can_lend() {
+            return false;
+        }
+        let Some(next) = self.take_spare() else {
+            return false;
+        };
+        let old = std::mem::replace(&mut self.current, next);
+        self.retire(old);
+        self.note_use(next);
+        true
     }
 
     /// Whether a RETIRE_CONNECTION_ID is due.
@@ -282,20 +456,20 @@ impl RemoteIds {
 
     /// The next number to be retired by a frame.
     pub(crate) fn next_pending(&mut self) -> Option<u64> {
-        let sequence = self.retiring.pop_front()?;
-        self.unacknowledged += 1;
-        Some(sequence)
+        self.retiring.pop_front()
     }
 
     /// The peer has seen a retirement.
-    pub(crate) fn on_acked(&mut self) {
-        self.unacknowledged = self.unacknowledged.saturating_sub(1);
+    pub(crate) fn on_acked(&mut self, sequence: u64) {
+        self.unacknowledged.retain(|s| *s != sequence);
+        self.retiring.retain(|s| *s != sequence);
     }
 
     /// A retirement was lost.
     pub(crate) fn on_lost(&mut self, sequence: u64) {
-        self.unacknowledged = self.unacknowledged.saturating_sub(1);
-        self.retiring.push_back(sequence);
+        if self.unacknowledged.contains(&sequence) && !self.retiring.contains(&sequence) {
+            self.retiring.push_back(sequence);
+        }
     }
 }
 
@@ -307,24 +481,36 @@ mod tests {
         ConnectionId::new(&[n; 8]).unwrap()
     }
 
+    /// Ids 0 to `n` of the peer.
+    fn with(n: u8) -> RemoteIds {
+        let mut ids = RemoteIds::new(id(0));
+        for n in 1..=n {
+            ids.on_new(n.into(), 0, id(n), [n; 16]).unwrap();
+        }
+        ids
+    }
+
+    fn retired(ids: &mut RemoteIds) -> Vec<u64> {
+        std::iter::from_fn(|| ids.next_pending()).collect()
+    }
+
     // test: RFC 9000 §19.15, §5.1.1, §5.1.2
     #[test]
     fn floods_and_contradictions_are_refused() {
-        let mut ids = RemoteIds::new(id(0));
-        for n in 1..MAX_REMOTE_IDS {
-            ids.on_new(n, 0, id(n as u8), [n as u8; 16]).unwrap();
-        }
+        let mut ids = with(MAX_REMOTE_IDS as u8 - 1);
         ids.on_new(1, 0, id(1), [1; 16]).unwrap();
-        assert_eq!(
-            ids.on_new(1, 0, id(9), [1; 16]),
-            Err(TransportErrorCode::PROTOCOL_VIOLATION)
-        );
+        for (sequence, cid, token) in [(1, 9, 1), (1, 1, 9), (9, 1, 9), (0, 9, 0)] {
+            assert_eq!(
+                ids.on_new(sequence, 0, id(cid), [token; 16]),
+                Err(TransportErrorCode::PROTOCOL_VIOLATION)
+            );
+        }
         assert_eq!(
             ids.on_new(9, 0, id(9), [9; 16]),
             Err(TransportErrorCode::CONNECTION_ID_LIMIT_ERROR)
         );
         let mut ids = RemoteIds::new(id(0));
-        let mut result = Ok(TokenChange::default());
+        let mut result = Ok(());
         for n in 1..100 {
             result = ids.on_new(n, n, id(n as u8), [n as u8; 16]);
             if result.is_err() {
@@ -341,27 +527,134 @@ mod tests {
     #[test]
     fn retire_prior_to_moves_to_the_next() {
         let mut ids = RemoteIds::new(id(0));
-        let change = ids.on_new(1, 1, id(1), [1; 16]).unwrap();
+        ids.set_first_token([0; 16]);
+        ids.on_new(1, 1, id(1), [1; 16]).unwrap();
+        let changes: Vec<_> = ids.take_changes().collect();
         assert_eq!(
-            change,
-            TokenChange {
-                removed: None,
-                added: Some([1; 16])
-            }
+            changes,
+            [
+                TokenChange::Added([0; 16]),
+                TokenChange::Removed([0; 16]),
+                TokenChange::Added([1; 16])
+            ]
         );
         assert_eq!(ids.current(), id(1));
         assert_eq!(ids.next_pending(), Some(0));
     }
 
-    // test: RFC 9000 §19.16
+    // test: RFC 9000 §9.5
     #[test]
-    fn ids_never_issued_cannot_be_retired() {
+    fn each_path_has_an_id_of_its_own_and_gives_it_up() {
+        let mut ids = with(3);
+        assert!(ids.lend(7) && ids.lend(8));
+        assert_eq!((ids.current(), ids.of(7), ids.of(8)), (id(0), id(1), id(2)));
+        ids.activate(7, 0);
+        assert_eq!((ids.current(), ids.of(0), ids.of(8)), (id(1), id(0), id(2)));
+        assert!(ids.is_reset(&[1; 16]) && ids.is_reset(&[2; 16]) && !ids.is_reset(&[3; 16]));
+        ids.release(0);
+        ids.release(0);
+        assert_eq!(retired(&mut ids), [0]);
+        // A repeated frame does not bring back what is retired.
+        ids.on_acked(0);
+        ids.release(8);
+        ids.on_new(2, 0, id(2), [2; 16]).unwrap();
+        assert_eq!(retired(&mut ids), [2]);
+        assert!(ids.lend(9) && !ids.lend(10));
+        assert_eq!(ids.of(10), id(1), "without one of its own it shares");
+    }
+
+    // test: RFC 9000 §5.1.2
+    #[test]
+    fn every_path_leaves_a_retired_id() {
+        let mut ids = with(3);
+        assert!(ids.lend(7) && ids.lend(8));
+        ids.on_new(4, 3, id(4), [4; 16]).unwrap();
+        assert_eq!(ids.current(), id(3));
+        // One spare id for two paths: the other one shares.
+        let (a, b) = (ids.of(7), ids.of(8));
+        assert!(
+            [(id(3), id(4)), (id(4), id(3))].contains(&(a, b)),
+            "{a:?} {b:?}"
+        );
+        let mut numbers = retired(&mut ids);
+        numbers.sort_unstable();
+        assert_eq!(numbers, [0, 1, 2]);
+    }
+
+    // test: threats.md row 3
+    #[test]
+    fn ids_are_given_up_no_faster_than_the_peer_hears_of_it() {
+        let mut ids = with(1);
+        let mut rotations = 0;
+        for n in 2..200_u8 {
+            rotations += usize::from(ids.rotate());
+            let _ = retired(&mut ids);
+            if ids.spare.is_empty() {
+                ids.on_new(n.into(), 0, id(n), [n; 16]).unwrap();
+            }
+        }
+        assert!(rotations <= MAX_REMOTE_IDS as usize + 1, "{rotations}");
+        for n in 0..=rotations as u64 {
+            ids.on_acked(n);
+        }
+        assert!(ids.rotate());
+    }
+
+    // A probe timeout repeats a frame whose packet is declared lost, or acknowledged, later on.
+    #[test]
+    fn a_frame_under_way_twice_counts_once() {
+        let mut ids = with(1);
+        assert!(ids.rotate());
+        assert_eq!(retired(&mut ids), [0]);
+        for _ in 0..100 {
+            ids.on_lost(0);
+            ids.on_lost(0);
+        }
+        assert_eq!(retired(&mut ids), [0]);
+        assert_eq!(ids.unacknowledged, [0]);
+        ids.on_lost(0);
+        ids.on_acked(0);
+        ids.on_lost(0);
+        assert_eq!(retired(&mut ids), [0; 0]);
+        assert!(ids.unacknowledged.is_empty());
+    }
+
+    // test: RFC 9000 §19.16; threats.md row 3
+    #[test]
+    fn ids_never_sent_cannot_be_retired() {
         let mut ids = LocalIds::new(id(0));
         ids.set_peer_limit(8);
         assert!(ids.wants_more());
         ids.issue(id(1));
+        ids.issue(id(2));
+        assert_eq!(ids.retire(1), Err(TransportErrorCode::PROTOCOL_VIOLATION));
+        assert_eq!(ids.next_pending().map(|a| a.sequence), Some(1));
         assert_eq!(ids.retire(2), Err(TransportErrorCode::PROTOCOL_VIOLATION));
+        ids.on_lost(1);
         assert_eq!(ids.retire(1), Ok(Some(id(1))));
+        assert_eq!(ids.retire(1), Ok(None), "a repetition is no error");
+        assert_eq!(ids.next_pending().map(|a| a.sequence), Some(2));
         assert_eq!(ids.next_pending(), None, "a retired id is not announced");
+    }
+
+    // test: RFC 9000 §5.1.1, §5.1.2
+    #[test]
+    fn a_rotation_replaces_every_id_once() {
+        let mut ids = LocalIds::new(id(0));
+        ids.set_peer_limit(2);
+        ids.issue(id(1));
+        assert!(!ids.wants_more() && ids.rotate() && !ids.rotate());
+        assert!(ids.wants_more());
+        ids.issue(id(2));
+        ids.issue(id(3));
+        assert!(!ids.wants_more());
+        let said: Vec<_> = std::iter::from_fn(|| ids.next_pending())
+            .map(|a| (a.sequence, a.retire_prior_to))
+            .collect();
+        assert_eq!(said, [(1, 1), (2, 2), (3, 2)]);
+        ids.retire(0).unwrap();
+        assert!(!ids.rotate(), "1 is not retired yet");
+        ids.retire(1).unwrap();
+        assert!(ids.rotate());
     }
 }

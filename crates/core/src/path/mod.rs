@@ -1,39 +1,111 @@
-//! The network path of a connection: address, validation, amplification limit, size.
+//! The network paths of a connection: addresses, validation, amplification limit, size, and what is known of each path's
+//! capacity.
+//!
+//! ```text
+//!  Connection.path ── PathState   the active path: all packets but probes
+//!  Connection.paths ─ Paths       made at the first probe or change of address; a connection that never moves has none
+//!      others      PathState      the path before, to fall back to; paths being probed
+//!      responses                  PATH_RESPONSE frames owed, each on the path of its challenge
+//! ```
 
 pub(crate) mod cid;
 pub(crate) mod mtu;
+pub(crate) mod validation;
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use squall_wire::Path;
 
-use crate::config::MIN_UDP_PAYLOAD;
+use crate::config::{MAX_PATH_RESPONSES, MAX_PATHS, MIN_UDP_PAYLOAD, TransportConfig};
+use crate::congestion::Controller;
+use crate::recovery::pacer::Pacer;
+use crate::recovery::rtt::RttEstimator;
+use crate::time::Time;
 use mtu::Mtu;
+use validation::Validation;
 
 /// RFC 9000 §8.1: bytes sent for each byte received before the peer's address is validated.
 const AMPLIFICATION: u64 = 3;
 
-/// State of the path.
+/// What is known of a path's capacity. It moves with the connection where only the peer's port changes (RFC 9000 §9.4).
+#[derive(Debug)]
+pub(crate) struct Flow {
+    /// Which sent packets belong to it (`SentPacket::flow`).
+    pub(crate) tag: u8,
+    /// Round-trip times.
+    pub(crate) rtt: RttEstimator,
+    /// How much may be in flight.
+    pub(crate) congestion: Controller,
+    /// When it may leave.
+    pub(crate) pacer: Pacer,
+    /// Bytes in flight.
+    pub(crate) bytes_in_flight: u64,
+}
+
+impl Flow {
+    fn new(tag: u8, max_datagram: u16, config: &TransportConfig) -> Self {
+        Self {
+            tag,
+            rtt: RttEstimator::new(config.initial_rtt),
+            congestion: Controller::new(config.congestion, max_datagram),
+            pacer: Pacer::new(config.pacing),
+            bytes_in_flight: 0,
+        }
+    }
+
+    /// A packet of `size` bytes is no longer in flight.
+    #[inline]
+    pub(crate) fn leave(&mut self, size: u16) {
+        self.bytes_in_flight = self.bytes_in_flight.saturating_sub(size.into());
+    }
+}
+
+/// State of one path.
 #[derive(Debug)]
 pub(crate) struct PathState {
     /// Addresses of both ends.
     pub(crate) path: Path,
+    /// Names the path among those of the connection.
+    pub(crate) tag: u8,
     /// Whether the peer has shown that it receives what we send there.
     pub(crate) validated: bool,
+    /// Whether the amplification limit holds until then: it protects addresses that the peer named. A client chooses where it
+    /// sends to.
+    limited: bool,
     received: u64,
     sent: u64,
     /// What size passes.
     pub(crate) mtu: Mtu,
+    /// What may be sent.
+    pub(crate) flow: Flow,
+    /// The validation that is under way.
+    pub(crate) validation: Option<Box<Validation>>,
+    /// When a path that is not in use is forgotten.
+    pub(crate) forget_at: Option<Time>,
 }
 
 impl PathState {
-    /// A path that is `validated` (a client's) or not (a server's).
+    /// A path; `limited` as long as it is not validated (a server's), or not (a client's).
     #[must_use]
-    pub(crate) fn new(path: Path, validated: bool, max_udp_payload: u16) -> Self {
+    pub(crate) fn new(
+        path: Path,
+        tag: u8,
+        limited: bool,
+        mtu: Mtu,
+        config: &TransportConfig,
+    ) -> Self {
         Self {
             path,
-            validated,
+            tag,
+            validated: false,
+            limited,
             received: 0,
             sent: 0,
-            mtu: Mtu::new(max_udp_payload),
+            flow: Flow::new(tag, mtu.current(), config),
+            mtu,
+            validation: None,
+            forget_at: None,
         }
     }
 
@@ -48,19 +120,125 @@ impl PathState {
     }
 
     /// Bytes that may be sent now as far as the amplification limit goes.
+    #[must_use]
+    pub(crate) fn credit(&self) -> u64 {
+        if self.validated || !self.limited {
+            return u64::MAX;
+        }
+        self.received
+            .saturating_mul(AMPLIFICATION)
+            .saturating_sub(self.sent)
+    }
+
+    /// The same for packets other than path probes.
     ///
     /// A rest that no full datagram fits in counts as nothing: an Initial that asks for an acknowledgement needs one
     /// (RFC 9000 §14.1), and a probe timer that runs for what cannot be sent would be due without end.
     #[must_use]
     pub(crate) fn allowance(&self) -> u64 {
-        if self.validated {
-            return u64::MAX;
-        }
-        let allowed = self.received.saturating_mul(AMPLIFICATION);
-        match allowed.saturating_sub(self.sent) {
+        match self.credit() {
             rest if rest < u64::from(MIN_UDP_PAYLOAD) => 0,
             rest => rest,
         }
+    }
+}
+
+/// Whether both name the same path. A socket that does not tell its address leaves `local` out.
+#[must_use]
+pub(crate) fn same(a: &Path, b: &Path) -> bool {
+    a.remote == b.remote && (a.local == b.local || a.local.is_none() || b.local.is_none())
+}
+
+/// Whether only the peer's port differs: most likely a NAT that forgot its binding (RFC 9000 §9.4).
+#[must_use]
+pub(crate) fn same_host(a: &Path, b: &Path) -> bool {
+    a.remote.ip() == b.remote.ip() && (a.local == b.local || a.local.is_none() || b.local.is_none())
+}
+
+/// Whether a peer at `from` may be at `to`: nobody from outside moves to this machine, this link or to no host at all
+/// (RFC 9000 §21.5.6).
+#[must_use]
+pub(crate) fn plausible(from: &Path, to: &Path) -> bool {
+    let inner = |ip: IpAddr| match ip {
+        IpAddr::V4(v4) => (v4.is_loopback(), v4.is_link_local()),
+        IpAddr::V6(v6) => (
+            v6.is_loopback() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback()),
+            v6.is_unicast_link_local(),
+        ),
+    };
+    let ((from_loopback, from_link), (to_loopback, to_link)) =
+        (inner(from.remote.ip()), inner(to.remote.ip()));
+    to.remote.port() != 0
+        && !to.remote.ip().is_unspecified()
+        && !to.remote.ip().is_multicast()
+        && to.remote.ip() != IpAddr::V4(std::net::Ipv4Addr::BROADCAST)
+        && (from_loopback || !to_loopback)
+        && (from_link || from_loopback || !to_link)
+}
+
+/// The paths beside the active one, and what is owed to them.
+#[derive(Debug, Default)]
+pub(crate) struct Paths {
+    /// At most `MAX_PATHS - 1`, the oldest first.
+    pub(crate) others: Vec<PathState>,
+    /// PATH_RESPONSE frames owed: the tag of the path, and the challenge's data.
+    responses: VecDeque<(u8, [u8; 8])>,
+    last_tag: u8,
+    /// Whether this end has ever sent a challenge.
+    pub(crate) has_challenged: bool,
+}
+
+impl Paths {
+    /// A name for a new path. With 4 paths and 256 names none is in use twice.
+    pub(crate) fn new_tag(&mut self, active: &PathState) -> u8 {
+        loop {
+            self.last_tag = self.last_tag.wrapping_add(1);
+            let tag = self.last_tag;
+            let taken = |p: &PathState| p.tag == tag || p.flow.tag == tag;
+            if !taken(active) && !self.others.iter().any(taken) {
+                return tag;
+            }
+        }
+    }
+
+    /// Where the path between these addresses is among the others.
+    #[must_use]
+    pub(crate) fn position(&self, path: &Path) -> Option<usize> {
+        self.others.iter().position(|p| same(&p.path, path))
+    }
+
+    /// Makes room for one path more; returns what had to go: first what was not validated, the oldest before the others.
+    pub(crate) fn make_room(&mut self) -> Option<PathState> {
+        if self.others.len() + 1 < MAX_PATHS {
+            return None;
+        }
+        let at = self.others.iter().position(|p| !p.validated).unwrap_or(0);
+        Some(self.others.remove(at))
+    }
+
+    /// Owes the peer a response on a path; a flood leaves the newest few (`threats.md` row 1).
+    pub(crate) fn owe_response(&mut self, tag: u8, data: [u8; 8]) {
+        if self.responses.len() == MAX_PATH_RESPONSES {
+            self.responses.pop_front();
+        }
+        self.responses.push_back((tag, data));
+    }
+
+    /// The path of the oldest response owed.
+    #[must_use]
+    pub(crate) fn next_response(&self) -> Option<u8> {
+        self.responses.front().map(|(tag, _)| *tag)
+    }
+
+    /// Takes a response owed on that path.
+    pub(crate) fn take_response(&mut self, tag: u8) -> Option<[u8; 8]> {
+        let at = self.responses.iter().position(|(t, _)| *t == tag)?;
+        self.responses.remove(at).map(|(_, data)| data)
+    }
+
+    /// Forgets the responses owed on a path.
+    pub(crate) fn drop_responses(&mut self, tag: u8) {
+        self.responses.retain(|(t, _)| *t != tag);
     }
 }
 
@@ -68,14 +246,18 @@ impl PathState {
 mod tests {
     use super::*;
 
+    fn path(remote: &str) -> Path {
+        Path {
+            remote: remote.parse().unwrap(),
+            local: None,
+        }
+    }
+
     // test: RFC 9000 §8.1, §14.1
     #[test]
     fn three_times_what_was_received_in_full_datagrams() {
-        let path = Path {
-            remote: ([192, 0, 2, 1], 1).into(),
-            local: None,
-        };
-        let mut state = PathState::new(path, false, 1472);
+        let config = TransportConfig::default();
+        let mut state = PathState::new(path("192.0.2.1:1"), 0, true, Mtu::new(1472), &config);
         assert_eq!(state.allowance(), 0);
         state.on_received(1200);
         assert_eq!(state.allowance(), 3600);
@@ -83,9 +265,65 @@ mod tests {
         assert_eq!(state.allowance(), 1200);
         state.on_sent(1);
         assert_eq!(state.allowance(), 0, "1,199 bytes are no datagram");
+        assert_eq!(state.credit(), 1199, "but enough for a probe");
         state.on_received(1);
         assert_eq!(state.allowance(), 1202);
         state.validated = true;
         assert_eq!(state.allowance(), u64::MAX);
+    }
+
+    // test: RFC 9000 §21.5.6
+    #[test]
+    fn nobody_from_outside_moves_inside() {
+        for (from, to, may) in [
+            ("192.0.2.1:1", "192.0.2.1:2", true),
+            ("192.0.2.1:1", "[2001:db8::1]:2", true),
+            ("127.0.0.1:1", "127.0.0.1:2", true),
+            ("127.0.0.1:1", "192.0.2.1:2", true),
+            ("192.0.2.1:1", "127.0.0.1:2", false),
+            ("192.0.2.1:1", "[::1]:2", false),
+            ("192.0.2.1:1", "[::ffff:127.0.0.1]:2", false),
+            ("192.0.2.1:1", "169.254.1.1:2", false),
+            ("[2001:db8::1]:1", "[fe80::1]:2", false),
+            ("192.0.2.1:1", "224.0.0.1:2", false),
+            ("192.0.2.1:1", "0.0.0.0:2", false),
+            ("192.0.2.1:1", "255.255.255.255:2", false),
+            ("192.0.2.1:1", "192.0.2.2:0", false),
+        ] {
+            assert_eq!(plausible(&path(from), &path(to)), may, "{from} {to}");
+        }
+    }
+
+    // test: threats.md row 34
+    #[test]
+    fn at_most_four_paths_and_the_way_back_stays() {
+        let config = TransportConfig::default();
+        let mut paths = Paths::default();
+        let active = PathState::new(path("192.0.2.9:1"), 0, true, Mtu::new(1200), &config);
+        for n in 1..100_u16 {
+            let gone = paths.make_room();
+            assert_eq!(gone.is_some(), n > MAX_PATHS as u16 - 1);
+            assert!(gone.is_none_or(|p| p.tag != 1), "the validated one stays");
+            let tag = paths.new_tag(&active);
+            let path = path(&format!("192.0.2.1:{n}"));
+            let mut state = PathState::new(path, tag, true, Mtu::new(1200), &config);
+            state.validated = n == 1;
+            paths.others.push(state);
+            assert!(paths.others.len() < MAX_PATHS);
+        }
+    }
+
+    // test: RFC 9000 §8.2.2, §13.3; threats.md row 1
+    #[test]
+    fn the_newest_responses_win() {
+        let mut paths = Paths::default();
+        for n in 0..1_000_000_u64 {
+            paths.owe_response(0, n.to_be_bytes());
+        }
+        for n in 999_996..1_000_000_u64 {
+            assert_eq!(paths.take_response(0), Some(n.to_be_bytes()));
+        }
+        assert_eq!(paths.take_response(0), None);
+        assert!(paths.responses.capacity() <= 8);
     }
 }

@@ -17,7 +17,10 @@ pub(crate) struct Mtu {
     ceiling: u16,
     probe: u16,
     losses: u8,
-    in_flight: bool,
+    /// The number of the packet that probes.
+    in_flight: Option<u64>,
+    /// What neither this end nor the peer allows to exceed.
+    limit: u16,
 }
 
 impl Mtu {
@@ -29,15 +32,23 @@ impl Mtu {
             ceiling,
             probe: ceiling,
             losses: 0,
-            in_flight: false,
+            in_flight: None,
+            limit: ceiling,
         }
+    }
+
+    /// A search from the start, for a path that nothing is known of.
+    #[must_use]
+    pub(crate) fn anew(&self) -> Self {
+        Self::new(self.limit)
     }
 
     /// Lowers the ceiling to what the peer accepts (max_udp_payload_size, RFC 9000 §18.2).
     pub(crate) fn limit(&mut self, ceiling: u64) {
         // RFC 9000 §18.2: values below 1200 are invalid and refused before.
         let ceiling = u16::try_from(ceiling).unwrap_or(u16::MAX);
-        self.ceiling = self.ceiling.min(ceiling.max(MIN_UDP_PAYLOAD));
+        self.limit = self.limit.min(ceiling.max(MIN_UDP_PAYLOAD));
+        self.ceiling = self.ceiling.min(self.limit);
         self.probe = self.probe.min(self.ceiling);
         self.current = self.current.min(self.ceiling);
     }
@@ -51,21 +62,28 @@ impl Mtu {
     /// The size to probe now, if any.
     #[must_use]
     pub(crate) const fn wants_probe(&self) -> Option<u16> {
-        if self.in_flight || self.ceiling == self.current || self.probe <= self.current {
+        if self.in_flight.is_some() || self.ceiling == self.current || self.probe <= self.current {
             None
         } else {
             Some(self.probe)
         }
     }
 
-    /// A probe left.
-    pub(crate) fn on_probe_sent(&mut self) {
-        self.in_flight = true;
+    /// A probe left as packet `number`.
+    pub(crate) fn on_probe_sent(&mut self, number: u64) {
+        self.in_flight = Some(number);
+    }
+
+    /// Whether packet `number` is the probe in flight.
+    #[inline]
+    #[must_use]
+    pub(crate) fn is_probe(&self, number: u64) -> bool {
+        self.in_flight == Some(number)
     }
 
     /// A probe of `size` arrived: `true` if the path's size rose.
     pub(crate) fn on_probe_acked(&mut self, size: u16) -> bool {
-        self.in_flight = false;
+        self.in_flight = None;
         self.losses = 0;
         let rose = size > self.current;
         self.current = self.current.max(size);
@@ -75,7 +93,7 @@ impl Mtu {
 
     /// A probe was lost; that is no sign of congestion (RFC 9000 §14.4).
     pub(crate) fn on_probe_lost(&mut self) {
-        self.in_flight = false;
+        self.in_flight = None;
         self.losses += 1;
         if self.losses >= MAX_PROBES {
             self.losses = 0;
@@ -106,7 +124,8 @@ mod tests {
             let mut probes = 0;
             while let Some(size) = mtu.wants_probe() {
                 probes += 1;
-                mtu.on_probe_sent();
+                mtu.on_probe_sent(7);
+                assert!(mtu.is_probe(7) && !mtu.is_probe(8));
                 assert_eq!(mtu.wants_probe(), None);
                 if size <= passes {
                     mtu.on_probe_acked(size);

@@ -30,11 +30,12 @@ fn loss_delay(rtt: &RttEstimator) -> Duration {
 
 /// Finds the packets below the largest acknowledged number that are lost at `now`, and when the next one will be.
 ///
-/// `pto` is the probe timeout without backoff, `max_ack_delay` included, for the persistent-congestion rule.
+/// `rtt` is that of the path whose packets have the tag `flow`; `pto` is the probe timeout without backoff, `max_ack_delay` included, for the persistent-congestion rule.
 pub(crate) fn detect(
     space: &mut Space,
     now: Time,
     rtt: &RttEstimator,
+    flow: u8,
     pto: Duration,
     lost: &mut Lost,
 ) {
@@ -55,7 +56,7 @@ pub(crate) fn detect(
                 run_start = None;
             }
             run_next = number + 1;
-            if packet.ack_eliciting && rtt.has_sample() {
+            if packet.ack_eliciting && packet.flow == flow && rtt.has_sample() {
                 let start = *run_start.get_or_insert(packet.time_sent);
                 lost.persistent |= packet.time_sent - start > pto * PERSISTENT_CONGESTION;
             }
@@ -79,7 +80,7 @@ mod tests {
         let mut space = Space::default();
         for t in times {
             let mark = space.sent.frame_mark();
-            space.sent.push(ms(*t), 1000, true, false, false, mark);
+            space.sent.push(ms(*t), 1000, true, 0, false, mark);
         }
         space
     }
@@ -94,11 +95,11 @@ mod tests {
         space.largest_acked = Some(3);
         let mut lost = Lost::default();
         let pto = Duration::from_millis(200);
-        detect(&mut space, ms(80), &rtt, pto, &mut lost);
+        detect(&mut space, ms(80), &rtt, 0, pto, &mut lost);
         assert_eq!(lost.numbers, [0]);
         assert_eq!(space.loss_time, Some(ms(10 + 90)));
         space.sent.declare_lost(0);
-        detect(&mut space, ms(100), &rtt, pto, &mut lost);
+        detect(&mut space, ms(100), &rtt, 0, pto, &mut lost);
         assert_eq!(lost.numbers, [1]);
         assert!(!lost.persistent);
     }
@@ -116,6 +117,7 @@ mod tests {
             &mut space,
             ms(5100),
             &rtt,
+            0,
             Duration::from_millis(200),
             &mut lost,
         );

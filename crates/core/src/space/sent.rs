@@ -26,12 +26,13 @@ pub(crate) struct SentPacket {
     first_frame: u64,
     /// Its size in bytes, counted in flight; 0 if congestion control does not count it.
     pub(crate) size: u16,
-    frames: u16,
+    /// How many frames are remembered of it.
+    pub(crate) frames: u16,
     state: State,
     /// Whether it asks for an acknowledgement.
     pub(crate) ack_eliciting: bool,
-    /// Whether it is a path MTU probe: its loss says nothing about congestion (RFC 9000 §14.4).
-    pub(crate) mtu_probe: bool,
+    /// The flow that it belongs to (`path::Flow`): congestion control and round-trip times are a path's own (RFC 9000 §9.4).
+    pub(crate) flow: u8,
     /// Whether the congestion window, not the application, limited sending at that time (RFC 9002 §7.8).
     pub(crate) window_limited: bool,
 }
@@ -99,7 +100,7 @@ impl SentPackets {
         time_sent: Time,
         size: u16,
         ack_eliciting: bool,
-        mtu_probe: bool,
+        flow: u8,
         window_limited: bool,
         first_frame: u64,
     ) {
@@ -113,7 +114,7 @@ impl SentPackets {
             frames,
             state,
             ack_eliciting,
-            mtu_probe,
+            flow,
             window_limited,
         });
     }
@@ -128,7 +129,7 @@ impl SentPackets {
             frames: 0,
             state: State::Skipped,
             ack_eliciting: false,
-            mtu_probe: false,
+            flow: 0,
             window_limited: false,
         });
     }
@@ -251,7 +252,7 @@ mod tests {
     fn push(sent: &mut SentPackets, frame: SentFrame) {
         let mark = sent.frame_mark();
         sent.push_frame(frame);
-        sent.push(Time::ZERO, 100, true, false, false, mark);
+        sent.push(Time::ZERO, 100, true, 0, false, mark);
     }
 
     #[test]

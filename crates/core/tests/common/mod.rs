@@ -174,6 +174,12 @@ impl Pair {
         Some(buffer)
     }
 
+    /// A datagram of one side with a PING, which does not arrive by itself.
+    pub(crate) fn take_ping(&mut self, from: Side) -> Vec<u8> {
+        self.connection(from).ping();
+        self.take_datagram(from).expect("a PING to send")
+    }
+
     /// Hands a datagram to one side.
     pub(crate) fn deliver(&mut self, to: Side, datagram: &[u8]) {
         let now = self.now;

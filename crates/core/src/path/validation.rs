@@ -1,0 +1,144 @@
+//! The validation of a path (RFC 9000 §8.2): challenges out, a response in, or an end by time.
+
+use std::time::Duration;
+
+use crate::config::MIN_UDP_PAYLOAD;
+use crate::time::Time;
+
+/// Challenges sent for one validation.
+const CHALLENGES: usize = 3;
+
+/// A challenge that was sent.
+#[derive(Clone, Copy, Debug)]
+struct Challenge {
+    data: [u8; 8],
+    sent: Time,
+    /// Whether its datagram was as large as any path must carry.
+    full: bool,
+}
+
+/// What the answer to a challenge came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// The way there and back.
+    pub(crate) time: Duration,
+    /// Whether the size that QUIC needs has been shown to pass, too.
+    pub(crate) size: bool,
+}
+
+/// A validation that is under way.
+#[derive(Debug)]
+pub(crate) struct Validation {
+    sent: [Option<Challenge>; CHALLENGES],
+    /// When the next challenge is due; `None`: all are sent.
+    next: Option<Time>,
+    /// When the attempt is given up.
+    expires: Time,
+    /// Between two challenges.
+    interval: Duration,
+    /// Whether the connection moves to the path once it is validated.
+    pub(crate) then_move: bool,
+}
+
+impl Validation {
+    /// Begins at `now`; `pto` is the larger of the probe timeouts of the path in use and of a path that nothing is known
+    /// of. RFC 9000 §8.2.4: three of them are waited for; RFC 9000 §8.2.1: challenges come no faster than Initials would.
+    #[must_use]
+    pub(crate) fn new(now: Time, pto: Duration, then_move: bool) -> Self {
+        Self {
+            sent: [None; CHALLENGES],
+            next: Some(now),
+            expires: now + 3 * pto,
+            interval: pto,
+            then_move,
+        }
+    }
+
+    /// Whether a challenge is due.
+    #[must_use]
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        self.next.is_some_and(|t| t <= now)
+    }
+
+    /// Whether the attempt has come to nothing.
+    #[must_use]
+    pub(crate) fn has_failed(&self, now: Time) -> bool {
+        self.expires <= now
+    }
+
+    /// When something is to be done next. A challenge that is due waits for credit, which time does not bring.
+    #[must_use]
+    pub(crate) fn wakes_at(&self, now: Time) -> Time {
+        self.next
+            .filter(|t| *t > now)
+            .map_or(self.expires, |t| t.min(self.expires))
+    }
+
+    /// A challenge left in a datagram of `size` bytes.
+    pub(crate) fn on_sent(&mut self, now: Time, data: [u8; 8], size: usize) {
+        self.sent.rotate_right(1);
+        self.sent[0] = Some(Challenge {
+            data,
+            sent: now,
+            full: size >= usize::from(MIN_UDP_PAYLOAD),
+        });
+        self.next = Some(now + self.interval).filter(|t| *t < self.expires);
+    }
+
+    /// Takes a PATH_RESPONSE; `None` if it answers no challenge of this validation.
+    #[must_use]
+    pub(crate) fn answer(&self, now: Time, data: [u8; 8]) -> Option<Answer> {
+        let challenge = self.sent.iter().flatten().find(|c| c.data == data)?;
+        Some(Answer {
+            time: now - challenge.sent,
+            size: challenge.full,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PTO: Duration = Duration::from_millis(100);
+
+    fn ms(n: u64) -> Time {
+        Time::from_nanos(n * 1_000_000)
+    }
+
+    // test: RFC 9000 §8.2.1, §8.2.3, §8.2.4
+    #[test]
+    fn three_challenges_any_of_which_may_be_answered() {
+        let mut validation = Validation::new(ms(0), PTO, false);
+        let mut sent = 0;
+        for now in (0..300).map(ms) {
+            if validation.is_due(now) {
+                sent += 1;
+                validation.on_sent(now, [sent; 8], 1200);
+            }
+            assert!(!validation.has_failed(now));
+            assert!(validation.wakes_at(now) > now);
+        }
+        assert_eq!(sent, 3);
+        assert!(validation.has_failed(ms(300)));
+        assert_eq!(validation.answer(ms(250), [9; 8]), None);
+        for n in 1..=3 {
+            let answer = validation.answer(ms(250), [n; 8]).unwrap();
+            assert_eq!(
+                answer,
+                Answer {
+                    time: ms(250) - ms(100 * u64::from(n - 1)),
+                    size: true
+                }
+            );
+        }
+    }
+
+    // test: RFC 9000 §8.2.3
+    #[test]
+    fn a_small_datagram_says_nothing_of_the_size() {
+        let mut validation = Validation::new(ms(0), PTO, false);
+        validation.on_sent(ms(0), [1; 8], 1199);
+        assert!(!validation.answer(ms(1), [1; 8]).unwrap().size);
+    }
+}
