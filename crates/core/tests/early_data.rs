@@ -395,3 +395,199 @@ fn early_data_keeps_to_the_version_of_its_ticket() {
         assert_eq!(client.handshake_kind(), Some(rustls::HandshakeKind::Full));
     }
 }
+
+/// A session storage of a server that accepts early data although its limits are lower than they were.
+#[derive(Debug)]
+struct Careless {
+    inner: Arc<dyn rustls::server::StoresServerSessions>,
+    /// The limits that entries are bound to: those of the newest.
+    limits: std::sync::Mutex<Vec<u8>>,
+}
+
+/// Bytes of the limits behind an entry.
+const LIMITS: usize = 65;
+
+impl rustls::server::StoresServerSessions for Careless {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        *self.limits.lock().unwrap() = value[value.len() - LIMITS..].to_vec();
+        self.inner.put(key, value)
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.inner.get(key)
+    }
+
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let mut value = self.inner.take(key)?;
+        value.truncate(value.len() - LIMITS);
+        value.extend_from_slice(&self.limits.lock().unwrap());
+        Some(value)
+    }
+
+    fn can_cache(&self) -> bool {
+        true
+    }
+}
+
+// test: RFC 9000 §7.4.1
+#[test]
+fn a_server_that_accepts_with_lower_limits_is_found_out() {
+    let lowered: [fn(&mut TransportConfig); 6] = [
+        |t| t.initial_window /= 2,
+        |t| t.initial_stream_window /= 2,
+        |t| t.max_concurrent_bidi_streams -= 1,
+        |t| t.max_concurrent_uni_streams -= 1,
+        |t| t.datagram_receive_buffer = 0,
+        // Higher is good.
+        |t| t.max_concurrent_uni_streams += 1,
+    ];
+    for (i, lower) in lowered.into_iter().enumerate() {
+        let (client, mut server_tls) = tls();
+        let config = Arc::make_mut(&mut server_tls);
+        config.session_storage = Arc::new(Careless {
+            inner: Arc::clone(&config.session_storage),
+            limits: std::sync::Mutex::default(),
+        });
+        let tls = (client, server_tls);
+        let mut transport = TransportConfig::default();
+        lower(&mut transport);
+        let mut link = link(&tls, transport);
+        // Another client, to which the server as it is now gives tickets: entries are bound to its limits from then on.
+        let mut other = (*tls.0).clone();
+        other.resumption = rustls::client::Resumption::in_memory_sessions(1);
+        let (now, other) = (link.now, Arc::new(other));
+        link.client.connect(now, other, TransportConfig::default());
+        link.run();
+        let handle = connect(&mut link, &tls);
+        write(
+            link.client.connections.get_mut(&handle).unwrap(),
+            &bytes(10),
+        );
+        link.run();
+        let closed = link.client.closed(handle);
+        if i == lowered.len() - 1 {
+            assert_eq!(closed, None);
+            assert!(link.client.has(handle, &Event::EarlyDataAccepted));
+            continue;
+        }
+        match closed {
+            Some(squall_core::CloseReason::Transport {
+                code,
+                remote: false,
+                ..
+            }) => assert_eq!(
+                *code,
+                squall_wire::TransportErrorCode::PROTOCOL_VIOLATION,
+                "{i}"
+            ),
+            other => panic!("{i}: {other:?}"),
+        }
+    }
+}
+
+/// A client made by hand, up to its first flight: a ClientHello with a ticket, and one 0-RTT packet with `payload`.
+fn flight_with(tls: &Tls, payload: &[u8]) -> Vec<Vec<u8>> {
+    use squall_protect::{HeaderKey, Keys, PacketKey, PacketSpan, TAG_LEN};
+    use squall_wire::{ConnectionId, TransportParameters, Writer, frame};
+    let [dcid, scid] = [[7; 8], [9; 8]].map(|id| ConnectionId::new(&id).unwrap());
+    let mut params = Vec::new();
+    let declared = TransportParameters {
+        initial_source_connection_id: Some(scid),
+        ..TransportParameters::default()
+    };
+    declared.encode(&mut params, None);
+    let name = "localhost".try_into().unwrap();
+    let mut session =
+        squall_tls::Session::client(Arc::clone(&tls.0), VERSION_1, name, params).unwrap();
+    let mut hello = Vec::new();
+    assert!(session.write(&mut hello).unwrap().is_none());
+    let material = session.early_keys(VERSION_1).expect("there is a ticket");
+    let mut early = Keys {
+        packet: PacketKey::new(&material.packet),
+        header: HeaderKey::new(&material.header),
+    };
+    let mut initial = squall_protect::initial::keys(VERSION_1, dcid.as_slice(), true).local;
+    let mut seal = |keys: &mut Keys, ty, number, payload: &[u8], size: usize| {
+        let mut datagram = vec![0; 1300];
+        let mut w = Writer::new(&mut datagram);
+        let length = header::write_long(&mut w, ty, VERSION_1, &dcid, &scid, &[], number, 2);
+        let header_len = w.len();
+        w.bytes(payload);
+        let len = (w.len() + TAG_LEN).max(size);
+        header::patch_length(&mut datagram, length, len - (header_len - 2));
+        let mut span = PacketSpan::new(0, len as u32, (header_len - 2) as u16);
+        (span.header_len, span.packet_number) = (header_len as u16, number);
+        keys.packet
+            .seal(&keys.header, &mut datagram, &mut [span], &[]);
+        datagram.truncate(len);
+        datagram
+    };
+    let mut flight = Vec::new();
+    for (i, part) in hello.chunks(1000).enumerate() {
+        let mut crypto = vec![0; 1100];
+        let mut w = Writer::new(&mut crypto);
+        frame::write::crypto_header(&mut w, i as u64 * 1000, part.len());
+        w.bytes(part);
+        let len = w.len();
+        let ty = LongType::Initial;
+        flight.push(seal(&mut initial, ty, i as u64, &crypto[..len], 1200));
+    }
+    flight.push(seal(&mut early, LongType::ZeroRtt, 0, payload, 100));
+    flight
+}
+
+// test: RFC 9000 §12.4 table 3, §12.5
+#[test]
+fn frames_that_a_0_rtt_packet_must_not_carry() {
+    // Type and the fields that it needs; what is padded with zeros is more PADDING.
+    let stream = [0x0a, 2, 3, 1, 2, 3];
+    for (payload, refused) in [
+        (&stream[..], false),
+        // PING, MAX_DATA, STREAMS_BLOCKED, PATH_CHALLENGE
+        (&[0x01], false),
+        (&[0x10, 0x3f], false),
+        (&[0x16, 0x3f], false),
+        (&[0x1a, 1, 2, 3, 4, 5, 6, 7, 8], false),
+        // ACK, CRYPTO, NEW_TOKEN, RETIRE_CONNECTION_ID, PATH_RESPONSE, HANDSHAKE_DONE
+        (&[0x02, 0, 0, 0, 0], true),
+        (&[0x06, 0, 1, 9], true),
+        (&[0x07, 1, 9], true),
+        (&[0x19, 0], true),
+        (&[0x1b, 1, 2, 3, 4, 5, 6, 7, 8], true),
+        (&[0x1e], true),
+    ] {
+        let tls = tls();
+        let mut link = link(&tls, TransportConfig::default());
+        let from = link.client.address;
+        for datagram in flight_with(&tls, payload) {
+            link.server.receive(link.now, from, &datagram);
+        }
+        let what = format!("{payload:x?}");
+        let closed = link.server.closed(0);
+        if !refused {
+            assert_eq!(closed, None, "{what}");
+            let id = StreamId(2);
+            let opened = Event::StreamOpened(Direction::Unidirectional);
+            assert_eq!(link.server.has(0, &opened), payload == stream, "{what}");
+            if payload == stream {
+                let server = server_end(&mut link);
+                assert_eq!(server.accept(Direction::Unidirectional), Some(id));
+                assert!(server.is_early(id));
+                assert_eq!(read(server, id), (vec![1, 2, 3], false));
+            }
+            continue;
+        }
+        match closed {
+            Some(squall_core::CloseReason::Transport {
+                code,
+                remote: false,
+                ..
+            }) => assert_eq!(
+                *code,
+                squall_wire::TransportErrorCode::PROTOCOL_VIOLATION,
+                "{what}"
+            ),
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+}
