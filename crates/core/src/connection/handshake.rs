@@ -11,7 +11,8 @@ use super::timers::Timer;
 use super::tls::Refusal;
 use super::{Connection, State};
 use crate::config::{
-    MAX_CRYPTO_BUFFER, MAX_DATAGRAM_FRAME, MAX_REMOTE_IDS, MIN_ACK_DELAY, TransportConfig,
+    MAX_CRYPTO_BUFFER, MAX_CRYPTO_BUFFER_AFTER, MAX_CRYPTO_PIECES, MAX_DATAGRAM_FRAME,
+    MAX_REMOTE_IDS, MIN_ACK_DELAY, TransportConfig,
 };
 use crate::event::{EndpointEvent, Event};
 use crate::space::{LevelKeys, SpaceId};
@@ -71,10 +72,15 @@ impl Connection {
             frame_type: 0x06,
             reason,
         };
+        let most = if matches!(self.state, State::Established) {
+            MAX_CRYPTO_BUFFER_AFTER
+        } else {
+            MAX_CRYPTO_BUFFER
+        };
         let space = self.space(id);
         let end = offset + data.len() as u64;
         // RFC 9000 §7.5.
-        if end > space.crypto_recv.read_offset() + MAX_CRYPTO_BUFFER {
+        if end > space.crypto_recv.read_offset() + most {
             return Err(error(
                 TransportErrorCode::CRYPTO_BUFFER_EXCEEDED,
                 "handshake data beyond the buffer",
@@ -89,7 +95,8 @@ impl Connection {
         }
         let mut pool = ChunkPool::default();
         let space = self.space(id);
-        if space.crypto_recv.insert(offset, data, &mut pool).is_err() {
+        let inserted = space.crypto_recv.insert(offset, data, &mut pool);
+        if inserted.is_err() || space.crypto_recv.pieces() > MAX_CRYPTO_PIECES {
             return Err(error(
                 TransportErrorCode::CRYPTO_BUFFER_EXCEEDED,
                 "handshake data in too many pieces",
@@ -137,6 +144,7 @@ impl Connection {
                 self.confirm_handshake(now);
             }
             self.issue_ids();
+            self.retire_tls();
         }
     }
 

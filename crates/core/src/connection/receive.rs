@@ -372,7 +372,7 @@ impl Connection {
         stages: &mut Stages,
     ) {
         if self.side == Side::Client || self.spaces[SpaceId::Data as usize].keys.is_none() {
-            if self.side == Side::Server && self.tls.running().is_none() && !self.is_closed() {
+            if self.side == Side::Server && self.tls.is_waiting() && !self.is_closed() {
                 // It has overtaken a part of the ClientHello.
                 let packet = &bytes[span.start as usize..][..span.len as usize];
                 self.keep_early(Awaited::ZeroRtt, packet, trip.ecn, now);
@@ -644,7 +644,7 @@ impl Connection {
         for awaited in [Awaited::ZeroRtt, Awaited::Handshake, Awaited::OneRtt] {
             let ready = match awaited {
                 // Without keys by now they are of no use.
-                Awaited::ZeroRtt => self.tls.running().is_some(),
+                Awaited::ZeroRtt => !self.tls.is_waiting(),
                 Awaited::OneRtt => {
                     self.ring.is_some()
                         && !(self.side == Side::Server && matches!(self.state, State::Handshaking))
