@@ -18,7 +18,7 @@ use squall_sim::{Failure, Fault, Handshake, Report, Trial, run_seed};
 /// The seeds of every commit.
 const USUAL: Range<u64> = 0..10_000;
 /// Seeds that failed and are printed, at most.
-const SHOWN: usize = 20;
+const SHOWN: usize = 400;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

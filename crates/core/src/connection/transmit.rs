@@ -346,7 +346,9 @@ impl Connection {
             return None;
         }
         let size = usize::from(self.path.mtu.wants_probe()?);
+        // RFC 9000 §8.1, §9.3: a probe counts against an unvalidated address like everything else.
         if buffer.len() < size
+            || self.path.allowance() < size as u64
             || self.path.flow.congestion.window() < self.path.flow.bytes_in_flight + size as u64
         {
             return None;
