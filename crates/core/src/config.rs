@@ -1,5 +1,6 @@
 //! Settings of endpoints and connections, with every limit in one place.
 
+use std::net::{SocketAddrV4, SocketAddrV6};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,6 +105,16 @@ pub struct TransportConfig {
     /// Whether the peer may move to another address (RFC 9000 §9). Otherwise `disable_active_migration` is declared, and what
     /// comes from elsewhere is dropped: a client whose NAT forgets its binding is lost, too.
     pub allow_migration: bool,
+    /// Whether packets are marked ECN-capable where the path carries the marks (RFC 9000 §13.4): routers then tell of
+    /// congestion before they drop. Marks received are reported in any case.
+    pub ecn: bool,
+    /// Servers: where clients over IPv4 are asked to move to after the handshake (RFC 9000 §9.6). The endpoint must hear what
+    /// arrives there, with that address as `Path::local`.
+    pub preferred_ipv4: Option<SocketAddrV4>,
+    /// The same for clients over IPv6.
+    pub preferred_ipv6: Option<SocketAddrV6>,
+    /// Clients: whether to move to a server's preferred address, if it can be validated.
+    pub follow_preferred_address: bool,
     /// QUIC versions, the favourite first: `squall_wire::VERSION_1` and `VERSION_2`.
     ///
     /// A client begins with version 1 where that is among them, since every server knows it, and offers all of them
@@ -178,6 +189,10 @@ impl Default for TransportConfig {
             integrity_limit: u64::MAX,
             max_ack_delay: Duration::from_millis(25),
             allow_migration: true,
+            ecn: true,
+            preferred_ipv4: None,
+            preferred_ipv6: None,
+            follow_preferred_address: true,
             versions: vec![VERSION_1, VERSION_2],
             keep_peer_certificates: false,
             exporters: Vec::new(),

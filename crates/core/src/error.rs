@@ -83,6 +83,41 @@ impl fmt::Display for CloseReason {
 
 impl std::error::Error for CloseReason {}
 
+/// Why a connection cannot move to another path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MigrateError {
+    /// Only clients move (RFC 9000 §9).
+    NotAClient,
+    /// The handshake is not confirmed yet (RFC 9000 §9).
+    NotConfirmed,
+    /// The server forbids it (RFC 9000 §18.2, `disable_active_migration`).
+    Forbidden,
+    /// The server has given no connection id that could be used there (RFC 9000 §9.5): it may have to be tried again later.
+    NoConnectionId,
+    /// The path leads to another address than the server's.
+    OtherServer,
+    /// The connection uses this path already.
+    SamePath,
+    /// The connection is closed.
+    Closed,
+}
+
+impl fmt::Display for MigrateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAClient => "only clients move to other paths",
+            Self::NotConfirmed => "the handshake is not confirmed yet",
+            Self::Forbidden => "the server allows no migration (disable_active_migration)",
+            Self::NoConnectionId => "the server has given no spare connection id",
+            Self::OtherServer => "the path does not lead to the server's address",
+            Self::SamePath => "the connection uses this path already",
+            Self::Closed => "the connection is closed",
+        })
+    }
+}
+
+impl std::error::Error for MigrateError {}
+
 /// Why a write, finish or reset did nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteError {

@@ -46,9 +46,9 @@ pub use config::{
     AckFrequencyConfig, ClientConfig, ConnectionIdGenerator, EndpointConfig, Exporter, QuicLb,
     ServerConfig, TransportConfig,
 };
-pub use connection::{Connection, Stats};
+pub use connection::{Connection, Move, Stats};
 pub use endpoint::{AcceptError, ConnectError, ConnectionHandle, Endpoint, Incoming, Route, Run};
-pub use error::{CloseReason, DatagramError, ReadError, WriteError};
+pub use error::{CloseReason, DatagramError, MigrateError, ReadError, WriteError};
 pub use event::{EndpointEvent, Event};
 pub use stages::{Stage, Stages};
 pub use stream::Priority;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use squall_wire::{Header, LongType, Side, Transmit, header, is_long};
+use squall_wire::{Header, LongType, Path, Side, Transmit, header, is_long};
 
 /// RFC 9000 §8.1.
 const AMPLIFICATION: u64 = 3;
@@ -19,6 +19,8 @@ pub(crate) struct Guard {
     home: SocketAddr,
     /// By the peer's address.
     accounts: BTreeMap<SocketAddr, Account>,
+    /// The path that a client sent to a connection id on.
+    ids: BTreeMap<Vec<u8>, Path>,
 }
 
 /// What went to and came from one address of the peer.
@@ -40,6 +42,27 @@ impl Guard {
             max_payload: max_payload.into(),
             home,
             accounts: BTreeMap::new(),
+            ids: BTreeMap::new(),
+        }
+    }
+
+    /// RFC 9000 §9.5: an id is used on one path only. A server may not know that its client was moved.
+    fn check_id(&mut self, path: Path, bytes: &[u8], cid_len: usize) -> Result<(), String> {
+        let Some(id) = header::destination(bytes, cid_len) else {
+            return Err("a datagram without a destination".to_owned());
+        };
+        if self.side == Side::Server || is_long(bytes[0]) {
+            return Ok(());
+        }
+        match self.ids.get(id) {
+            Some(known) if *known != path => Err(format!(
+                "the connection id of {known:?} is used on {path:?} (RFC 9000 §9.5)"
+            )),
+            Some(_) => Ok(()),
+            None => {
+                self.ids.insert(id.to_vec(), path);
+                Ok(())
+            }
         }
     }
 
@@ -107,6 +130,7 @@ impl Guard {
                 self.max_payload
             ));
         }
+        self.check_id(transmit.path, bytes, cid_len)?;
         for datagram in bytes.chunks(transmit.segment_size.into()) {
             let initial = types(datagram, cid_len).any(|ty| ty == LongType::Initial);
             if initial && self.side == Side::Client && datagram.len() < MIN_INITIAL {
@@ -136,7 +160,7 @@ fn types(mut datagram: &[u8], cid_len: usize) -> impl Iterator<Item = LongType> 
 
 #[cfg(test)]
 mod tests {
-    use squall_wire::{Ecn, Path};
+    use squall_wire::Ecn;
 
     use super::*;
 
@@ -180,6 +204,17 @@ mod tests {
         over.on_sent(&transmit(1, 1), &bytes[..1], 8).unwrap_err();
         guard.on_received(home(), &datagram(2, 100), 100, 8);
         guard.on_sent(&transmit(1200, 1200), &bytes, 8).unwrap();
+    }
+
+    // test: RFC 9000 §9.5
+    #[test]
+    fn an_id_stays_on_its_path() {
+        let mut guard = Guard::new(Side::Client, 1472, home());
+        let mut there = transmit(30, 30);
+        guard.on_sent(&there, &[0x41; 30], 8).unwrap();
+        there.path.local = Some([10, 0, 0, 7].into());
+        guard.on_sent(&there, &[0x41; 30], 8).unwrap_err();
+        guard.on_sent(&there, &[0x42; 30], 8).unwrap();
     }
 
     // test: RFC 9000 §9.3.1

@@ -32,7 +32,7 @@ mod simulation;
 pub use certificate::{Configs, SERVER_NAME, tls, tls_with};
 pub use failure::Failure;
 pub use intruder::Intrusion;
-pub use network::{Counters, Delivery, Faults, Network};
+pub use network::{Counters, Delivery, EcnFault, Faults, Network};
 pub use pair::{Pair, Setup};
 pub use party::{Party, Reading};
 pub use plan::{Cut, Outgoing, Plan};

@@ -49,8 +49,26 @@ pub struct Faults {
     pub queue: u64,
     /// Bytes waiting before that link from which on ECN-capable datagrams are marked CE (RFC 3168).
     pub mark_above: u64,
+    /// What becomes of ECN marks.
+    pub ecn: EcnFault,
     /// The largest UDP payload that gets through.
     pub max_payload: usize,
+}
+
+/// What a network does to ECN marks beside adding CE.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EcnFault {
+    /// Nothing.
+    #[default]
+    Kept,
+    /// They are erased.
+    Erased,
+    /// ECT(0) becomes ECT(1).
+    Changed,
+    /// Every marked datagram gets CE.
+    AllCongested,
+    /// Marked datagrams are dropped.
+    Dropped,
 }
 
 impl Default for Faults {
@@ -67,6 +85,7 @@ impl Default for Faults {
             rate: None,
             queue: u64::MAX,
             mark_above: u64::MAX,
+            ecn: EcnFault::Kept,
             max_payload: 1472,
         }
     }
@@ -316,7 +335,17 @@ impl Network {
             counters.lost += 1;
             return;
         }
-        let mut ecn = transmit.ecn;
+        let marked = transmit.ecn != Ecn::NotEct;
+        let mut ecn = match faults.ecn {
+            EcnFault::Erased => Ecn::NotEct,
+            EcnFault::Changed if marked => Ecn::Ect1,
+            EcnFault::AllCongested if marked => Ecn::Ce,
+            EcnFault::Dropped if marked => {
+                counters.lost += 1;
+                return;
+            }
+            _ => transmit.ecn,
+        };
         let mut leaves = now;
         if let Some(rate) = faults.rate {
             let waits = direction.link_free - now;

@@ -7,12 +7,12 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use squall_core::{
-    ClientConfig, Connection, ConnectionHandle, Endpoint, EndpointConfig, Event, Route,
-    ServerConfig, Stages, Stats, Time, TransportConfig,
+    ClientConfig, Connection, ConnectionHandle, Endpoint, EndpointConfig, Event, MigrateError,
+    Move, Route, ServerConfig, Stages, Stats, Time, TransportConfig,
 };
 use squall_wire::{DatagramBatch, Ecn, Path, Side, Transmit};
 
@@ -272,6 +272,28 @@ impl Pair {
         };
         self.receive(to, delivery);
         self.pump(to)
+    }
+
+    /// The client moves to another of its interfaces.
+    ///
+    /// # Errors
+    /// What the connection refuses, or a guard found.
+    pub fn migrate(&mut self, local: IpAddr, how: Move) -> Result<(), Failure> {
+        let path = Path {
+            remote: self.hosts[Side::Client as usize]
+                .members
+                .first()
+                .map_or(self.network.address(Side::Server), |m| {
+                    m.connection.path().remote
+                }),
+            local: Some(local),
+        };
+        let now = self.now;
+        let result = self
+            .connection(Side::Client)
+            .map_or(Err(MigrateError::Closed), |c| c.migrate(now, path, how));
+        result.map_err(|refused| self.failure(refused.to_string()))?;
+        self.pump(Side::Client)
     }
 
     /// One side asks for a sign of life.

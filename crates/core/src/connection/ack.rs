@@ -20,6 +20,10 @@ pub(super) struct AckTotals {
     bytes: u64,
     newest_sent: Time,
     window_limited: bool,
+    /// Packets that were sent with an ECN mark.
+    marked: u64,
+    /// Packets more that met congestion.
+    congested: u64,
 }
 
 /// Neighbouring stream ranges, merged before the stream hears of them: work by ranges, not by packets.
@@ -69,6 +73,7 @@ impl Connection {
         if ack.largest >= self.spaces[id as usize].sent.next_number() {
             return Err(never_sent);
         }
+        let marked_before = trip.acked.marked;
         let mut largest_newly = None;
         let mut eliciting_newly = false;
         let mut run = StreamRun::default();
@@ -97,6 +102,13 @@ impl Connection {
         }
         if let Some((id, start, end, fin)) = run.run {
             self.streams.on_acked(id, start, end - start, fin);
+        }
+        let marked = trip.acked.marked - marked_before;
+        // RFC 9000 §13.4.2.1: not by frames that may have been overtaken.
+        if marked > 0 && self.spaces[id as usize].largest_acked < Some(ack.largest) {
+            let next = self.spaces[SpaceId::Data as usize].sent.next_number();
+            let ecn = &mut self.path.flow.ecn;
+            trip.acked.congested += ecn.on_counts(&mut self.ecn, ack.ecn, marked, next);
         }
         let space = self.space(id);
         space.largest_acked = space.largest_acked.max(Some(ack.largest));
@@ -144,6 +156,7 @@ impl Connection {
             return;
         }
         self.path.flow.leave(packet.size);
+        totals.marked += u64::from(self.path.flow.ecn.covers(number));
         totals.bytes += u64::from(packet.size);
         if packet.time_sent >= totals.newest_sent {
             totals.newest_sent = packet.time_sent;
@@ -226,6 +239,7 @@ impl Connection {
             let here = packet.flow == self.path.flow.tag;
             if here {
                 self.path.flow.leave(packet.size);
+                self.path.flow.ecn.on_lost(*number);
             } else {
                 self.settle_elsewhere(&packet);
             }
@@ -282,8 +296,11 @@ impl Connection {
             SentFrame::NewConnectionId(sequence) => self.local_ids.on_lost(sequence),
             SentFrame::RetireConnectionId(sequence) => self.remote_ids.on_lost(sequence),
             SentFrame::HandshakeDone => self.handshake_done_pending = true,
-            // A fresh one does as well.
-            SentFrame::NewToken => self.new_tokens_due += 1,
+            // A fresh one does as well. A frame may be lost twice: by a probe timeout, and after it.
+            SentFrame::NewToken => {
+                let due = self.new_tokens_due.saturating_add(1);
+                self.new_tokens_due = due.min(self.config.new_tokens);
+            }
             SentFrame::AckFrequency(sequence) => {
                 self.ack_request.due |= sequence + 1 == self.ack_request.count;
             }
@@ -294,6 +311,14 @@ impl Connection {
 
     /// The part of settling that acknowledgements make: once a run (`design.md` §3 step 6).
     pub(super) fn settle_acks(&mut self, now: Time, totals: &AckTotals) {
+        if totals.congested > 0 {
+            // RFC 9002 §7.1: as a loss, once a round trip.
+            self.stats.ecn_ce += totals.congested;
+            let before = self.path.flow.congestion.window();
+            let congestion = &mut self.path.flow.congestion;
+            congestion.on_congestion_event(now, totals.newest_sent);
+            self.stats.congestion_events += u64::from(self.path.flow.congestion.window() < before);
+        }
         for id in SpaceId::ALL {
             if totals.spaces[id as usize] {
                 self.detect_and_handle_loss(id, now);

@@ -1,9 +1,12 @@
 //! TLS inside QUIC (RFC 9001 §4): CRYPTO bytes in and out, keys installed and discarded, transport parameters checked.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use squall_tls::{KeyChange, LevelMaterial, Session};
-use squall_wire::{ConnectionId, Side, TransportError, TransportErrorCode, TransportParameters};
+use squall_wire::{
+    ConnectionId, PreferredAddress, Side, TransportError, TransportErrorCode, TransportParameters,
+};
 
 use super::early::Awaited;
 use super::keyring::KeyRing;
@@ -259,6 +262,9 @@ impl Connection {
                 self.remote_ids.set_first_token(token);
                 self.note_tokens();
             }
+            if let Some(preferred) = &params.preferred_address {
+                self.take_preferred_address(preferred)?;
+            }
         }
         self.peer_parameters_taken = true;
         self.settle_early_data(&params)?;
@@ -268,6 +274,7 @@ impl Connection {
         self.peer.max_datagram_frame = params.max_datagram_frame_size.unwrap_or(0);
         self.peer.greased = params.grease_quic_bit;
         self.peer.reset_stream_at = params.reset_stream_at;
+        self.peer.forbids_migration = params.disable_active_migration;
         if params.max_idle_timeout_ms > 0 {
             // RFC 9000 §10.1: the smaller of both, where zero is none.
             let theirs = Duration::from_millis(params.max_idle_timeout_ms);
@@ -284,6 +291,33 @@ impl Connection {
         Ok(())
     }
 
+    /// RFC 9000 §9.6, §18.2.
+    fn take_preferred_address(
+        &mut self,
+        preferred: &PreferredAddress,
+    ) -> Result<(), TransportError> {
+        self.remote_ids
+            .on_new(
+                1,
+                0,
+                preferred.connection_id,
+                preferred.stateless_reset_token,
+            )
+            // Not beside an empty connection id, not the same id again.
+            .map_err(|_| {
+                parameter_error("a preferred_address with a connection id out of place")
+            })?;
+        // RFC 9000 §9.6.3: of the same family.
+        let address = match self.path.path.remote {
+            SocketAddr::V4(_) => preferred.ipv4.map(SocketAddr::V4),
+            SocketAddr::V6(_) => preferred.ipv6.map(SocketAddr::V6),
+        };
+        if self.config.follow_preferred_address && address.is_some() {
+            self.paths.get_or_insert_default().preferred = address;
+        }
+        Ok(())
+    }
+
     /// The handshake is confirmed (RFC 9001 §4.1.2): Handshake keys go, address and peer are known.
     pub(super) fn confirm_handshake(&mut self, now: Time) {
         if self.handshake_confirmed {
@@ -296,6 +330,7 @@ impl Connection {
         self.discard_space(SpaceId::Initial, now);
         self.discard_space(SpaceId::Handshake, now);
         self.set_loss_timer(now);
+        self.seek_preferred_address(now);
     }
 
     /// Drops a level's keys and all that is open there (RFC 9001 §4.9, RFC 9002 §6.4).

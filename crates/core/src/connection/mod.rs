@@ -21,6 +21,7 @@ mod frames;
 mod handshake;
 mod keyring;
 mod migration;
+mod probe;
 mod receive;
 mod stats;
 mod timeout;
@@ -36,13 +37,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rustls::pki_types::ServerName;
-use squall_wire::{ConnectionId, Direction, Path, Side, StreamId, TransportParameters};
+use squall_wire::{
+    ConnectionId, Direction, Path, PreferredAddress, Side, StreamId, TransportParameters,
+};
 
 use crate::config::TransportConfig;
 use crate::datagram::Datagrams;
 use crate::error::{ReadError, WriteError};
 use crate::event::{EndpointEvent, Event};
 use crate::path::cid::{IdSource, LocalIds, RemoteIds};
+use crate::path::ecn::EcnTotals;
 use crate::path::mtu::Mtu;
 use crate::path::{PathState, Paths};
 use crate::recovery::loss::Lost;
@@ -54,6 +58,7 @@ use crate::token::TokenKey;
 use close::CloseFrame;
 use early::EarlyPackets;
 use keyring::KeyRing;
+pub use migration::Move;
 pub use stats::Stats;
 use timers::Timers;
 use tls::Tls;
@@ -87,6 +92,8 @@ struct PeerParameters {
     greased: bool,
     /// Whether it takes RESET_STREAM_AT.
     reset_stream_at: bool,
+    /// Whether it forbids this end to move (RFC 9000 §18.2, disable_active_migration).
+    forbids_migration: bool,
 }
 
 /// What this end asks of the peer's acknowledgements (draft-ietf-quic-ack-frequency §4).
@@ -198,6 +205,7 @@ pub struct Connection {
     /// Whether an ack-eliciting packet left since the last receipt (RFC 9000 §10.1).
     eliciting_since_receipt: bool,
     idle_timeout: std::time::Duration,
+    ecn: EcnTotals,
     /// The paths beside the active one, once there is any.
     paths: Option<Box<Paths>>,
     ping_pending: bool,
@@ -226,10 +234,11 @@ impl Connection {
             initial_dcid,
             ids,
             tokens,
-            rng,
+            mut rng,
             grease,
         } = start;
         let mut params = handshake::declared(&config, local_id);
+        let mut preferred_id = None;
         let (side, tls, restart, token, original_dcid, validated) = match role {
             Role::Client(Opening {
                 tls,
@@ -250,6 +259,16 @@ impl Connection {
                 params.original_destination_connection_id = Some(accepted.original_dcid);
                 params.retry_source_connection_id = accepted.retry_scid;
                 params.stateless_reset_token = Some(ids.reset_token(local_id.as_slice()));
+                if config.preferred_ipv4.is_some() || config.preferred_ipv6.is_some() {
+                    let id = ids.make(&mut rng);
+                    preferred_id = Some(id);
+                    params.preferred_address = Some(PreferredAddress {
+                        ipv4: config.preferred_ipv4,
+                        ipv6: config.preferred_ipv6,
+                        connection_id: id,
+                        stateless_reset_token: ids.reset_token(id.as_slice()),
+                    });
+                }
                 let tls = Tls::waiting(accepted.tls, params, grease);
                 let (original, validated) = (accepted.original_dcid, accepted.validated);
                 (Side::Server, tls, None, Vec::new(), original, validated)
@@ -288,6 +307,7 @@ impl Connection {
                 max_datagram_frame: 0,
                 greased: false,
                 reset_stream_at: false,
+                forbids_migration: false,
             },
             ack_policy: AckPolicy::new(config.max_ack_delay),
             ack_request: AckRequest::default(),
@@ -302,6 +322,7 @@ impl Connection {
             new_tokens_due: 0,
             eliciting_since_receipt: false,
             idle_timeout: config.max_idle_timeout,
+            ecn: EcnTotals::default(),
             paths: None,
             ping_pending: false,
             ack_only_run: 0,
@@ -312,6 +333,11 @@ impl Connection {
             path,
             config,
         };
+        if let Some(id) = preferred_id {
+            connection.local_ids.issue_preferred(id);
+            let event = EndpointEvent::AddId(id);
+            connection.endpoint_events.push_back(event);
+        }
         connection.choose_skip_number();
         connection.install_initial_keys();
         connection.timers.set(
@@ -517,6 +543,7 @@ impl Connection {
             congestion_window: self.path.flow.congestion.window(),
             bytes_in_flight: self.path.flow.bytes_in_flight,
             max_udp_payload: self.path.mtu.current(),
+            ecn_capable: self.path.flow.ecn.is_capable(),
             key_updates: self.ring.as_ref().map_or(0, KeyRing::updates),
             open_streams: self.streams.count(),
             ..self.stats

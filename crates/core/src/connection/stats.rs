@@ -67,6 +67,10 @@ pub struct Stats {
     pub migrations: u64,
     /// Times that a path was validated after the handshake (RFC 9000 §8.2.3).
     pub paths_validated: u64,
+    /// Packets of ours that met congestion, by the peer's ECN counts (RFC 9000 §19.3.2).
+    pub ecn_ce: u64,
+    /// Whether the path in use is known to carry ECN marks (RFC 9000 §13.4.2).
+    pub ecn_capable: bool,
     /// Streams that have state.
     pub open_streams: usize,
 }

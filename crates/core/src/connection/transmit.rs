@@ -61,7 +61,14 @@ impl Connection {
             if transmit.path == self.path.path {
                 self.path.on_sent(transmit.len);
             }
-            self.stats.datagrams_sent += transmit.count() as u64;
+            let datagrams = transmit.count() as u64;
+            if transmit.ecn != Ecn::NotEct {
+                // One packet a datagram: nothing is marked before the handshake is confirmed.
+                let next = self.spaces[SpaceId::Data as usize].sent.next_number();
+                self.path.flow.ecn.on_sent(datagrams, next);
+                self.ecn.on_sent(datagrams);
+            }
+            self.stats.datagrams_sent += datagrams;
             self.stats.bytes_sent += transmit.len as u64;
         }
         stages.mark(Stage::AckLoss);
@@ -94,7 +101,7 @@ impl Connection {
     pub(super) fn transmit_of(&self, segment_size: usize, len: usize) -> Transmit {
         Transmit {
             path: self.path.path,
-            ecn: Ecn::NotEct,
+            ecn: self.path.flow.ecn.mark(),
             segment_size: segment_size as u16,
             len,
         }
@@ -110,6 +117,10 @@ impl Connection {
         stages: &mut Stages,
     ) -> Option<Transmit> {
         // 1 allow
+        if self.handshake_confirmed {
+            let next = self.spaces[SpaceId::Data as usize].sent.next_number();
+            self.path.flow.ecn.begin(next);
+        }
         let segment = usize::from(self.path.mtu.current());
         let probes = self.spaces[SpaceId::Data as usize].probes;
         let wants_data = self.wants_data();

@@ -149,6 +149,13 @@ impl LocalIds {
         self.next_sequence += 1;
     }
 
+    /// Issues `id` in the transport parameters, as number 1 (RFC 9000 §18.2, preferred_address).
+    pub(crate) fn issue_preferred(&mut self, id: ConnectionId) {
+        self.active.push_back((self.next_sequence, id));
+        self.next_sequence += 1;
+        self.announced = self.next_sequence;
+    }
+
     /// Asks the peer to retire every id issued so far; others are to be issued now. `false` while an earlier request is not
     /// done, so that the ids of two generations at most exist.
     pub(crate) fn rotate(&mut self) -> bool {

@@ -9,12 +9,13 @@
 //! ```
 
 pub(crate) mod cid;
+pub(crate) mod ecn;
 pub(crate) mod mtu;
 mod quic_lb;
 pub(crate) mod validation;
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use squall_wire::Path;
 
@@ -23,6 +24,7 @@ use crate::congestion::Controller;
 use crate::recovery::pacer::Pacer;
 use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
+use ecn::EcnPath;
 use mtu::Mtu;
 use validation::Validation;
 
@@ -42,6 +44,8 @@ pub(crate) struct Flow {
     pub(crate) pacer: Pacer,
     /// Bytes in flight.
     pub(crate) bytes_in_flight: u64,
+    /// What becomes of ECN marks.
+    pub(crate) ecn: EcnPath,
 }
 
 impl Flow {
@@ -52,6 +56,7 @@ impl Flow {
             congestion: Controller::new(config.congestion, max_datagram),
             pacer: Pacer::new(config.pacing),
             bytes_in_flight: 0,
+            ecn: EcnPath::new(config.ecn),
         }
     }
 
@@ -185,6 +190,13 @@ pub(crate) struct Paths {
     /// PATH_RESPONSE frames owed: the tag of the path, and the challenge's data.
     responses: VecDeque<(u8, [u8; 8])>,
     last_tag: u8,
+    /// Clients: the server's preferred address, until it is tried.
+    pub(crate) preferred: Option<SocketAddr>,
+    /// Clients: the server's address of the handshake, once it is left. The server sends from there until it has validated
+    /// the other path, however long that takes (RFC 9000 §9.6.2).
+    pub(crate) origin: Option<SocketAddr>,
+    /// When a response last left although the window was full.
+    pub(crate) response_beyond_window: Option<Time>,
     /// Whether this end has ever sent a challenge.
     pub(crate) has_challenged: bool,
 }

@@ -1,0 +1,234 @@
+//! Explicit congestion notification of one path (RFC 9000 §13.4, §A.4).
+//!
+//! ```text
+//!  Fresh ─ first bundle ─▶ Testing ─ some packets sent ─▶ Waiting ─ counts fit ─▶ Capable
+//!                             └───────── counts fit ───────────────────▶ │
+//!          counts missing or wrong, or all test packets lost: Off ◀──────┘
+//! ```
+//!
+//! No packet remembers its mark: the marked ones of a path are a range of numbers, and counting them costs a comparison a packet.
+
+use squall_wire::Ecn;
+use squall_wire::frame::EcnCounts;
+
+/// Packets that are marked before anything is known; RFC 9000 §A.4 suggests ten. A bundle is not cut for it.
+const TEST_PACKETS: u64 = 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Off,
+    Fresh,
+    Testing,
+    Waiting,
+    Capable,
+}
+
+/// What is known of a path's treatment of ECN marks.
+#[derive(Clone, Debug)]
+pub(crate) struct EcnPath {
+    phase: Phase,
+    /// The marked packets: those of the path with numbers from `first` to below `end`.
+    first: u64,
+    end: u64,
+    /// Test packets sent, and how many of them were lost.
+    sent: u64,
+    lost: u64,
+}
+
+/// What all paths of a connection have sent marked, and what the peer reported last: its counts go over all of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EcnTotals {
+    marked: u64,
+    reported: EcnCounts,
+}
+
+impl EcnTotals {
+    /// Marked packets left.
+    pub(crate) fn on_sent(&mut self, packets: u64) {
+        self.marked += packets;
+    }
+}
+
+impl EcnPath {
+    /// A path not yet tried; not `wanted`, it never will be.
+    #[must_use]
+    pub(crate) const fn new(wanted: bool) -> Self {
+        Self {
+            phase: if wanted { Phase::Fresh } else { Phase::Off },
+            first: 0,
+            end: 0,
+            sent: 0,
+            lost: 0,
+        }
+    }
+
+    /// Begins to mark, from packet number `next` on, if that was not done before.
+    pub(crate) fn begin(&mut self, next: u64) {
+        if self.phase == Phase::Fresh {
+            self.phase = Phase::Testing;
+            (self.first, self.end) = (next, u64::MAX);
+        }
+    }
+
+    /// The mark of what is sent now.
+    #[must_use]
+    pub(crate) const fn mark(&self) -> Ecn {
+        match self.phase {
+            Phase::Testing | Phase::Capable => Ecn::Ect0,
+            Phase::Off | Phase::Fresh | Phase::Waiting => Ecn::NotEct,
+        }
+    }
+
+    /// Whether the path is known to carry marks.
+    #[must_use]
+    pub(crate) fn is_capable(&self) -> bool {
+        self.phase == Phase::Capable
+    }
+
+    /// `packets` left with the mark; `next` is the number behind them.
+    pub(crate) fn on_sent(&mut self, packets: u64, next: u64) {
+        if self.phase == Phase::Testing {
+            self.sent += packets;
+            if self.sent >= TEST_PACKETS {
+                self.phase = Phase::Waiting;
+                self.end = next;
+            }
+        }
+    }
+
+    /// Whether packet `number` of this path was marked.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn covers(&self, number: u64) -> bool {
+        self.first <= number && number < self.end
+    }
+
+    /// Packet `number` of this path was lost.
+    pub(crate) fn on_lost(&mut self, number: u64) {
+        if matches!(self.phase, Phase::Testing | Phase::Waiting) && self.covers(number) {
+            self.lost += 1;
+            // RFC 9000 §A.4: something on the way drops what is marked.
+            if self.phase == Phase::Waiting && self.lost >= self.sent {
+                self.fail();
+            }
+        }
+    }
+
+    fn fail(&mut self) {
+        (self.phase, self.end) = (Phase::Off, 0);
+    }
+
+    /// Takes the counts of an ACK frame that raised the largest acknowledged number and newly acknowledged `acked` > 0 marked
+    /// packets; `next` is the next packet number. Returns how many packets more were marked as having met congestion.
+    pub(crate) fn on_counts(
+        &mut self,
+        totals: &mut EcnTotals,
+        counts: Option<EcnCounts>,
+        acked: u64,
+        next: u64,
+    ) -> u64 {
+        let before = totals.reported;
+        let fits = counts.filter(|c| {
+            // RFC 9000 §13.4.2.1: no counts shrink, every marked packet is in one of them, none is there that was not sent
+            // so; ECT(1) never was.
+            let grown = (c.ect0.checked_sub(before.ect0), c.ce.checked_sub(before.ce));
+            let sum = c.ect0.checked_add(c.ce);
+            matches!(grown, (Some(ect0), Some(ce)) if ect0.saturating_add(ce) >= acked)
+                && sum.is_some_and(|sum| sum <= totals.marked)
+                && c.ect1 == 0
+        });
+        let Some(counts) = fits else {
+            self.fail();
+            return 0;
+        };
+        totals.reported = counts;
+        if matches!(self.phase, Phase::Testing | Phase::Waiting) {
+            if self.phase == Phase::Waiting {
+                self.first = next;
+            }
+            (self.phase, self.end) = (Phase::Capable, u64::MAX);
+        }
+        counts.ce - before.ce
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(ect0: u64, ect1: u64, ce: u64) -> Option<EcnCounts> {
+        Some(EcnCounts { ect0, ect1, ce })
+    }
+
+    /// A path that has sent `packets` marked from number 100 on.
+    fn tested(packets: u64) -> (EcnPath, EcnTotals) {
+        let (mut path, mut totals) = (EcnPath::new(true), EcnTotals::default());
+        assert_eq!(path.mark(), Ecn::NotEct);
+        path.begin(100);
+        assert_eq!(path.mark(), Ecn::Ect0);
+        path.on_sent(packets, 100 + packets);
+        totals.on_sent(packets);
+        (path, totals)
+    }
+
+    // test: RFC 9000 §13.4.2, §A.4
+    #[test]
+    fn some_packets_are_tried_and_the_rest_waits() {
+        let (mut path, mut totals) = tested(9);
+        assert_eq!(path.mark(), Ecn::Ect0);
+        assert!(!path.covers(99) && path.covers(100) && path.covers(1000));
+        path.on_sent(3, 112);
+        totals.on_sent(3);
+        assert_eq!(path.mark(), Ecn::NotEct);
+        assert!(!path.covers(99) && path.covers(100) && path.covers(111) && !path.covers(112));
+        assert_eq!(path.on_counts(&mut totals, counts(11, 0, 1), 12, 150), 1);
+        assert!(path.is_capable() && path.mark() == Ecn::Ect0);
+        assert!(!path.covers(149) && path.covers(150));
+    }
+
+    // test: RFC 9000 §13.4.2.1 — threats.md row 39
+    #[test]
+    fn wrong_counts_end_it() {
+        for (what, counts, acked) in [
+            ("no counts", None, 1),
+            ("too few", counts(4, 0, 0), 5),
+            ("too few, even with marks", counts(2, 0, 2), 5),
+            ("more than were sent", counts(21, 0, 0), 5),
+            ("more than were sent, with marks", counts(15, 0, 6), 5),
+            ("a mark that was never sent", counts(5, 1, 0), 5),
+            ("a sum beyond all numbers", counts(u64::MAX, 0, u64::MAX), 5),
+        ] {
+            let (mut path, mut totals) = tested(20);
+            assert_eq!(path.on_counts(&mut totals, counts, acked, 150), 0, "{what}");
+            assert_eq!(path.mark(), Ecn::NotEct, "{what}");
+            path.begin(200);
+            assert_eq!(path.mark(), Ecn::NotEct, "{what}: for good");
+        }
+        // The same later on.
+        let (mut path, mut totals) = tested(20);
+        path.on_counts(&mut totals, counts(5, 0, 5), 10, 150);
+        assert!(path.is_capable());
+        path.on_counts(&mut totals, counts(16, 0, 4), 10, 150);
+        assert_eq!(path.mark(), Ecn::NotEct, "a count that shrinks");
+    }
+
+    // test: RFC 9000 §A.4
+    #[test]
+    fn a_path_that_drops_what_is_marked_is_not_marked() {
+        let (mut path, _) = tested(20);
+        for number in 90..119 {
+            path.on_lost(number);
+            assert_eq!(path.phase, Phase::Waiting);
+        }
+        path.on_lost(119);
+        assert_eq!(path.phase, Phase::Off);
+    }
+
+    #[test]
+    fn what_is_not_wanted_never_begins() {
+        let mut path = EcnPath::new(false);
+        path.begin(0);
+        assert_eq!(path.mark(), Ecn::NotEct);
+        assert!(!path.covers(0));
+    }
+}
