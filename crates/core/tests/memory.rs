@@ -32,12 +32,14 @@ struct Counting;
 
 // SAFETY: every call goes to the system's allocator with the arguments that it came with.
 unsafe impl GlobalAlloc for Counting {
+    // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size() as isize);
         // SAFETY: the caller's promise about `layout` is handed on.
         unsafe { System.alloc(layout) }
     }
 
+    // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         note(-(layout.size() as isize));
         // SAFETY: the caller's promise about `pointer` and `layout` is handed on.
