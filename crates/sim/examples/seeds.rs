@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use squall_sim::{Failure, Fault, Handshake, Report, Trial, run_seed};
@@ -100,7 +100,7 @@ fn sweep(seeds: Range<u64>) -> ExitCode {
                         return;
                     }
                     let result = run_seed(seed);
-                    let mut summary = summary.lock().unwrap_or_else(|e| e.into_inner());
+                    let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);
                     summary.add(result);
                     if summary.failures.len() >= SHOWN {
                         next.store(seeds.end, Ordering::Relaxed);
@@ -109,7 +109,7 @@ fn sweep(seeds: Range<u64>) -> ExitCode {
             });
         }
     });
-    let summary = summary.into_inner().unwrap_or_else(|e| e.into_inner());
+    let summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
     let count = seeds.end - seeds.start;
     println!(
         "{count} seeds in {:.0} s, {} packets, {} points in time",
