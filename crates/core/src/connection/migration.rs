@@ -19,6 +19,7 @@ use super::timers::Timer;
 use crate::error::{CloseReason, MigrateError};
 use crate::event::{EndpointEvent, Event};
 use crate::path::cid::TokenChange;
+use crate::path::spin::Spin;
 use crate::path::validation::Validation;
 use crate::path::{self, PathState};
 use crate::recovery::rtt::RttEstimator;
@@ -128,7 +129,8 @@ impl Connection {
         }
         let _ = self.remote_ids.lend(tag);
         let mtu = self.path.mtu.anew();
-        let state = PathState::new(path, tag, self.side == Side::Server, mtu, &self.config);
+        let mut state = PathState::new(path, tag, self.side == Side::Server, mtu, &self.config);
+        state.spin = Spin::draw(self.config.spin_bit, &mut self.rng);
         self.paths.get_or_insert_default().others.push(state);
         self.note_tokens();
         tag
@@ -329,6 +331,9 @@ impl Connection {
         let ours = self.local_ids.rotate();
         self.issue_ids();
         let theirs = self.remote_ids.rotate();
+        if theirs {
+            self.path.spin = Spin::draw(self.config.spin_bit, &mut self.rng);
+        }
         self.note_tokens();
         ours && theirs
     }

@@ -226,6 +226,7 @@ impl Connection {
         let pn_len = packet_number::encoded_len(first + count as u64, space.largest_acked).max(2);
         let header_len = 1 + dcid.len() + pn_len;
         let window_limited = self.window_limited(segment * count);
+        let spin = self.path.spin.value();
         let (mut written, mut len) = (0, 0);
         for (i, packet) in buffer
             .chunks_exact_mut(segment)
@@ -234,7 +235,7 @@ impl Connection {
         {
             let number = first + i as u64;
             let mut w = Writer::new(&mut packet[..segment - TAG_LEN]);
-            header::write_short(&mut w, &dcid, false, phase, number, pn_len);
+            header::write_short(&mut w, &dcid, spin, phase, number, pn_len);
             if greased {
                 w.written_mut()[0] &= !header::FIXED_BIT;
             }
@@ -359,8 +360,9 @@ impl Connection {
         let space = &mut self.spaces[SpaceId::Data as usize];
         let number = space.sent.next_number();
         let pn_len = packet_number::encoded_len(number, space.largest_acked).max(2);
+        let spin = self.path.spin.value();
         let mut w = Writer::new(&mut buffer[..size - TAG_LEN]);
-        header::write_short(&mut w, &dcid, false, phase, number, pn_len);
+        header::write_short(&mut w, &dcid, spin, phase, number, pn_len);
         frame::write::ping(&mut w);
         let room = w.remaining();
         frame::write::padding(&mut w, room);
