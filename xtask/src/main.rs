@@ -1,4 +1,4 @@
-//! The project's own checks: `cargo xtask tidy`.
+//! The project's own commands: `cargo xtask tidy`, `cargo xtask bench-core`.
 //!
 //! ```text
 //!   tidy ──► tree        the files that git knows
@@ -6,7 +6,8 @@
 //!     ├────► imports     floors and circles of modules         ◄── floors: every table of the house
 //!     ├────► manifests   which crate may use which
 //!     ├────► code        unsafe, lib.rs, clocks and threads
-//!     └────► text        registry hosts, long files
+//!     ├────► text        registry hosts, long files
+//!     └────► unprotected the build that `bench-core` measures, and that nothing else makes
 //! ```
 
 mod code;
@@ -18,6 +19,7 @@ mod source;
 mod text;
 mod tidy;
 mod tree;
+mod unprotected;
 
 use std::process::ExitCode;
 
@@ -25,8 +27,9 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(),
+        ["bench-core", ..] => unprotected::bench(&arguments[1..]),
         _ => {
-            eprintln!("usage: cargo xtask tidy");
+            eprintln!("usage: cargo xtask tidy | bench-core [ARGUMENTS OF squall bench core]");
             ExitCode::from(2)
         }
     }

@@ -4,7 +4,7 @@ use crate::finding::Finding;
 use crate::imports::Imports;
 use crate::source::Source;
 use crate::tree::{self, File};
-use crate::{code, floors, manifests, text};
+use crate::{code, floors, manifests, text, unprotected};
 use std::process::ExitCode;
 
 /// Runs the checks, prints one line a finding, and fails if there is one.
@@ -39,6 +39,7 @@ fn check(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files {
         findings.extend(text::check_hosts(&file.path, &file.text));
+        findings.extend(unprotected::check(&file.path, &file.text));
         let member = member_of(&file.path);
         if file.path.ends_with(".rs") {
             let source = Source::new(&file.text);

@@ -47,6 +47,11 @@ fn main() -> ExitCode {
     {
         eprintln!("squall: {complaint}");
     }
+    // A build for one measurement: it speaks to nobody else.
+    if cfg!(squall_unprotected) && !matches!(&command, Command::Bench(bench) if bench.is_core()) {
+        eprintln!("squall: this build has no packet protection and only does `squall bench core`");
+        return ExitCode::FAILURE;
+    }
     let result = match command {
         Command::Perf(args) => perf::main(args),
         Command::Bench(args) => bench::main(args),

@@ -14,6 +14,10 @@ use crate::algorithm::CongestionAlgorithm;
 pub(crate) const MAX_ACK_RANGES: usize = 64;
 /// CRYPTO bytes buffered ahead of the handshake for each level, RFC 9000 §7.5.
 pub(crate) const MAX_CRYPTO_BUFFER: u64 = 64 * 1024;
+/// The same once the handshake is complete: what comes then is tickets.
+pub(crate) const MAX_CRYPTO_BUFFER_AFTER: u64 = 16 * 1024;
+/// Pieces of the handshake that wait behind gaps, for each level: a full buffer in small packets, every other lost.
+pub(crate) const MAX_CRYPTO_PIECES: usize = 64;
 /// Packets held that came before their keys.
 pub(crate) const MAX_EARLY_PACKETS: usize = 16;
 /// Bytes held of packets that came before their keys.
@@ -120,6 +124,10 @@ pub struct TransportConfig {
     /// (RFC 9368 §2.5). A server takes connections of any of them, and goes on with the one that it likes best of those
     /// that the client offers (compatible version negotiation, RFC 9368 §2.3, RFC 9369 §4).
     pub versions: Vec<u32>,
+    /// Whether the peer's certificates can be asked for after the handshake. A server lets go of its TLS session then.
+    pub keep_peer_certificates: bool,
+    /// Key material bound to the session that can be asked for after the handshake (RFC 8446 §7.5).
+    pub exporters: Vec<Exporter>,
     /// Servers: tokens that a client gets after the handshake, to show with a later connection that its address is its
     /// own (RFC 9000 §8.1.3).
     pub new_tokens: u8,
@@ -134,6 +142,17 @@ pub struct TransportConfig {
     /// Packets whose fate is open, at most: what limits the memory that a peer without acknowledgements costs, 64 bytes
     /// for each.
     pub max_packets_in_flight: usize,
+}
+
+/// Key material to be exported from the TLS session (RFC 8446 §7.5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exporter {
+    /// What it is for.
+    pub label: Vec<u8>,
+    /// What it is bound to beside the session.
+    pub context: Option<Vec<u8>>,
+    /// How many bytes; at least 1.
+    pub len: usize,
 }
 
 /// What a sender asks of the receiver of its packets (draft-ietf-quic-ack-frequency §4).
@@ -179,6 +198,8 @@ impl Default for TransportConfig {
             preferred_ipv6: None,
             follow_preferred_address: true,
             versions: vec![VERSION_1, VERSION_2],
+            keep_peer_certificates: false,
+            exporters: Vec::new(),
             new_tokens: 2,
             ack_frequency: None,
             datagram_receive_buffer: 64 * 1024,

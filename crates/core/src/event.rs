@@ -9,6 +9,10 @@ use crate::error::CloseReason;
 pub enum Event {
     /// The handshake is complete: data can be sent and the peer is who it says.
     Connected,
+    /// A client's early data was accepted (RFC 9001 §4.6.2).
+    EarlyDataAccepted,
+    /// A client's early data was not accepted: all of it is sent again, now that the handshake is complete.
+    EarlyDataRejected,
     /// The peer opened at least one stream: `accept` has it.
     StreamOpened(Direction),
     /// The peer raised its limit: `open` may succeed again.

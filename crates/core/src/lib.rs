@@ -42,7 +42,9 @@ extern crate self as squall_core;
 mod common;
 
 pub use algorithm::CongestionAlgorithm;
-pub use config::{AckFrequencyConfig, ClientConfig, EndpointConfig, ServerConfig, TransportConfig};
+pub use config::{
+    AckFrequencyConfig, ClientConfig, EndpointConfig, Exporter, ServerConfig, TransportConfig,
+};
 pub use connection::{Connection, Move, Stats};
 pub use endpoint::{AcceptError, ConnectError, ConnectionHandle, Endpoint, Incoming, Route, Run};
 pub use error::{CloseReason, DatagramError, MigrateError, ReadError, WriteError};

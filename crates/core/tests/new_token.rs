@@ -151,7 +151,7 @@ fn a_token_lifts_the_amplification_limit() {
                 .map(Vec::len)
                 .sum::<usize>();
             let due = (link.server.connections.values())
-                .filter_map(squall_core::Connection::next_timeout)
+                .filter_map(|c| c.next_timeout())
                 .min();
             // At the limit no timer runs.
             let Some(due) = due else { break };

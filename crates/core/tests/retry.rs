@@ -142,7 +142,9 @@ fn an_attempt_is_accepted_once_and_retried_once() {
     assert!(!incoming.may_retry() && incoming.remote_address_validated());
     let incoming = link.server.endpoint.retry(now, incoming).unwrap_err();
     let (handle, connection) = link.server.endpoint.accept(now, incoming).unwrap();
-    link.server.connections.insert(handle.0, connection);
+    link.server
+        .connections
+        .insert(handle.0, Box::new(connection));
     for repeated in waiting {
         let refused = link.server.endpoint.accept(now, repeated).unwrap_err();
         assert_eq!(refused.response, None);

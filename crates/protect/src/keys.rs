@@ -87,8 +87,13 @@ impl PacketKey {
     /// packet does not hinder the others. Bytes outside the payloads are not touched, but for the number of a forged
     /// packet, which is wiped behind its first byte.
     pub fn open(&mut self, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
-        self.kernel.grow_if(|| is_busy(spans));
-        open::open(&self.kernel, buf, spans, slot);
+        #[cfg(squall_unprotected)]
+        crate::unprotected::open(spans, slot);
+        #[cfg(not(squall_unprotected))]
+        {
+            self.kernel.grow_if(|| is_busy(spans));
+            open::open(&self.kernel, buf, spans, slot);
+        }
     }
 
     /// Seals the pending spans (RFC 9001 §5.3) and applies header protection (RFC 9001 §5.4).
@@ -111,9 +116,14 @@ impl PacketKey {
         sources: &[&[u8]],
     ) {
         debug_assert_eq!(self.suite, header.suite);
-        self.kernel.grow_if(|| is_busy(spans));
-        let header = (&header.header, Fusion::Batched);
-        seal::seal(&self.kernel, Some(header), buf, spans, sources);
+        #[cfg(squall_unprotected)]
+        crate::unprotected::seal(buf, spans, sources);
+        #[cfg(not(squall_unprotected))]
+        {
+            self.kernel.grow_if(|| is_busy(spans));
+            let header = (&header.header, Fusion::Batched);
+            seal::seal(&self.kernel, Some(header), buf, spans, sources);
+        }
     }
 }
 
@@ -187,6 +197,9 @@ impl HeaderKey {
     /// They stay [`Outcome::Pending`](crate::Outcome::Pending); one that is too short to hold a sample, or outside the
     /// buffer, or over an earlier span, becomes [`Outcome::Skip`](crate::Outcome::Skip).
     pub fn unprotect(&self, buf: &mut [u8], spans: &mut [PacketSpan]) {
+        #[cfg(squall_unprotected)]
+        crate::unprotected::unprotect(buf, spans);
+        #[cfg(not(squall_unprotected))]
         open::unprotect(&self.header, buf, spans);
     }
 }

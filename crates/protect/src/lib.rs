@@ -46,6 +46,14 @@
 //! `unsafe`), `open` and `seal` (geometry, masks, grouping), `keys` (what callers hold), `initial` and `retry`
 //! (keys that every endpoint knows), `ablation` (the operations in pieces, for measurements).
 
+#![cfg_attr(
+    squall_unprotected,
+    allow(
+        unused,
+        reason = "the measurement without protection uses little of it"
+    )
+)]
+
 pub mod ablation;
 pub mod initial;
 mod kernel;
@@ -56,6 +64,8 @@ pub mod retry;
 mod seal;
 mod span;
 mod suite;
+#[cfg(squall_unprotected)]
+mod unprotected;
 
 pub use kernel::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernels_available};
 pub use keys::{HeaderKey, Keys, PacketKey, Pair};

@@ -27,6 +27,8 @@ pub struct Party {
     side: Side,
     plan: Arc<Plan>,
     reading: Reading,
+    /// Whether it has begun before the handshake.
+    early: bool,
     /// Streams not yet opened, by direction.
     to_open: [usize; 2],
     /// What is still to be written.
@@ -44,6 +46,8 @@ pub struct Party {
     pub written: u64,
     /// Bytes read.
     pub read: u64,
+    /// Whether early data was accepted, where there was some.
+    pub early_data_accepted: Option<bool>,
     /// When the handshake was complete.
     pub connected: Option<Time>,
     /// How the connection ended.
@@ -64,6 +68,7 @@ impl Party {
             side,
             plan: Arc::clone(plan),
             reading: Reading::AtOnce(usize::MAX),
+            early: false,
             to_open,
             sending: BTreeMap::new(),
             receiving: BTreeMap::new(),
@@ -73,6 +78,7 @@ impl Party {
             ended: 0,
             written: 0,
             read: 0,
+            early_data_accepted: None,
             connected: None,
             closed: None,
             last_read: now,
@@ -134,6 +140,8 @@ impl Party {
                     self.open(connection, direction)?;
                 }
             }
+            Event::EarlyDataAccepted => self.early_data_accepted = Some(true),
+            Event::EarlyDataRejected => self.early_data_accepted = Some(false),
             Event::StreamsAvailable(direction) => self.open(connection, direction)?,
             Event::StreamOpened(direction) => {
                 while let Some(id) = connection.accept(direction) {
@@ -172,8 +180,15 @@ impl Party {
         Ok(())
     }
 
-    /// What a slow reader does when its time has come; says whether it was.
+    /// What it does without an event: a client with early data begins at once, a slow reader reads when its time has come.
+    /// Says whether there was something.
     pub(crate) fn act(&mut self, now: Time, connection: &mut Connection) -> Result<bool, String> {
+        if connection.has_early_data() && !std::mem::replace(&mut self.early, true) {
+            for direction in DIRECTIONS {
+                self.open(connection, direction)?;
+            }
+            return Ok(true);
+        }
         let Reading::Slowly(bytes, every) = self.reading else {
             return Ok(false);
         };

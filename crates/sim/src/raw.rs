@@ -486,7 +486,7 @@ impl Duel {
                 };
                 declared.original_destination_connection_id = Some(dcid);
                 let params = encode(&mut declared);
-                let session = Session::server(server_tls, VERSION_1, VERSION_1, params);
+                let session = Session::server(server_tls, VERSION_1, VERSION_1, params, &[]);
                 let session = session.expect("our own provider");
                 let mut peer = RawPeer::new(Side::Server, session, scid, dcid.as_slice());
                 peer.receive(&first);

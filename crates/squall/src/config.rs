@@ -140,7 +140,7 @@ impl Builder {
             check_transport(&server.transport)?;
             // The session tells a foreign provider and a missing TLS 1.3; it is thrown away unused.
             let version = squall_wire::header::VERSION_1;
-            squall_tls::Session::server(server.tls.clone(), version, version, Vec::new())
+            squall_tls::Session::server(server.tls.clone(), version, version, Vec::new(), &[])
                 .map_err(invalid)?;
         }
         match &self.client {

@@ -199,7 +199,7 @@ impl Connection {
         self.0.0.lock().core.key_exchange_group()
     }
 
-    /// The peer's certificate chain, its own first.
+    /// The peer's certificate chain, its own first; `None` unless the transport's `keep_peer_certificates` was set.
     #[must_use]
     pub fn peer_certificates(&self) -> Option<Vec<rustls::pki_types::CertificateDer<'static>>> {
         self.0.0.lock().core.peer_certificates().map(<[_]>::to_vec)

@@ -13,7 +13,11 @@ use squall::{Builder, CloseReason, ConnectError, Endpoint, Stage, TransportConfi
 
 #[tokio::test]
 async fn the_handshake_tells_who_is_there() {
-    let pair = Pair::new().await;
+    let transport = TransportConfig {
+        keep_peer_certificates: true,
+        ..TransportConfig::default()
+    };
+    let pair = Pair::with(transport.clone(), transport, |builder| builder).await;
     assert_eq!(pair.near.alpn().as_deref(), Some(ALPN));
     assert_eq!(pair.far.alpn().as_deref(), Some(ALPN));
     assert_eq!(pair.far.server_name().as_deref(), Some("localhost"));

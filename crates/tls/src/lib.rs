@@ -22,6 +22,7 @@ mod capture;
 mod client_hello;
 mod schedule;
 mod session;
+mod storage;
 
 pub use capture::{provider, wrap};
 pub use client_hello::ClientHello;

@@ -16,6 +16,7 @@ use rustls::{ClientConfig, HandshakeKind, NamedGroup, ServerConfig};
 
 use crate::capture::{self, Secret};
 use crate::schedule::{DirectionMaterial, LevelMaterial, Schedule, Secrets};
+use crate::storage::Bound;
 
 /// QUIC version 1 (RFC 9000 §15).
 const VERSION_1: u32 = 1;
@@ -69,6 +70,8 @@ pub enum Error {
     NotSquallProvider,
     /// TLS is defined for QUIC versions 1 and 2 here, not for this one.
     UnsupportedVersion(u32),
+    /// `max_early_data_size` is neither 0 nor 2^32 - 1, as QUIC has it, whose own limits count (RFC 9001 §4.6.1).
+    EarlyDataSize(u32),
     /// rustls refused the configuration.
     Tls(rustls::Error),
 }
@@ -84,6 +87,10 @@ impl fmt::Display for Error {
             Self::UnsupportedVersion(version) => {
                 write!(f, "no TLS for QUIC version 0x{version:08x}")
             }
+            Self::EarlyDataSize(size) => write!(
+                f,
+                "max_early_data_size is {size}: QUIC allows 0 and 4294967295 (RFC 9001 §4.6.1)"
+            ),
             Self::Tls(error) => write!(f, "rustls refused the configuration: {error}"),
         }
     }
@@ -93,7 +100,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Tls(error) => Some(error),
-            Self::NotSquallProvider | Self::UnsupportedVersion(_) => None,
+            Self::NotSquallProvider | Self::UnsupportedVersion(_) | Self::EarlyDataSize(_) => None,
         }
     }
 }
@@ -141,8 +148,11 @@ impl Session {
     /// Whether a server's session could be made of `config`.
     ///
     /// # Errors
-    /// [`Error::NotSquallProvider`] for a configuration with a foreign provider.
+    /// [`Error::NotSquallProvider`] for a configuration with a foreign provider; [`Error::EarlyDataSize`].
     pub fn check_server(config: &ServerConfig) -> Result<(), Error> {
+        if ![0, u32::MAX].contains(&config.max_early_data_size) {
+            return Err(Error::EarlyDataSize(config.max_early_data_size));
+        }
         check(config.crypto_provider(), &[])
     }
 
@@ -178,7 +188,8 @@ impl Session {
     }
 
     /// A server's session; see [`Session::client`]. `original` is the version of the client's first packet,
-    /// `negotiated` the one that the connection goes on with (RFC 9368 §2.3).
+    /// `negotiated` the one that the connection goes on with (RFC 9368 §2.3). With early data allowed, `limits` are what
+    /// a ticket promises a client and the server has to keep: tickets are taken from servers with the same ones.
     ///
     /// # Errors
     /// As [`Session::client`].
@@ -187,7 +198,9 @@ impl Session {
         original: u32,
         negotiated: u32,
         params: Vec<u8>,
+        limits: &[u8],
     ) -> Result<Self, Error> {
+        Self::check_server(&config)?;
         let provider = Arc::clone(config.crypto_provider());
         check(&provider, &[original, negotiated])?;
         if negotiated != VERSION_1 {
@@ -198,6 +211,14 @@ impl Session {
                 without.ticketer = Arc::new(NoTickets);
             }
             config = Arc::new(without);
+        }
+        if config.max_early_data_size > 0 {
+            let mut bound = ServerConfig::clone(&config);
+            bound.session_storage = Arc::new(Bound {
+                inner: Arc::clone(&config.session_storage),
+                limits: limits.to_vec(),
+            });
+            config = Arc::new(bound);
         }
         let connection = ServerConnection::new(config, Version::V1, params)?;
         Ok(Self {

@@ -151,7 +151,9 @@ fn connect(version: u32, client: Arc<ClientConfig>, server: Arc<ServerConfig>) -
             )
             .unwrap(),
         ),
-        End::new(Session::server(server, version, version, b"server parameters".to_vec()).unwrap()),
+        End::new(
+            Session::server(server, version, version, b"server parameters".to_vec(), &[]).unwrap(),
+        ),
     )
 }
 
@@ -294,7 +296,7 @@ fn versions_do_not_share_keys() {
     let client = client_config(&pki.authority, provider(), &[]);
     let server = server_config(&pki, provider(), &[]);
     let mut one = End::new(Session::client(client, VERSION_1, server_name(), Vec::new()).unwrap());
-    let mut two = End::new(Session::server(server, VERSION_2, VERSION_2, Vec::new()).unwrap());
+    let mut two = End::new(Session::server(server, VERSION_2, VERSION_2, Vec::new(), &[]).unwrap());
     // The messages are the same, so TLS completes; RFC 9369 §3.3.2: the packet keys are not.
     shake(&mut one, &mut two).unwrap();
     let (one, two) = (one.handshake.unwrap(), two.handshake.unwrap());
@@ -343,7 +345,7 @@ fn a_wrong_authority_gives_the_alert() {
 fn garbage_gives_an_alert() {
     let pki = pki();
     let config = server_config(&pki, squall_tls::provider(), &[]);
-    let mut server = Session::server(config, VERSION_1, VERSION_1, Vec::new()).unwrap();
+    let mut server = Session::server(config, VERSION_1, VERSION_1, Vec::new(), &[]).unwrap();
     // A ClientHello of length 4 whose version field is 0xffff and whose random is missing.
     let alert = server.read(&[1, 0, 0, 4, 0xff, 0xff, 0, 0]).unwrap_err();
     assert_eq!(alert.code, Some(50), "{alert}");
@@ -356,7 +358,7 @@ fn foreign_providers_are_refused() {
     let client = client_config(&pki.authority, foreign.clone(), &[]);
     let server = server_config(&pki, foreign, &[]);
     let client = Session::client(client, VERSION_1, server_name(), Vec::new()).unwrap_err();
-    let server = Session::server(server, VERSION_1, VERSION_1, Vec::new()).unwrap_err();
+    let server = Session::server(server, VERSION_1, VERSION_1, Vec::new(), &[]).unwrap_err();
     for error in [client, server] {
         assert!(matches!(error, Error::NotSquallProvider), "{error}");
         assert!(error.to_string().contains("squall_tls::provider()"));
@@ -366,7 +368,7 @@ fn foreign_providers_are_refused() {
 #[test]
 fn unknown_versions_are_refused() {
     let config = server_config(&pki(), squall_tls::provider(), &[]);
-    let error = Session::server(config, 0x0a1a_2a3a, 0x0a1a_2a3a, Vec::new()).unwrap_err();
+    let error = Session::server(config, 0x0a1a_2a3a, 0x0a1a_2a3a, Vec::new(), &[]).unwrap_err();
     assert!(matches!(error, Error::UnsupportedVersion(0x0a1a_2a3a)));
 }
 

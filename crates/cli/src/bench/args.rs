@@ -15,10 +15,57 @@ pub(crate) struct Bench {
     pub(crate) part: Part,
 }
 
+impl Bench {
+    /// Whether it is `squall bench core`.
+    pub(crate) const fn is_core(&self) -> bool {
+        matches!(self.part, Part::Core(_))
+    }
+}
+
 /// What can be measured by itself.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Part {
     Protect(Protect),
+    Core(Core),
+}
+
+/// Measure the transport without sockets: CPU ns a packet for sender and receiver
+///
+/// One endpoint's bundles of full packets (1450 bytes of stream data each) go straight into the other's receive path, four
+/// bundles a turn as a worker takes them, acknowledgements back. Figures are CPU time, medians of rounds that alternate
+/// with a copy of a packet's bytes from memory that no cache holds.
+#[derive(Args, Debug)]
+pub(crate) struct Core {
+    /// Streams that send at a time; give several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,100", value_parser = core_streams)]
+    pub(crate) streams: Vec<usize>,
+
+    /// Packets of a round
+    #[arg(long, value_name = "N", default_value_t = 100_000,
+          value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
+    pub(crate) packets: u64,
+
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = core_rounds)]
+    pub(crate) rounds: usize,
+
+    /// Print one JSON object
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+}
+
+fn core_streams(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(streams @ 1..=100) => Ok(streams),
+        _ => Err("from 1 to 100 streams".to_owned()),
+    }
+}
+
+fn core_rounds(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(rounds @ 1..=1000) => Ok(rounds),
+        _ => Err("from 1 to 1000 rounds".to_owned()),
+    }
 }
 
 /// Measure packet protection: ns a packet without and with header protection, by size and batch

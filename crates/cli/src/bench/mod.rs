@@ -1,4 +1,5 @@
-//! `squall bench protect`: what a packet costs to protect, and what header protection adds.
+//! `squall bench protect`: what a packet costs to protect, and what header protection adds. `squall bench core`: what the
+//! transport costs beside it (core.rs).
 //!
 //! ```text
 //!   args -> Plan: cells (suite, kernel, direction, batch, size)
@@ -15,6 +16,7 @@
 
 mod ablation;
 pub(crate) mod args;
+mod core;
 mod measure;
 mod mixed;
 mod plot;
@@ -37,7 +39,10 @@ use crate::output::print_json;
 
 /// The command.
 pub(crate) fn main(bench: Bench) -> Result<()> {
-    let Part::Protect(args) = bench.part;
+    let args = match bench.part {
+        Part::Protect(args) => args,
+        Part::Core(args) => return core::main(&args),
+    };
     match (&args.threads, args.mixed) {
         (Some(threads), _) => threads::main(&args, &threads.0),
         (_, Some(share)) => mixed::main(&args, share),
@@ -175,7 +180,7 @@ impl Setup {
 /// Everything that a mode prints with `--json`.
 #[derive(Debug, Serialize)]
 struct Report<R> {
-    /// `table`, `ablation`, `threads` or `mixed`.
+    /// `table`, `ablation`, `threads`, `mixed` or `core`.
     mode: &'static str,
     setup: Setup,
     rows: Vec<R>,

@@ -10,7 +10,7 @@
 //! Whatever the contender, the server sends and the client receives; `source` holds the bytes.
 
 pub(crate) mod args;
-mod certificate;
+pub(crate) mod certificate;
 mod control;
 mod cpu;
 mod live;

@@ -3,13 +3,23 @@
 use squall_wire::Ecn;
 
 use crate::config::{MAX_EARLY_BYTES, MAX_EARLY_PACKETS};
-use crate::space::SpaceId;
 use crate::time::Time;
+
+/// Whose keys a packet waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// 0-RTT, which come with the whole ClientHello.
+    ZeroRtt,
+    /// Handshake.
+    Handshake,
+    /// 1-RTT.
+    OneRtt,
+}
 
 /// One packet, from its header to the end of its datagram.
 pub(crate) struct EarlyPacket {
     /// Whose keys it waits for.
-    pub(crate) space: SpaceId,
+    pub(crate) awaited: Awaited,
     /// The bytes.
     pub(crate) bytes: Vec<u8>,
     /// Its ECN mark.
@@ -27,13 +37,13 @@ pub(crate) struct EarlyPackets {
 
 impl EarlyPackets {
     /// Keeps a packet if there is room; says whether.
-    pub(crate) fn keep(&mut self, space: SpaceId, bytes: &[u8], ecn: Ecn, arrived: Time) -> bool {
+    pub(crate) fn keep(&mut self, awaited: Awaited, bytes: &[u8], ecn: Ecn, arrived: Time) -> bool {
         if self.packets.len() >= MAX_EARLY_PACKETS || self.bytes + bytes.len() > MAX_EARLY_BYTES {
             return false;
         }
         self.bytes += bytes.len();
         self.packets.push(EarlyPacket {
-            space,
+            awaited,
             bytes: bytes.to_vec(),
             ecn,
             arrived,
@@ -41,14 +51,14 @@ impl EarlyPackets {
         true
     }
 
-    /// Takes the packets of a space out, in the order of arrival.
-    pub(crate) fn take(&mut self, space: SpaceId) -> Vec<EarlyPacket> {
-        if !self.packets.iter().any(|p| p.space == space) {
+    /// Takes the packets out that wait for these keys, in the order of arrival.
+    pub(crate) fn take(&mut self, awaited: Awaited) -> Vec<EarlyPacket> {
+        if !self.packets.iter().any(|p| p.awaited == awaited) {
             return Vec::new();
         }
         let (taken, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.packets)
             .into_iter()
-            .partition(|p| p.space == space);
+            .partition(|p| p.awaited == awaited);
         self.bytes = kept.iter().map(|p| p.bytes.len()).sum();
         self.packets = kept;
         taken
@@ -63,13 +73,13 @@ mod tests {
     fn is_bounded_in_packets_and_bytes() {
         let mut early = EarlyPackets::default();
         let kept = (0..100)
-            .filter(|_| early.keep(SpaceId::Data, &[0; 100], Ecn::NotEct, Time::ZERO))
+            .filter(|_| early.keep(Awaited::OneRtt, &[0; 100], Ecn::NotEct, Time::ZERO))
             .count();
         assert_eq!(kept, MAX_EARLY_PACKETS);
-        assert_eq!(early.take(SpaceId::Handshake).len(), 0);
-        assert_eq!(early.take(SpaceId::Data).len(), MAX_EARLY_PACKETS);
+        assert_eq!(early.take(Awaited::Handshake).len(), 0);
+        assert_eq!(early.take(Awaited::OneRtt).len(), MAX_EARLY_PACKETS);
         let kept = (0..100)
-            .filter(|_| early.keep(SpaceId::Data, &[0; 5000], Ecn::NotEct, Time::ZERO))
+            .filter(|_| early.keep(Awaited::OneRtt, &[0; 5000], Ecn::NotEct, Time::ZERO))
             .count();
         assert_eq!(kept, MAX_EARLY_BYTES / 5000);
     }

@@ -90,17 +90,16 @@ impl Connection {
     fn draft(&mut self, id: SpaceId, now: Time, buffer: &mut [u8], start: usize) -> Option<Draft> {
         let window_open = self.path.flow.bytes_in_flight < self.path.flow.congestion.window();
         let space = &self.spaces[id as usize];
-        let ready = if id == SpaceId::Data {
-            self.ring.is_some()
-        } else {
-            space.keys.is_some()
+        let zero_rtt = id == SpaceId::Data && self.sends_zero_rtt();
+        let ready = match id {
+            // 1-RTT packets ride along for the client's first data only once TLS is done with the server.
+            SpaceId::Data if self.side == Side::Client => {
+                zero_rtt || (self.ring.is_some() && matches!(self.state, State::Established))
+            }
+            SpaceId::Data => self.ring.is_some(),
+            _ => space.keys.is_some(),
         };
-        // 1-RTT packets ride along for the client's first data only once TLS is done with the server.
-        if !ready
-            || (id == SpaceId::Data
-                && self.side == Side::Client
-                && !matches!(self.state, State::Established))
-        {
+        if !ready {
             return None;
         }
         let wants = space.crypto_send.wants_to_send() || (id == SpaceId::Data && self.wants_data());
@@ -113,7 +112,7 @@ impl Connection {
         let (dcid, scid) = (self.remote_ids.current(), self.local_ids.current());
         let token_len = (id == SpaceId::Initial).then_some(self.token.len());
         let header_len = match id {
-            SpaceId::Data => 1 + dcid.len() + pn_len,
+            SpaceId::Data if !zero_rtt => 1 + dcid.len() + pn_len,
             _ => header::long_header_size(dcid.len(), scid.len(), token_len, pn_len),
         };
         let room = buffer.len().checked_sub(start)?;
@@ -161,7 +160,13 @@ impl Connection {
         w: &mut Writer<'_>,
     ) -> Option<header::LengthOffset> {
         let (dcid, scid) = (self.remote_ids.current(), self.local_ids.current());
+        let mut version = self.version;
         let (ty, token) = match id {
+            SpaceId::Data if self.sends_zero_rtt() => {
+                // RFC 9369 §4.1.
+                version = self.original_version;
+                (LongType::ZeroRtt, &[][..])
+            }
             SpaceId::Initial => (LongType::Initial, &self.token[..]),
             SpaceId::Handshake => (LongType::Handshake, &[][..]),
             SpaceId::Data => {
@@ -172,7 +177,7 @@ impl Connection {
                 return None;
             }
         };
-        let length = header::write_long(w, ty, self.version, &dcid, &scid, token, number, pn_len);
+        let length = header::write_long(w, ty, version, &dcid, &scid, token, number, pn_len);
         Some(length)
     }
 

@@ -28,10 +28,11 @@ pub(super) struct Taken {
     pub(super) probing: bool,
 }
 
-const fn packet_type(id: SpaceId) -> PacketType {
+const fn packet_type(id: SpaceId, early: bool) -> PacketType {
     match id {
         SpaceId::Initial => PacketType::Initial,
         SpaceId::Handshake => PacketType::Handshake,
+        SpaceId::Data if early => PacketType::ZeroRtt,
         SpaceId::Data => PacketType::OneRtt,
     }
 }
@@ -62,6 +63,9 @@ impl Connection {
         {
             let fin = ty & 1 != 0;
             let acknowledge = self.take_stream(id, offset, data, fin)?;
+            if trip.early {
+                self.streams.note_early(id);
+            }
             return Ok(Taken {
                 ack_eliciting: true,
                 acknowledge,
@@ -89,7 +93,8 @@ impl Connection {
         };
         for frame in Frames::new(payload) {
             let frame = frame?;
-            if id != SpaceId::Data && !frame::allowed(frame.ty(), packet_type(id)) {
+            let packet = packet_type(id, trip.early);
+            if packet != PacketType::OneRtt && !frame::allowed(frame.ty(), packet) {
                 return Err(violation(
                     frame.ty(),
                     "a frame that this type of packet must not carry",
@@ -98,6 +103,11 @@ impl Connection {
             taken.ack_eliciting |= frame.is_ack_eliciting();
             taken.probing &= is_probing(&frame);
             taken.acknowledge &= self.take_frame(id, &frame, now, trip)?;
+            if trip.early
+                && let Frame::Stream { id, .. } = frame
+            {
+                self.streams.note_early(id);
+            }
             if self.is_closed() {
                 break;
             }

@@ -8,12 +8,14 @@ use squall_wire::{
     ConnectionId, PreferredAddress, Side, TransportError, TransportErrorCode, TransportParameters,
 };
 
+use super::early::Awaited;
 use super::keyring::KeyRing;
 use super::timers::Timer;
 use super::tls::Refusal;
 use super::{Connection, State};
 use crate::config::{
-    MAX_CRYPTO_BUFFER, MAX_DATAGRAM_FRAME, MAX_REMOTE_IDS, MIN_ACK_DELAY, TransportConfig,
+    MAX_CRYPTO_BUFFER, MAX_CRYPTO_BUFFER_AFTER, MAX_CRYPTO_PIECES, MAX_DATAGRAM_FRAME,
+    MAX_REMOTE_IDS, MIN_ACK_DELAY, TransportConfig,
 };
 use crate::event::{EndpointEvent, Event};
 use crate::space::{LevelKeys, SpaceId};
@@ -73,10 +75,15 @@ impl Connection {
             frame_type: 0x06,
             reason,
         };
+        let most = if matches!(self.state, State::Established) {
+            MAX_CRYPTO_BUFFER_AFTER
+        } else {
+            MAX_CRYPTO_BUFFER
+        };
         let space = self.space(id);
         let end = offset + data.len() as u64;
         // RFC 9000 §7.5.
-        if end > space.crypto_recv.read_offset() + MAX_CRYPTO_BUFFER {
+        if end > space.crypto_recv.read_offset() + most {
             return Err(error(
                 TransportErrorCode::CRYPTO_BUFFER_EXCEEDED,
                 "handshake data beyond the buffer",
@@ -91,7 +98,8 @@ impl Connection {
         }
         let mut pool = ChunkPool::default();
         let space = self.space(id);
-        if space.crypto_recv.insert(offset, data, &mut pool).is_err() {
+        let inserted = space.crypto_recv.insert(offset, data, &mut pool);
+        if inserted.is_err() || space.crypto_recv.pieces() > MAX_CRYPTO_PIECES {
             return Err(error(
                 TransportErrorCode::CRYPTO_BUFFER_EXCEEDED,
                 "handshake data in too many pieces",
@@ -139,6 +147,7 @@ impl Connection {
                 self.confirm_handshake(now);
             }
             self.issue_ids();
+            self.retire_tls();
         }
     }
 
@@ -170,6 +179,10 @@ impl Connection {
                 Some(KeyChange::Handshake(material)) => self.install_handshake_keys(&material),
                 Some(KeyChange::OneRtt(material, secrets)) => {
                     self.ring = Some(KeyRing::new(&material, secrets));
+                    if self.side == Side::Client {
+                        // RFC 9001 §4.9.3.
+                        self.space(SpaceId::Data).keys = None;
+                    }
                     if let Err(error) = self.take_peer_parameters() {
                         self.close_with_error(now, &error);
                         return;
@@ -254,6 +267,7 @@ impl Connection {
             }
         }
         self.peer_parameters_taken = true;
+        self.settle_early_data(&params)?;
         self.peer.ack_delay_exponent = u32::try_from(params.ack_delay_exponent).unwrap_or(3);
         self.peer.max_ack_delay = Duration::from_millis(params.max_ack_delay_ms);
         self.peer.min_ack_delay = params.min_ack_delay_us.map(Duration::from_micros);
@@ -310,6 +324,8 @@ impl Connection {
             return;
         }
         self.handshake_confirmed = true;
+        // RFC 9001 §4.9.3: what still comes in 0-RTT packets comes again in 1-RTT ones.
+        self.space(SpaceId::Data).keys = None;
         self.ack_request.due = self.config.ack_frequency.is_some();
         self.discard_space(SpaceId::Initial, now);
         self.discard_space(SpaceId::Handshake, now);
@@ -336,7 +352,9 @@ impl Connection {
         let in_flight = space.sent.discard();
         self.path.flow.bytes_in_flight -= in_flight;
         self.pto_count = 0;
-        drop(self.early.take(id));
+        if id == SpaceId::Handshake {
+            drop(self.early.take(Awaited::Handshake));
+        }
         self.set_loss_timer(now);
     }
 

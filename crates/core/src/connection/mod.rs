@@ -29,6 +29,7 @@ mod timers;
 mod tls;
 mod transmit;
 mod version;
+mod zero_rtt;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +37,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rustls::pki_types::ServerName;
-use squall_wire::{ConnectionId, Direction, Path, PreferredAddress, Side, StreamId};
+use squall_wire::{
+    ConnectionId, Direction, Path, PreferredAddress, Side, StreamId, TransportParameters,
+};
 
 use crate::config::TransportConfig;
 use crate::datagram::Datagrams;
@@ -175,6 +178,8 @@ pub struct Connection {
     other_initial: Option<Box<LevelKeys>>,
     /// Clients, until the server's first packet: what it takes to begin anew in another version.
     restart: Option<Box<Restart>>,
+    /// Clients that send early data: what they remember of the server, until it has answered.
+    remembered: Option<Box<TransportParameters>>,
     /// Clients: whether a Version Negotiation packet made them begin anew.
     negotiated: bool,
     /// Source of the Retry that the client followed.
@@ -292,6 +297,7 @@ impl Connection {
             initial_dcid,
             other_initial: None,
             restart,
+            remembered: None,
             negotiated: false,
             retry_scid: None,
             peer_scid: (side == Side::Server).then_some(remote_id),
@@ -342,6 +348,7 @@ impl Connection {
         );
         connection.restart_idle_timer(now);
         if side == Side::Client {
+            connection.offer_early_data();
             connection.advance_handshake(now);
         }
         Ok(connection)

@@ -7,6 +7,7 @@ use squall_wire::{
 };
 
 use super::ack::AckTotals;
+use super::early::Awaited;
 use super::keyring::{CURRENT, NEXT, PREVIOUS};
 use super::{Connection, State};
 use crate::config::{MAX_COALESCED, MIN_PROTECTED, MIN_UDP_PAYLOAD};
@@ -36,6 +37,8 @@ pub(super) struct Trip {
     opened: bool,
     /// Spaces with an ack-eliciting packet.
     eliciting: [bool; 3],
+    /// Whether the packet being worked is a 0-RTT one.
+    pub(super) early: bool,
 }
 
 impl Trip {
@@ -51,6 +54,7 @@ impl Trip {
             datagram_len: 0,
             opened: false,
             eliciting: [false; 3],
+            early: false,
         }
     }
 
@@ -200,7 +204,7 @@ impl Connection {
             || (self.side == Side::Server && matches!(self.state, State::Handshaking))
         {
             // RFC 9001 §5.7: a server does not process 1-RTT packets before the handshake is complete.
-            self.keep_early(SpaceId::Data, packet, trip.ecn, now);
+            self.keep_early(Awaited::OneRtt, packet, trip.ecn, now);
             return;
         }
         if group.len == MAX_GROUP {
@@ -226,17 +230,14 @@ impl Connection {
         }
     }
 
-    fn keep_early(&mut self, space: SpaceId, packet: &[u8], ecn: Ecn, now: Time) {
+    fn keep_early(&mut self, awaited: Awaited, packet: &[u8], ecn: Ecn, now: Time) {
         // Only a peer that has sent one valid Initial is given memory (`threats.md` row 9).
         let known = self.spaces[SpaceId::Initial as usize]
             .received
             .largest()
             .is_some()
             || self.spaces[SpaceId::Initial as usize].discarded;
-        if self.spaces[space as usize].discarded
-            || !known
-            || !self.early.keep(space, packet, ecn, now)
-        {
+        if !known || !self.early.keep(awaited, packet, ecn, now) {
             self.stats.packets_dropped += 1;
         }
     }
@@ -299,7 +300,13 @@ impl Connection {
         let id = match ty {
             LongType::Initial => SpaceId::Initial,
             LongType::Handshake => SpaceId::Handshake,
-            // 0-RTT is not accepted: TLS was told so, and the client sends its data again.
+            LongType::ZeroRtt
+                if self.peer_scid == Some(scid) && version == self.original_version =>
+            {
+                let span = PacketSpan::new(start as u32, len as u32, pn_offset as u16);
+                self.receive_zero_rtt(now, bytes, span, trip, stages);
+                return next;
+            }
             LongType::ZeroRtt | LongType::Retry => {
                 self.stats.packets_dropped += 1;
                 return next;
@@ -317,7 +324,8 @@ impl Connection {
         }
         if self.spaces[id as usize].keys.is_none() && version == self.version {
             let packet = &bytes[start..start + len];
-            self.keep_early(id, packet, trip.ecn, now);
+            // Initial keys are there from the beginning to the end.
+            self.keep_early(Awaited::Handshake, packet, trip.ecn, now);
             return next;
         }
         let mut replaced = None;
@@ -352,6 +360,36 @@ impl Connection {
         }
         trip.opened |= opened;
         next
+    }
+
+    /// Works a 0-RTT packet (RFC 9001 §4.6), a server's business.
+    fn receive_zero_rtt(
+        &mut self,
+        now: Time,
+        bytes: &mut [u8],
+        span: PacketSpan,
+        trip: &mut Trip,
+        stages: &mut Stages,
+    ) {
+        if self.side == Side::Client || self.spaces[SpaceId::Data as usize].keys.is_none() {
+            if self.side == Side::Server && self.tls.is_waiting() && !self.is_closed() {
+                // It has overtaken a part of the ClientHello.
+                let packet = &bytes[span.start as usize..][..span.len as usize];
+                self.keep_early(Awaited::ZeroRtt, packet, trip.ecn, now);
+            } else {
+                self.stats.packets_dropped += 1;
+            }
+            return;
+        }
+        let mut group = Group::new();
+        (group.spans[0], group.len) = (span, 1);
+        // The space is that of 1-RTT packets, the keys are others: while this packet is worked they stand alone. No frame
+        // that a 0-RTT packet may carry has to do with the ring.
+        let ring = self.ring.take();
+        trip.early = true;
+        self.work_group(now, bytes, SpaceId::Data, &mut group, trip, stages);
+        trip.early = false;
+        self.ring = ring;
     }
 
     // ---- 2 unprotect, 3 number, 4 open ------------------------------------------------------------------------------
@@ -504,7 +542,7 @@ impl Connection {
         }
         let start = span.start as usize;
         // RFC 9000 §17.2, §17.3.1: reserved bits, looked at only now that the packet is authentic.
-        let reserved = if id == SpaceId::Data { 0x18 } else { 0x0c };
+        let reserved = if is_long(bytes[start]) { 0x0c } else { 0x18 };
         if bytes[start] & reserved != 0 {
             return Err(TransportError {
                 code: TransportErrorCode::PROTOCOL_VIOLATION,
@@ -621,18 +659,20 @@ impl Connection {
 
     /// Works the packets that waited for keys that are there now, with their own time of arrival.
     fn replay_early(&mut self, trip: &mut Trip, stages: &mut Stages) {
-        for id in [SpaceId::Handshake, SpaceId::Data] {
-            let ready = match id {
-                SpaceId::Data => {
+        for awaited in [Awaited::ZeroRtt, Awaited::Handshake, Awaited::OneRtt] {
+            let ready = match awaited {
+                // Without keys by now they are of no use.
+                Awaited::ZeroRtt => !self.tls.is_waiting(),
+                Awaited::OneRtt => {
                     self.ring.is_some()
                         && !(self.side == Side::Server && matches!(self.state, State::Handshaking))
                 }
-                _ => self.spaces[id as usize].keys.is_some(),
+                Awaited::Handshake => self.spaces[SpaceId::Handshake as usize].keys.is_some(),
             };
             if !ready {
                 continue;
             }
-            for mut early in self.early.take(id) {
+            for mut early in self.early.take(awaited) {
                 let (ecn, dcid) = (trip.ecn, trip.dcid);
                 trip.ecn = early.ecn;
                 trip.dcid = header::destination(&early.bytes, self.ids.len)
@@ -678,6 +718,7 @@ impl Connection {
         space.crypto_send.on_all_lost();
         let in_flight = space.sent.discard();
         self.path.flow.bytes_in_flight -= in_flight;
+        self.repeat_early_data();
         self.set_loss_timer(now);
     }
 }

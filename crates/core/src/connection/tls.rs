@@ -4,10 +4,14 @@ use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use squall_tls::{Alert, ClientHello, Session};
-use squall_wire::{TransportError, TransportErrorCode, TransportParameters, VersionInformation};
+use squall_wire::{
+    Side, TransportError, TransportErrorCode, TransportParameters, VERSION_1, VersionInformation,
+};
+
+use zeroize::Zeroizing;
 
 use super::Connection;
-use crate::config::TransportConfig;
+use crate::config::{Exporter, TransportConfig};
 use crate::space::SpaceId;
 
 /// What becomes of the bytes of a CRYPTO stream.
@@ -17,6 +21,42 @@ pub(super) enum Tls {
     Waiting(Box<Waiting>),
     /// At work.
     Running(Box<Session>),
+    /// It has said all that it had to say: what is asked for later is kept, the session, a few kilobytes, is not.
+    Over(Box<Facts>),
+}
+
+/// What is known of a handshake when its session is gone.
+pub(super) struct Facts {
+    alpn: Option<Box<[u8]>>,
+    server_name: Option<Box<str>>,
+    group: Option<rustls::NamedGroup>,
+    kind: Option<rustls::HandshakeKind>,
+    certificates: Option<Vec<CertificateDer<'static>>>,
+    /// In the order of the configuration.
+    exported: Vec<Zeroizing<Vec<u8>>>,
+}
+
+impl Facts {
+    fn of(session: &Session, config: &TransportConfig) -> Self {
+        let export = |exporter: &Exporter| {
+            let mut out = Zeroizing::new(vec![0; exporter.len]);
+            let context = exporter.context.as_deref();
+            let done = session.export_keying_material(&mut out, &exporter.label, context);
+            // rustls refuses lengths that no secret has.
+            done.map_or_else(|_| Zeroizing::default(), |()| out)
+        };
+        let certificates = session.peer_certificates();
+        Self {
+            alpn: session.alpn().map(Into::into),
+            server_name: session.server_name().map(Into::into),
+            group: session.key_exchange_group(),
+            kind: session.handshake_kind(),
+            certificates: certificates
+                .filter(|_| config.keep_peer_certificates)
+                .map(<[_]>::to_vec),
+            exported: config.exporters.iter().map(export).collect(),
+        }
+    }
 }
 
 /// What a server's session will be made of.
@@ -58,16 +98,20 @@ impl Tls {
         }))
     }
 
+    pub(super) const fn is_waiting(&self) -> bool {
+        matches!(self, Self::Waiting(_))
+    }
+
     pub(super) fn running(&self) -> Option<&Session> {
         match self {
-            Self::Waiting(_) => None,
+            Self::Waiting(_) | Self::Over(_) => None,
             Self::Running(session) => Some(session),
         }
     }
 
     pub(super) fn running_mut(&mut self) -> Option<&mut Session> {
         match self {
-            Self::Waiting(_) => None,
+            Self::Waiting(_) | Self::Over(_) => None,
             Self::Running(session) => Some(session),
         }
     }
@@ -109,6 +153,8 @@ const fn violation(reason: &'static str) -> TransportError {
     }
 }
 
+/// RFC 8446 §6.
+const UNEXPECTED_MESSAGE: u8 = 10;
 /// RFC 8446 §4: the type of a CertificateRequest, which RFC 9001 §4.4 forbids after the handshake.
 const CERTIFICATE_REQUEST: u8 = 13;
 
@@ -138,7 +184,14 @@ impl Connection {
                     }
                     alert.into()
                 }),
-                None => Ok(()),
+                // A client hears of tickets that it has no use for.
+                None if self.side == Side::Client => Ok(()),
+                // RFC 8446 §4.6, RFC 9001 §6: a server is told nothing any more.
+                None => Err(Alert {
+                    code: Some(UNEXPECTED_MESSAGE),
+                    reason: "a TLS message after the handshake".to_owned(),
+                }
+                .into()),
             };
         };
         waiting.hello.extend_from_slice(bytes);
@@ -153,12 +206,27 @@ impl Connection {
         let params = encoded(&waiting.params, version, &self.config, waiting.grease);
         let hello = std::mem::take(&mut waiting.hello);
         let config = Arc::clone(&waiting.config);
-        let mut session = Session::server(config, self.original_version, version, params)
+        let limits = super::zero_rtt::limits(&waiting.params);
+        let mut session = Session::server(config, self.original_version, version, params, &limits)
             .map_err(|error| internal(&error))?;
         self.change_version(version);
         let result = session.read(&hello);
+        if let Some(material) = session.early_keys(self.original_version) {
+            self.install_zero_rtt_keys(&material);
+        }
         self.tls = Tls::Running(Box::new(session));
         Ok(result?)
+    }
+
+    /// The handshake is complete: lets go of the session if it is of no use any more. A server's has written its tickets; a
+    /// client's still has to take some, in the one version in which they are kept.
+    pub(super) fn retire_tls(&mut self) {
+        if self.side == Side::Client && self.version == VERSION_1 {
+            return;
+        }
+        if let Tls::Running(session) = &self.tls {
+            self.tls = Tls::Over(Box::new(Facts::of(session, &self.config)));
+        }
     }
 
     // ---- what there is to know of the handshake ---------------------------------------------------------------------
@@ -166,30 +234,68 @@ impl Connection {
     /// The protocol that ALPN chose.
     #[must_use]
     pub fn alpn(&self) -> Option<&[u8]> {
-        self.tls.running()?.alpn()
+        match &self.tls {
+            Tls::Waiting(_) => None,
+            Tls::Running(session) => session.alpn(),
+            Tls::Over(facts) => facts.alpn.as_deref(),
+        }
     }
 
     /// The server name that the client asked for (RFC 6066 §3); servers only.
     #[must_use]
     pub fn server_name(&self) -> Option<&str> {
-        self.tls.running()?.server_name()
+        match &self.tls {
+            Tls::Waiting(_) => None,
+            Tls::Running(session) => session.server_name(),
+            Tls::Over(facts) => facts.server_name.as_deref(),
+        }
     }
 
     /// The key exchange group agreed on.
     #[must_use]
     pub fn key_exchange_group(&self) -> Option<rustls::NamedGroup> {
-        self.tls.running()?.key_exchange_group()
+        match &self.tls {
+            Tls::Waiting(_) => None,
+            Tls::Running(session) => session.key_exchange_group(),
+            Tls::Over(facts) => facts.group,
+        }
     }
 
     /// Whether the handshake was a full one or resumed an earlier session.
     #[must_use]
     pub fn handshake_kind(&self) -> Option<rustls::HandshakeKind> {
-        self.tls.running()?.handshake_kind()
+        match &self.tls {
+            Tls::Waiting(_) => None,
+            Tls::Running(session) => session.handshake_kind(),
+            Tls::Over(facts) => facts.kind,
+        }
     }
 
-    /// The peer's certificates, its own first; `None` before they arrived or when it sent none.
+    /// The peer's certificates, its own first; `None` before they arrived, when it sent none, and when the handshake is
+    /// complete and [`keep_peer_certificates`](TransportConfig::keep_peer_certificates) was not set.
     #[must_use]
     pub fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
-        self.tls.running()?.peer_certificates()
+        match &self.tls {
+            Tls::Waiting(_) => None,
+            Tls::Running(session) => session
+                .peer_certificates()
+                .filter(|_| self.config.keep_peer_certificates || self.is_handshaking()),
+            Tls::Over(facts) => facts.certificates.as_deref(),
+        }
+    }
+
+    /// Key material bound to the session (RFC 8446 §7.5): one that [`exporters`](TransportConfig::exporters) asks for,
+    /// once the handshake is complete.
+    #[must_use]
+    pub fn exported(&self, exporter: &Exporter) -> Option<Zeroizing<Vec<u8>>> {
+        let at = self.config.exporters.iter().position(|e| e == exporter)?;
+        let material = match &self.tls {
+            Tls::Running(session) if !self.is_handshaking() => {
+                Facts::of(session, &self.config).exported.swap_remove(at)
+            }
+            Tls::Waiting(_) | Tls::Running(_) => return None,
+            Tls::Over(facts) => facts.exported.get(at)?.clone(),
+        };
+        (!material.is_empty()).then_some(material)
     }
 }

@@ -82,7 +82,7 @@ impl Connection {
         max_segments: usize,
         stages: &mut Stages,
     ) -> Option<Transmit> {
-        if self.handshake_wants(now) {
+        if self.handshake_wants(now) || self.early_data_wants() {
             return self.transmit_handshake(now, buffer, stages);
         }
         self.renew_keys(now);

@@ -206,6 +206,8 @@ impl Connection {
         }
         self.negotiated = true;
         self.version = version;
+        // RFC 9369 §5: the other version's ticket. What was sent goes into the new attempt's handshake.
+        self.reject_early_data(&TransportParameters::default());
         self.original_version = version;
         // RFC 9369 §5: a token of the other version.
         self.token = Vec::new();

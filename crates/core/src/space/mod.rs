@@ -31,7 +31,7 @@ impl SpaceId {
 /// State of one packet number space.
 #[derive(Default)]
 pub(crate) struct Space {
-    /// Keys of the level; for the data space they lie in the key ring.
+    /// Keys of the level; for the data space those of 0-RTT, for the key ring has the others.
     pub(crate) keys: Option<LevelKeys>,
     /// Whether the keys were dropped: late packets are ignored (RFC 9001 §4.9).
     pub(crate) discarded: bool,

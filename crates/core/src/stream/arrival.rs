@@ -152,7 +152,13 @@ impl Streams {
     /// Takes a MAX_STREAMS frame.
     pub(crate) fn on_max_streams(&mut self, direction: Direction, limit: u64) {
         let opening = &mut self.opening[index(direction)];
-        opening.local_limit = opening.local_limit.max(limit);
+        let before = opening.local_limit;
+        opening.local_limit = before.max(limit);
+        // Streams of rejected early data may have waited for it.
+        for index in before..opening.local_limit.min(opening.local_next) {
+            self.release_withheld(StreamId::new(self.side, direction, index));
+        }
+        let opening = &mut self.opening[index(direction)];
         if opening.local_refused && opening.local_next < opening.local_limit {
             opening.local_refused = false;
             self.events.push_back(Event::StreamsAvailable(direction));

@@ -88,6 +88,10 @@ impl Streams {
         sent: &mut impl FnMut(SentFrame),
     ) {
         let Some(slot) = self.find(id) else { return };
+        if self.is_withheld(id) {
+            // In line again when the limit rises.
+            return;
+        }
         let Some(stream) = self.get(slot) else { return };
         if let Some(send) = stream.send.as_mut() {
             let final_size = send.charged();

@@ -162,12 +162,91 @@ impl Streams {
         }
     }
 
-    /// Takes the peer's limits (RFC 9000 §18.2); streams opened before get theirs now.
+    /// Nothing of the early data has arrived (RFC 9001 §4.6.2): all of it is sent again, within the limits that the server
+    /// has now. Streams beyond those wait for the limit to rise.
+    pub(crate) fn rewind(&mut self, params: &TransportParameters) {
+        self.limits.send_bidi_remote = params.initial_max_stream_data_bidi_remote;
+        self.limits.send_uni = params.initial_max_stream_data_uni;
+        self.opening[0].local_limit = params.initial_max_streams_bidi;
+        self.opening[1].local_limit = params.initial_max_streams_uni;
+        self.send_credit = SendCredit::new(params.initial_max_data);
+        (self.blocked_at, self.blocked_pending) = (None, false);
+        self.starved = Vec::new();
+        self.queue = SendQueue::default();
+        for slot in 0..self.slots.len() as u32 {
+            let limits = self.limits;
+            let Some(stream) = self.get(slot) else {
+                continue;
+            };
+            let id = stream.id;
+            if let Some(send) = stream.send.as_mut() {
+                let bidi = id.direction() == Direction::Bidirectional;
+                send.rewind(if bidi {
+                    limits.send_bidi_remote
+                } else {
+                    limits.send_uni
+                });
+                (send.starved, send.queued) = (false, false);
+            }
+            if let Some(recv) = stream.recv.as_mut() {
+                recv.stop = recv.stop.map(|(code, _)| (code, true));
+                recv.credit_pending = true;
+            }
+            self.control.push_back(id);
+            self.enqueue(slot);
+        }
+    }
+
+    /// Whether the peer does not allow a stream of ours yet: it was opened with early data, and the limit is lower now.
+    fn is_withheld(&self, id: StreamId) -> bool {
+        id.initiator() == self.side && id.index() >= self.opening[index(id.direction())].local_limit
+    }
+
+    /// The limit has risen: what the stream has to say is in line again.
+    fn release_withheld(&mut self, id: StreamId) {
+        if let Some(slot) = self.find(id) {
+            self.control.push_back(id);
+            self.enqueue(slot);
+        }
+    }
+
+    /// Notes that data of a stream came in a 0-RTT packet.
+    pub(crate) fn note_early(&mut self, id: StreamId) {
+        if let Some(slot) = self.find(id)
+            && let Some(recv) = self.get(slot).and_then(|s| s.recv.as_mut())
+        {
+            recv.early = true;
+        }
+    }
+
+    /// Whether data of a stream came in 0-RTT packets.
+    pub(crate) fn is_early(&self, id: StreamId) -> bool {
+        (self.table.get(&id))
+            .and_then(|slot| self.slots.get(*slot as usize)?.as_ref()?.recv.as_ref())
+            .is_some_and(|recv| recv.early)
+    }
+
+    /// Takes the peer's limits (RFC 9000 §18.2); streams opened before, for early data, get theirs now.
     pub(crate) fn set_peer_parameters(&mut self, params: &TransportParameters) {
         self.limits.send_bidi_local = params.initial_max_stream_data_bidi_local;
         self.limits.send_bidi_remote = params.initial_max_stream_data_bidi_remote;
         self.limits.send_uni = params.initial_max_stream_data_uni;
         self.limits.partial_resets = params.reset_stream_at;
+        for slot in 0..self.slots.len() as u32 {
+            let (limits, side) = (self.limits, self.side);
+            let Some(stream) = self.get(slot) else {
+                continue;
+            };
+            let ours = stream.id.initiator() == side;
+            let limit = match (stream.id.direction(), ours) {
+                (Direction::Unidirectional, _) => limits.send_uni,
+                (Direction::Bidirectional, true) => limits.send_bidi_remote,
+                (Direction::Bidirectional, false) => limits.send_bidi_local,
+            };
+            if stream.send.as_mut().is_some_and(|s| s.credit.raise(limit)) {
+                self.enqueue(slot);
+            }
+        }
         self.on_max_data(params.initial_max_data);
         self.on_max_streams(Direction::Bidirectional, params.initial_max_streams_bidi);
         self.on_max_streams(Direction::Unidirectional, params.initial_max_streams_uni);
@@ -298,7 +377,9 @@ impl Streams {
     }
 
     fn enqueue(&mut self, slot: u32) {
-        if let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut)
+        let withheld = (self.get(slot).map(|s| s.id)).is_some_and(|id| self.is_withheld(id));
+        if !withheld
+            && let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut)
             && let Some(send) = stream.send.as_mut()
             && !send.queued
             && send.wants_to_send()

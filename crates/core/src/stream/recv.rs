@@ -39,6 +39,8 @@ pub(crate) struct RecvStream {
     pub(crate) stop: Option<(u64, bool)>,
     /// Whether a MAX_STREAM_DATA is to be sent.
     pub(crate) credit_pending: bool,
+    /// Whether data came in 0-RTT packets.
+    pub(crate) early: bool,
     /// Whether the reader was told of data and has not come back empty-handed since.
     pub(crate) reader_told: bool,
 }
@@ -65,6 +67,7 @@ impl RecvStream {
             reliable: None,
             stop: None,
             credit_pending: false,
+            early: false,
             reader_told: false,
         }
     }

@@ -108,6 +108,21 @@ impl SendStream {
             || (self.fin_pending && self.buffer.unsent() == self.buffer.end())
     }
 
+    /// The peer has heard nothing of the stream: all is sent again, within `limit`.
+    pub(crate) fn rewind(&mut self, limit: u64) {
+        self.credit = SendCredit::new(limit);
+        self.buffer.rewind();
+        self.fin_pending = self.state == SendState::DataSent;
+        self.blocked_at = None;
+        if let Some(reset) = &mut self.reset {
+            reset.frame = if reset.reliable > 0 {
+                ResetFrame::Waits
+            } else {
+                ResetFrame::Due
+            };
+        }
+    }
+
     /// Whether nothing more will happen here.
     #[must_use]
     pub(crate) const fn is_terminal(&self) -> bool {

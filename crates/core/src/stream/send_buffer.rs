@@ -136,6 +136,12 @@ impl SendBuffer {
         }
     }
 
+    /// Nothing of what was sent has arrived, and nothing is acknowledged: all is as new.
+    pub(crate) fn rewind(&mut self) {
+        self.unsent = self.base;
+        self.lost = RangeSet::new();
+    }
+
     /// Puts everything not acknowledged back in line (RFC 9002 §6.2.4 and Retry).
     pub(crate) fn on_all_lost(&mut self) {
         self.on_lost(self.base..self.unsent);

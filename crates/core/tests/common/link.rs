@@ -25,7 +25,7 @@ pub(crate) enum Policy {
 pub(crate) struct Host {
     pub(crate) endpoint: Endpoint,
     pub(crate) address: SocketAddr,
-    pub(crate) connections: BTreeMap<usize, Connection>,
+    pub(crate) connections: BTreeMap<usize, Box<Connection>>,
     pub(crate) events: Vec<(usize, Event)>,
     pub(crate) policy: Policy,
     pub(crate) waiting: Vec<Incoming>,
@@ -82,7 +82,7 @@ impl Host {
             .endpoint
             .connect(now, config, path, "localhost")
             .expect("it can begin");
-        self.connections.insert(handle, connection);
+        self.connections.insert(handle, Box::new(connection));
         handle
     }
 
@@ -127,7 +127,7 @@ impl Host {
                     Policy::Accept | Policy::Retry => {
                         let accepted = self.endpoint.accept(now, incoming);
                         let (handle, connection) = accepted.expect("it can be accepted");
-                        self.connections.insert(handle.0, connection);
+                        self.connections.insert(handle.0, Box::new(connection));
                         handle
                     }
                 }
@@ -231,7 +231,7 @@ impl Link {
             }
             let hosts = [&self.client, &self.server];
             let due = (hosts.iter().flat_map(|h| h.connections.values()))
-                .filter_map(Connection::next_timeout)
+                .filter_map(|c| c.next_timeout())
                 .min();
             let Some(due) = due.filter(|due| *due - self.now < Duration::from_millis(30)) else {
                 return;
@@ -252,7 +252,7 @@ impl Link {
     pub(crate) fn wait(&mut self) {
         let hosts = [&self.client, &self.server];
         let due = (hosts.iter().flat_map(|h| h.connections.values()))
-            .filter_map(Connection::next_timeout)
+            .filter_map(|c| c.next_timeout())
             .min();
         self.now = self.now.max(due.expect("something is due"));
         self.client.pass(self.now);

@@ -173,7 +173,11 @@ impl State {
                 Event::Finished(id) => self.on_send_end(id, SendEnd::Delivered, wakers),
                 Event::Stopped(id, code) => self.on_send_end(id, SendEnd::Stopped(code), wakers),
                 // Sending goes where the core says; nobody waits for it.
-                Event::Migrated(_) | Event::MigrationFailed(_) => {}
+                Event::Migrated(_)
+                | Event::MigrationFailed(_)
+                // Sending early data is not offered here.
+                | Event::EarlyDataAccepted
+                | Event::EarlyDataRejected => {}
                 Event::DatagramsReadable => self.datagram_readers.move_into(wakers),
                 Event::DatagramsWritable => self.datagram_writers.move_into(wakers),
                 Event::Closed(reason) => self.on_closed(reason, wakers),

@@ -1,0 +1,91 @@
+//! Handshake data that a peer piles up (RFC 9000 §7.5): row 4 of the threat table in `SECURITY.md`; and what is repeated
+//! to a level that is gone: row 22.
+
+use squall_sim::{Duel, Terms, frames};
+use squall_wire::{PacketType, Side, TransportErrorCode, frame};
+
+/// A CRYPTO frame.
+fn crypto(offset: u64, data: &[u8]) -> Vec<u8> {
+    frames(|w| {
+        frame::write::crypto_header(w, offset, data.len());
+        w.bytes(data);
+    })
+}
+
+/// A duel in which the victim, whose side is `victim`, has the keys of `ty`.
+fn duel(victim: Side, ty: PacketType) -> Duel {
+    if ty == PacketType::OneRtt {
+        return Duel::connected(victim, Terms::default());
+    }
+    let mut duel = Duel::new(victim, Terms::default());
+    if ty == PacketType::Handshake {
+        // The ClientHello; its answer waits for the Finished.
+        for datagram in duel.peer.flush() {
+            duel.deliver(&datagram);
+        }
+    }
+    duel
+}
+
+// test: RFC 9000 §7.5
+#[test]
+fn each_level_holds_so_much_and_no_more() {
+    // Bytes ahead of what was read, at most: during the handshake, and after it.
+    for (ty, most) in [
+        (PacketType::Initial, 64 * 1024),
+        (PacketType::Handshake, 64 * 1024),
+        (PacketType::OneRtt, 16 * 1024),
+    ] {
+        for victim in [Side::Server, Side::Client] {
+            if (victim, ty) == (Side::Client, PacketType::Handshake) {
+                // Its handshake is complete with the server's first flight.
+                continue;
+            }
+            // What was read before, a flight or some tickets, is less than 4 kB.
+            for (offset, fits) in [(most - 100, true), (most + 4096, false)] {
+                let mut duel = duel(victim, ty);
+                // Behind a gap: nothing of it can be read. A server's TLS has said its last word: it wants none of it.
+                duel.send(ty, &crypto(offset, &[1; 50]));
+                let expected = (!fits).then_some(TransportErrorCode::CRYPTO_BUFFER_EXCEEDED);
+                assert_eq!(duel.closed(), expected, "{victim:?} {ty:?} {offset}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pieces_behind_gaps_are_counted() {
+    for (pieces, fits) in [(60, true), (70, false)] {
+        let mut duel = duel(Side::Server, PacketType::Initial);
+        for i in 0..pieces {
+            duel.send(PacketType::Initial, &crypto(5000 + 2 * i, &[1]));
+        }
+        let expected = (!fits).then_some(TransportErrorCode::CRYPTO_BUFFER_EXCEEDED);
+        assert_eq!(duel.closed(), expected, "{pieces}");
+    }
+}
+
+// test: RFC 9001 §4.9: packets of levels whose keys are gone are ignored
+#[test]
+fn packets_of_levels_that_are_gone_are_dropped() {
+    for victim in [Side::Client, Side::Server] {
+        let mut duel = Duel::connected(victim, Terms::default());
+        let before = duel.victim().stats();
+        for ty in [PacketType::Initial, PacketType::Handshake] {
+            for payload in [
+                crypto(0, &[0; 100]),
+                crypto(1 << 20, &[0; 100]),
+                // A frame that no packet of that level may carry.
+                frames(|w| frame::write::max_data(w, 1)),
+            ] {
+                duel.send(ty, &payload);
+            }
+        }
+        assert_eq!(duel.closed(), None, "{victim:?}");
+        let after = duel.victim().stats();
+        assert_eq!(after.packets_dropped, before.packets_dropped + 6);
+        assert_eq!(after.packets_received, before.packets_received);
+        assert_eq!(after.open_calls, before.open_calls);
+        assert_eq!(after.datagrams_sent, before.datagrams_sent, "no answer");
+    }
+}
