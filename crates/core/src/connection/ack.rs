@@ -6,6 +6,7 @@ use squall_wire::{Ack, StreamId, TransportError, TransportErrorCode};
 
 use super::Connection;
 use super::receive::Trip;
+use crate::path::ecn::Counting;
 use crate::recovery::loss;
 use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
@@ -20,7 +21,10 @@ pub(super) struct AckTotals {
     bytes: u64,
     newest_sent: Time,
     window_limited: bool,
-    /// Packets that were sent with an ECN mark.
+    /// Packets of the active path.
+    packets: u64,
+    /// Which of them were sent with an ECN mark, and how many, where that is counted one by one.
+    counting: Counting,
     marked: u64,
     /// Packets more that met congestion.
     congested: u64,
@@ -73,7 +77,9 @@ impl Connection {
         if ack.largest >= self.spaces[id as usize].sent.next_number() {
             return Err(never_sent);
         }
-        let marked_before = trip.acked.marked;
+        trip.acked.counting =
+            (self.path.flow.ecn).counting(self.spaces[id as usize].sent.first_open());
+        let (packets_before, marked_before) = (trip.acked.packets, trip.acked.marked);
         let mut largest_newly = None;
         let mut eliciting_newly = false;
         let mut run = StreamRun::default();
@@ -103,7 +109,10 @@ impl Connection {
         if let Some((id, start, end, fin)) = run.run {
             self.streams.on_acked(id, start, end - start, fin);
         }
-        let marked = trip.acked.marked - marked_before;
+        let marked = match trip.acked.counting {
+            Counting::All => trip.acked.packets - packets_before,
+            _ => trip.acked.marked - marked_before,
+        };
         // RFC 9000 §13.4.2.1: not by frames that may have been overtaken.
         if marked > 0 && self.spaces[id as usize].largest_acked < Some(ack.largest) {
             let next = self.spaces[SpaceId::Data as usize].sent.next_number();
@@ -156,7 +165,10 @@ impl Connection {
             return;
         }
         self.path.flow.leave(packet.size);
-        totals.marked += u64::from(self.path.flow.ecn.covers(number));
+        totals.packets += 1;
+        if totals.counting == Counting::EachByNumber {
+            totals.marked += u64::from(self.path.flow.ecn.covers(number));
+        }
         totals.bytes += u64::from(packet.size);
         if packet.time_sent >= totals.newest_sent {
             totals.newest_sent = packet.time_sent;

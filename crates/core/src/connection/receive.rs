@@ -8,6 +8,7 @@ use squall_wire::{
 
 use super::ack::AckTotals;
 use super::early::Awaited;
+use super::frames::is_probing;
 use super::keyring::{CURRENT, NEXT, PREVIOUS};
 use super::{Connection, State};
 use crate::config::{MAX_COALESCED, MIN_PROTECTED, MIN_UDP_PAYLOAD};
@@ -565,9 +566,9 @@ impl Connection {
             &bytes[start + usize::from(span.header_len)..start + span.len as usize - TAG_LEN];
         let taken = self.take_frames(id, payload, now, trip)?;
         let received = &mut self.spaces[id as usize].received;
-        if !trip.home && id == SpaceId::Data && !taken.probing {
+        if !trip.home && id == SpaceId::Data {
             // RFC 9000 §9.3: only the newest packet moves the connection, not one that was overtaken.
-            trip.moved |= received.largest() == Some(span.packet_number);
+            trip.moved |= received.largest() == Some(span.packet_number) && !is_probing(payload);
         }
         if taken.acknowledge {
             received.note(taken.ack_eliciting, trip.ecn);

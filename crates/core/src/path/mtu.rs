@@ -9,6 +9,9 @@ const MAX_PROBES: u8 = 3;
 /// The search ends when less than this is to be gained, in bytes.
 const RESOLUTION: u16 = 16;
 
+/// No packet has this number (RFC 9000 §12.3).
+const NONE: u64 = u64::MAX;
+
 /// What UDP payload the path carries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mtu {
@@ -17,8 +20,8 @@ pub(crate) struct Mtu {
     ceiling: u16,
     probe: u16,
     losses: u8,
-    /// The number of the packet that probes.
-    in_flight: Option<u64>,
+    /// The number of the packet that probes, or `NONE`: compared with that of every packet acknowledged.
+    in_flight: u64,
     /// What neither this end nor the peer allows to exceed.
     limit: u16,
 }
@@ -32,7 +35,7 @@ impl Mtu {
             ceiling,
             probe: ceiling,
             losses: 0,
-            in_flight: None,
+            in_flight: NONE,
             limit: ceiling,
         }
     }
@@ -62,7 +65,7 @@ impl Mtu {
     /// The size to probe now, if any.
     #[must_use]
     pub(crate) const fn wants_probe(&self) -> Option<u16> {
-        if self.in_flight.is_some() || self.ceiling == self.current || self.probe <= self.current {
+        if self.in_flight != NONE || self.ceiling == self.current || self.probe <= self.current {
             None
         } else {
             Some(self.probe)
@@ -71,19 +74,19 @@ impl Mtu {
 
     /// A probe left as packet `number`.
     pub(crate) fn on_probe_sent(&mut self, number: u64) {
-        self.in_flight = Some(number);
+        self.in_flight = number;
     }
 
     /// Whether packet `number` is the probe in flight.
     #[inline]
     #[must_use]
     pub(crate) fn is_probe(&self, number: u64) -> bool {
-        self.in_flight == Some(number)
+        self.in_flight == number
     }
 
     /// A probe of `size` arrived: `true` if the path's size rose.
     pub(crate) fn on_probe_acked(&mut self, size: u16) -> bool {
-        self.in_flight = None;
+        self.in_flight = NONE;
         self.losses = 0;
         let rose = size > self.current;
         self.current = self.current.max(size);
@@ -93,7 +96,7 @@ impl Mtu {
 
     /// A probe was lost; that is no sign of congestion (RFC 9000 §14.4).
     pub(crate) fn on_probe_lost(&mut self) {
-        self.in_flight = None;
+        self.in_flight = NONE;
         self.losses += 1;
         if self.losses >= MAX_PROBES {
             self.losses = 0;
