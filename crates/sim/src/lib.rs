@@ -19,6 +19,7 @@
 mod certificate;
 mod failure;
 mod guard;
+mod happening;
 mod intruder;
 mod network;
 mod pair;
@@ -31,6 +32,7 @@ mod simulation;
 
 pub use certificate::{Configs, SERVER_NAME, tls, tls_with};
 pub use failure::Failure;
+pub use happening::{Happening, Happenings, happenings_of};
 pub use intruder::Intrusion;
 pub use network::{Counters, Delivery, EcnFault, Faults, Network};
 pub use pair::{Pair, Setup};

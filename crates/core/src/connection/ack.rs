@@ -6,6 +6,7 @@ use squall_wire::{Ack, StreamId, TransportError, TransportErrorCode};
 
 use super::Connection;
 use super::receive::Trip;
+use crate::config::MIN_UDP_PAYLOAD;
 use crate::path::ecn::Counting;
 use crate::recovery::loss;
 use crate::sent_frame::SentFrame;
@@ -175,7 +176,7 @@ impl Connection {
             totals.window_limited = packet.window_limited;
         }
         if id == SpaceId::Data && self.path.mtu.is_probe(number) {
-            if self.path.mtu.on_probe_acked(packet.size) {
+            if self.path.mtu.on_probe_acked(number) {
                 let size = self.path.mtu.current();
                 self.path.flow.congestion.set_max_datagram(size);
             }
@@ -242,7 +243,7 @@ impl Connection {
             pto,
             &mut lost,
         );
-        let mut congested = None;
+        let (mut congested, mut large) = (None, false);
         for number in &lost.numbers {
             let Some(packet) = self.spaces[id as usize].sent.declare_lost(*number) else {
                 continue;
@@ -258,13 +259,14 @@ impl Connection {
             if id == SpaceId::Data && self.is_mtu_probe(*number) {
                 // RFC 9000 §14.4: the loss of a probe is no sign of congestion.
                 if self.path.mtu.is_probe(*number) {
-                    self.path.mtu.on_probe_lost();
+                    self.path.mtu.on_probe_lost(*number);
                 }
                 continue;
             }
             // RFC 9000 §9.4: what was lost on another path says nothing about this one.
             if here && packet.size > 0 {
                 congested = Some(packet.time_sent);
+                large |= packet.size > MIN_UDP_PAYLOAD;
             }
             let frames = self.spaces[id as usize].sent.frame_count(&packet);
             for i in 0..frames {
@@ -273,6 +275,9 @@ impl Connection {
                 };
                 self.on_frame_lost(id, frame);
             }
+        }
+        if large {
+            self.on_large_lost();
         }
         if let Some(newest_sent) = congested {
             let before = self.path.flow.congestion.window();
@@ -290,6 +295,16 @@ impl Connection {
         let space = self.space(id);
         space.sent.forget_settled(space.largest_acked.unwrap_or(0));
         self.lost = lost;
+    }
+
+    /// Packets larger than any path must carry were lost, or nothing is heard of them: perhaps the path has become smaller (RFC
+    /// 8899 §4.3).
+    pub(super) fn on_large_lost(&mut self) {
+        if self.path.mtu.on_large_lost() {
+            let size = self.path.mtu.current();
+            self.path.flow.congestion.set_max_datagram(size);
+            self.stats.black_holes += 1;
+        }
     }
 
     /// What a lost frame said is put back in line where it still matters (RFC 9000 §13.3).
@@ -323,6 +338,9 @@ impl Connection {
 
     /// The part of settling that acknowledgements make: once a run (`design.md` §3 step 6).
     pub(super) fn settle_acks(&mut self, now: Time, totals: &AckTotals) {
+        if totals.bytes > u64::from(MIN_UDP_PAYLOAD) * totals.packets {
+            self.path.mtu.on_large_acked();
+        }
         if totals.congested > 0 {
             // RFC 9002 §7.1: as a loss, once a round trip.
             self.stats.ecn_ce += totals.congested;

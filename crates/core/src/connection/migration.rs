@@ -275,6 +275,7 @@ impl Connection {
         };
         let mut new = paths.others.remove(at);
         new.forget_at = None;
+        new.mtu.resume();
         if keep_flow {
             std::mem::swap(&mut new.flow, &mut self.path.flow);
             let size = new.mtu.current();
@@ -457,7 +458,9 @@ mod tests {
                 .congestion
                 .on_ack(now, 5000, now, false, &RttEstimator::new(rtt));
             assert!(server.path.flow.rtt.has_sample());
-            server.path.mtu.on_probe_acked(1472);
+            server.path.mtu.on_probe_sent(77, 1472);
+            server.path.mtu.on_probe_acked(77);
+            assert_eq!(server.path.mtu.current(), 1472);
             let mut trip = Trip::new(id, path(remote), false, Ecn::NotEct);
             trip.uncredited = 100;
             server.follow(now, &mut trip);

@@ -20,6 +20,8 @@ const MAX_ACK_ONLY: u32 = 64;
 pub(super) const FILL: usize = 32;
 /// Distance between packet numbers left out on purpose, at least and at most (RFC 9000 §21.4).
 const SKIP: std::ops::Range<u64> = 300..6000;
+/// Packets after which probes for the path's size go before data.
+const SHORT_EXCHANGE: u64 = 32;
 /// ack_delay_exponent that we declare: the default of RFC 9000 §18.2.
 const ACK_DELAY_EXPONENT: u32 = 3;
 
@@ -120,6 +122,13 @@ impl Connection {
         if self.handshake_confirmed {
             let next = self.spaces[SpaceId::Data as usize].sent.next_number();
             self.path.flow.ecn.begin(next);
+        }
+        // A search goes on under load, but does not hold a short exchange up.
+        let next = self.spaces[SpaceId::Data as usize].sent.next_number();
+        if next >= SHORT_EXCHANGE
+            && let Some(probe) = self.transmit_mtu_probe(now, buffer, stages)
+        {
+            return Some(probe);
         }
         let segment = usize::from(self.path.mtu.current());
         let probes = self.spaces[SpaceId::Data as usize].probes;
@@ -346,10 +355,19 @@ impl Connection {
         if !self.handshake_confirmed {
             return None;
         }
-        let size = usize::from(self.path.mtu.wants_probe()?);
-        if buffer.len() < size
-            || self.path.flow.congestion.window() < self.path.flow.bytes_in_flight + size as u64
-        {
+        // Not to an address that the peer has only named: probes are large.
+        if !self.path.validated || !self.path.mtu.wants_probe(now) {
+            return None;
+        }
+        let flow = &self.path.flow;
+        let room = flow
+            .congestion
+            .window()
+            .saturating_sub(flow.bytes_in_flight);
+        let size = self.path.mtu.next_probe(room, flow.bytes_in_flight == 0)?;
+        let size = usize::from(size);
+        if buffer.len() < size {
+            self.path.mtu.limit(buffer.len() as u64);
             return None;
         }
         let dcid = self.remote_ids.current();
@@ -372,7 +390,8 @@ impl Connection {
             .push(now, size as u16, true, self.path.flow.tag, false, mark);
         space.last_eliciting = now;
         self.path.flow.bytes_in_flight += size as u64;
-        self.path.mtu.on_probe_sent(number);
+        self.path.flow.pacer.on_sent(size as u64);
+        self.path.mtu.on_probe_sent(number, size as u16);
         let mut span = PacketSpan::new(0, size as u32, (1 + dcid.len()) as u16);
         (span.header_len, span.packet_number) = ((1 + dcid.len() + pn_len) as u16, number);
         self.seal_bundle(buffer, &mut [span], &[NO_RANGE]);
