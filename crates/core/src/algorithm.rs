@@ -10,3 +10,8 @@ pub enum CongestionAlgorithm {
     #[default]
     Cubic,
 }
+
+impl CongestionAlgorithm {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::NewReno, Self::Cubic];
+}

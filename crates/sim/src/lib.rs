@@ -1,11 +1,11 @@
 //! Two QUIC endpoints on a virtual, seeded, faulty network.
 //!
 //! ```text
-//!  run_seed       a whole run, every choice of which comes from a number
+//!  run_seed       a whole run: the Trial that comes out of a number
 //!  Simulation     Parties (the applications: streams written, read and compared) on a Pair
 //!  Pair           two endpoints with their connections, driven by arrivals and timeouts
 //!  Guard          what every datagram has to obey        Intruder   datagrams that nobody sent
-//!  Network        what happens to a datagram
+//!  Network        what happens to a datagram      Happening   and what happens to the network
 //!  Rng            the seed
 //!
 //!  Duel           one end of ours against a RawPeer, whose packets are made by hand
@@ -29,10 +29,11 @@ mod raw;
 mod rng;
 mod run;
 mod simulation;
+mod trial;
 
 pub use certificate::{Configs, SERVER_NAME, tls, tls_with};
 pub use failure::Failure;
-pub use happening::{Happening, Happenings, happenings_of};
+pub use happening::Happening;
 pub use intruder::Intrusion;
 pub use network::{Counters, Delivery, EcnFault, Faults, Network};
 pub use pair::{Pair, Setup};
@@ -40,5 +41,6 @@ pub use party::{Party, Reading};
 pub use plan::{Cut, Outgoing, Plan};
 pub use raw::{Duel, Odd, RawPeer, Terms, frames};
 pub use rng::Rng;
-pub use run::{Report, catch, run_seed, setup_of};
+pub use run::{Report, catch, run_seed, run_trial};
 pub use simulation::Simulation;
+pub use trial::{Fault, Handshake, Trial};

@@ -102,8 +102,6 @@ pub struct Counters {
     pub bundles: u64,
     /// Lost by chance.
     pub lost: u64,
-    /// Lost in a blackhole.
-    pub swallowed: u64,
     /// Delivered twice.
     pub duplicated: u64,
     /// Delivered with a flipped bit.
@@ -173,8 +171,6 @@ struct DirectionState {
     flights: BinaryHeap<Reverse<Flight>>,
     /// When the narrowest link has sent all that waits.
     link_free: Time,
-    /// Until when everything is lost.
-    blackhole_until: Time,
     /// The spin bit of the last short header.
     spin: bool,
     counters: Counters,
@@ -225,7 +221,6 @@ impl Network {
                 faults,
                 flights: BinaryHeap::new(),
                 link_free: Time::ZERO,
-                blackhole_until: Time::ZERO,
                 spin: false,
                 counters: Counters::default(),
             }),
@@ -294,18 +289,6 @@ impl Network {
         self.directions[from as usize].faults = faults;
     }
 
-    /// Loses all that `from` sends, until then.
-    pub fn blackhole(&mut self, from: Side, until: Time) {
-        self.directions[from as usize].blackhole_until = until;
-    }
-
-    /// Changes the largest UDP payload that gets through, in both directions.
-    pub fn set_max_payload(&mut self, bytes: usize) {
-        for direction in &mut self.directions {
-            direction.faults.max_payload = bytes;
-        }
-    }
-
     /// What happened to the datagrams sent by `from`.
     #[must_use]
     pub fn counters(&self, from: Side) -> Counters {
@@ -359,10 +342,6 @@ impl Network {
             true => rng.duration(faults.jitter),
             false => Duration::ZERO,
         });
-        if now < direction.blackhole_until {
-            counters.swallowed += 1;
-            return;
-        }
         if datagram.len() > faults.max_payload {
             counters.too_large += 1;
             return;

@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use squall_core::{
     ClientConfig, Connection, ConnectionHandle, Endpoint, EndpointConfig, Event, MigrateError,
@@ -20,7 +19,6 @@ use squall_wire::{DatagramBatch, Ecn, Path, Side, Transmit};
 use crate::certificate::{Configs, SERVER_NAME, tls};
 use crate::failure::Failure;
 use crate::guard::Guard;
-use crate::happening::{self, Happening, Happenings};
 use crate::intruder::{Intruder, Intrusion};
 use crate::network::{Delivery, Faults, Network};
 use crate::rng::Rng;
@@ -47,8 +45,6 @@ pub struct Setup {
     pub max_segments: usize,
     /// Datagrams that nobody sent.
     pub intrusion: Intrusion,
-    /// What happens on the way, by the time since the beginning, in any order.
-    pub happenings: Vec<(Duration, Happening)>,
     /// TLS configurations of the client and the server.
     pub tls: Configs,
     /// Changes the settings of the endpoint of one side.
@@ -65,7 +61,6 @@ impl Setup {
             transport: Default::default(),
             max_segments: 64,
             intrusion: Intrusion::default(),
-            happenings: Vec::new(),
             tls: tls(),
             tune: |_, _| {},
         }
@@ -102,8 +97,6 @@ pub struct Pair {
     intruder: Intruder,
     hosts: [Host; 2],
     max_segments: usize,
-    happenings: VecDeque<(Duration, Happening)>,
-    happened: Happenings,
     buffer: Vec<u8>,
     cid_len: usize,
     /// What each side received last, untouched.
@@ -128,11 +121,9 @@ impl Pair {
             transport,
             max_segments,
             intrusion,
-            mut happenings,
             tls: (client_tls, server_tls),
             tune,
         } = setup;
-        happenings.sort_by_key(|(at, _)| *at);
         let [client_transport, server_transport] = transport.map(Arc::new);
         let mut rng = Rng::new(seed ^ 0x0065_6e64_706f_696e);
         let mut secret = || {
@@ -169,8 +160,6 @@ impl Pair {
             intruder: Intruder::new(seed, intrusion),
             hosts,
             max_segments,
-            happenings: happenings.into(),
-            happened: Happenings::default(),
             buffer: vec![0; BUFFER],
             cid_len,
             latest: [None, None],
@@ -214,12 +203,6 @@ impl Pair {
     /// The network, to change what it does.
     pub const fn network(&mut self) -> &mut Network {
         &mut self.network
-    }
-
-    /// What has happened so far.
-    #[must_use]
-    pub const fn happened(&self) -> Happenings {
-        self.happened
     }
 
     /// Datagrams that nobody sent.
@@ -371,11 +354,6 @@ impl Pair {
         }
         self.now = next;
         self.steps += 1;
-        while let Some((_, happening)) =
-            (self.happenings).pop_front_if(|(at, _)| START + *at <= self.now)
-        {
-            self.happen(happening)?;
-        }
         for side in [Side::Client, Side::Server] {
             while let Some(delivery) = self.network.deliver(self.now, side) {
                 // What was under way to an address that the host has left is lost.
@@ -401,55 +379,12 @@ impl Pair {
         Ok(true)
     }
 
-    fn happen(&mut self, happening: Happening) -> Result<(), Failure> {
-        match happening {
-            Happening::Rebinding { port_only } => {
-                self.happened.rebindings += 1;
-                let old = self.network.address(Side::Client);
-                let n = self.happened.rebindings;
-                let new = happening::rebound(old, n, port_only);
-                self.network.rebind(Side::Client, new);
-            }
-            Happening::Migration(how) => {
-                let second = happening::second();
-                if self.network.local(Side::Client, second).is_none() {
-                    self.network.add_address(Side::Client, second);
-                }
-                let home = self.network.path_from(Side::Client).local;
-                let now = self.now;
-                if let Some(client) = self.connection(Side::Client) {
-                    let path = client.path();
-                    let away = path.local == Some(second.ip());
-                    let local = if away { home } else { Some(second.ip()) };
-                    let moved = client.migrate(now, Path { local, ..path }, how);
-                    self.happened.migrations += u64::from(moved.is_ok());
-                }
-                self.pump(Side::Client)?;
-            }
-            Happening::Blackhole { from, lasting } => {
-                self.happened.blackholes += 1;
-                for side in [Side::Client, Side::Server] {
-                    if from.is_none_or(|from| from == side) {
-                        self.network.blackhole(side, self.now + lasting);
-                    }
-                }
-            }
-            Happening::MaxPayload(bytes) => {
-                self.happened.sizes += 1;
-                self.network.set_max_payload(bytes);
-            }
-        }
-        Ok(())
-    }
-
     fn next_happening(&self) -> Option<Time> {
         let hosts = self.hosts.iter().filter(|h| !h.vanished);
         let timeouts = hosts.flat_map(|h| h.members.iter().filter(|m| !m.removed));
         let timeouts = timeouts.filter_map(|m| m.connection.next_timeout());
         let arrivals = [Side::Client, Side::Server].map(|side| self.network.next_arrival(side));
-        let happening = self.happenings.front().map(|(at, _)| START + *at);
-        let arrivals = arrivals.into_iter().flatten();
-        timeouts.chain(arrivals).chain(happening).min()
+        timeouts.chain(arrivals.into_iter().flatten()).min()
     }
 
     fn receive(&mut self, to: Side, delivery: Delivery) {

@@ -3,27 +3,18 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use squall_core::{CloseReason, CongestionAlgorithm, Stats, Time, TransportConfig};
+use squall_core::{CloseReason, Stats, Time};
 use squall_wire::Side;
 
 use crate::failure::Failure;
-use crate::intruder::Intrusion;
-use crate::network::{Counters, Faults};
-use crate::pair::{Pair, Setup};
-use crate::plan::Plan;
-use crate::rng::Rng;
+use crate::happening::Happening;
+use crate::network::Counters;
+use crate::pair::Pair;
 use crate::simulation::Simulation;
+use crate::trial::{Fault, Handshake, Trial};
 
-/// Bytes that each side sends.
-const BYTES: usize = 1_000_000;
-/// Virtual time in which the handshake has to be done; in one seed of many thousands most of its datagrams are lost.
-const HANDSHAKE: Duration = Duration::from_secs(60);
-/// Virtual time in which everything has to be over.
-const TRANSFER: Duration = Duration::from_secs(60);
-/// Virtual time in which some byte has to arrive: a few probe timeouts in a row that come to nothing.
-const SILENCE: Duration = Duration::from_secs(8);
-/// Virtual time in which the last acknowledgements have to come.
-const SETTLE: Duration = Duration::from_secs(20);
+/// Virtual time in which the last acknowledgements have to come: a few probe timeouts that have backed off.
+const SETTLE: Duration = Duration::from_secs(100);
 /// Silence that is waited for, and the datagrams that may be sent in it: a late probe for the path's size, a ticket.
 const QUIET: (Duration, u64) = (Duration::from_secs(5), 20);
 
@@ -34,6 +25,10 @@ const SIDES: [Side; 2] = [Side::Client, Side::Server];
 pub struct Report {
     /// The seed.
     pub seed: u64,
+    /// The faults that the connection met, not those that came too late for it.
+    pub faults: Vec<Fault>,
+    /// Its handshake.
+    pub handshake_kind: Handshake,
     /// Virtual time until both ends had completed the handshake.
     pub handshake: Duration,
     /// Virtual time from then until the last byte was read and acknowledged.
@@ -48,141 +43,170 @@ pub struct Report {
     pub counters: [Counters; 2],
     /// Datagrams made up.
     pub intrusions: u64,
-    /// How the server's end came to know that the client had closed.
+    /// How the server's end came to know that the connection was over.
     pub server_end: CloseReason,
 }
 
-/// The network and settings of a seed: always a loss of 10 % and reordering, in both directions; the rest is drawn.
-#[must_use]
-pub fn setup_of(seed: u64) -> (Setup, Plan) {
-    let mut rng = Rng::new(seed);
-    let mut setup = Setup::new(seed);
-    let ms = Duration::from_millis;
-    // RTT of 20 to 50 ms.
-    let delay = ms(10) + rng.duration(ms(15));
-    let odd = |rng: &mut Rng, chance: f64| if rng.chance(0.25) { chance } else { 0.0 };
-    let max_payload = 1200 + rng.below(300) as usize;
-    let rate = rng.chance(0.25).then(|| 1_000_000 << rng.below(5));
-    for faults in &mut setup.faults {
-        *faults = Faults {
-            delay,
-            jitter: ms(1) + rng.duration(ms(15)),
-            reordering: 0.05 + rng.below(45) as f64 / 100.0,
-            loss: 0.1,
-            duplication: odd(&mut rng, 0.05),
-            corruption: odd(&mut rng, 0.02),
-            truncation: odd(&mut rng, 0.01),
-            rate,
-            queue: 100_000,
-            max_payload,
-            ..Faults::default()
-        };
-    }
-    if rng.chance(0.25) {
-        setup.intrusion = Intrusion {
-            replay: 0.05,
-            damage: 0.05,
-            noise: 0.05,
-            elsewhere: 0.02,
-        };
-    }
-    setup.max_segments = [1, 10, 64][rng.below(3) as usize];
-    for transport in &mut setup.transport {
-        *transport = transport_of(&mut rng);
-    }
-    let cuts = odd(&mut rng, 0.3);
-    let plan = Plan::from_seed(&mut rng, BYTES, cuts);
-    (setup, plan)
-}
-
-fn transport_of(rng: &mut Rng) -> TransportConfig {
-    let pick = |rng: &mut Rng, values: &[u64]| values[rng.below(values.len() as u64) as usize];
-    let window = pick(rng, &[64 << 10, 256 << 10, 1 << 20]);
-    TransportConfig {
-        handshake_timeout: HANDSHAKE,
-        // A probe timeout backs off beyond the usual 30 s while the handshake's luck is bad.
-        max_idle_timeout: HANDSHAKE,
-        initial_window: window,
-        initial_stream_window: window / 4,
-        stream_send_window: pick(rng, &[32 << 10, 4 << 20]),
-        send_window: pick(rng, &[64 << 10, 16 << 20]),
-        max_concurrent_bidi_streams: pick(rng, &[1, 7, 100]),
-        max_concurrent_uni_streams: pick(rng, &[1, 7, 100]),
-        congestion: if rng.chance(0.5) {
-            CongestionAlgorithm::Cubic
-        } else {
-            CongestionAlgorithm::NewReno
-        },
-        pacing: rng.chance(0.75),
-        key_update_after: pick(rng, &[50, 300, 7 << 20]),
-        max_ack_delay: Duration::from_millis(pick(rng, &[1, 25, 25])),
-        ..TransportConfig::default()
-    }
-}
-
-/// Moves 1 MB each way, byte for byte, on the network of the seed; closes; and looks that nothing is left over.
+/// Runs the trial of a seed: moves bytes each way, compares every one, closes, and looks that nothing is left over.
 ///
 /// # Errors
 /// Whatever goes wrong, a panic included.
 pub fn run_seed(seed: u64) -> Result<Report, Failure> {
-    catch(seed, || {
-        let (setup, plan) = setup_of(seed);
-        let mut sim = Simulation::new(setup, plan);
-        run(seed, &mut sim)
+    run_trial(Trial::of_seed(seed))
+}
+
+/// Runs a trial.
+///
+/// # Errors
+/// Whatever goes wrong, a panic included.
+pub fn run_trial(mut trial: Trial) -> Result<Report, Failure> {
+    catch(trial.seed, || {
+        let course = Course {
+            seed: trial.seed,
+            faults: trial.faults.clone(),
+            handshake: trial.handshake,
+            patience: trial.patience,
+            transfer: trial.transfer,
+            silence: trial.silence,
+            later: std::mem::take(&mut trial.later),
+            happenings: trial.happenings.len(),
+        };
+        if trial.ends_in_silence() {
+            course.end_in_silence(&mut trial.begin()?)
+        } else {
+            course.run(&mut trial.begin()?)
+        }
     })
 }
 
-fn run(seed: u64, sim: &mut Simulation) -> Result<Report, Failure> {
-    let open = |sim: &Simulation| sim.parties.iter().all(|p| p.closed.is_none());
-    sim.run_until(HANDSHAKE, "both ends are connected", |sim| {
-        sim.connected().is_some() || !open(sim)
-    })?;
-    let began = sim.pair.now();
-    let (mut last_read, mut longest_silence) = (began, Duration::ZERO);
-    sim.run_until(TRANSFER, "all bytes are read and acknowledged", |sim| {
-        let newest = sim.parties.iter().map(|p| p.last_read).max();
-        let newest = newest.unwrap_or(began).max(began);
-        longest_silence = longest_silence.max(newest - last_read);
-        last_read = newest;
-        sim.is_complete() || !open(sim)
-    })?;
-    if longest_silence > SILENCE {
-        return Err(sim
-            .pair
-            .failure(format!("nothing arrived for {longest_silence:?}")));
+/// What a trial is held to.
+struct Course {
+    seed: u64,
+    faults: Vec<Fault>,
+    handshake: Handshake,
+    patience: Duration,
+    transfer: Duration,
+    silence: Duration,
+    later: Vec<(Duration, Happening)>,
+    happenings: usize,
+}
+
+impl Course {
+    fn run(mut self, sim: &mut Simulation) -> Result<Report, Failure> {
+        let open = |sim: &Simulation| sim.parties.iter().all(|p| p.closed.is_none());
+        sim.run_until(self.patience, "both ends are connected", |sim| {
+            sim.connected().is_some() || !open(sim)
+        })?;
+        self.happenings += self.later.len();
+        sim.schedule(std::mem::take(&mut self.later));
+        let began = sim.pair.now();
+        let (mut last_read, mut longest_silence) = (began, Duration::ZERO);
+        sim.run_until(
+            self.transfer,
+            "all bytes are read and acknowledged",
+            |sim| {
+                let newest = sim.parties.iter().map(|p| p.last_read).max();
+                let newest = newest.unwrap_or(began).max(began);
+                longest_silence = longest_silence.max(newest - last_read);
+                last_read = newest;
+                sim.is_complete() || !open(sim)
+            },
+        )?;
+        if longest_silence > self.silence {
+            return Err(sim
+                .pair
+                .failure(format!("nothing arrived for {longest_silence:?}")));
+        }
+        if !open(sim) {
+            let parties = sim.parties.each_ref().map(crate::Party::describe);
+            return Err(sim
+                .pair
+                .failure(format!("it ended: {}", parties.join("; "))));
+        }
+        let transfer = sim.pair.now() - began;
+        let met = self.happenings - sim.happenings_left();
+        sim.run_until(SETTLE, "nothing is in flight", |sim| {
+            SIDES
+                .iter()
+                .all(|s| sim.pair.stats(*s).bytes_in_flight == 0)
+                && sim.happenings_left() == 0
+        })?;
+        check_silence(sim)?;
+        let stats = SIDES.map(|side| sim.pair.stats(side));
+        sim.close(Side::Client, 7, b"done")?;
+        // The longest wait is for the server's idle timeout, when every word of the end is lost.
+        sim.run_until(3 * self.patience, "both endpoints are empty", |sim| {
+            SIDES.iter().all(|s| sim.pair.live(*s) == 0)
+        })?;
+        let server_end = check_end(sim)?;
+        Ok(self.report(sim, transfer, longest_silence, stats, met, server_end))
     }
-    if !open(sim) {
-        let parties = sim.parties.each_ref().map(crate::Party::describe);
-        return Err(sim
-            .pair
-            .failure(format!("it ended: {}", parties.join("; "))));
+
+    /// Nothing gets through any more: both ends say so, for the right reason and in time.
+    fn end_in_silence(self, sim: &mut Simulation) -> Result<Report, Failure> {
+        sim.run_until(5 * self.patience, "both endpoints are empty", |sim| {
+            SIDES.iter().all(|s| sim.pair.live(*s) == 0) && sim.happenings_left() == 0
+        })?;
+        let connected = sim.parties.each_ref().map(|p| p.connected.is_some());
+        for (side, connected) in SIDES.into_iter().zip(connected) {
+            let end = sim.party(side).closed.clone();
+            let fine = match end {
+                // A server that has heard nothing has nothing to end.
+                None => side == Side::Server && sim.pair.connection(side).is_none(),
+                Some(CloseReason::IdleTimeout) => true,
+                Some(CloseReason::HandshakeTimeout) => !connected,
+                Some(_) => false,
+            };
+            if !fine {
+                return Err(sim.pair.failure(format!("{side:?} ended with {end:?}")));
+            }
+        }
+        let stats = SIDES.map(|side| sim.pair.stats(side));
+        let end = CloseReason::IdleTimeout;
+        let met = self.happenings;
+        Ok(self.report(sim, Duration::ZERO, Duration::ZERO, stats, met, end))
     }
-    let transfer = sim.pair.now() - began;
-    sim.run_until(SETTLE, "nothing is in flight", |sim| {
-        SIDES
-            .iter()
-            .all(|s| sim.pair.stats(*s).bytes_in_flight == 0)
-    })?;
-    check_silence(sim)?;
-    let stats = SIDES.map(|side| sim.pair.stats(side));
-    sim.close(Side::Client, 7, b"done")?;
-    // The longest wait is for the server's idle timeout, when every word of the end is lost.
-    sim.run_until(3 * HANDSHAKE, "both endpoints are empty", |sim| {
-        SIDES.iter().all(|s| sim.pair.live(*s) == 0)
-    })?;
-    let server_end = check_end(sim)?;
-    let (start, connected) = sim.connected().unwrap_or((Time::ZERO, Time::ZERO));
-    Ok(Report {
-        seed,
-        handshake: connected - start,
-        transfer,
-        longest_silence,
-        steps: sim.pair.steps(),
-        stats,
-        counters: SIDES.map(|side| sim.pair.network().counters(side)),
-        intrusions: sim.pair.intrusions(),
-        server_end,
-    })
+
+    fn report(
+        self,
+        sim: &mut Simulation,
+        transfer: Duration,
+        longest_silence: Duration,
+        stats: [Stats; 2],
+        met: usize,
+        server_end: CloseReason,
+    ) -> Report {
+        let counters = SIDES.map(|side| sim.pair.network().counters(side));
+        let seen = |of: fn(&Counters) -> u64| counters.iter().any(|c| of(c) > 0);
+        let intrusions = sim.pair.intrusions();
+        let faults = self
+            .faults
+            .into_iter()
+            .filter(|fault| match fault {
+                Fault::HeavyLoss | Fault::Loss => seen(|c| c.lost),
+                Fault::Duplication => seen(|c| c.duplicated),
+                Fault::Corruption => seen(|c| c.corrupted),
+                Fault::EcnMarks => seen(|c| c.marked),
+                Fault::Intrusion => intrusions > 0,
+                Fault::Rebinding | Fault::Blackhole | Fault::MtuChange => met > 0,
+                Fault::Reordering | Fault::MuchData | Fault::Silence => true,
+            })
+            .collect();
+        let (start, connected) = sim.connected().unwrap_or((Time::ZERO, Time::ZERO));
+        Report {
+            seed: self.seed,
+            faults,
+            handshake_kind: self.handshake,
+            handshake: connected - start,
+            transfer,
+            longest_silence,
+            steps: sim.pair.steps(),
+            stats,
+            counters,
+            intrusions,
+            server_end,
+        }
+    }
 }
 
 /// With all said, nothing is left: no streams, no datagrams without end.

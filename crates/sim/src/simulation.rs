@@ -1,5 +1,6 @@
 //! Two applications on two endpoints.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use squall_core::Time;
 use squall_wire::Side;
 
 use crate::failure::Failure;
+use crate::happening::Happening;
 use crate::pair::{Pair, Setup};
 use crate::party::Party;
 use crate::plan::Plan;
@@ -19,6 +21,8 @@ pub struct Simulation {
     pub pair: Pair,
     /// The applications, by [`Side`].
     pub parties: [Party; 2],
+    /// What is yet to happen to the network, in its order.
+    happenings: VecDeque<(Time, Happening)>,
 }
 
 impl Simulation {
@@ -28,7 +32,28 @@ impl Simulation {
         let pair = Pair::new(setup);
         let plan = Arc::new(plan);
         let parties = SIDES.map(|side| Party::new(side, &plan, pair.now()));
-        Self { pair, parties }
+        Self {
+            pair,
+            parties,
+            happenings: VecDeque::new(),
+        }
+    }
+
+    /// Lets things happen to the network, each so long from now.
+    pub fn schedule(&mut self, happenings: Vec<(Duration, Happening)>) {
+        let now = self.pair.now();
+        let timed = happenings
+            .into_iter()
+            .map(|(after, what)| (now + after, what));
+        self.happenings.extend(timed);
+        // Stable: what happens at one time happens in the order that it was given in.
+        self.happenings.make_contiguous().sort_by_key(|(at, _)| *at);
+    }
+
+    /// Things that have not happened yet.
+    #[must_use]
+    pub fn happenings_left(&self) -> usize {
+        self.happenings.len()
     }
 
     /// The application of one side.
@@ -63,8 +88,17 @@ impl Simulation {
                 )));
             }
             let wakes = self.parties.iter().filter_map(Party::wake);
-            let limit = wakes.min().unwrap_or(deadline).min(deadline);
-            self.pair.step(limit)?;
+            let happening = self.happenings.front().map(|(at, _)| *at);
+            let limit = wakes.chain(happening).min().unwrap_or(deadline);
+            self.pair.step(limit.min(deadline))?;
+            while self
+                .happenings
+                .front()
+                .is_some_and(|(at, _)| *at <= self.pair.now())
+                && let Some((_, happening)) = self.happenings.pop_front()
+            {
+                happening.apply(&mut self.pair)?;
+            }
             self.serve()?;
         }
         Ok(())

@@ -1,0 +1,421 @@
+//! A run as its seed draws it: settings, faults, what both sides send, and how it has to end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::Resumption;
+use rustls::server::ServerSessionMemoryCache;
+use squall_core::{CongestionAlgorithm, EndpointConfig, TransportConfig};
+use squall_wire::{Side, VERSION_1, VERSION_2};
+
+use crate::certificate::tls;
+use crate::failure::Failure;
+use crate::happening::Happening;
+use crate::intruder::Intrusion;
+use crate::network::Faults;
+use crate::pair::Setup;
+use crate::plan::{Outgoing, Plan};
+use crate::rng::Rng;
+use crate::simulation::Simulation;
+
+/// Bytes that each side sends, usually and in a trial of much data.
+const BYTES: usize = 100_000;
+const MUCH: usize = 20_000_000;
+/// One seed in so many moves much data over a long fat network.
+const MUCH_EVERY: u64 = 160;
+/// One seed in so many ends in silence.
+const SILENCE_EVERY: u64 = 97;
+
+/// A named fault; a trial has any number of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// 10 to 30 % of the datagrams of each direction are lost.
+    HeavyLoss,
+    /// Fewer are.
+    Loss,
+    /// Up to 10 % arrive twice.
+    Duplication,
+    /// Up to 10 % arrive with a flipped bit.
+    Corruption,
+    /// Datagrams overtake each other.
+    Reordering,
+    /// The client's address changes, once or more often, without its knowledge.
+    Rebinding,
+    /// Nothing gets through for a while.
+    Blackhole,
+    /// The largest datagram that gets through becomes smaller or larger.
+    MtuChange,
+    /// A queue marks datagrams instead of growing.
+    EcnMarks,
+    /// Datagrams that nobody sent: replays, damaged copies, noise.
+    Intrusion,
+    /// 20 MB each way over 1 Gbit/s and 100 ms, some packets held back by thousands of others.
+    MuchData,
+    /// From some time on nothing gets through for ever: both ends have to notice.
+    Silence,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::HeavyLoss,
+        Self::Loss,
+        Self::Duplication,
+        Self::Corruption,
+        Self::Reordering,
+        Self::Rebinding,
+        Self::Blackhole,
+        Self::MtuChange,
+        Self::EcnMarks,
+        Self::Intrusion,
+        Self::MuchData,
+        Self::Silence,
+    ];
+
+    /// Its name in the list of counts.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::HeavyLoss => "loss of 10 to 30 %",
+            Self::Loss => "loss below 10 %",
+            Self::Duplication => "duplication",
+            Self::Corruption => "corruption",
+            Self::Reordering => "reordering",
+            Self::Rebinding => "rebinding",
+            Self::Blackhole => "blackhole",
+            Self::MtuChange => "MTU change",
+            Self::EcnMarks => "ECN marks",
+            Self::Intrusion => "intrusion",
+            Self::MuchData => "20 MB each way, reordering by thousands",
+            Self::Silence => "silence for ever",
+        }
+    }
+}
+
+/// How the two ends come to know each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handshake {
+    /// With a certificate.
+    Full,
+    /// With a ticket of an earlier connection.
+    Resumed,
+    /// The same, with data in the first flight.
+    Early,
+}
+
+/// A run before it is run.
+pub struct Trial {
+    /// Its number.
+    pub seed: u64,
+    /// Settings and the network at its beginning.
+    pub setup: Setup,
+    /// What both sides send.
+    pub plan: Plan,
+    /// What happens to the network, each so long after the beginning.
+    pub happenings: Vec<(Duration, Happening)>,
+    /// What happens to it once both ends have completed the handshake, each so long after that. RFC 9000 §9: an address
+    /// does not change before.
+    pub later: Vec<(Duration, Happening)>,
+    /// The faults that it has.
+    pub faults: Vec<Fault>,
+    /// Its handshake.
+    pub handshake: Handshake,
+    /// Virtual time in which the handshake has to be done, also the idle timeout.
+    pub patience: Duration,
+    /// Virtual time from the handshake on in which everything has to be over.
+    pub transfer: Duration,
+    /// Virtual time without a byte for an application that is still fine.
+    pub silence: Duration,
+}
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+impl Trial {
+    /// The trial of a seed.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x0074_7269_616c);
+        if seed % MUCH_EVERY == 7 {
+            return Self::of_much_data(seed, &mut rng);
+        }
+        let mut setup = Setup::new(seed);
+        let mut faults = Vec::new();
+        let drawn = |rng: &mut Rng, faults: &mut Vec<Fault>, fault: Fault, chance: f64| {
+            let has = rng.chance(chance);
+            faults.extend(has.then_some(fault));
+            has
+        };
+        let share = |rng: &mut Rng, most: f64| most * (1 + rng.below(100)) as f64 / 100.0;
+        let mut network = Faults {
+            delay: ms(5) + rng.duration(ms(45)),
+            max_payload: [1200, 1280, 1452, 1472, 9000][rng.below(5) as usize],
+            ..Faults::default()
+        };
+        if drawn(&mut rng, &mut faults, Fault::HeavyLoss, 0.28) {
+            network.loss = 0.1 + share(&mut rng, 0.2);
+        } else if drawn(&mut rng, &mut faults, Fault::Loss, 0.4) {
+            network.loss = share(&mut rng, 0.1);
+        }
+        if drawn(&mut rng, &mut faults, Fault::Duplication, 0.25) {
+            network.duplication = share(&mut rng, 0.1);
+        }
+        if drawn(&mut rng, &mut faults, Fault::Corruption, 0.25) {
+            network.corruption = share(&mut rng, 0.1);
+            network.truncation = share(&mut rng, 0.01);
+        }
+        if drawn(&mut rng, &mut faults, Fault::Reordering, 0.4) {
+            network.jitter = ms(1) + rng.duration(ms(30));
+            network.reordering = share(&mut rng, 0.5);
+        }
+        if drawn(&mut rng, &mut faults, Fault::EcnMarks, 0.3) {
+            // Slow enough for a queue to build up, long enough for marks to come before drops.
+            network.rate = Some(400_000 << rng.below(3));
+            network.queue = 60_000;
+            network.mark_above = 6_000 + rng.below(12_000);
+        } else if rng.chance(0.2) {
+            network.rate = Some(1_000_000 << rng.below(5));
+            network.queue = 100_000;
+        }
+        if drawn(&mut rng, &mut faults, Fault::Intrusion, 0.15) {
+            setup.intrusion = Intrusion {
+                replay: 0.05,
+                damage: 0.05,
+                noise: 0.05,
+                elsewhere: 0.02,
+            };
+        }
+        // A probe timeout backs off far while the handshake's luck is bad.
+        let patience = Duration::from_secs(if network.loss > 0.15 { 400 } else { 100 });
+        setup.faults = [network.clone(), network.clone()];
+        setup.max_segments = [1, 10, 64][rng.below(3) as usize];
+        for transport in &mut setup.transport {
+            *transport = transport_of(&mut rng, patience);
+        }
+        if rng.chance(0.2) {
+            setup.tune = always_retry;
+        }
+        let cuts = if rng.chance(0.25) { 0.3 } else { 0.0 };
+        let mut trial = Self {
+            seed,
+            plan: Plan::from_seed(&mut rng, BYTES, cuts),
+            setup,
+            happenings: Vec::new(),
+            later: Vec::new(),
+            faults,
+            handshake: match rng.below(8) {
+                0..4 => Handshake::Full,
+                4..7 => Handshake::Resumed,
+                _ => Handshake::Early,
+            },
+            patience,
+            transfer: 2 * patience,
+            silence: patience / 2,
+        };
+        trial.draw_happenings(&mut rng, &network);
+        trial
+    }
+
+    fn draw_happenings(&mut self, rng: &mut Rng, network: &Faults) {
+        // Most transfers are over in a second: what is to be noticed has to happen early.
+        let soon = |rng: &mut Rng| rng.duration(2 * network.delay + ms(100));
+        let both = |faults: &Faults, at: Duration| {
+            [Side::Client, Side::Server].map(|side| (at, Happening::Faults(side, faults.clone())))
+        };
+        if rng.chance(0.2) {
+            self.faults.push(Fault::Rebinding);
+            let mut at = soon(rng);
+            for port in 0..=rng.below(4) {
+                let address = ([10, 0, rng.below(2) as u8, 1], 50_001 + port as u16).into();
+                self.later.push((at, Happening::Rebinding(address)));
+                at += rng.duration(ms(400));
+            }
+        }
+        let mut now = network.clone();
+        if rng.chance(0.2) {
+            self.faults.push(Fault::MtuChange);
+            let at = soon(rng);
+            now.max_payload = [1200, 1300, 1472, 9000, 65_000][rng.below(5) as usize];
+            if now.max_payload == network.max_payload {
+                now.max_payload = 1400;
+            }
+            self.later.extend(both(&now, at));
+        }
+        if rng.chance(0.2) {
+            self.faults.push(Fault::Blackhole);
+            // Shorter than half the idle timeout.
+            let time = ms(100) + rng.duration(self.patience / 10);
+            let one_way = rng.below(3) as usize;
+            let dark = |faults: &Faults, at| {
+                let nothing = Faults {
+                    loss: 1.0,
+                    ..faults.clone()
+                };
+                let sides = both(&nothing, at).into_iter().enumerate();
+                let sides = sides.filter(move |(i, _)| one_way != *i);
+                sides
+                    .map(|(_, happening)| happening)
+                    .chain(both(faults, at + time))
+            };
+            let at = soon(rng);
+            if rng.chance(0.2) {
+                self.happenings.extend(dark(network, at));
+            } else {
+                self.later.extend(dark(&now, at + ms(100)));
+            }
+        }
+        if self.seed % SILENCE_EVERY == 5 {
+            self.faults.push(Fault::Silence);
+            let at = rng.duration(ms(400));
+            self.happenings.clear();
+            self.later.clear();
+            let nothing = Faults { loss: 1.0, ..now };
+            self.happenings.extend(both(&nothing, at));
+        }
+    }
+
+    fn of_much_data(seed: u64, rng: &mut Rng) -> Self {
+        let mut setup = Setup::new(seed);
+        let network = Faults {
+            delay: ms(50),
+            // At 83,000 datagrams a second 60 ms let 5,000 pass.
+            jitter: ms(60),
+            reordering: 0.000_1 * (1 + rng.below(20)) as f64,
+            rate: Some(125_000_000),
+            queue: 12_500_000,
+            max_payload: 1500,
+            ..Faults::default()
+        };
+        setup.faults = [network.clone(), network];
+        let patience = Duration::from_secs(30);
+        for transport in &mut setup.transport {
+            *transport = TransportConfig {
+                initial_window: 32 << 20,
+                initial_stream_window: 32 << 20,
+                receive_window: 32 << 20,
+                stream_receive_window: 32 << 20,
+                stream_send_window: 32 << 20,
+                send_window: 32 << 20,
+                max_idle_timeout: patience,
+                handshake_timeout: patience,
+                congestion: congestion(rng),
+                ..TransportConfig::default()
+            };
+        }
+        let streams = 1 + rng.below(20) as usize;
+        let one = vec![Outgoing::both_ways(MUCH / streams, MUCH / streams); streams];
+        Self {
+            seed,
+            setup,
+            plan: Plan {
+                streams: [one, Vec::new()],
+                chunk: 0,
+            },
+            happenings: Vec::new(),
+            later: Vec::new(),
+            faults: vec![Fault::Reordering, Fault::MuchData],
+            handshake: Handshake::Full,
+            patience,
+            transfer: Duration::from_secs(100),
+            silence: Duration::from_secs(8),
+        }
+    }
+
+    /// Whether the connection must end without having done its work.
+    #[must_use]
+    pub fn ends_in_silence(&self) -> bool {
+        self.faults.contains(&Fault::Silence)
+    }
+
+    /// What was drawn, in words.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let Setup {
+            faults,
+            transport,
+            max_segments,
+            intrusion,
+            ..
+        } = &self.setup;
+        format!(
+            "{:?}, {:?}\n{:#?}\n{:#?}\nsegments {max_segments}, {intrusion:?}\nstreams {:?}, {:?}\n{:#?}",
+            self.faults,
+            self.handshake,
+            faults[0],
+            transport,
+            self.plan.streams.each_ref().map(Vec::len),
+            self.plan.chunk,
+            (&self.happenings, &self.later),
+        )
+    }
+
+    /// The simulation, ready to run. A trial that resumes makes the earlier connection first, on a good network.
+    ///
+    /// # Errors
+    /// What goes wrong with that one.
+    pub fn begin(mut self) -> Result<Simulation, Failure> {
+        if self.handshake != Handshake::Full {
+            let (client, server) = tls();
+            let (mut client, mut server) = ((*client).clone(), (*server).clone());
+            client.resumption = Resumption::in_memory_sessions(8);
+            server.session_storage = ServerSessionMemoryCache::new(8);
+            if self.handshake == Handshake::Early {
+                client.enable_early_data = true;
+                server.max_early_data_size = u32::MAX;
+            }
+            let configs = (Arc::new(client), Arc::new(server));
+            let mut first = Setup::new(self.seed);
+            first.tls = configs.clone();
+            let mut sim = Simulation::new(first, Plan::one_stream(10));
+            sim.run_until(Duration::from_secs(5), "a ticket", Simulation::is_complete)?;
+            self.setup.tls = configs;
+        }
+        let mut sim = Simulation::new(self.setup, self.plan);
+        sim.schedule(self.happenings);
+        Ok(sim)
+    }
+}
+
+fn always_retry(side: Side, config: &mut EndpointConfig) {
+    if side == Side::Server {
+        config.retry_from = 0;
+    }
+}
+
+fn congestion(rng: &mut Rng) -> CongestionAlgorithm {
+    let all = CongestionAlgorithm::ALL;
+    all[rng.below(all.len() as u64) as usize]
+}
+
+fn transport_of(rng: &mut Rng, patience: Duration) -> TransportConfig {
+    let pick = |rng: &mut Rng, values: &[u64]| values[rng.below(values.len() as u64) as usize];
+    let window = pick(rng, &[16 << 10, 64 << 10, 1 << 20]);
+    let versions = [
+        vec![VERSION_1, VERSION_2],
+        vec![VERSION_2, VERSION_1],
+        vec![VERSION_1],
+    ];
+    TransportConfig {
+        handshake_timeout: patience,
+        max_idle_timeout: patience,
+        initial_window: window,
+        initial_stream_window: window / 4,
+        stream_send_window: pick(rng, &[8 << 10, 32 << 10, 4 << 20]),
+        send_window: pick(rng, &[16 << 10, 64 << 10, 16 << 20]),
+        max_concurrent_bidi_streams: pick(rng, &[1, 7, 100]),
+        max_concurrent_uni_streams: pick(rng, &[1, 7, 100]),
+        max_udp_payload: pick(rng, &[1200, 1472, 9000]) as u16,
+        congestion: congestion(rng),
+        pacing: rng.chance(0.75),
+        key_update_after: pick(rng, &[20, 300, 7 << 20]),
+        max_ack_delay: ms(pick(rng, &[1, 25, 25])),
+        versions: versions[rng.below(3) as usize].clone(),
+        ack_frequency: rng.chance(0.2).then(|| squall_core::AckFrequencyConfig {
+            ack_eliciting_threshold: rng.below(20),
+            max_ack_delay: ms(1 + rng.below(50)),
+            reordering_threshold: rng.below(4),
+        }),
+        ..TransportConfig::default()
+    }
+}
