@@ -108,6 +108,9 @@ pub struct TransportConfig {
     /// Whether packets are marked ECN-capable where the path carries the marks (RFC 9000 §13.4): routers then tell of
     /// congestion before they drop. Marks received are reported in any case.
     pub ecn: bool,
+    /// Whether the latency spin bit lets observers on the way measure round-trip times (RFC 9000 §17.4); one connection in
+    /// sixteen does not take part in any case.
+    pub spin_bit: bool,
     /// Servers: where clients over IPv4 are asked to move to after the handshake (RFC 9000 §9.6). The endpoint must hear what
     /// arrives there, with that address as `Path::local`.
     pub preferred_ipv4: Option<SocketAddrV4>,
@@ -190,6 +193,7 @@ impl Default for TransportConfig {
             max_ack_delay: Duration::from_millis(25),
             allow_migration: true,
             ecn: true,
+            spin_bit: true,
             preferred_ipv4: None,
             preferred_ipv6: None,
             follow_preferred_address: true,

@@ -1,10 +1,16 @@
 //! What happens to a network while connections use it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use squall_wire::Side;
+use squall_core::Move;
+use squall_wire::{Path, Side};
 
-use crate::network::{Faults, Network};
+use crate::failure::Failure;
+use crate::network::Faults;
+use crate::pair::Pair;
+
+/// The client's second interface.
+const SECOND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 3, 0, 1)), 50_000);
 
 /// One change.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,13 +19,32 @@ pub enum Happening {
     Faults(Side, Faults),
     /// Others see the client at this address from now on: its NAT has forgotten it.
     Rebinding(SocketAddr),
+    /// The client moves to its second interface, or back to the first. That it is refused is no failure: there may be no
+    /// spare connection id.
+    Migration(Move),
 }
 
 impl Happening {
-    pub(crate) fn apply(self, network: &mut Network) {
+    pub(crate) fn apply(self, pair: &mut Pair) -> Result<(), Failure> {
         match self {
-            Self::Faults(from, faults) => network.set_faults(from, faults),
-            Self::Rebinding(address) => network.rebind(Side::Client, address),
+            Self::Faults(from, faults) => pair.network().set_faults(from, faults),
+            Self::Rebinding(address) => pair.network().rebind(Side::Client, address),
+            Self::Migration(how) => {
+                let network = pair.network();
+                if network.local(Side::Client, SECOND).is_none() {
+                    network.add_address(Side::Client, SECOND);
+                }
+                let home = network.path_from(Side::Client).local;
+                let now = pair.now();
+                if let Some(client) = pair.connection(Side::Client) {
+                    let path = client.path();
+                    let second = Some(SECOND.ip());
+                    let local = if path.local == second { home } else { second };
+                    let _ = client.migrate(now, Path { local, ..path }, how);
+                }
+                pair.pump(Side::Client)?;
+            }
         }
+        Ok(())
     }
 }

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use squall_core::Time;
-use squall_wire::{Ecn, Path, Side, Transmit};
+use squall_wire::{Ecn, Path, Side, Transmit, is_long};
 
 use crate::rng::Rng;
 
@@ -116,6 +116,8 @@ pub struct Counters {
     pub too_large: u64,
     /// Sent to an address at which nobody is.
     pub unroutable: u64,
+    /// Edges of the spin bit in short headers (RFC 9000 §17.4), as an observer at the sender sees them.
+    pub spin_edges: u64,
 }
 
 /// A bundle that arrived.
@@ -169,10 +171,22 @@ struct DirectionState {
     flights: BinaryHeap<Reverse<Flight>>,
     /// When the narrowest link has sent all that waits.
     link_free: Time,
+    /// The spin bit of the last short header.
+    spin: bool,
     counters: Counters,
 }
 
 impl DirectionState {
+    fn observe(&mut self, datagram: &[u8]) {
+        self.counters.sent += 1;
+        let first = datagram[0];
+        if !is_long(first) {
+            let spin = first & 0x20 != 0;
+            self.counters.spin_edges += u64::from(spin != self.spin);
+            self.spin = spin;
+        }
+    }
+
     fn next_arrival(&self) -> Option<Time> {
         let Reverse(flight) = self.flights.peek()?;
         Some(tick(flight.arrival))
@@ -207,6 +221,7 @@ impl Network {
                 faults,
                 flights: BinaryHeap::new(),
                 link_free: Time::ZERO,
+                spin: false,
                 counters: Counters::default(),
             }),
         }
@@ -293,7 +308,7 @@ impl Network {
         let source = self.source(from, &transmit.path);
         let routable = self.local(from.peer(), transmit.path.remote).is_some();
         for datagram in bytes.chunks(transmit.segment_size.into()) {
-            self.directions[from as usize].counters.sent += 1;
+            self.directions[from as usize].observe(datagram);
             if let Some(source) = source.filter(|_| routable) {
                 self.send_one(now, from, source, transmit, datagram);
             } else {

@@ -97,7 +97,7 @@ impl Simulation {
                 .is_some_and(|(at, _)| *at <= self.pair.now())
                 && let Some((_, happening)) = self.happenings.pop_front()
             {
-                happening.apply(self.pair.network());
+                happening.apply(&mut self.pair)?;
             }
             self.serve()?;
         }

@@ -6,6 +6,8 @@ use squall_wire::{Ack, StreamId, TransportError, TransportErrorCode};
 
 use super::Connection;
 use super::receive::Trip;
+use crate::config::MIN_UDP_PAYLOAD;
+use crate::path::ecn::Counting;
 use crate::recovery::loss;
 use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
@@ -20,7 +22,10 @@ pub(super) struct AckTotals {
     bytes: u64,
     newest_sent: Time,
     window_limited: bool,
-    /// Packets that were sent with an ECN mark.
+    /// Packets of the active path.
+    packets: u64,
+    /// Which of them were sent with an ECN mark, and how many, where that is counted one by one.
+    counting: Counting,
     marked: u64,
     /// Packets more that met congestion.
     congested: u64,
@@ -73,7 +78,9 @@ impl Connection {
         if ack.largest >= self.spaces[id as usize].sent.next_number() {
             return Err(never_sent);
         }
-        let marked_before = trip.acked.marked;
+        trip.acked.counting =
+            (self.path.flow.ecn).counting(self.spaces[id as usize].sent.first_open());
+        let (packets_before, marked_before) = (trip.acked.packets, trip.acked.marked);
         let mut largest_newly = None;
         let mut eliciting_newly = false;
         let mut run = StreamRun::default();
@@ -103,7 +110,10 @@ impl Connection {
         if let Some((id, start, end, fin)) = run.run {
             self.streams.on_acked(id, start, end - start, fin);
         }
-        let marked = trip.acked.marked - marked_before;
+        let marked = match trip.acked.counting {
+            Counting::All => trip.acked.packets - packets_before,
+            _ => trip.acked.marked - marked_before,
+        };
         // RFC 9000 §13.4.2.1: not by frames that may have been overtaken.
         if marked > 0 && self.spaces[id as usize].largest_acked < Some(ack.largest) {
             let next = self.spaces[SpaceId::Data as usize].sent.next_number();
@@ -156,14 +166,17 @@ impl Connection {
             return;
         }
         self.path.flow.leave(packet.size);
-        totals.marked += u64::from(self.path.flow.ecn.covers(number));
+        totals.packets += 1;
+        if totals.counting == Counting::EachByNumber {
+            totals.marked += u64::from(self.path.flow.ecn.covers(number));
+        }
         totals.bytes += u64::from(packet.size);
         if packet.time_sent >= totals.newest_sent {
             totals.newest_sent = packet.time_sent;
             totals.window_limited = packet.window_limited;
         }
         if id == SpaceId::Data && self.path.mtu.is_probe(number) {
-            if self.path.mtu.on_probe_acked(packet.size) {
+            if self.path.mtu.on_probe_acked(number) {
                 let size = self.path.mtu.current();
                 self.path.flow.congestion.set_max_datagram(size);
             }
@@ -230,7 +243,7 @@ impl Connection {
             pto,
             &mut lost,
         );
-        let mut congested = None;
+        let (mut congested, mut large) = (None, false);
         for number in &lost.numbers {
             let Some(packet) = self.spaces[id as usize].sent.declare_lost(*number) else {
                 continue;
@@ -246,13 +259,14 @@ impl Connection {
             if id == SpaceId::Data && self.is_mtu_probe(*number) {
                 // RFC 9000 §14.4: the loss of a probe is no sign of congestion.
                 if self.path.mtu.is_probe(*number) {
-                    self.path.mtu.on_probe_lost();
+                    self.path.mtu.on_probe_lost(*number);
                 }
                 continue;
             }
             // RFC 9000 §9.4: what was lost on another path says nothing about this one.
             if here && packet.size > 0 {
                 congested = Some(packet.time_sent);
+                large |= packet.size > MIN_UDP_PAYLOAD;
             }
             let frames = self.spaces[id as usize].sent.frame_count(&packet);
             for i in 0..frames {
@@ -261,6 +275,9 @@ impl Connection {
                 };
                 self.on_frame_lost(id, frame);
             }
+        }
+        if large {
+            self.on_large_lost();
         }
         if let Some(newest_sent) = congested {
             let before = self.path.flow.congestion.window();
@@ -278,6 +295,16 @@ impl Connection {
         let space = self.space(id);
         space.sent.forget_settled(space.largest_acked.unwrap_or(0));
         self.lost = lost;
+    }
+
+    /// Packets larger than any path must carry were lost, or nothing is heard of them: perhaps the path has become smaller (RFC
+    /// 8899 §4.3).
+    pub(super) fn on_large_lost(&mut self) {
+        if self.path.mtu.on_large_lost() {
+            let size = self.path.mtu.current();
+            self.path.flow.congestion.set_max_datagram(size);
+            self.stats.black_holes += 1;
+        }
     }
 
     /// What a lost frame said is put back in line where it still matters (RFC 9000 §13.3).
@@ -311,6 +338,9 @@ impl Connection {
 
     /// The part of settling that acknowledgements make: once a run (`design.md` §3 step 6).
     pub(super) fn settle_acks(&mut self, now: Time, totals: &AckTotals) {
+        if totals.bytes > u64::from(MIN_UDP_PAYLOAD) * totals.packets {
+            self.path.mtu.on_large_acked();
+        }
         if totals.congested > 0 {
             // RFC 9002 §7.1: as a loss, once a round trip.
             self.stats.ecn_ce += totals.congested;

@@ -172,7 +172,8 @@ impl Connection {
             SpaceId::Data => {
                 let ring = self.ring.as_ref();
                 let phase = ring.is_some_and(super::keyring::KeyRing::phase);
-                header::write_short(w, &dcid, false, phase, number, pn_len);
+                let spin = self.path.spin.value();
+                header::write_short(w, &dcid, spin, phase, number, pn_len);
                 return None;
             }
         };

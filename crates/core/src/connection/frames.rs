@@ -24,8 +24,6 @@ pub(super) struct Taken {
     pub(super) ack_eliciting: bool,
     /// Whether the packet is to be acknowledged at all.
     pub(super) acknowledge: bool,
-    /// Whether all of them are probing frames (RFC 9000 §9.1).
-    pub(super) probing: bool,
 }
 
 const fn packet_type(id: SpaceId, early: bool) -> PacketType {
@@ -69,7 +67,6 @@ impl Connection {
             return Ok(Taken {
                 ack_eliciting: true,
                 acknowledge,
-                probing: false,
             });
         }
         self.take_any_frames(id, payload, now, trip)
@@ -89,7 +86,6 @@ impl Connection {
         let mut taken = Taken {
             ack_eliciting: false,
             acknowledge: true,
-            probing: true,
         };
         for frame in Frames::new(payload) {
             let frame = frame?;
@@ -101,7 +97,6 @@ impl Connection {
                 ));
             }
             taken.ack_eliciting |= frame.is_ack_eliciting();
-            taken.probing &= is_probing(&frame);
             taken.acknowledge &= self.take_frame(id, &frame, now, trip)?;
             if trip.early
                 && let Frame::Stream { id, .. } = frame
@@ -300,15 +295,18 @@ impl Connection {
     }
 }
 
-/// RFC 9000 §9.1.
-const fn is_probing(frame: &Frame<'_>) -> bool {
-    matches!(
-        frame,
-        Frame::PathChallenge(_)
-            | Frame::PathResponse(_)
-            | Frame::NewConnectionId { .. }
-            | Frame::Padding(_)
-    )
+/// Whether all frames of a packet, which has been taken, are probing frames (RFC 9000 §9.1). Asked of packets from elsewhere only.
+#[cold]
+pub(super) fn is_probing(payload: &[u8]) -> bool {
+    Frames::new(payload).flatten().all(|frame| {
+        matches!(
+            frame,
+            Frame::PathChallenge(_)
+                | Frame::PathResponse(_)
+                | Frame::NewConnectionId { .. }
+                | Frame::Padding(_)
+        )
+    })
 }
 
 /// The fields of a STREAM frame without a length (RFC 9000 §19.8); `None` leaves the error to the full parser.

@@ -19,6 +19,7 @@ use super::timers::Timer;
 use crate::error::{CloseReason, MigrateError};
 use crate::event::{EndpointEvent, Event};
 use crate::path::cid::TokenChange;
+use crate::path::spin::Spin;
 use crate::path::validation::Validation;
 use crate::path::{self, PathState};
 use crate::recovery::rtt::RttEstimator;
@@ -128,7 +129,8 @@ impl Connection {
         }
         let _ = self.remote_ids.lend(tag);
         let mtu = self.path.mtu.anew();
-        let state = PathState::new(path, tag, self.side == Side::Server, mtu, &self.config);
+        let mut state = PathState::new(path, tag, self.side == Side::Server, mtu, &self.config);
+        state.spin = Spin::draw(self.config.spin_bit, &mut self.rng);
         self.paths.get_or_insert_default().others.push(state);
         self.note_tokens();
         tag
@@ -273,6 +275,7 @@ impl Connection {
         };
         let mut new = paths.others.remove(at);
         new.forget_at = None;
+        new.mtu.resume();
         if keep_flow {
             std::mem::swap(&mut new.flow, &mut self.path.flow);
             let size = new.mtu.current();
@@ -329,6 +332,9 @@ impl Connection {
         let ours = self.local_ids.rotate();
         self.issue_ids();
         let theirs = self.remote_ids.rotate();
+        if theirs {
+            self.path.spin = Spin::draw(self.config.spin_bit, &mut self.rng);
+        }
         self.note_tokens();
         ours && theirs
     }
@@ -452,7 +458,9 @@ mod tests {
                 .congestion
                 .on_ack(now, 5000, now, false, &RttEstimator::new(rtt));
             assert!(server.path.flow.rtt.has_sample());
-            server.path.mtu.on_probe_acked(1472);
+            server.path.mtu.on_probe_sent(77, 1472);
+            server.path.mtu.on_probe_acked(77);
+            assert_eq!(server.path.mtu.current(), 1472);
             let mut trip = Trip::new(id, path(remote), false, Ecn::NotEct);
             trip.uncredited = 100;
             server.follow(now, &mut trip);

@@ -48,6 +48,7 @@ use crate::event::{EndpointEvent, Event};
 use crate::path::cid::{IdSource, LocalIds, RemoteIds};
 use crate::path::ecn::EcnTotals;
 use crate::path::mtu::Mtu;
+use crate::path::spin::Spin;
 use crate::path::{PathState, Paths};
 use crate::recovery::loss::Lost;
 use crate::space::received::AckPolicy;
@@ -277,6 +278,7 @@ impl Connection {
         let mtu = Mtu::new(config.max_udp_payload);
         let mut path = PathState::new(path, 0, side == Side::Server, mtu, &config);
         path.validated = validated;
+        path.spin = Spin::draw(config.spin_bit, &mut rng);
         let mut connection = Self {
             side,
             version,

@@ -173,13 +173,13 @@ impl Connection {
         if size < least || !self.may_send_on(state) {
             return None;
         }
-        let (path, flow) = (state.path, state.flow.tag);
+        let (path, flow, spin) = (state.path, state.flow.tag, state.spin.value());
         let challenge = state.validation.as_ref().is_some_and(|v| v.is_due(now));
         let space = &self.spaces[SpaceId::Data as usize];
         let number = space.sent.next_number();
         let pn_len = packet_number::encoded_len(number, space.largest_acked).max(2);
         let mut w = Writer::new(&mut buffer[..size - TAG_LEN]);
-        header::write_short(&mut w, &dcid, false, phase, number, pn_len);
+        header::write_short(&mut w, &dcid, spin, phase, number, pn_len);
         let header_len = w.len();
         let mut responded = false;
         while w.remaining() >= frame::write::PATH_CHALLENGE_SIZE

@@ -8,6 +8,7 @@ use squall_wire::{
 
 use super::ack::AckTotals;
 use super::early::Awaited;
+use super::frames::is_probing;
 use super::keyring::{CURRENT, NEXT, PREVIOUS};
 use super::{Connection, State};
 use crate::config::{MAX_COALESCED, MIN_PROTECTED, MIN_UDP_PAYLOAD};
@@ -420,8 +421,26 @@ impl Connection {
         let slots = self.number(bytes, id, spans);
         self.open_spans(bytes, id, spans, slots);
         stages.mark(Stage::Aead);
+        let before = self.spaces[id as usize].received.largest();
         self.frames(now, bytes, id, spans, trip);
+        if id == SpaceId::Data && trip.home {
+            self.follow_spin(bytes, spans, before);
+        }
         stages.mark(Stage::Streams);
+    }
+
+    /// Takes the spin bit of the newest packet, once a group (RFC 9000 §17.4).
+    fn follow_spin(&mut self, bytes: &[u8], spans: &[PacketSpan], before: Option<u64>) {
+        let newest = self.spaces[SpaceId::Data as usize].received.largest();
+        if newest > before
+            && let Some(span) = spans
+                .iter()
+                .rev()
+                .find(|s| s.outcome == Outcome::Open && Some(s.packet_number) == newest)
+        {
+            let bit = bytes[span.start as usize] & 0x20 != 0;
+            self.path.spin.on_newest(self.side, bit);
+        }
     }
 
     /// Expands the truncated numbers (RFC 9000 §A.3) and picks each packet's key slot; returns the slots in use.
@@ -547,9 +566,9 @@ impl Connection {
             &bytes[start + usize::from(span.header_len)..start + span.len as usize - TAG_LEN];
         let taken = self.take_frames(id, payload, now, trip)?;
         let received = &mut self.spaces[id as usize].received;
-        if !trip.home && id == SpaceId::Data && !taken.probing {
+        if !trip.home && id == SpaceId::Data {
             // RFC 9000 §9.3: only the newest packet moves the connection, not one that was overtaken.
-            trip.moved |= received.largest() == Some(span.packet_number);
+            trip.moved |= received.largest() == Some(span.packet_number) && !is_probing(payload);
         }
         if taken.acknowledge {
             received.note(taken.ack_eliciting, trip.ecn);

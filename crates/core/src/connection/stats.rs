@@ -71,6 +71,8 @@ pub struct Stats {
     pub ecn_ce: u64,
     /// Whether the path in use is known to carry ECN marks (RFC 9000 §13.4.2).
     pub ecn_capable: bool,
+    /// Times that large packets vanished, so that the search for the path's size began anew (RFC 8899 §4.3).
+    pub black_holes: u64,
     /// Streams that have state.
     pub open_streams: usize,
 }

@@ -7,6 +7,7 @@ use squall_wire::{Side, TransportError, TransportErrorCode};
 use super::keyring::KeyRing;
 use super::timers::Timer;
 use super::{Connection, State};
+use crate::config::MIN_UDP_PAYLOAD;
 use crate::error::CloseReason;
 use crate::recovery::rtt::GRANULARITY;
 use crate::sent_frame::SentFrame;
@@ -143,6 +144,9 @@ impl Connection {
         self.stats.probe_timeouts += 1;
         self.pto_count += 1;
         self.spaces[id as usize].probes = PROBES;
+        if id == SpaceId::Data && self.oldest_is_large() {
+            self.on_large_lost();
+        }
         self.requeue_oldest(id);
         // RFC 9002 §6.2.4: the other handshake level's data may go along.
         if id != SpaceId::Data {
@@ -156,6 +160,14 @@ impl Connection {
             }
         }
         self.set_loss_timer(now);
+    }
+
+    /// Whether the oldest open packet is larger than any path must carry.
+    fn oldest_is_large(&self) -> bool {
+        let sent = &self.spaces[SpaceId::Data as usize].sent;
+        let mut open = sent.outstanding_through(u64::MAX - 1);
+        open.find(|(_, p)| p.ack_eliciting && p.frames > 0)
+            .is_some_and(|(_, p)| p.size > MIN_UDP_PAYLOAD)
     }
 
     /// Puts what the oldest open packets carried back in line, so that a probe says something useful.

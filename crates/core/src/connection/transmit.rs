@@ -20,6 +20,8 @@ const MAX_ACK_ONLY: u32 = 64;
 pub(super) const FILL: usize = 32;
 /// Distance between packet numbers left out on purpose, at least and at most (RFC 9000 §21.4).
 const SKIP: std::ops::Range<u64> = 300..6000;
+/// Packets after which probes for the path's size go before data.
+const SHORT_EXCHANGE: u64 = 32;
 /// ack_delay_exponent that we declare: the default of RFC 9000 §18.2.
 const ACK_DELAY_EXPONENT: u32 = 3;
 
@@ -120,6 +122,13 @@ impl Connection {
         if self.handshake_confirmed {
             let next = self.spaces[SpaceId::Data as usize].sent.next_number();
             self.path.flow.ecn.begin(next);
+        }
+        // A search goes on under load, but does not hold a short exchange up.
+        let next = self.spaces[SpaceId::Data as usize].sent.next_number();
+        if next >= SHORT_EXCHANGE
+            && let Some(probe) = self.transmit_mtu_probe(now, buffer, stages)
+        {
+            return Some(probe);
         }
         let segment = usize::from(self.path.mtu.current());
         let probes = self.spaces[SpaceId::Data as usize].probes;
@@ -226,6 +235,7 @@ impl Connection {
         let pn_len = packet_number::encoded_len(first + count as u64, space.largest_acked).max(2);
         let header_len = 1 + dcid.len() + pn_len;
         let window_limited = self.window_limited(segment * count);
+        let spin = self.path.spin.value();
         let (mut written, mut len) = (0, 0);
         for (i, packet) in buffer
             .chunks_exact_mut(segment)
@@ -234,7 +244,7 @@ impl Connection {
         {
             let number = first + i as u64;
             let mut w = Writer::new(&mut packet[..segment - TAG_LEN]);
-            header::write_short(&mut w, &dcid, false, phase, number, pn_len);
+            header::write_short(&mut w, &dcid, spin, phase, number, pn_len);
             if greased {
                 w.written_mut()[0] &= !header::FIXED_BIT;
             }
@@ -347,12 +357,19 @@ impl Connection {
         if !self.handshake_confirmed {
             return None;
         }
-        let size = usize::from(self.path.mtu.wants_probe()?);
-        // RFC 9000 §8.1, §9.3: a probe counts against an unvalidated address like everything else.
-        if buffer.len() < size
-            || self.path.allowance() < size as u64
-            || self.path.flow.congestion.window() < self.path.flow.bytes_in_flight + size as u64
-        {
+        // Not to an address that the peer has only named: probes are large.
+        if !self.path.validated || !self.path.mtu.wants_probe(now) {
+            return None;
+        }
+        let flow = &self.path.flow;
+        let room = flow
+            .congestion
+            .window()
+            .saturating_sub(flow.bytes_in_flight);
+        let size = self.path.mtu.next_probe(room, flow.bytes_in_flight == 0)?;
+        let size = usize::from(size);
+        if buffer.len() < size {
+            self.path.mtu.limit(buffer.len() as u64);
             return None;
         }
         let dcid = self.remote_ids.current();
@@ -363,8 +380,9 @@ impl Connection {
         let space = &mut self.spaces[SpaceId::Data as usize];
         let number = space.sent.next_number();
         let pn_len = packet_number::encoded_len(number, space.largest_acked).max(2);
+        let spin = self.path.spin.value();
         let mut w = Writer::new(&mut buffer[..size - TAG_LEN]);
-        header::write_short(&mut w, &dcid, false, phase, number, pn_len);
+        header::write_short(&mut w, &dcid, spin, phase, number, pn_len);
         frame::write::ping(&mut w);
         let room = w.remaining();
         frame::write::padding(&mut w, room);
@@ -374,7 +392,8 @@ impl Connection {
             .push(now, size as u16, true, self.path.flow.tag, false, mark);
         space.last_eliciting = now;
         self.path.flow.bytes_in_flight += size as u64;
-        self.path.mtu.on_probe_sent(number);
+        self.path.flow.pacer.on_sent(size as u64);
+        self.path.mtu.on_probe_sent(number, size as u16);
         let mut span = PacketSpan::new(0, size as u32, (1 + dcid.len()) as u16);
         (span.header_len, span.packet_number) = ((1 + dcid.len() + pn_len) as u16, number);
         self.seal_bundle(buffer, &mut [span], &[NO_RANGE]);

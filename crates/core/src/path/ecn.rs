@@ -35,6 +35,18 @@ pub(crate) struct EcnPath {
     lost: u64,
 }
 
+/// Which packets of a path have to be looked at to count the marked ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Counting {
+    /// None is marked.
+    #[default]
+    None,
+    /// All are.
+    All,
+    /// It depends on the number.
+    EachByNumber,
+}
+
 /// What all paths of a connection have sent marked, and what the peer reported last: its counts go over all of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EcnTotals {
@@ -101,6 +113,18 @@ impl EcnPath {
     #[must_use]
     pub(crate) const fn covers(&self, number: u64) -> bool {
         self.first <= number && number < self.end
+    }
+
+    /// How to count the marked packets among those with numbers from `lowest` on, so that it costs next to nothing.
+    #[must_use]
+    pub(crate) const fn counting(&self, lowest: u64) -> Counting {
+        if self.end == 0 {
+            Counting::None
+        } else if self.first <= lowest && self.end == u64::MAX {
+            Counting::All
+        } else {
+            Counting::EachByNumber
+        }
     }
 
     /// Packet `number` of this path was lost.
@@ -177,6 +201,8 @@ mod tests {
         let (mut path, mut totals) = tested(9);
         assert_eq!(path.mark(), Ecn::Ect0);
         assert!(!path.covers(99) && path.covers(100) && path.covers(1000));
+        assert_eq!(path.counting(100), Counting::All);
+        assert_eq!(path.counting(99), Counting::EachByNumber);
         path.on_sent(3, 112);
         totals.on_sent(3);
         assert_eq!(path.mark(), Ecn::NotEct);

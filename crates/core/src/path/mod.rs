@@ -12,6 +12,7 @@ pub(crate) mod cid;
 pub(crate) mod ecn;
 pub(crate) mod mtu;
 mod quic_lb;
+pub(crate) mod spin;
 pub(crate) mod validation;
 
 use std::collections::VecDeque;
@@ -26,6 +27,7 @@ use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
 use ecn::EcnPath;
 use mtu::Mtu;
+use spin::Spin;
 use validation::Validation;
 
 /// RFC 9000 §8.1: bytes sent for each byte received before the peer's address is validated.
@@ -85,6 +87,8 @@ pub(crate) struct PathState {
     pub(crate) mtu: Mtu,
     /// What may be sent.
     pub(crate) flow: Flow,
+    /// What observers see of the round-trip time.
+    pub(crate) spin: Spin,
     /// The validation that is under way.
     pub(crate) validation: Option<Box<Validation>>,
     /// When a path that is not in use is forgotten.
@@ -110,6 +114,7 @@ impl PathState {
             sent: 0,
             flow: Flow::new(tag, mtu.current(), config),
             mtu,
+            spin: Spin::default(),
             validation: None,
             forget_at: None,
         }

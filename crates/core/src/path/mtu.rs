@@ -1,40 +1,75 @@
-//! Path MTU discovery by packets (RFC 8899, RFC 9000 §14.3).
+//! Path MTU discovery by packets (RFC 8899, RFC 9000 §14.3). Nothing that claims to come from routers is heard (RFC 9000 §14.2.1).
 //!
-//! The largest size is tried first, for most paths carry it; if it is lost three times the search halves the gap.
+//! ```text
+//!  round    up to four sizes at once, the largest first: the limit and sizes that many paths have, later the size that was
+//!           lost last and three between it and what is known to pass
+//!  result   what is acknowledged passes; what is lost is doubtful, and too large when it is lost three times, or a smaller
+//!           size is lost as well
+//!  end      nothing more to gain; again after ten minutes, or at once from the start when large packets vanish
+//! ```
+
+use std::time::Duration;
 
 use crate::config::MIN_UDP_PAYLOAD;
+use crate::time::Time;
 
 /// RFC 8899 §5.1.2: losses of a probe before its size counts as too large.
 const MAX_PROBES: u8 = 3;
+/// Sizes tried at once.
+const ROUND: usize = 4;
 /// The search ends when less than this is to be gained, in bytes.
 const RESOLUTION: u16 = 16;
+/// UDP payloads of usual links: Ethernet with IPv6 and with IPv4, jumbo frames with IPv4.
+const USUAL: [u16; 3] = [1452, 1472, 8972];
+/// RFC 8899 §5.1.1, PMTU_RAISE_TIMER.
+const RAISE_AFTER: Duration = Duration::from_secs(600);
+/// RFC 8899 §4.3: times in a row that large packets are lost, and none arrives, before the path counts as a black hole for
+/// them.
+const BLACK_HOLE: u8 = 3;
+/// No packet has this number (RFC 9000 §12.3).
+const NONE: u64 = u64::MAX;
 
 /// What UDP payload the path carries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mtu {
     current: u16,
-    /// Sizes above are known or taken not to pass.
-    ceiling: u16,
-    probe: u16,
-    losses: u8,
-    /// The number of the packet that probes.
-    in_flight: Option<u64>,
     /// What neither this end nor the peer allows to exceed.
     limit: u16,
+    /// Sizes above are known or taken not to pass.
+    ceiling: u16,
+    /// The smallest size that was lost and may yet pass, and how often it was lost.
+    doubtful: Option<(u16, u8)>,
+    /// Sizes of this round that are still to be sent, descending; zeros behind them.
+    planned: [u16; ROUND],
+    /// Packets and sizes that are under way.
+    flying: [(u64, u16); ROUND],
+    /// The lowest number of a packet that probes, or `NONE`: compared with that of every packet acknowledged.
+    first: u64,
+    is_done: bool,
+    /// When to search again after the end.
+    raise_at: Option<Time>,
+    /// Times in a row that large packets were lost.
+    suspicion: u8,
 }
 
 impl Mtu {
-    /// Starts at the size that every QUIC path carries, or at a smaller `ceiling`, and looks up to `ceiling`.
+    /// Starts at the size that every QUIC path carries, or at a smaller `limit`, and looks up to `limit`.
     #[must_use]
-    pub(crate) fn new(ceiling: u16) -> Self {
-        Self {
-            current: MIN_UDP_PAYLOAD.min(ceiling),
-            ceiling,
-            probe: ceiling,
-            losses: 0,
-            in_flight: None,
-            limit: ceiling,
-        }
+    pub(crate) fn new(limit: u16) -> Self {
+        let mut mtu = Self {
+            current: MIN_UDP_PAYLOAD.min(limit),
+            limit,
+            ceiling: limit,
+            doubtful: None,
+            planned: [0; ROUND],
+            flying: [(NONE, 0); ROUND],
+            first: NONE,
+            is_done: false,
+            raise_at: None,
+            suspicion: 0,
+        };
+        mtu.plan_first();
+        mtu
     }
 
     /// A search from the start, for a path that nothing is known of.
@@ -43,14 +78,14 @@ impl Mtu {
         Self::new(self.limit)
     }
 
-    /// Lowers the ceiling to what the peer accepts (max_udp_payload_size, RFC 9000 §18.2).
-    pub(crate) fn limit(&mut self, ceiling: u64) {
+    /// Lowers the limit to what the peer accepts (max_udp_payload_size, RFC 9000 §18.2).
+    pub(crate) fn limit(&mut self, limit: u64) {
         // RFC 9000 §18.2: values below 1200 are invalid and refused before.
-        let ceiling = u16::try_from(ceiling).unwrap_or(u16::MAX);
-        self.limit = self.limit.min(ceiling.max(MIN_UDP_PAYLOAD));
-        self.ceiling = self.ceiling.min(self.limit);
-        self.probe = self.probe.min(self.ceiling);
-        self.current = self.current.min(self.ceiling);
+        let limit = u16::try_from(limit).unwrap_or(u16::MAX);
+        let limit = self.limit.min(limit.max(MIN_UDP_PAYLOAD));
+        if limit < self.limit {
+            *self = Self::new(limit);
+        }
     }
 
     /// The size that is known to pass, in bytes.
@@ -59,56 +94,155 @@ impl Mtu {
         self.current
     }
 
-    /// The size to probe now, if any.
+    /// Whether there is a size to be probed at `now`.
+    #[inline]
     #[must_use]
-    pub(crate) const fn wants_probe(&self) -> Option<u16> {
-        if self.in_flight.is_some() || self.ceiling == self.current || self.probe <= self.current {
-            None
-        } else {
-            Some(self.probe)
+    pub(crate) fn wants_probe(&mut self, now: Time) -> bool {
+        if self.planned[0] != 0 {
+            return true;
         }
+        if self.is_done && self.current < self.limit {
+            let at = *self.raise_at.get_or_insert(now + RAISE_AFTER);
+            if at <= now {
+                let current = self.current;
+                *self = self.anew();
+                self.current = current;
+                self.plan_first();
+                return self.planned[0] != 0;
+            }
+        }
+        false
     }
 
-    /// A probe left as packet `number`.
-    pub(crate) fn on_probe_sent(&mut self, number: u64) {
-        self.in_flight = Some(number);
+    /// The largest planned size that fits into `room` bytes; the largest of all where nothing else is in flight (`idle`), for
+    /// a small window may never grow to it.
+    #[must_use]
+    pub(crate) fn next_probe(&self, room: u64, idle: bool) -> Option<u16> {
+        let mut planned = self.planned.into_iter().filter(|s| *s > 0);
+        planned.find(|s| idle || u64::from(*s) <= room)
     }
 
-    /// Whether packet `number` is the probe in flight.
+    /// A probe of `size` left as packet `number`.
+    pub(crate) fn on_probe_sent(&mut self, number: u64, size: u16) {
+        let mut kept = self.planned.into_iter().filter(|s| *s != size && *s != 0);
+        self.planned = std::array::from_fn(|_| kept.next().unwrap_or(0));
+        if let Some(free) = self.flying.iter_mut().find(|(n, _)| *n == NONE) {
+            *free = (number, size);
+        }
+        self.first = self.first.min(number);
+    }
+
+    /// Whether packet `number` is a probe in flight.
     #[inline]
     #[must_use]
     pub(crate) fn is_probe(&self, number: u64) -> bool {
-        self.in_flight == Some(number)
+        number >= self.first && self.flying.iter().any(|(n, _)| *n == number)
     }
 
-    /// A probe of `size` arrived: `true` if the path's size rose.
-    pub(crate) fn on_probe_acked(&mut self, size: u16) -> bool {
-        self.in_flight = None;
-        self.losses = 0;
+    fn land(&mut self, number: u64) -> Option<u16> {
+        let probe = self.flying.iter_mut().find(|(n, _)| *n == number)?;
+        let (_, size) = std::mem::replace(probe, (NONE, 0));
+        self.first = self.flying.iter().map(|(n, _)| *n).min().unwrap_or(NONE);
+        Some(size)
+    }
+
+    /// The probe with this number arrived: `true` if the path's size rose.
+    pub(crate) fn on_probe_acked(&mut self, number: u64) -> bool {
+        let Some(size) = self.land(number) else {
+            return false;
+        };
         let rose = size > self.current;
         self.current = self.current.max(size);
-        self.next();
+        self.doubtful = self.doubtful.filter(|(lost, _)| *lost > size);
+        self.plan_next();
         rose
     }
 
-    /// A probe was lost; that is no sign of congestion (RFC 9000 §14.4).
-    pub(crate) fn on_probe_lost(&mut self) {
-        self.in_flight = None;
-        self.losses += 1;
-        if self.losses >= MAX_PROBES {
-            self.losses = 0;
-            self.ceiling = self.probe - 1;
-            self.next();
+    /// The probe with this number was lost; that is no sign of congestion (RFC 9000 §14.4).
+    pub(crate) fn on_probe_lost(&mut self, number: u64) {
+        let Some(size) = self.land(number) else {
+            return;
+        };
+        if size > self.current {
+            match &mut self.doubtful {
+                Some((lost, times)) if *lost == size => *times += 1,
+                Some((lost, _)) if *lost < size => {}
+                doubtful => *doubtful = Some((size, 1)),
+            }
+            if let Some((lost, MAX_PROBES..)) = self.doubtful {
+                self.ceiling = self.ceiling.min(lost - 1);
+                self.doubtful = None;
+            }
         }
+        self.plan_next();
     }
 
-    fn next(&mut self) {
-        let gap = self.ceiling.saturating_sub(self.current);
-        self.probe = if gap < RESOLUTION {
-            self.current
-        } else {
-            self.current + gap.div_ceil(2)
-        };
+    /// The path is used again: what was under way when it was left is not waited for.
+    pub(crate) fn resume(&mut self) {
+        (self.flying, self.first) = ([(NONE, 0); ROUND], NONE);
+        self.plan_next();
+    }
+
+    /// The limit, and the usual sizes well below it.
+    fn plan_first(&mut self) {
+        let far =
+            |size: u16| size > self.current && u32::from(size) * 4 < u32::from(self.limit) * 3;
+        let usual = USUAL.into_iter().rev().filter(|s| far(*s));
+        let limit = Some(self.limit).filter(|l| *l > self.current);
+        let mut sizes = limit.into_iter().chain(usual);
+        self.planned = std::array::from_fn(|_| sizes.next().unwrap_or(0));
+        self.is_done = self.planned[0] == 0;
+    }
+
+    /// Once a round is over: the next one, between what passes and what does not.
+    fn plan_next(&mut self) {
+        if self.planned[0] != 0 || self.first != NONE {
+            return;
+        }
+        // What is above was lost, or is too large.
+        let top = self.doubtful.map_or(self.ceiling, |(lost, _)| lost);
+        let gap = top.saturating_sub(self.current);
+        if gap < RESOLUTION {
+            self.is_done = true;
+            return;
+        }
+        let usual = USUAL
+            .into_iter()
+            .rev()
+            .filter(|s| (self.current + 1..top).contains(s));
+        let even = (1..ROUND as u32).rev();
+        let even = even.map(|n| self.current + (u32::from(gap) * n / ROUND as u32) as u16);
+        let mut sizes = [top; ROUND];
+        for (place, size) in sizes[1..].iter_mut().zip(usual.chain(even)) {
+            *place = size;
+        }
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        for i in 1..ROUND {
+            if sizes[..i].contains(&sizes[i]) || sizes[i] <= self.current {
+                sizes[i] = 0;
+            }
+        }
+        let mut kept = sizes.into_iter().filter(|s| *s > 0);
+        self.planned = std::array::from_fn(|_| kept.next().unwrap_or(0));
+    }
+
+    /// A packet larger than any path must carry arrived.
+    pub(crate) fn on_large_acked(&mut self) {
+        self.suspicion = 0;
+    }
+
+    /// Such packets were lost, or nothing is heard of them: `true` if the path swallows them, and the search begins anew (RFC
+    /// 8899 §4.3).
+    pub(crate) fn on_large_lost(&mut self) -> bool {
+        if self.current <= MIN_UDP_PAYLOAD {
+            return false;
+        }
+        self.suspicion += 1;
+        let swallowed = self.suspicion >= BLACK_HOLE;
+        if swallowed {
+            *self = self.anew();
+        }
+        swallowed
     }
 }
 
@@ -116,29 +250,128 @@ impl Mtu {
 mod tests {
     use super::*;
 
+    const NOW: Time = Time::from_nanos(1);
+
+    /// Searches on a path that carries `passes` bytes and loses every `loses`-th probe; returns rounds and probes.
+    fn search(mtu: &mut Mtu, passes: u16, loses: u64) -> (u32, u64) {
+        let (mut rounds, mut number) = (0, 0);
+        while mtu.wants_probe(NOW) {
+            rounds += 1;
+            let mut sent = Vec::new();
+            while let Some(size) = mtu.next_probe(0, true) {
+                number += 1;
+                assert!(size > mtu.current() && size <= mtu.limit);
+                mtu.on_probe_sent(number, size);
+                assert!(mtu.is_probe(number) && !mtu.is_probe(number + 1));
+                sent.push((number, size));
+            }
+            assert!(sent.len() <= ROUND && sent.is_sorted_by(|a, b| a.1 > b.1));
+            for (number, size) in sent {
+                if size <= passes && !(loses > 0 && number % loses == 0) {
+                    mtu.on_probe_acked(number);
+                } else {
+                    mtu.on_probe_lost(number);
+                }
+                assert!(!mtu.is_probe(number));
+            }
+        }
+        (rounds, number)
+    }
+
     // test: RFC 8899 §5.3
     #[test]
-    fn finds_the_size_that_passes() {
-        for passes in [1200, 1280, 1400, 1452, 1472, 9000] {
-            let mut mtu = Mtu::new(1472);
-            let mut probes = 0;
-            while let Some(size) = mtu.wants_probe() {
-                probes += 1;
-                mtu.on_probe_sent(7);
-                assert!(mtu.is_probe(7) && !mtu.is_probe(8));
-                assert_eq!(mtu.wants_probe(), None);
-                if size <= passes {
-                    mtu.on_probe_acked(size);
-                } else {
-                    mtu.on_probe_lost();
+    fn finds_the_size_that_passes_in_few_rounds() {
+        for (limit, most) in [(1472, 5), (8972, 7), (65_507, 8)] {
+            for passes in [
+                1200, 1232, 1280, 1350, 1400, 1452, 1472, 2000, 4000, 8972, 16_000, 65_507,
+            ] {
+                let mut mtu = Mtu::new(limit);
+                let (rounds, probes) = search(&mut mtu, passes, 0);
+                let found = mtu.current();
+                let best = passes.min(limit);
+                assert!(
+                    found <= best && found + RESOLUTION >= best,
+                    "{found} of {best}"
+                );
+                assert!(rounds <= most, "{rounds} rounds for {best} of {limit}");
+                assert!(probes <= 4 * u64::from(most));
+                if best == limit || USUAL.contains(&best) {
+                    assert_eq!(found, best);
                 }
             }
-            assert!(
-                mtu.current() <= passes && mtu.current() + RESOLUTION >= passes.min(1472),
-                "{passes}: {}",
-                mtu.current()
-            );
-            assert!(probes <= 20);
         }
+        // The usual cases take one.
+        for (limit, passes) in [(1472, 1472), (8972, 8972), (65_507, 65_507)] {
+            assert_eq!(search(&mut Mtu::new(limit), passes, 0).0, 1);
+        }
+    }
+
+    #[test]
+    fn a_probe_lost_by_chance_is_sent_again() {
+        for loses in 2..6 {
+            for passes in [1280, 1400, 1452, 1472] {
+                let mut mtu = Mtu::new(1472);
+                search(&mut mtu, passes, loses);
+                let found = mtu.current();
+                assert!(
+                    found <= passes && found + 8 * RESOLUTION >= passes,
+                    "{found} of {passes}"
+                );
+            }
+        }
+    }
+
+    // test: RFC 8899 §5.1.1
+    #[test]
+    fn a_path_that_grew_is_noticed_after_ten_minutes() {
+        let mut mtu = Mtu::new(1472);
+        search(&mut mtu, 1280, 0);
+        assert!(mtu.current() <= 1280 && !mtu.wants_probe(NOW));
+        assert!(!mtu.wants_probe(NOW + Duration::from_secs(599)));
+        assert!(mtu.wants_probe(NOW + RAISE_AFTER));
+        assert!(mtu.current() > 1200, "what is known stays");
+        search(&mut mtu, 1472, 0);
+        assert_eq!(mtu.current(), 1472);
+        assert!(!mtu.wants_probe(NOW + 3 * RAISE_AFTER), "nothing to gain");
+    }
+
+    // test: RFC 8899 §4.3
+    #[test]
+    fn large_packets_that_vanish_start_the_search_over() {
+        let mut mtu = Mtu::new(1472);
+        assert!((0..9).all(|_| !mtu.on_large_lost()), "none is large yet");
+        search(&mut mtu, 1472, 0);
+        for _ in 0..9 {
+            assert!(!mtu.on_large_lost() && !mtu.on_large_lost());
+            mtu.on_large_acked();
+        }
+        assert!(!mtu.on_large_lost() && !mtu.on_large_lost() && mtu.on_large_lost());
+        assert_eq!(mtu.current(), 1200);
+        search(&mut mtu, 1300, 0);
+        assert!((1284..=1300).contains(&mtu.current()));
+    }
+
+    #[test]
+    fn a_small_window_takes_what_fits() {
+        let mut mtu = Mtu::new(65_507);
+        assert_eq!(mtu.next_probe(12_000, false), Some(8972));
+        mtu.on_probe_sent(1, 8972);
+        assert_eq!(mtu.next_probe(3_000, false), Some(1472));
+        mtu.on_probe_sent(2, 1472);
+        assert_eq!(mtu.next_probe(1_400, false), None);
+        assert_eq!(mtu.next_probe(0, true), Some(65_507));
+    }
+
+    // test: RFC 9000 §18.2
+    #[test]
+    fn the_peers_limit_holds() {
+        let mut mtu = Mtu::new(9000);
+        mtu.limit(1400);
+        search(&mut mtu, 9000, 0);
+        assert_eq!(mtu.current(), 1400);
+        mtu.limit(65_527);
+        assert_eq!(mtu.anew().limit, 1400);
+        let mut small = Mtu::new(600);
+        assert!(small.current() == 600 && !small.wants_probe(NOW));
     }
 }
