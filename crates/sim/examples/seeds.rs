@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use squall_sim::{Failure, Fault, Handshake, Report, Trial, run_seed};
+use squall_sim::{Failure, Fault, Handshake, Report, Trial, run_seed, run_trial};
 
 /// The seeds of every commit.
 const USUAL: Range<u64> = 0..10_000;
@@ -40,8 +40,12 @@ fn parse(range: &str) -> Option<Range<u64>> {
 }
 
 fn one(seed: u64) -> ExitCode {
-    println!("{}", Trial::of_seed(seed).describe());
-    match run_seed(seed) {
+    let mut trial = Trial::of_seed(seed);
+    println!("{}", trial.describe());
+    let folder = std::env::temp_dir();
+    println!("qlogs: {}/{seed}-{{client,server}}.sqlog", folder.display());
+    trial.setup.qlog = Some(folder);
+    match run_trial(trial) {
         Ok(report) => {
             println!("{report:#?}");
             ExitCode::SUCCESS
