@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use squall_wire::{VERSION_1, VERSION_2, varint};
+use squall_wire::{ConnectionId, VERSION_1, VERSION_2, varint};
 
 use crate::algorithm::CongestionAlgorithm;
 
@@ -307,13 +307,130 @@ pub struct ServerConfig {
     pub transport: Arc<TransportConfig>,
 }
 
+/// How an endpoint makes the connection ids that it hands out.
+#[derive(Clone, PartialEq, Eq)]
+pub enum ConnectionIdGenerator {
+    /// The worker's index and random bytes behind it.
+    Plain {
+        /// Length in bytes, 4 to 20.
+        len: usize,
+        /// First byte of every id: what datagrams are steered by to the worker on which their connection lives.
+        worker_index: u8,
+    },
+    /// Ids that load balancers read the server's number from. Their first byte names no worker: workers that are to be
+    /// told apart by somebody in front of them need server ids of their own
+    /// (draft-ietf-quic-load-balancers §7.2).
+    QuicLb(QuicLb),
+}
+
+impl Default for ConnectionIdGenerator {
+    /// 8 bytes, of worker 0.
+    fn default() -> Self {
+        Self::Plain {
+            len: 8,
+            worker_index: 0,
+        }
+    }
+}
+
+impl ConnectionIdGenerator {
+    /// Bytes of every id.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Plain { len, .. } => *len,
+            Self::QuicLb(config) => 1 + config.plaintext_len(),
+        }
+    }
+
+    /// Never: a connection without an id of its own could not be told from others on the socket.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Says in one line what is wrong with the settings, if anything is.
+    ///
+    /// # Errors
+    /// A sentence that names the setting and its bounds.
+    pub fn check(&self) -> Result<(), &'static str> {
+        match self {
+            Self::Plain { len, .. } if !(4..=ConnectionId::MAX_LEN).contains(len) => {
+                Err("connection ids must have 4 to 20 bytes")
+            }
+            Self::Plain { .. } => Ok(()),
+            Self::QuicLb(config) => config.check(),
+        }
+    }
+}
+
+// Where a server id lies behind a key, the log is no place for either.
+impl std::fmt::Debug for ConnectionIdGenerator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Plain { len, worker_index } => f
+                .debug_struct("Plain")
+                .field("len", len)
+                .field("worker_index", worker_index)
+                .finish(),
+            Self::QuicLb(config) => f
+                .debug_struct("QuicLb")
+                .field("rotation", &config.rotation)
+                .field("len", &self.len())
+                .finish_non_exhaustive(),
+        }
+    }
+}
+
+/// A configuration of draft-ietf-quic-load-balancers: what a server and the load balancers before it agree on.
+#[derive(Clone, PartialEq, Eq)]
+pub struct QuicLb {
+    /// The configuration's number, 0 to 6 (§3.1).
+    pub rotation: u8,
+    /// This server's number among all of the configuration; at least 1 byte (§5.1).
+    pub server_id: Vec<u8>,
+    /// Bytes that make ids differ: at least 4, without a key at least 8; with the server id at most 19 (§5.3).
+    pub nonce_len: usize,
+    /// Hides the server's number from everybody else; `None`: anybody can tell which server a connection is on.
+    pub key: Option<[u8; 16]>,
+    /// Whether the first byte tells the length of the rest, for crypto offload (§3.3).
+    pub encode_length: bool,
+}
+
+impl QuicLb {
+    pub(crate) fn plaintext_len(&self) -> usize {
+        self.server_id.len() + self.nonce_len
+    }
+
+    /// What the draft asks for.
+    pub(crate) fn check_fields(&self) -> Result<(), &'static str> {
+        if self.rotation > 6 {
+            return Err("the configuration's rotation must be 0 to 6: 7 means that there is none");
+        }
+        if self.server_id.is_empty() || self.nonce_len < 4 {
+            return Err("a server id needs 1 byte, a nonce 4 bytes at least");
+        }
+        if self.plaintext_len() >= ConnectionId::MAX_LEN {
+            return Err("server id and nonce have at most 19 bytes together");
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), &'static str> {
+        self.check_fields()?;
+        // A random nonce of fewer bytes would come twice among a few ten thousand connections.
+        if self.key.is_none() && self.nonce_len < 8 {
+            return Err("without a key the nonce is random and needs 8 bytes at least");
+        }
+        Ok(())
+    }
+}
+
 /// Settings of an endpoint: what all connections on a socket share.
 #[derive(Clone)]
 pub struct EndpointConfig {
-    /// Length of the connection ids handed out, 4 to 20 bytes. The first byte is the worker's index.
-    pub cid_len: usize,
-    /// First byte of every connection id handed out.
-    pub worker_index: u8,
+    /// How connection ids are made.
+    pub cid_generator: ConnectionIdGenerator,
     /// Key of the stateless-reset tokens (RFC 9000 §10.3.2).
     pub reset_key: [u8; 32],
     /// Connections in all, handshakes included; an Initial beyond is answered with CONNECTION_REFUSED.
@@ -343,8 +460,7 @@ impl EndpointConfig {
     #[must_use]
     pub fn new(reset_key: [u8; 32]) -> Self {
         Self {
-            cid_len: 8,
-            worker_index: 0,
+            cid_generator: ConnectionIdGenerator::default(),
             reset_key,
             max_connections: 100_000,
             token_key: derived(&reset_key, b"squall token key"),
@@ -368,8 +484,7 @@ fn derived(key: &[u8; 32], label: &[u8]) -> [u8; 32] {
 impl std::fmt::Debug for EndpointConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EndpointConfig")
-            .field("cid_len", &self.cid_len)
-            .field("worker_index", &self.worker_index)
+            .field("cid_generator", &self.cid_generator)
             .field("max_connections", &self.max_connections)
             .field("retry_from", &self.retry_from)
             .field("max_handshakes", &self.max_handshakes)

@@ -43,7 +43,8 @@ mod common;
 
 pub use algorithm::CongestionAlgorithm;
 pub use config::{
-    AckFrequencyConfig, ClientConfig, EndpointConfig, Exporter, ServerConfig, TransportConfig,
+    AckFrequencyConfig, ClientConfig, ConnectionIdGenerator, EndpointConfig, Exporter, QuicLb,
+    ServerConfig, TransportConfig,
 };
 pub use connection::{Connection, Move, Stats};
 pub use endpoint::{AcceptError, ConnectError, ConnectionHandle, Endpoint, Incoming, Route, Run};

@@ -1,4 +1,5 @@
-//! What a connection costs in memory, by counting what is allocated.
+//! What a connection costs in memory, and what somebody who is none costs, by counting what is allocated: rows 9 and 15 of
+//! the threat table in `SECURITY.md`.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -8,9 +9,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use common::link::{Host, Link};
+use common::link::{Host, Link, initial};
 use common::tls;
-use squall_core::{EndpointConfig, TransportConfig};
+use rand::rngs::StdRng;
+use rand::{Rng, RngCore, SeedableRng};
+use squall_core::{EndpointConfig, Time, TransportConfig};
+use squall_wire::VERSION_1;
+
+const NOW: Time = Time::from_nanos(1_000_000_000);
 
 thread_local! {
     /// Bytes that this thread has allocated and not given back.
@@ -26,12 +32,14 @@ struct Counting;
 
 // SAFETY: every call goes to the system's allocator with the arguments that it came with.
 unsafe impl GlobalAlloc for Counting {
+    // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size() as isize);
         // SAFETY: the caller's promise about `layout` is handed on.
         unsafe { System.alloc(layout) }
     }
 
+    // SAFETY: as the trait asks; nothing is done with the memory here.
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         note(-(layout.size() as isize));
         // SAFETY: the caller's promise about `pointer` and `layout` is handed on.
@@ -78,4 +86,86 @@ fn an_idle_connection_of_a_server_takes_at_most_16_kb() {
     let client = both / COUNT as isize - server;
     println!("bytes of an idle connection: server {server}, client {client}");
     assert!(server <= 16 * 1024, "{server} bytes");
+}
+
+fn config() -> EndpointConfig {
+    EndpointConfig::new([1; 32])
+}
+
+fn server(config: EndpointConfig) -> Host {
+    Host::server(config, tls().1, TransportConfig::default())
+}
+
+// test: RFC 9000 §5.2.2, §14.1, threats row 9
+#[test]
+fn datagrams_that_open_nothing_leave_nothing() {
+    let mut server = server(config());
+    let from = "192.0.2.9:9".parse().unwrap();
+    let good = initial(VERSION_1, &[7; 8], &[]);
+    let mut rng = StdRng::from_seed([3; 32]);
+    let mut datagram = good.clone();
+    let mut before = held();
+    for n in 0..1_000_000u32 {
+        if n == 100 {
+            before = held();
+        }
+        let len = match n % 6 {
+            // Another id, so that the tag is wrong; noise behind a good header; a damaged header; all noise; too short;
+            // an id that is easy to guess.
+            0 => {
+                datagram.copy_from_slice(&good);
+                rng.fill_bytes(&mut datagram[6..14]);
+                1200
+            }
+            1 => {
+                datagram.copy_from_slice(&good);
+                rng.fill_bytes(&mut datagram[40..80]);
+                1200
+            }
+            2 => {
+                datagram.copy_from_slice(&good);
+                datagram[rng.random_range(0..32)] ^= rng.random_range(1..=255);
+                1200
+            }
+            3 => {
+                rng.fill_bytes(&mut datagram[..64]);
+                1200
+            }
+            4 => {
+                datagram.copy_from_slice(&good);
+                1199
+            }
+            _ => {
+                datagram.copy_from_slice(&good);
+                datagram[5] = 7;
+                1200
+            }
+        };
+        server.receive(NOW, from, &datagram[..len]);
+    }
+    assert_eq!(server.endpoint.connections(), 0);
+    assert_eq!(server.endpoint.undecided(), 0);
+    assert_eq!(held() - before, 0);
+}
+
+// test: RFC 9000 §8.1.2, threats row 15: a flood from many addresses, each with a good first packet
+#[test]
+fn clients_that_are_sent_a_retry_leave_nothing() {
+    let mut server = server(EndpointConfig {
+        retry_from: 0,
+        ..config()
+    });
+    let mut before = 0;
+    for n in 0..20_000u32 {
+        if n == 100 {
+            before = held();
+        }
+        let [_, a, b, c] = n.to_be_bytes();
+        let from = ([127, a, b, c], 1000).into();
+        let first = initial(VERSION_1, &[&[7; 4], &n.to_be_bytes()[..]].concat(), &[]);
+        let answers = server.receive(NOW, from, &first);
+        assert!(answers.len() == 1 && answers[0].len() < 150);
+    }
+    assert_eq!(server.endpoint.connections(), 0);
+    assert_eq!(held() - before, 0);
 }

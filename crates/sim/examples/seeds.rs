@@ -100,7 +100,9 @@ fn sweep(seeds: Range<u64>) -> ExitCode {
                         return;
                     }
                     let result = run_seed(seed);
-                    let mut summary = summary.lock().unwrap_or_else(|e| e.into_inner());
+                    let mut summary = summary
+                        .lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner);
                     summary.add(result);
                     if summary.failures.len() >= SHOWN {
                         next.store(seeds.end, Ordering::Relaxed);
@@ -109,7 +111,9 @@ fn sweep(seeds: Range<u64>) -> ExitCode {
             });
         }
     });
-    let summary = summary.into_inner().unwrap_or_else(|e| e.into_inner());
+    let summary = summary
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     let count = seeds.end - seeds.start;
     println!(
         "{count} seeds in {:.0} s, {} packets, {} points in time",

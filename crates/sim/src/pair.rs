@@ -132,7 +132,7 @@ impl Pair {
             bytes
         };
         let config = EndpointConfig::new(secret());
-        let cid_len = config.cid_len;
+        let cid_len = config.cid_generator.len();
         let server = ServerConfig {
             tls: server_tls,
             transport: Arc::clone(&server_transport),

@@ -18,6 +18,10 @@ use crate::capture::{self, Secret};
 use crate::schedule::{DirectionMaterial, LevelMaterial, Schedule, Secrets};
 use crate::storage::Bound;
 
+/// RFC 8446 §6.
+const DECODE_ERROR: u8 = 50;
+/// RFC 8446 §6.
+const UNEXPECTED_MESSAGE: u8 = 10;
 /// QUIC version 1 (RFC 9000 §15).
 const VERSION_1: u32 = 1;
 /// QUIC version 2 (RFC 9369 §3.1).
@@ -261,9 +265,17 @@ impl Session {
     /// # Errors
     /// The alert to close the connection with (RFC 9001 §4.8).
     pub fn read(&mut self, crypto: &[u8]) -> Result<(), Alert> {
-        self.connection.read_hs(crypto).map_err(|error| Alert {
-            code: self.connection.alert().map(u8::from),
-            reason: error.to_string(),
+        self.connection.read_hs(crypto).map_err(|error| {
+            // rustls names no alert where it cannot even cut the messages apart.
+            let unnamed = match error {
+                rustls::Error::InvalidMessage(_) => Some(DECODE_ERROR),
+                rustls::Error::PeerMisbehaved(_) => Some(UNEXPECTED_MESSAGE),
+                _ => None,
+            };
+            Alert {
+                code: self.connection.alert().map(u8::from).or(unnamed),
+                reason: error.to_string(),
+            }
         })
     }
 

@@ -153,6 +153,11 @@ impl Connection {
             for id in [SpaceId::Initial, SpaceId::Handshake] {
                 self.spaces[id as usize].crypto_send.on_all_lost();
             }
+            if self.ring.is_some() && matches!(self.state, State::Established) {
+                // A server that has confirmed the handshake ignores all but 1-RTT packets; should our address have changed
+                // since, only such a packet shows it where we are.
+                self.space(SpaceId::Data).probes = 1;
+            }
         }
         self.set_loss_timer(now);
     }

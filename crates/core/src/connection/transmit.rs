@@ -292,7 +292,9 @@ impl Connection {
             self.path.flow.congestion.window(),
             self.path.flow.bytes_in_flight + bytes as u64,
         );
-        if self.path.flow.congestion.is_slow_start() {
+        // What no full packet fits into is no room: of a small window that may be more than an eighth.
+        let full = after + u64::from(self.path.mtu.current()) > window;
+        full || if self.path.flow.congestion.is_slow_start() {
             2 * after >= window
         } else {
             after * 8 >= window * 7

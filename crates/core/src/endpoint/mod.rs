@@ -95,13 +95,17 @@ pub struct Endpoint {
 impl Endpoint {
     /// An endpoint; with `server` it takes connections. All randomness comes from `seed`, which must be unpredictable
     /// outside of tests.
+    ///
+    /// # Panics
+    /// If [`check`](crate::ConnectionIdGenerator::check) finds fault with `config.cid_generator`.
     #[must_use]
     pub fn new(config: EndpointConfig, server: Option<Arc<ServerConfig>>, seed: [u8; 32]) -> Self {
-        let ids = Arc::new(IdSource {
-            len: config.cid_len.clamp(4, ConnectionId::MAX_LEN),
-            worker_index: config.worker_index,
-            reset_key: config.reset_key,
-        });
+        let checked = config.cid_generator.check();
+        assert!(checked.is_ok(), "cid_generator: {checked:?}");
+        let mut rng = StdRng::from_seed(seed);
+        let start = rng.next_u64();
+        let ids = IdSource::new(&config.cid_generator, config.reset_key, start);
+        let ids = Arc::new(ids);
         let tokens = Arc::new(TokenKey {
             secret: config.token_key,
             retry_lifetime: config.retry_token_lifetime,
@@ -114,7 +118,7 @@ impl Endpoint {
             ids,
             tokens,
             token_store: Box::new(MemoryTokenStore::default()),
-            rng: StdRng::from_seed(seed),
+            rng,
             routes: HashMap::new(),
             reset_tokens: HashMap::new(),
             slots: Vec::new(),
@@ -282,5 +286,29 @@ impl fmt::Debug for Endpoint {
         f.debug_struct("Endpoint")
             .field("connections", &self.connections())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::BuildHasher;
+
+    use super::*;
+
+    // test: threats row 18: nobody can choose ids that collide without knowing the endpoint's own key
+    #[test]
+    fn ids_and_tokens_of_peers_are_hashed_with_a_key_of_the_endpoints_own() {
+        let endpoint = || Endpoint::new(EndpointConfig::new([1; 32]), None, [2; 32]);
+        let (one, two) = (endpoint(), endpoint());
+        let id = ConnectionId::new(&[7; 8]).expect("8 bytes");
+        let hashes = |e: &Endpoint| {
+            (
+                e.routes.hasher().hash_one(id),
+                e.reset_tokens.hasher().hash_one([7; 16]),
+            )
+        };
+        assert_eq!(hashes(&one), hashes(&one));
+        assert_ne!(hashes(&one).0, hashes(&two).0);
+        assert_ne!(hashes(&one).1, hashes(&two).1);
     }
 }

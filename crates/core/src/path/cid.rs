@@ -1,34 +1,70 @@
 //! Connection ids (RFC 9000 §5.1): those that we handed out and those that the peer gave us.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hmac::{Hmac, KeyInit, Mac};
 use rand::RngCore;
 use sha2::Sha256;
 use squall_wire::{ConnectionId, TransportErrorCode};
 
-use crate::config::{MAX_ID_GAPS, MAX_LOCAL_IDS, MAX_REMOTE_IDS, MAX_RETIRE_BACKLOG};
+use super::quic_lb::Encoder;
+use crate::config::{
+    ConnectionIdGenerator, MAX_ID_GAPS, MAX_LOCAL_IDS, MAX_REMOTE_IDS, MAX_RETIRE_BACKLOG,
+};
 use crate::range_set::RangeSet;
 
 /// Makes connection ids and their stateless-reset tokens.
-#[derive(Clone)]
 pub(crate) struct IdSource {
     /// Length of every id, in bytes.
     pub(crate) len: usize,
-    /// First byte of every id: which worker the connection lives on.
-    pub(crate) worker_index: u8,
+    generator: Generator,
+    /// Ids made so far, and some.
+    count: AtomicU64,
     /// Key of the tokens.
-    pub(crate) reset_key: [u8; 32],
+    reset_key: [u8; 32],
+}
+
+enum Generator {
+    Plain { worker_index: u8 },
+    QuicLb(Box<Encoder>),
 }
 
 impl IdSource {
+    /// Makes ids by `config`. `start` is where the numbers of ids begin that are not random: somewhere else after a
+    /// restart.
+    pub(crate) fn new(config: &ConnectionIdGenerator, reset_key: [u8; 32], start: u64) -> Self {
+        let (len, generator) = match config {
+            ConnectionIdGenerator::Plain { len, worker_index } => {
+                let worker_index = *worker_index;
+                (*len, Generator::Plain { worker_index })
+            }
+            ConnectionIdGenerator::QuicLb(config) => {
+                let encoder = Box::new(Encoder::new(config.clone()));
+                (encoder.len(), Generator::QuicLb(encoder))
+            }
+        };
+        Self {
+            len,
+            generator,
+            count: AtomicU64::new(start),
+            reset_key,
+        }
+    }
+
     /// A fresh id.
     pub(crate) fn make(&self, rng: &mut impl RngCore) -> ConnectionId {
-        let mut bytes = [0; ConnectionId::MAX_LEN];
-        rng.fill_bytes(&mut bytes);
-        bytes[0] = self.worker_index;
-        ConnectionId::new(&bytes[..self.len.min(ConnectionId::MAX_LEN)])
-            .unwrap_or(ConnectionId::EMPTY)
+        match &self.generator {
+            Generator::Plain { worker_index } => {
+                let mut bytes = [0; ConnectionId::MAX_LEN];
+                rng.fill_bytes(&mut bytes);
+                bytes[0] = *worker_index;
+                ConnectionId::new(&bytes[..self.len]).unwrap_or(ConnectionId::EMPTY)
+            }
+            Generator::QuicLb(encoder) => {
+                encoder.make(self.count.fetch_add(1, Ordering::Relaxed), rng)
+            }
+        }
     }
 
     /// The token that resets the connection behind `id` (RFC 9000 §10.3.2): any process with the key can make it.

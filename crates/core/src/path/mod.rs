@@ -11,6 +11,7 @@
 pub(crate) mod cid;
 pub(crate) mod ecn;
 pub(crate) mod mtu;
+mod quic_lb;
 pub(crate) mod spin;
 pub(crate) mod validation;
 

@@ -262,28 +262,31 @@ impl Link {
 
 /// A client's Initial packet with a PING, made by hand: 1200 bytes, authentic.
 pub(crate) fn initial(version: u32, dcid: &[u8], token: &[u8]) -> Vec<u8> {
+    initial_with(version, dcid, token, 0, &[0x01])
+}
+
+/// The same with other frames and another number.
+pub(crate) fn initial_with(
+    version: u32,
+    dcid: &[u8],
+    token: &[u8],
+    number: u64,
+    payload: &[u8],
+) -> Vec<u8> {
     use squall_protect::{PacketSpan, TAG_LEN};
-    use squall_wire::{ConnectionId, LongType, Writer, frame, header};
+    use squall_wire::{ConnectionId, LongType, Writer, header};
     let [dcid, scid] = [dcid, &[9; 8]].map(|id| ConnectionId::new(id).expect("short enough"));
     let mut keys = squall_protect::initial::keys(version, dcid.as_slice(), true);
     let mut datagram = vec![0; 1200];
     let mut w = Writer::new(&mut datagram);
-    let length = header::write_long(
-        &mut w,
-        LongType::Initial,
-        version,
-        &dcid,
-        &scid,
-        token,
-        0,
-        2,
-    );
+    let ty = LongType::Initial;
+    let length = header::write_long(&mut w, ty, version, &dcid, &scid, token, number, 2);
     let header_len = w.len();
-    frame::write::ping(&mut w);
+    w.bytes(payload);
+    assert!(w.len() + TAG_LEN <= 1200 && !w.overflow(), "it fits");
     header::patch_length(&mut datagram, length, 1200 - (header_len - 2));
     let mut span = PacketSpan::new(0, 1200, (header_len - 2) as u16);
-    (span.header_len, span.packet_number) = (header_len as u16, 0);
-    debug_assert!(header_len + TAG_LEN < 1200);
+    (span.header_len, span.packet_number) = (header_len as u16, number);
     keys.local
         .packet
         .seal(&keys.local.header, &mut datagram, &mut [span], &[]);

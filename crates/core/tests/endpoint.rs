@@ -1,0 +1,317 @@
+//! Datagrams that belong to nobody, and connection ids: rows 10, 13, 30, 31 and 47 of the threat table in `SECURITY.md`.
+
+#![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
+
+mod common;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use common::link::{Host, Link, initial_with};
+use common::tls;
+use rand::rngs::StdRng;
+use rand::{Rng, RngCore, SeedableRng};
+use squall_core::{
+    CloseReason, ConnectionIdGenerator, Endpoint, EndpointConfig, Event, QuicLb, Route, Time,
+    TransportConfig,
+};
+use squall_tls::Session;
+use squall_wire::{ConnectionId, Direction, Path, TransportParameters, VERSION_1, Writer, frame};
+
+const NOW: Time = Time::from_nanos(1_000_000_000);
+
+fn config() -> EndpointConfig {
+    EndpointConfig::new([1; 32])
+}
+
+fn server() -> Host {
+    Host::server(config(), tls().1, TransportConfig::default())
+}
+
+/// A ClientHello with these transport parameters.
+fn client_hello(params: Vec<u8>) -> Vec<u8> {
+    let name = "localhost".try_into().unwrap();
+    let mut session = Session::client(tls().0, VERSION_1, name, params).unwrap();
+    let mut hello = Vec::new();
+    assert!(session.write(&mut hello).unwrap().is_none());
+    hello
+}
+
+fn parameters() -> Vec<u8> {
+    let declared = TransportParameters {
+        initial_source_connection_id: ConnectionId::new(&[9; 8]),
+        initial_max_streams_uni: 10,
+        initial_max_data: 10_000,
+        ..TransportParameters::default()
+    };
+    let mut params = Vec::new();
+    declared.encode(&mut params, None);
+    params
+}
+
+/// Initials with these CRYPTO bytes, so many in a frame.
+fn initials(hello: &[u8], in_frame: usize) -> Vec<Vec<u8>> {
+    let mut payloads: Vec<Vec<u8>> = vec![Vec::new()];
+    for (i, part) in hello.chunks(in_frame).enumerate() {
+        let mut crypto = vec![0; in_frame + 10];
+        let mut w = Writer::new(&mut crypto);
+        frame::write::crypto_header(&mut w, (i * in_frame) as u64, part.len());
+        w.bytes(part);
+        let len = w.len();
+        if payloads.last().unwrap().len() + len > 1100 {
+            payloads.push(Vec::new());
+        }
+        payloads
+            .last_mut()
+            .unwrap()
+            .extend_from_slice(&crypto[..len]);
+    }
+    (0..)
+        .zip(payloads)
+        .map(|(number, payload)| initial_with(VERSION_1, &[7; 8], &[], number, &payload))
+        .collect()
+}
+
+// test: threats row 47: work by the byte, not by the piece
+#[test]
+fn a_client_hello_in_single_bytes_is_answered_once_it_is_whole() {
+    let hello = client_hello(parameters());
+    let mut server = server();
+    let from = "192.0.2.9:9".parse().unwrap();
+    let flight = initials(&hello, 1);
+    for (i, datagram) in flight.iter().enumerate() {
+        server.receive(NOW, from, datagram);
+        let answer: usize = server.send(NOW).iter().map(Vec::len).sum();
+        let last = i == flight.len() - 1;
+        assert_eq!(answer > 1200, last, "{answer} bytes after {i}");
+    }
+    assert_eq!(server.closed(0), None);
+    let connection = &server.connections[&0];
+    assert!(connection.is_handshaking());
+    assert_eq!(connection.stats().packets_dropped, 0);
+}
+
+// test: RFC 9000 §7.4, threats rows 10 and 13: whatever a first flight holds, the answer is in order
+#[test]
+fn damaged_client_hellos_and_parameters_end_in_an_error_or_in_nothing() {
+    let mut rng = StdRng::from_seed([4; 32]);
+    let from = "192.0.2.9:9".parse().unwrap();
+    let whole = client_hello(parameters());
+    for n in 0..3_000 {
+        let hello = if n % 10 == 0 {
+            let mut params = parameters();
+            for _ in 0..rng.random_range(1..4) {
+                let at = rng.random_range(0..params.len());
+                params[at] = rng.random();
+            }
+            client_hello(params)
+        } else {
+            let mut hello = whole.clone();
+            for _ in 0..rng.random_range(1..6) {
+                let at = match rng.random_range(0..3) {
+                    // Lengths stand in front.
+                    0 => rng.random_range(0..50),
+                    _ => rng.random_range(0..hello.len()),
+                };
+                hello[at] = rng.random();
+            }
+            if n % 3 == 0 {
+                hello.truncate(rng.random_range(1..hello.len()));
+            }
+            hello
+        };
+        let mut server = server_of_all();
+        for datagram in initials(&hello, 1000) {
+            server.receive(NOW, from, &datagram);
+            server.send(NOW);
+        }
+        if let Some(reason) = server.closed(0) {
+            let is_error = matches!(
+                reason,
+                CloseReason::Transport { remote: false, code, .. } if code.0 != 1
+            );
+            assert!(is_error, "{n}: {reason}");
+        }
+    }
+}
+
+/// A server with the same certificate for all: making one takes long.
+fn server_of_all() -> Host {
+    static TLS: std::sync::OnceLock<Arc<rustls::ServerConfig>> = std::sync::OnceLock::new();
+    let tls = TLS.get_or_init(|| tls().1);
+    Host::server(config(), Arc::clone(tls), TransportConfig::default())
+}
+
+// ---- stateless reset ------------------------------------------------------------------------------------------------
+
+/// A connected pair, and a short packet of the client.
+fn short_packet() -> (Link, usize, Vec<u8>) {
+    let (client_tls, server_tls) = tls();
+    let server = Host::server(config(), server_tls, TransportConfig::default());
+    let mut link = Link::new(Host::client(), server);
+    let handle = link
+        .client
+        .connect(link.now, client_tls, TransportConfig::default());
+    link.run();
+    let client = link.client.connections.get_mut(&handle).unwrap();
+    let id = client.open(Direction::Unidirectional).unwrap();
+    client
+        .write(id, &mut Bytes::from_static(&[7; 200]))
+        .unwrap();
+    let datagram = link.client.send(link.now).remove(0);
+    assert_eq!(datagram[0] & 0x80, 0);
+    (link, handle, datagram)
+}
+
+// test: RFC 9000 §10.3, §10.3.2, threats row 30
+#[test]
+fn an_endpoint_with_the_same_key_resets_and_one_with_another_does_not() {
+    for (key, resets) in [([1; 32], true), ([2; 32], false)] {
+        let (mut link, handle, datagram) = short_packet();
+        // Another process, with no state at all; its other secrets differ.
+        let mut other = Endpoint::new(EndpointConfig::new(key), None, [77; 32]);
+        let path = Path {
+            remote: link.client.address,
+            local: None,
+        };
+        let size = datagram.len() as u16;
+        let Route::Respond(reset) = other.route(link.now, path, &datagram, size).to else {
+            panic!("no reset")
+        };
+        assert!(reset.len() < datagram.len());
+        link.client.receive(link.now, link.server.address, &reset);
+        let expected = resets.then_some(&CloseReason::Reset);
+        assert_eq!(link.client.closed(handle), expected);
+    }
+}
+
+// test: RFC 9000 §10.3.3, threats row 31
+#[test]
+fn resets_are_shorter_than_what_they_answer_and_limited_in_number() {
+    let path = Path {
+        remote: "192.0.2.9:9".parse().unwrap(),
+        local: None,
+    };
+    let mut one = Endpoint::new(config(), None, [5; 32]);
+    let mut rng = StdRng::from_seed([9; 32]);
+    let answer = |endpoint: &mut Endpoint, now, datagram: &[u8]| match endpoint
+        .route(now, path, datagram, datagram.len() as u16)
+        .to
+    {
+        Route::Respond(reset) => Some(reset),
+        Route::Discard => None,
+        other => panic!("{other:?}"),
+    };
+    let mut short = |len: usize| {
+        let mut datagram = vec![0; len];
+        rng.fill_bytes(&mut datagram);
+        datagram[0] = 0x40 | (datagram[0] & 0x3f);
+        datagram
+    };
+    for len in 1..1400 {
+        // A second each, so that the limit is out of the way.
+        let now = Time::from_nanos(len as u64 * 1_000_000_000);
+        match answer(&mut one, now, &short(len)) {
+            Some(reset) => {
+                assert!(reset.len() < len && reset.len() >= 21, "{len}");
+                assert_eq!(reset[0] & 0xc0, 0x40, "it looks like a short packet");
+            }
+            None => assert!(len < 22, "{len}"),
+        }
+    }
+    // Two endpoints without state, face to face.
+    let mut two = Endpoint::new(EndpointConfig::new([6; 32]), None, [6; 32]);
+    let mut datagram = short(1400);
+    let mut turns = 0;
+    let now = Time::from_nanos(1 << 60);
+    loop {
+        let endpoint = if turns % 2 == 0 { &mut one } else { &mut two };
+        match answer(endpoint, now, &datagram) {
+            Some(reset) => datagram = reset,
+            None => break,
+        }
+        turns += 1;
+        assert!(turns < 100, "they never end");
+    }
+    // A flood.
+    let now = Time::from_nanos(2 << 60);
+    let flood = short(100);
+    let answered = (0..5000).filter(|_| answer(&mut one, now, &flood).is_some());
+    assert_eq!(answered.count(), 1000);
+}
+
+// ---- connection ids -------------------------------------------------------------------------------------------------
+
+fn quic_lb(key: Option<[u8; 16]>, nonce_len: usize) -> ConnectionIdGenerator {
+    ConnectionIdGenerator::QuicLb(QuicLb {
+        rotation: 2,
+        server_id: vec![0xab, 0xcd, 0xef],
+        nonce_len,
+        key,
+        encode_length: true,
+    })
+}
+
+// test: draft-ietf-quic-load-balancers §5.2
+#[test]
+fn a_server_behind_a_load_balancer_hands_out_ids_that_name_it() {
+    for (key, nonce_len) in [(None, 8), (Some([8; 16]), 4), (Some([8; 16]), 13)] {
+        let (client_tls, server_tls) = tls();
+        let config = EndpointConfig {
+            cid_generator: quic_lb(key, nonce_len),
+            ..config()
+        };
+        let server = Host::server(config, server_tls, TransportConfig::default());
+        let mut link = Link::new(Host::client(), server);
+        let handle = link
+            .client
+            .connect(link.now, client_tls, TransportConfig::default());
+        link.run();
+        assert!(link.client.has(handle, &Event::Connected));
+        let first = 0x40 | (3 + nonce_len as u8);
+        let mut short = 0;
+        for datagram in &link.to_server {
+            if datagram[0] & 0x80 != 0 {
+                continue;
+            }
+            short += 1;
+            assert_eq!(datagram[1], first, "rotation and length");
+            if key.is_none() {
+                assert_eq!(datagram[2..5], [0xab, 0xcd, 0xef]);
+            } else {
+                assert_ne!(datagram[2..5], [0xab, 0xcd, 0xef]);
+            }
+        }
+        assert!(short > 0);
+    }
+}
+
+#[test]
+fn generators_out_of_bounds_are_refused() {
+    assert!(quic_lb(None, 8).check().is_ok());
+    assert!(quic_lb(Some([8; 16]), 16).check().is_ok());
+    assert!(quic_lb(Some([8; 16]), 17).check().is_err());
+    assert!(quic_lb(Some([8; 16]), 3).check().is_err());
+    assert!(quic_lb(None, 7).check().is_err(), "a random nonce of 7");
+    for len in [3, 21] {
+        let plain = ConnectionIdGenerator::Plain {
+            len,
+            worker_index: 0,
+        };
+        assert!(plain.check().is_err());
+    }
+    let mut config = QuicLb {
+        rotation: 7,
+        server_id: vec![1],
+        nonce_len: 8,
+        key: None,
+        encode_length: false,
+    };
+    assert!(
+        ConnectionIdGenerator::QuicLb(config.clone())
+            .check()
+            .is_err()
+    );
+    (config.rotation, config.server_id) = (0, Vec::new());
+    assert!(ConnectionIdGenerator::QuicLb(config).check().is_err());
+}
