@@ -1,0 +1,159 @@
+//! Path MTU discovery (RFC 8899): what a path carries is found in a few round trips, also when nothing else is sent, and found
+//! again when it changes. Routers are never heard (RFC 9000 §14.2.1): the network drops what is too large without a word.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{lossy, ms, secs, seeds, setup, sweep};
+use squall_sim::{Failure, Faults, Plan, Setup, Simulation};
+use squall_wire::Side;
+
+const SIDES: [Side; 2] = [Side::Client, Side::Server];
+/// Round trip of the networks here.
+const ROUND_TRIP: Duration = Duration::from_millis(20);
+/// Sizes below the best that are good enough.
+const NEAR: usize = 16;
+
+/// Both ends look for sizes up to `limit` on a path that carries `max_payload`.
+fn with(seed: u64, limit: u16, max_payload: usize, faults: Faults) -> Setup {
+    let mut setup = setup(
+        seed,
+        Faults {
+            max_payload,
+            ..faults
+        },
+    );
+    for transport in &mut setup.transport {
+        transport.max_udp_payload = limit;
+        transport.max_ack_delay = ms(5);
+        transport.max_idle_timeout = secs(3000);
+    }
+    setup
+}
+
+fn change(sim: &mut Simulation, max_payload: usize, faults: &Faults) {
+    for side in SIDES {
+        let faults = Faults {
+            max_payload,
+            ..faults.clone()
+        };
+        sim.pair.network().set_faults(side, faults);
+    }
+}
+
+fn has_found(sim: &Simulation, best: usize) -> bool {
+    SIDES.iter().all(|side| {
+        let found = usize::from(sim.pair.stats(*side).max_udp_payload);
+        (best - NEAR..=best).contains(&found)
+    })
+}
+
+// test: RFC 8899 §5.3 — idle paths, jumbo frames and loopback
+#[test]
+fn an_idle_path_is_searched_in_a_few_round_trips() {
+    for (limit, max_payload, trips) in [
+        (1472, 1472, 3),
+        (1472, 1400, 14),
+        (9000, 1472, 14),
+        (9000, 8972, 5),
+        (9000, 9000, 5),
+        (65_000, 1472, 20),
+        (65_000, 65_000, 8),
+    ] {
+        let setup = with(1, limit, max_payload, Faults::default());
+        let mut sim = Simulation::new(setup, Plan::one_stream(100));
+        sim.run_until(secs(5), "both are connected", |sim| {
+            sim.connected().is_some()
+        })
+        .unwrap();
+        let began = sim.pair.now();
+        let best = max_payload.min(limit.into());
+        sim.run_until(secs(20), "the size is found", |sim| has_found(sim, best))
+            .unwrap();
+        let took = sim.pair.now() - began;
+        assert!(
+            took <= trips * ROUND_TRIP,
+            "{max_payload} of {limit}: {took:?}"
+        );
+    }
+}
+
+fn transfer(setup: Setup) -> Result<Simulation, Failure> {
+    let mut sim = Simulation::new(setup, Plan::one_stream(4_000_000));
+    sim.run_until(secs(100), "some bytes", |sim| {
+        sim.parties.iter().all(|p| p.read > 400_000)
+    })?;
+    Ok(sim)
+}
+
+// test: RFC 8899 §4.3 — threats.md row 36
+#[test]
+fn a_path_that_shrinks_under_load_is_noticed() {
+    for loss in [0.0, 0.02] {
+        sweep(&seeds(20), |seed| {
+            let faults = lossy(loss);
+            let mut sim = transfer(with(seed, 1472, 1472, faults.clone()))?;
+            let before = sim.parties.each_ref().map(|p| p.read);
+            let began = sim.pair.now();
+            change(&mut sim, 1300, &faults);
+            sim.run_until(secs(20), "bytes come again", |sim| {
+                let parties = sim.parties.iter().zip(before);
+                parties
+                    .into_iter()
+                    .all(|(p, before)| p.read > before + 500_000)
+            })?;
+            let took = sim.pair.now() - began;
+            if took > secs(10) {
+                return Err(sim.pair.failure(format!("it took {took:?}")));
+            }
+            sim.run_until(secs(100), "all bytes", Simulation::is_complete)?;
+            for side in SIDES {
+                let stats = sim.pair.stats(side);
+                if stats.black_holes == 0 || stats.max_udp_payload > 1300 {
+                    return Err(sim.pair.failure(format!("{side:?}: {stats:?}")));
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
+// test: RFC 8899 §5.1.1
+#[test]
+fn a_path_that_grows_is_noticed_after_ten_minutes() {
+    sweep(&seeds(20), |seed| {
+        let faults = lossy(0.0);
+        let mut setup = with(seed, 1472, 1300, faults.clone());
+        setup.transport[Side::Client as usize].keep_alive = Some(secs(20));
+        setup.transport[Side::Server as usize].keep_alive = Some(secs(20));
+        let mut sim = Simulation::new(setup, Plan::one_stream(100_000));
+        sim.run_until(secs(20), "all bytes", Simulation::is_complete)?;
+        sim.run_for(secs(20))?;
+        if !has_found(&sim, 1300) {
+            return Err(sim.pair.failure("the size was not found"));
+        }
+        change(&mut sim, 1472, &faults);
+        sim.run_for(secs(500))?;
+        if has_found(&sim, 1472) {
+            return Err(sim.pair.failure("that was too soon"));
+        }
+        // The next packet after ten minutes begins a search.
+        sim.run_until(secs(240), "the size is found", |sim| has_found(sim, 1472))
+    });
+}
+
+/// Heavy loss is no black hole for long: what passes is found again.
+#[test]
+fn a_lossy_path_keeps_its_size() {
+    sweep(&seeds(20), |seed| {
+        let mut sim = transfer(with(seed, 1472, 1472, lossy(0.2)))?;
+        sim.run_until(secs(300), "all bytes", Simulation::is_complete)?;
+        sim.run_for(secs(5))?;
+        if !has_found(&sim, 1472) {
+            let stats = SIDES.map(|s| sim.pair.stats(s));
+            return Err(sim.pair.failure(format!("{stats:?}")));
+        }
+        Ok(())
+    });
+}
