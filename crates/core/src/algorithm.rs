@@ -9,9 +9,12 @@ pub enum CongestionAlgorithm {
     /// RFC 9438, with the slow start of HyStart++ (RFC 9406).
     #[default]
     Cubic,
+    /// BBR version 3 (draft-ietf-ccwg-bbr): a model of the path instead of losses. It paces, whatever
+    /// `TransportConfig::pacing` says.
+    Bbr,
 }
 
 impl CongestionAlgorithm {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::NewReno, Self::Cubic];
+    pub const ALL: [Self; 3] = [Self::NewReno, Self::Cubic, Self::Bbr];
 }

@@ -1,16 +1,21 @@
 //! Congestion control (RFC 9002 §7): how many bytes may be in flight.
 //!
 //! ```text
-//!  one ACK frame ──▶ on_ack(bytes newly acknowledged, …) ──▶ window grows
-//!                ──▶ on_congestion_event(…)              ──▶ window shrinks, once a round trip
+//!  one run of ACKs ──▶ on_ack(bytes newly acknowledged, …) ──▶ window grows
+//!                  ──▶ on_lost(…), on_marked(…)            ──▶ window shrinks, once a round trip
+//!  one bundle      ──▶ on_sent(…)                          ──▶ what BBR measures by
 //! ```
 //!
 //! Controllers hear of ACK frames, never of packets: the sum over a frame is all that they use, so
 //! their cost is paid once for a bundle.
 
+mod bbr;
 mod cubic;
+mod delivery;
 mod newreno;
 
+pub(crate) use self::bbr::Acknowledged;
+use self::bbr::Bbr;
 use self::cubic::Cubic;
 use self::newreno::NewReno;
 use crate::algorithm::CongestionAlgorithm;
@@ -43,6 +48,8 @@ pub(crate) enum Controller {
     NewReno(NewReno),
     /// RFC 9438.
     Cubic(Cubic),
+    /// draft-ietf-ccwg-bbr; apart, for its size.
+    Bbr(Box<Bbr>),
 }
 
 impl Controller {
@@ -51,6 +58,7 @@ impl Controller {
         match algorithm {
             CongestionAlgorithm::NewReno => Self::NewReno(NewReno::new(max_datagram)),
             CongestionAlgorithm::Cubic => Self::Cubic(Cubic::new(max_datagram)),
+            CongestionAlgorithm::Bbr => Self::Bbr(Box::new(Bbr::new(max_datagram))),
         }
     }
 
@@ -59,6 +67,7 @@ impl Controller {
         match self {
             Self::NewReno(newreno) => newreno.window(),
             Self::Cubic(cubic) => cubic.window(),
+            Self::Bbr(bbr) => bbr.window(),
         }
     }
 
@@ -67,51 +76,82 @@ impl Controller {
         match self {
             Self::NewReno(newreno) => newreno.ssthresh(),
             Self::Cubic(cubic) => cubic.ssthresh(),
+            Self::Bbr(_) => None,
+        }
+    }
+
+    /// Bytes per second at which packets are to leave, where the algorithm says so; `None` leaves it to the window and
+    /// the round-trip time (RFC 9002 §7.7).
+    pub(crate) fn pacing_rate(&self) -> Option<u64> {
+        match self {
+            Self::NewReno(_) | Self::Cubic(_) => None,
+            Self::Bbr(bbr) => bbr.pacing_rate(),
         }
     }
 
     /// Whether the window is below [`ssthresh`](Self::ssthresh) (RFC 9002 §7.3.1).
     pub(crate) fn is_slow_start(&self) -> bool {
-        self.ssthresh()
-            .is_none_or(|ssthresh| self.window() < ssthresh)
-    }
-
-    /// An ACK frame newly acknowledged `acked_bytes` bytes in flight, the newest of them sent at
-    /// `newest_sent`. `app_limited`: they had not filled the window when they were sent, so they
-    /// prove nothing about it (RFC 9002 §7.8). `rtt` has this frame's sample.
-    ///
-    /// A frame that spans the start of a recovery period counts whole: its older packets are at
-    /// most one window, and once a period at most.
-    pub(crate) fn on_ack(
-        &mut self,
-        now: Time,
-        acked_bytes: u64,
-        newest_sent: Time,
-        app_limited: bool,
-        rtt: &RttEstimator,
-    ) {
         match self {
-            Self::NewReno(newreno) => newreno.on_ack(acked_bytes, newest_sent, app_limited),
-            Self::Cubic(cubic) => cubic.on_ack(now, acked_bytes, newest_sent, app_limited, rtt),
+            Self::Bbr(bbr) => bbr.is_startup(),
+            _ => self
+                .ssthresh()
+                .is_none_or(|ssthresh| self.window() < ssthresh),
         }
     }
 
-    /// Packets were lost, or came marked with ECN-CE; the newest of them was sent at
-    /// `newest_lost_sent`. Ignored for packets from before the current recovery period
-    /// (RFC 9002 §7.3.2).
-    pub(crate) fn on_congestion_event(&mut self, now: Time, newest_lost_sent: Time) {
+    /// A bundle of `bytes` leaves; `in_flight` counts it.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, now: Time, bytes: u64, in_flight: u64) {
+        if let Self::Bbr(bbr) = self {
+            bbr.on_sent(now, bytes, in_flight);
+        }
+    }
+
+    /// A run of acknowledgements. `acked.app_limited`: they had not filled the window when they were sent, so they prove
+    /// nothing about it (RFC 9002 §7.8). `rtt` has this run's samples.
+    ///
+    /// A run that spans the start of a recovery period counts whole: its older packets are at most one window, and once a
+    /// period at most.
+    pub(crate) fn on_ack(&mut self, now: Time, acked: &Acknowledged, rtt: &RttEstimator) {
+        let Acknowledged {
+            bytes,
+            newest_sent,
+            app_limited,
+            ..
+        } = *acked;
         match self {
-            Self::NewReno(newreno) => newreno.on_congestion_event(now, newest_lost_sent),
-            Self::Cubic(cubic) => cubic.on_congestion_event(now, newest_lost_sent),
+            Self::NewReno(newreno) => newreno.on_ack(bytes, newest_sent, app_limited),
+            Self::Cubic(cubic) => cubic.on_ack(now, bytes, newest_sent, app_limited, rtt),
+            Self::Bbr(bbr) => bbr.on_ack(now, acked, rtt),
+        }
+    }
+
+    /// Packets of `bytes` in all were lost, in so many separate `ranges` of numbers; the newest of them was sent at
+    /// `newest_sent`. Ignored for packets from before the current recovery period (RFC 9002 §7.3.2).
+    pub(crate) fn on_lost(&mut self, now: Time, bytes: u64, ranges: u32, newest_sent: Time) {
+        match self {
+            Self::NewReno(newreno) => newreno.on_congestion_event(now, newest_sent),
+            Self::Cubic(cubic) => cubic.on_congestion_event(now, newest_sent),
+            Self::Bbr(bbr) => bbr.on_lost(now, bytes, ranges, newest_sent),
+        }
+    }
+
+    /// Packets came marked with ECN-CE: as a loss (RFC 9002 §7.1).
+    pub(crate) fn on_marked(&mut self, now: Time, newest_sent: Time) {
+        match self {
+            Self::NewReno(newreno) => newreno.on_congestion_event(now, newest_sent),
+            Self::Cubic(cubic) => cubic.on_congestion_event(now, newest_sent),
+            Self::Bbr(bbr) => bbr.on_marked(),
         }
     }
 
     /// Everything sent over a long time was lost (RFC 9002 §7.6.2). Comes after
-    /// [`on_congestion_event`](Self::on_congestion_event) for the same packets.
+    /// [`on_lost`](Self::on_lost) for the same packets.
     pub(crate) fn on_persistent_congestion(&mut self) {
         match self {
             Self::NewReno(newreno) => newreno.on_persistent_congestion(),
             Self::Cubic(cubic) => cubic.on_persistent_congestion(),
+            Self::Bbr(bbr) => bbr.on_persistent_congestion(),
         }
     }
 
@@ -121,6 +161,7 @@ impl Controller {
         match self {
             Self::NewReno(newreno) => newreno.set_max_datagram(max_datagram),
             Self::Cubic(cubic) => cubic.set_max_datagram(max_datagram),
+            Self::Bbr(bbr) => bbr.set_max_datagram(max_datagram),
         }
     }
 }
@@ -133,6 +174,24 @@ mod tests {
 
     const BOTH: [CongestionAlgorithm; 2] =
         [CongestionAlgorithm::NewReno, CongestionAlgorithm::Cubic];
+
+    fn ack(
+        controller: &mut Controller,
+        now: Time,
+        bytes: u64,
+        newest_sent: Time,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        let acked = Acknowledged {
+            bytes,
+            newest_sent,
+            app_limited,
+            in_flight: 0,
+            idle: false,
+        };
+        controller.on_ack(now, &acked, rtt);
+    }
 
     fn at(millis: u64) -> Time {
         Time::from_nanos(millis * 1_000_000)
@@ -172,7 +231,14 @@ mod tests {
                 // Two ACK frames a round, each for half of what was sent a round trip ago.
                 let half = controller.window() / 2;
                 for _ in 0..2 {
-                    controller.on_ack(now, half, at(100 * round as u64), false, &rtt(100));
+                    ack(
+                        &mut controller,
+                        now,
+                        half,
+                        at(100 * round as u64),
+                        false,
+                        &rtt(100),
+                    );
                 }
                 assert_eq!(controller.window(), window);
                 assert!(controller.is_slow_start());
@@ -187,7 +253,8 @@ mod tests {
         for algorithm in BOTH {
             let mut controller = Controller::new(algorithm, 1200);
             for round in 1..20 {
-                controller.on_ack(
+                ack(
+                    &mut controller,
                     at(100 * round),
                     12_000,
                     at(100 * (round - 1)),
@@ -196,10 +263,11 @@ mod tests {
                 );
             }
             assert_eq!(controller.window(), 12_000);
-            controller.on_congestion_event(at(2_000), at(1_950));
+            controller.on_marked(at(2_000), at(1_950));
             let reduced = controller.window();
             for round in 21..200 {
-                controller.on_ack(
+                ack(
+                    &mut controller,
                     at(100 * round),
                     6_000,
                     at(100 * (round - 1)),
@@ -219,20 +287,20 @@ mod tests {
             (CongestionAlgorithm::Cubic, 70_000, 49_000),
         ] {
             let mut controller = Controller::new(algorithm, 1000);
-            controller.on_ack(at(100), 90_000, at(0), false, &rtt(100));
+            ack(&mut controller, at(100), 90_000, at(0), false, &rtt(100));
             assert_eq!(controller.window(), 100_000);
 
-            controller.on_congestion_event(at(150), at(60));
+            controller.on_marked(at(150), at(60));
             assert_eq!(controller.window(), after_first);
             assert_eq!(controller.ssthresh(), Some(after_first));
             assert!(!controller.is_slow_start());
             // Losses and acknowledgements of what was sent up to the reduction change nothing.
-            controller.on_congestion_event(at(160), at(149));
-            controller.on_congestion_event(at(170), at(150));
-            controller.on_ack(at(180), 50_000, at(150), false, &rtt(100));
+            controller.on_marked(at(160), at(149));
+            controller.on_marked(at(170), at(150));
+            ack(&mut controller, at(180), 50_000, at(150), false, &rtt(100));
             assert_eq!(controller.window(), after_first);
             // What was sent later does.
-            controller.on_congestion_event(at(260), at(151));
+            controller.on_marked(at(260), at(151));
             assert_eq!(controller.window(), after_second);
         }
     }
@@ -242,22 +310,29 @@ mod tests {
     fn persistent_congestion_and_the_minimum() {
         for algorithm in BOTH {
             let mut controller = Controller::new(algorithm, 1000);
-            controller.on_ack(at(100), 90_000, at(0), false, &rtt(100));
-            controller.on_congestion_event(at(150), at(60));
+            ack(&mut controller, at(100), 90_000, at(0), false, &rtt(100));
+            controller.on_marked(at(150), at(60));
             controller.on_persistent_congestion();
             assert_eq!(controller.window(), 2_000);
             assert!(controller.is_slow_start());
             let ssthresh = controller.ssthresh().unwrap();
             // B.8: the recovery period is forgotten, so old packets grow the window again. Slow
             // start stops at the threshold, mid-frame if need be.
-            controller.on_ack(at(151), 2_000, at(149), false, &rtt(100));
+            ack(&mut controller, at(151), 2_000, at(149), false, &rtt(100));
             assert_eq!(controller.window(), 4_000);
-            controller.on_ack(at(152), ssthresh, at(149), false, &rtt(100));
+            ack(
+                &mut controller,
+                at(152),
+                ssthresh,
+                at(149),
+                false,
+                &rtt(100),
+            );
             assert!((ssthresh..ssthresh + 1_000).contains(&controller.window()));
             assert!(!controller.is_slow_start());
 
             for round in 0..20 {
-                controller.on_congestion_event(at(200 + round), at(200 + round));
+                controller.on_marked(at(200 + round), at(200 + round));
             }
             assert_eq!(controller.window(), 2_000);
             assert_eq!(controller.ssthresh(), Some(2_000));
@@ -271,7 +346,7 @@ mod tests {
             let mut controller = Controller::new(algorithm, 1200);
             controller.set_max_datagram(1400);
             assert_eq!(controller.window(), 14_000);
-            controller.on_ack(at(100), 14_000, at(0), false, &rtt(100));
+            ack(&mut controller, at(100), 14_000, at(0), false, &rtt(100));
             controller.set_max_datagram(1200);
             assert_eq!(controller.window(), 28_000, "a window that has moved stays");
             controller.on_persistent_congestion();

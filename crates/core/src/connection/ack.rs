@@ -8,6 +8,7 @@ use super::Connection;
 use super::log::packet_type;
 use super::receive::Trip;
 use crate::config::MIN_UDP_PAYLOAD;
+use crate::congestion::Acknowledged;
 use crate::path::ecn::Counting;
 use crate::recovery::loss;
 use crate::sent_frame::SentFrame;
@@ -245,6 +246,7 @@ impl Connection {
             &mut lost,
         );
         let (mut congested, mut large) = (None, false);
+        let (mut bytes, mut ranges, mut next) = (0, 0, u64::MAX);
         for number in &lost.numbers {
             let Some(packet) = self.spaces[id as usize].sent.declare_lost(*number) else {
                 continue;
@@ -273,6 +275,8 @@ impl Connection {
             // RFC 9000 §9.4: what was lost on another path says nothing about this one.
             if here && packet.size > 0 {
                 congested = Some(packet.time_sent);
+                bytes += u64::from(packet.size);
+                ranges += u32::from(std::mem::replace(&mut next, number + 1) != *number);
                 large |= packet.size > MIN_UDP_PAYLOAD;
             }
             let frames = self.spaces[id as usize].sent.frame_count(&packet);
@@ -291,7 +295,7 @@ impl Connection {
             self.path
                 .flow
                 .congestion
-                .on_congestion_event(now, newest_sent);
+                .on_lost(now, bytes, ranges, newest_sent);
             self.stats.congestion_events += u64::from(self.path.flow.congestion.window() < before);
             if lost.persistent {
                 self.path.flow.congestion.on_persistent_congestion();
@@ -353,7 +357,7 @@ impl Connection {
             self.stats.ecn_ce += totals.congested;
             let before = self.path.flow.congestion.window();
             let congestion = &mut self.path.flow.congestion;
-            congestion.on_congestion_event(now, totals.newest_sent);
+            congestion.on_marked(now, totals.newest_sent);
             self.stats.congestion_events += u64::from(self.path.flow.congestion.window() < before);
         }
         for id in SpaceId::ALL {
@@ -362,14 +366,15 @@ impl Connection {
             }
         }
         if totals.bytes > 0 {
-            let app_limited = !totals.window_limited;
-            self.path.flow.congestion.on_ack(
-                now,
-                totals.bytes,
-                totals.newest_sent,
-                app_limited,
-                &self.path.flow.rtt,
-            );
+            let acked = Acknowledged {
+                bytes: totals.bytes,
+                newest_sent: totals.newest_sent,
+                app_limited: !totals.window_limited,
+                in_flight: self.path.flow.bytes_in_flight,
+                idle: !self.wants_data(),
+            };
+            let flow = &mut self.path.flow;
+            flow.congestion.on_ack(now, &acked, &flow.rtt);
         }
         // RFC 9002 §6.2.1: a client that may be locked out keeps its backoff.
         if self.side == squall_wire::Side::Server

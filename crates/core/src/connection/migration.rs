@@ -425,6 +425,7 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use crate::congestion::Acknowledged;
     use squall_wire::{DatagramBatch, Ecn};
 
     use super::*;
@@ -455,11 +456,17 @@ mod tests {
             let server = pair.connection(Side::Server);
             let (rtt, id) = (server.path.flow.rtt.smoothed(), server.remote_ids.current());
             let window = server.path.flow.congestion.window() + 5000;
-            server
-                .path
-                .flow
-                .congestion
-                .on_ack(now, 5000, now, false, &RttEstimator::new(rtt));
+            server.path.flow.congestion.on_ack(
+                now,
+                &Acknowledged {
+                    bytes: 5000,
+                    newest_sent: now,
+                    app_limited: false,
+                    in_flight: 0,
+                    idle: false,
+                },
+                &RttEstimator::new(rtt),
+            );
             assert!(server.path.flow.rtt.has_sample());
             server.path.mtu.on_probe_sent(77, 1472);
             server.path.mtu.on_probe_acked(77);

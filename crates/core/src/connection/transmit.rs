@@ -54,6 +54,7 @@ impl Connection {
         max_segments: usize,
         stages: &mut Stages,
     ) -> Option<Transmit> {
+        let in_flight = self.path.flow.bytes_in_flight;
         let sent = match &self.state {
             State::Draining | State::Drained => None,
             State::Closing(close) if !close.due => None,
@@ -63,6 +64,11 @@ impl Connection {
             }
         };
         if let Some(transmit) = &sent {
+            let flow = &mut self.path.flow;
+            if flow.bytes_in_flight > in_flight {
+                let bytes = flow.bytes_in_flight - in_flight;
+                flow.congestion.on_sent(now, bytes, flow.bytes_in_flight);
+            }
             if transmit.path == self.path.path {
                 self.path.on_sent(transmit.len);
             }
@@ -198,8 +204,10 @@ impl Connection {
             return 0;
         }
         let slow_start = self.path.flow.congestion.is_slow_start();
+        let rate = self.path.flow.congestion.pacing_rate();
         let paced = self.path.flow.pacer.budget(
             now,
+            rate,
             window,
             &self.path.flow.rtt,
             slow_start,

@@ -66,26 +66,31 @@ impl Pacer {
 
     /// Bytes that may be sent now; `u64::MAX` when pacing is off. Less than a datagram is given as 0.
     ///
-    /// `window` is the congestion window and `slow_start` whether it still doubles, `max_datagram`
+    /// `rate` is in bytes per second, where congestion control says it. Otherwise `window` is the congestion window and `slow_start` whether it still doubles, `max_datagram`
     /// the size of a packet and `max_bundle` that of the largest GSO bundle, all in bytes.
+    #[expect(clippy::too_many_arguments, reason = "the state of a path, by part")]
     pub(crate) fn budget(
         &mut self,
         now: Time,
+        rate: Option<u64>,
         window: u64,
         rtt: &RttEstimator,
         slow_start: bool,
         max_datagram: u16,
         max_bundle: usize,
     ) -> u64 {
-        if !self.enabled {
+        if !self.enabled && rate.is_none() {
             return u64::MAX;
         }
         // RFC 9002 §7.7: N is 1.25, so that the window is used up in spite of variations of the
         // RTT; 2 in slow start, where the window doubles while its bytes are on the way.
-        let gain = if slow_start { 8 } else { 5 };
-        let rtt_nanos = rtt.smoothed().max(MIN_RTT).as_nanos();
-        let rate = u128::from(window) * gain * NANOS_PER_SECOND / (4 * rtt_nanos);
-        let rate = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
+        let rate = rate.unwrap_or_else(|| {
+            let gain = if slow_start { 8 } else { 5 };
+            let rtt_nanos = rtt.smoothed().max(MIN_RTT).as_nanos();
+            let rate = u128::from(window) * gain * NANOS_PER_SECOND / (4 * rtt_nanos);
+            u64::try_from(rate).unwrap_or(u64::MAX)
+        });
+        let rate = rate.max(1);
 
         let datagram = u64::from(max_datagram);
         // Two packets go before one bundle: without GSO a bundle is one packet.
@@ -201,7 +206,7 @@ mod tests {
         while now < end {
             let mut sent = 0;
             loop {
-                let budget = pacer.budget(now, window, rtt, slow_start, DATAGRAM, BUNDLE);
+                let budget = pacer.budget(now, None, window, rtt, slow_start, DATAGRAM, BUNDLE);
                 let packets = budget.min(BUNDLE as u64) / u64::from(DATAGRAM);
                 if packets == 0 {
                     break;
@@ -221,7 +226,7 @@ mod tests {
     #[test]
     fn off_means_no_limit() {
         let mut pacer = Pacer::new(false);
-        let budget = pacer.budget(Time::ZERO, 1, &rtt(100), false, DATAGRAM, BUNDLE);
+        let budget = pacer.budget(Time::ZERO, None, 1, &rtt(100), false, DATAGRAM, BUNDLE);
         assert_eq!(budget, u64::MAX);
         pacer.on_sent(1 << 40);
         assert_eq!(pacer.next_release(Time::ZERO), None);
@@ -289,8 +294,17 @@ mod tests {
     fn credit_is_bounded() {
         let (rtt, window) = (rtt(50_000), 1_000_000);
         let mut pacer = Pacer::new(true);
-        let mut budget =
-            |now: u64| pacer.budget(Time::from_nanos(now), window, &rtt, false, DATAGRAM, BUNDLE);
+        let mut budget = |now: u64| {
+            pacer.budget(
+                Time::from_nanos(now),
+                None,
+                window,
+                &rtt,
+                false,
+                DATAGRAM,
+                BUNDLE,
+            )
+        };
         assert_eq!(budget(START), 12_000, "the initial window at first");
         // 25 MB/s: 25,000 bytes a quantum, three of them carried on top of one.
         assert_eq!(budget(START + 3_600_000_000_000), 100_000);
@@ -304,6 +318,7 @@ mod tests {
         let budget = |now: u64, pacer: &mut Pacer| {
             pacer.budget(
                 Time::from_nanos(now),
+                None,
                 12_000,
                 &unknown,
                 true,
@@ -322,7 +337,8 @@ mod tests {
         let (rtt, window) = (rtt(100_000), 40_000);
         let mut pacer = Pacer::new(true);
         let now = Time::from_nanos(START);
-        let budget = |pacer: &mut Pacer| pacer.budget(now, window, &rtt, false, DATAGRAM, BUNDLE);
+        let budget =
+            |pacer: &mut Pacer| pacer.budget(now, None, window, &rtt, false, DATAGRAM, BUNDLE);
         for sent in 0..10 {
             assert_eq!(budget(&mut pacer), 12_000 - sent * 1200);
             pacer.on_sent(1200);
@@ -338,19 +354,19 @@ mod tests {
         let mut pacer = Pacer::new(true);
         let bundle = usize::from(DATAGRAM);
         let now = Time::from_nanos(START);
-        let first = pacer.budget(now, window, &rtt, false, DATAGRAM, bundle);
+        let first = pacer.budget(now, None, window, &rtt, false, DATAGRAM, bundle);
         pacer.on_sent(first);
         let next = pacer.next_release(now).unwrap();
         assert_eq!(
-            pacer.budget(next, window, &rtt, false, DATAGRAM, bundle),
+            pacer.budget(next, None, window, &rtt, false, DATAGRAM, bundle),
             2400
         );
         let before = Time::from_nanos(next.as_nanos() - 1);
         let mut pacer = Pacer::new(true);
-        pacer.budget(now, window, &rtt, false, DATAGRAM, bundle);
+        pacer.budget(now, None, window, &rtt, false, DATAGRAM, bundle);
         pacer.on_sent(first);
         assert_eq!(
-            pacer.budget(before, window, &rtt, false, DATAGRAM, bundle),
+            pacer.budget(before, None, window, &rtt, false, DATAGRAM, bundle),
             0
         );
     }
