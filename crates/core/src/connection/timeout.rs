@@ -144,7 +144,7 @@ impl Connection {
         self.stats.probe_timeouts += 1;
         self.pto_count += 1;
         self.spaces[id as usize].probes = PROBES;
-        if id == SpaceId::Data && self.oldest_is_large() {
+        if id == SpaceId::Data && self.newest_is_large() {
             self.on_large_lost();
         }
         self.requeue_oldest(id);
@@ -162,11 +162,13 @@ impl Connection {
         self.set_loss_timer(now);
     }
 
-    /// Whether the oldest open packet is larger than any path must carry.
-    fn oldest_is_large(&self) -> bool {
+    /// Whether the newest open packet, most likely a probe of the timeout before, is larger than any path must carry. Older ones
+    /// may be small, and stay open as long as nothing is acknowledged.
+    fn newest_is_large(&self) -> bool {
         let sent = &self.spaces[SpaceId::Data as usize].sent;
-        let mut open = sent.outstanding_through(u64::MAX - 1);
-        open.find(|(_, p)| p.ack_eliciting && p.frames > 0)
+        let open = sent.outstanding_through(u64::MAX - 1);
+        open.rev()
+            .find(|(_, p)| p.ack_eliciting && p.frames > 0)
             .is_some_and(|(_, p)| p.size > MIN_UDP_PAYLOAD)
     }
 
