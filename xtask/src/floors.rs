@@ -10,6 +10,7 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
         "error",
         "event",
         "sent_frame",
+        "qlog",
         "range_set",
         "rng",
         "stages",

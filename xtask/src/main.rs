@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask tidy`, `cargo xtask bench-core`.
+//! The project's own commands: `cargo xtask tidy`, `cargo xtask sim`, `cargo xtask bench-core`.
 //!
 //! ```text
 //!   tidy ──► tree        the files that git knows
@@ -9,12 +9,14 @@
 //!     ├────► text        registry hosts, long files
 //!     └────► unprotected the build that `bench-core` measures, and that nothing else makes
 //! ```
+//! `sim` runs the seeds of the simulator.
 
 mod code;
 mod finding;
 mod floors;
 mod imports;
 mod manifests;
+mod sim;
 mod source;
 mod text;
 mod tidy;
@@ -27,9 +29,12 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(),
+        ["sim", ..] => sim::run(&arguments[1..]),
         ["bench-core", ..] => unprotected::bench(&arguments[1..]),
         _ => {
-            eprintln!("usage: cargo xtask tidy | bench-core [ARGUMENTS OF squall bench core]");
+            eprintln!(
+                "usage: cargo xtask tidy | sim [--seed N | --seeds FIRST..END] | bench-core [ARGUMENTS OF squall bench core]"
+            );
             ExitCode::from(2)
         }
     }

@@ -24,6 +24,7 @@ mod endpoint;
 mod error;
 mod event;
 mod path;
+mod qlog;
 mod range_set;
 mod recovery;
 mod sent_frame;

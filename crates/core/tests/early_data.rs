@@ -305,6 +305,30 @@ fn early_data_follows_a_retry() {
     assert_eq!(read(server, id), (data.to_vec(), true));
 }
 
+/// An application may take its time to accept; the early data behind the ClientHello is offered with it.
+#[test]
+fn early_data_of_an_attempt_that_waits_belongs_to_it() {
+    let tls = tls();
+    let mut link = link(&tls, TransportConfig::default());
+    link.server.policy = Policy::Wait;
+    let handle = connect(&mut link, &tls);
+    let client = link.client.connections.get_mut(&handle).unwrap();
+    write(client, &bytes(4_000));
+    let flight = link.client.send(link.now);
+    let from = link.client.address;
+    let alone = |d: &Vec<u8>| types(d).iter().all(|(ty, _)| *ty == LongType::ZeroRtt);
+    assert!(flight.iter().filter(|d| alone(d)).count() >= 2);
+    // Nobody's early data belongs to nobody.
+    let last = flight.last().unwrap();
+    link.server.receive(link.now, from, last);
+    assert_eq!(link.server.waiting.len(), 0);
+    for datagram in &flight {
+        link.server.receive(link.now, from, datagram);
+    }
+    assert_eq!(link.server.waiting.len(), flight.len());
+    assert_eq!(link.server.endpoint.undecided(), 1);
+}
+
 // test: RFC 9001 §9.2, threats row 33
 #[test]
 fn a_captured_flight_is_refused_the_second_time() {

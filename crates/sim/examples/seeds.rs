@@ -9,11 +9,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use squall_sim::{Failure, Fault, Handshake, Report, Trial, run_seed};
+use squall_sim::{Failure, Fault, Handshake, Report, Trial, run_seed, run_trial};
 
 /// The seeds of every commit.
 const USUAL: Range<u64> = 0..10_000;
@@ -40,8 +40,12 @@ fn parse(range: &str) -> Option<Range<u64>> {
 }
 
 fn one(seed: u64) -> ExitCode {
-    println!("{}", Trial::of_seed(seed).describe());
-    match run_seed(seed) {
+    let mut trial = Trial::of_seed(seed);
+    println!("{}", trial.describe());
+    let folder = std::env::temp_dir();
+    println!("qlogs: {}/{seed}-{{client,server}}.sqlog", folder.display());
+    trial.setup.qlog = Some(folder);
+    match run_trial(trial) {
         Ok(report) => {
             println!("{report:#?}");
             ExitCode::SUCCESS
@@ -100,9 +104,7 @@ fn sweep(seeds: Range<u64>) -> ExitCode {
                         return;
                     }
                     let result = run_seed(seed);
-                    let mut summary = summary
-                        .lock()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner);
+                    let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);
                     summary.add(result);
                     if summary.failures.len() >= SHOWN {
                         next.store(seeds.end, Ordering::Relaxed);
@@ -111,9 +113,7 @@ fn sweep(seeds: Range<u64>) -> ExitCode {
             });
         }
     });
-    let summary = summary
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
     let count = seeds.end - seeds.start;
     println!(
         "{count} seeds in {:.0} s, {} packets, {} points in time",

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use squall_core::{
@@ -47,6 +48,8 @@ pub struct Setup {
     pub intrusion: Intrusion,
     /// TLS configurations of the client and the server.
     pub tls: Configs,
+    /// A folder for the qlogs of both ends, if they are wanted.
+    pub qlog: Option<PathBuf>,
     /// Changes the settings of the endpoint of one side.
     pub tune: fn(Side, &mut EndpointConfig),
 }
@@ -62,6 +65,7 @@ impl Setup {
             max_segments: 64,
             intrusion: Intrusion::default(),
             tls: tls(),
+            qlog: None,
             tune: |_, _| {},
         }
     }
@@ -86,6 +90,8 @@ struct Host {
     events: VecDeque<Event>,
     /// Whether it neither hears nor says anything.
     vanished: bool,
+    /// Where the log of its first connection goes.
+    qlog: Option<PathBuf>,
     transport: Arc<TransportConfig>,
 }
 
@@ -123,6 +129,7 @@ impl Pair {
             intrusion,
             tls: (client_tls, server_tls),
             tune,
+            qlog,
         } = setup;
         let [client_transport, server_transport] = transport.map(Arc::new);
         let mut rng = Rng::new(seed ^ 0x0065_6e64_706f_696e);
@@ -150,6 +157,9 @@ impl Pair {
                 members: Vec::new(),
                 events: VecDeque::new(),
                 vanished: false,
+                qlog: qlog
+                    .as_ref()
+                    .map(|folder| folder.join(format!("{seed}-{side:?}.sqlog").to_lowercase())),
                 transport,
             }
         });
@@ -178,7 +188,7 @@ impl Pair {
             .endpoint
             .connect(START, config, path, SERVER_NAME)
             .expect("settings and name are good");
-        client.adopt(handle, connection, path.remote);
+        client.adopt(handle, connection, path.remote, START);
         pair
     }
 
@@ -460,9 +470,15 @@ impl Host {
     fn adopt(
         &mut self,
         handle: ConnectionHandle,
-        connection: Connection,
+        mut connection: Connection,
         peer: SocketAddr,
+        now: Time,
     ) -> usize {
+        if let Some(log) = self.qlog.take() {
+            let file = std::fs::File::create(&log);
+            let file = file.unwrap_or_else(|error| panic!("{}: {error}", log.display()));
+            connection.set_qlog(now, Box::new(std::io::BufWriter::new(file)));
+        }
         self.members.push(Member {
             handle,
             connection,
@@ -504,7 +520,7 @@ impl Host {
                     let validated = incoming.remote_address_validated();
                     match self.endpoint.accept(now, incoming) {
                         Ok((handle, connection)) => {
-                            let index = self.adopt(handle, connection, path.remote);
+                            let index = self.adopt(handle, connection, path.remote, now);
                             if validated {
                                 self.members[index].guard.on_validated();
                             }

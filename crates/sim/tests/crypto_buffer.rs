@@ -53,6 +53,22 @@ fn each_level_holds_so_much_and_no_more() {
     }
 }
 
+/// A ClientHello is held until it is whole: in order, too, only so much of it.
+#[test]
+fn a_client_hello_without_end_ends_at_the_limit() {
+    let mut duel = duel(Side::Server, PacketType::Initial);
+    let mut piece = vec![0; 1000];
+    // RFC 8446 §4: a ClientHello of 16 MB.
+    piece[..4].copy_from_slice(&[1, 0xff, 0xff, 0xff]);
+    for i in 0..66 {
+        assert_eq!(duel.closed().is_some(), i == 66, "after {i} kB");
+        duel.send(PacketType::Initial, &crypto(1000 * i, &piece));
+        piece[..4].fill(0);
+    }
+    let expected = TransportErrorCode::CRYPTO_BUFFER_EXCEEDED;
+    assert_eq!(duel.closed(), Some(expected));
+}
+
 #[test]
 fn pieces_behind_gaps_are_counted() {
     for (pieces, fits) in [(60, true), (70, false)] {

@@ -378,3 +378,57 @@ fn sessions_move_between_threads() {
     sendable::<Session>();
     sendable::<Secrets>();
 }
+
+/// Runs a handshake of both configurations in these versions; says whether it was resumed.
+fn kind_in(
+    client: &Arc<ClientConfig>,
+    server: &Arc<ServerConfig>,
+    client_version: u32,
+    [original, negotiated]: [u32; 2],
+) -> HandshakeKind {
+    let (client, server) = (Arc::clone(client), Arc::clone(server));
+    let mut client =
+        End::new(Session::client(client, client_version, server_name(), Vec::new()).unwrap());
+    let mut server =
+        End::new(Session::server(server, original, negotiated, Vec::new(), &[]).unwrap());
+    shake(&mut client, &mut server).unwrap();
+    client.session.handshake_kind().unwrap()
+}
+
+// test: RFC 9369 §5 — a ticket is good for the version alone that it was issued in. TLS does not know the version, so
+// that a session of one version completes with one of the other here, and each end's part shows alone.
+#[test]
+fn tickets_stay_in_their_version() {
+    let pki = pki();
+    let fresh = || {
+        let client = client_config(&pki.authority, squall_tls::provider(), &["x"]);
+        (client, server_config(&pki, squall_tls::provider(), &["x"]))
+    };
+    let (full, resumed) = (HandshakeKind::Full, HandshakeKind::Resumed);
+    let v1 = [VERSION_1; 2];
+    let (client, server) = fresh();
+    assert_eq!(kind_in(&client, &server, VERSION_1, v1), full);
+    assert_eq!(kind_in(&client, &server, VERSION_1, v1), resumed);
+    // A client in version 2 shows no ticket of version 1, a server in version 2 takes none.
+    assert_eq!(kind_in(&client, &server, VERSION_2, v1), full);
+    let v2 = [VERSION_2; 2];
+    assert_eq!(kind_in(&client, &server, VERSION_1, v2), full);
+    // A server that has changed to version 2 takes a ticket of version 1 and gives none.
+    let (client, server) = fresh();
+    let changed = [VERSION_1, VERSION_2];
+    assert_eq!(kind_in(&client, &server, VERSION_1, changed), full);
+    assert_eq!(kind_in(&client, &server, VERSION_1, v1), full, "none given");
+    assert_eq!(kind_in(&client, &server, VERSION_1, changed), resumed);
+}
+
+#[test]
+fn early_data_is_all_or_nothing() {
+    let pki = pki();
+    let mut config = (*server_config(&pki, squall_tls::provider(), &["x"])).clone();
+    for (size, good) in [(0, true), (u32::MAX, true), (1, false), (16_384, false)] {
+        config.max_early_data_size = size;
+        let made = Session::server(Arc::new(config.clone()), 1, 1, Vec::new(), &[]);
+        assert_eq!(made.is_ok(), good, "{size}");
+        assert_eq!(Session::check_server(&config).is_ok(), good, "{size}");
+    }
+}

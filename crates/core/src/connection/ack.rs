@@ -5,6 +5,7 @@ use std::time::Duration;
 use squall_wire::{Ack, StreamId, TransportError, TransportErrorCode};
 
 use super::Connection;
+use super::log::packet_type;
 use super::receive::Trip;
 use crate::config::MIN_UDP_PAYLOAD;
 use crate::path::ecn::Counting;
@@ -257,6 +258,12 @@ impl Connection {
                 continue;
             };
             self.stats.packets_lost += 1;
+            if self.qlog.is_some() {
+                let probe = id == SpaceId::Data && self.is_mtu_probe(*number);
+                if let Some(log) = &mut self.qlog {
+                    log.packet_lost(now, packet_type(id), *number, probe);
+                }
+            }
             let here = packet.flow == self.path.flow.tag;
             if here {
                 self.path.flow.leave(packet.size);
@@ -380,6 +387,9 @@ impl Connection {
             || self.handshake_confirmed
         {
             self.pto_count = 0;
+        }
+        if self.qlog.is_some() {
+            self.log_metrics(now);
         }
         self.set_loss_timer(now);
     }

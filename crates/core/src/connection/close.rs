@@ -6,7 +6,6 @@ use squall_wire::{TransportError, TransportErrorCode};
 use super::timers::Timer;
 use super::{Connection, State};
 use crate::error::CloseReason;
-use crate::event::Event;
 use crate::time::Time;
 
 /// What our CONNECTION_CLOSE says, and when it is said again.
@@ -34,13 +33,12 @@ impl Connection {
         self.begin_closing(now, code, None, reason.clone());
         // Who closes has read what it wants.
         self.streams.clear();
-        self.streams
-            .events
-            .push_back(Event::Closed(CloseReason::Application {
-                code,
-                reason,
-                remote: false,
-            }));
+        let reason = CloseReason::Application {
+            code,
+            reason,
+            remote: false,
+        };
+        self.tell_closed(now, reason);
     }
 
     /// Ends the connection for an offence of the peer.
@@ -55,7 +53,7 @@ impl Connection {
             reason: error.reason.to_owned(),
             remote: false,
         };
-        self.streams.events.push_back(Event::Closed(reason));
+        self.tell_closed(now, reason);
     }
 
     /// Ends the connection for what TLS found (RFC 9001 §4.8).
@@ -78,7 +76,7 @@ impl Connection {
             reason: alert.reason.clone(),
             remote: false,
         };
-        self.streams.events.push_back(Event::Closed(reason));
+        self.tell_closed(now, reason);
     }
 
     fn begin_closing(&mut self, now: Time, code: u64, frame_type: Option<u64>, reason: Bytes) {
@@ -101,18 +99,18 @@ impl Connection {
         self.state = State::Draining;
         self.end(now);
         if !told {
-            self.streams.events.push_back(Event::Closed(reason));
+            self.tell_closed(now, reason);
         }
     }
 
     /// The connection is over without a word: idle timeout, stateless reset.
-    pub(super) fn abandon(&mut self, reason: CloseReason) {
+    pub(super) fn abandon(&mut self, now: Time, reason: CloseReason) {
         let told = self.is_closed();
         self.state = State::Drained;
         self.timers.clear();
         self.streams.end_sending();
         if !told {
-            self.streams.events.push_back(Event::Closed(reason));
+            self.tell_closed(now, reason);
         }
     }
 

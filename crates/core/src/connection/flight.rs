@@ -1,11 +1,13 @@
 //! Datagrams of the handshake and of the end: packets with long headers, coalesced (RFC 9000 §12.2, §10.2.3).
 
 use squall_protect::{Outcome, PacketSpan, TAG_LEN};
-use squall_wire::{LongType, Side, Transmit, Writer, frame, header, packet_number};
+use squall_wire::{LongType, PacketType, Side, Transmit, Writer, frame, header, packet_number};
 
+use super::log::packet_type;
 use super::transmit::{FILL, Written};
 use super::{Connection, State};
 use crate::config::{MIN_PROTECTED, MIN_UDP_PAYLOAD};
+use crate::qlog::Packet;
 use crate::space::SpaceId;
 use crate::stages::{Stage, Stages};
 use crate::time::Time;
@@ -190,6 +192,18 @@ impl Connection {
                 size - (draft.header_len - draft.pn_len),
             );
         }
+        if self.qlog.is_some() {
+            let packet = Packet {
+                ty: match draft.space {
+                    SpaceId::Data if self.ring.is_none() => PacketType::ZeroRtt,
+                    space => packet_type(space),
+                },
+                number: draft.number,
+                len: size,
+                payload: &buffer[draft.start + draft.header_len..draft.start + draft.len],
+            };
+            self.log_sent(now, packet, false);
+        }
         let counted = if draft.in_flight { size as u16 } else { 0 };
         let space = &mut self.spaces[draft.space as usize];
         space.sent.push(
@@ -238,7 +252,7 @@ impl Connection {
     }
 
     /// CONNECTION_CLOSE at every level that the peer may be able to open (RFC 9000 §10.2.3).
-    pub(super) fn transmit_close(&mut self, buffer: &mut [u8]) -> Option<Transmit> {
+    pub(super) fn transmit_close(&mut self, now: Time, buffer: &mut [u8]) -> Option<Transmit> {
         let State::Closing(close) = &mut self.state else {
             return None;
         };
@@ -286,9 +300,19 @@ impl Connection {
             if let Some(length) = length {
                 header::patch_length(&mut buffer[at..], length, size - (header_len - pn_len));
             }
+            if self.qlog.is_some() {
+                let packet = Packet {
+                    ty: packet_type(id),
+                    number,
+                    len: size,
+                    payload: &buffer[at + header_len..at + size - TAG_LEN],
+                };
+                self.log_sent(now, packet, false);
+            }
+            self.stats.packets_sent += 1;
             let sent = &mut self.spaces[id as usize].sent;
             let mark = sent.frame_mark();
-            sent.push(Time::ZERO, 0, false, 0, false, mark);
+            sent.push(now, 0, false, 0, false, mark);
             let mut span = PacketSpan::new(at as u32, size as u32, (header_len - pn_len) as u16);
             (span.header_len, span.packet_number) = (header_len as u16, number);
             self.seal_one(id, buffer, span);

@@ -137,6 +137,10 @@ impl Connection {
             self.state = State::Established;
             self.timers.set(Timer::Handshake, None);
             self.streams.events.push_back(Event::Connected);
+            if let Some(log) = &mut self.qlog {
+                log.state(now, "handshake_complete");
+                log.alpn_information(now, self.tls.running().and_then(Session::alpn));
+            }
             self.restart_idle_timer(now);
             if self.side == Side::Server {
                 // RFC 9001 §4.1.2: for a server complete is confirmed.
@@ -183,7 +187,7 @@ impl Connection {
                         // RFC 9001 §4.9.3.
                         self.space(SpaceId::Data).keys = None;
                     }
-                    if let Err(error) = self.take_peer_parameters() {
+                    if let Err(error) = self.take_peer_parameters(now) {
                         self.close_with_error(now, &error);
                         return;
                     }
@@ -229,7 +233,7 @@ impl Connection {
     }
 
     /// Checks and takes the peer's transport parameters (RFC 9000 §7.3, §7.4).
-    fn take_peer_parameters(&mut self) -> Result<(), TransportError> {
+    fn take_peer_parameters(&mut self, now: Time) -> Result<(), TransportError> {
         if self.peer_parameters_taken {
             return Ok(());
         }
@@ -267,6 +271,9 @@ impl Connection {
             }
         }
         self.peer_parameters_taken = true;
+        if let Some(log) = &mut self.qlog {
+            log.parameters_set(now, "remote", &params);
+        }
         self.settle_early_data(&params)?;
         self.peer.ack_delay_exponent = u32::try_from(params.ack_delay_exponent).unwrap_or(3);
         self.peer.max_ack_delay = Duration::from_millis(params.max_ack_delay_ms);
@@ -324,6 +331,9 @@ impl Connection {
             return;
         }
         self.handshake_confirmed = true;
+        if let Some(log) = &mut self.qlog {
+            log.state(now, "handshake_confirmed");
+        }
         // RFC 9001 §4.9.3: what still comes in 0-RTT packets comes again in 1-RTT ones.
         self.space(SpaceId::Data).keys = None;
         self.ack_request.due = self.config.ack_frequency.is_some();

@@ -403,11 +403,14 @@ impl Connection {
         let Some((tag, same_host)) = back else {
             if self.side == Side::Server && !self.path.validated {
                 // RFC 9000 §9.3.2: without a word, for there is nobody to hear it.
-                self.abandon(CloseReason::Transport {
-                    code: TransportErrorCode::NO_VIABLE_PATH,
-                    reason: "the peer's new address could not be validated".to_owned(),
-                    remote: false,
-                });
+                self.abandon(
+                    now,
+                    CloseReason::Transport {
+                        code: TransportErrorCode::NO_VIABLE_PATH,
+                        reason: "the peer's new address could not be validated".to_owned(),
+                        remote: false,
+                    },
+                );
             }
             return;
         };

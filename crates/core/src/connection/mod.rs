@@ -20,6 +20,7 @@ mod flight;
 mod frames;
 mod handshake;
 mod keyring;
+mod log;
 mod migration;
 mod probe;
 mod receive;
@@ -50,6 +51,7 @@ use crate::path::ecn::EcnTotals;
 use crate::path::mtu::Mtu;
 use crate::path::spin::Spin;
 use crate::path::{PathState, Paths};
+use crate::qlog::Qlog;
 use crate::recovery::loss::Lost;
 use crate::space::received::AckPolicy;
 use crate::space::{LevelKeys, Space, SpaceId};
@@ -217,6 +219,8 @@ pub struct Connection {
     forged: u64,
     endpoint_events: VecDeque<EndpointEvent>,
     stats: Stats,
+    /// What happens, for who wants to read it.
+    qlog: Option<Box<Qlog>>,
 }
 
 impl Connection {
@@ -332,6 +336,7 @@ impl Connection {
             forged: 0,
             endpoint_events: VecDeque::new(),
             stats: Stats::default(),
+            qlog: None,
             path,
             config,
         };

@@ -2,18 +2,20 @@
 
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
 use squall_wire::{
-    ConnectionId, DatagramBatch, Ecn, FixedBit, Header, LongType, Path, Side, TransportError,
-    TransportErrorCode, header, is_long, packet_number,
+    ConnectionId, DatagramBatch, Ecn, FixedBit, Header, LongType, PacketType, Path, Side,
+    TransportError, TransportErrorCode, header, is_long, packet_number,
 };
 
 use super::ack::AckTotals;
 use super::early::Awaited;
 use super::frames::is_probing;
 use super::keyring::{CURRENT, NEXT, PREVIOUS};
+use super::log::packet_type;
 use super::{Connection, State};
 use crate::config::{MAX_COALESCED, MIN_PROTECTED, MIN_UDP_PAYLOAD};
 use crate::error::CloseReason;
 use crate::path::same;
+use crate::qlog::Packet;
 use crate::space::SpaceId;
 use crate::space::received::AckPolicy;
 use crate::stages::{Stage, Stages};
@@ -556,6 +558,9 @@ impl Connection {
             .insert(span.packet_number, now)
         {
             self.stats.packets_duplicate += 1;
+            if let Some(log) = &mut self.qlog {
+                log.packet_dropped(now, packet_type(id), span.len as usize, "duplicate");
+            }
             return Ok(());
         }
         // Not for a duplicate: anybody can repeat a packet, and the idle timer is restarted by what is processed (RFC
@@ -564,6 +569,20 @@ impl Connection {
         self.stats.packets_received += 1;
         let payload =
             &bytes[start + usize::from(span.header_len)..start + span.len as usize - TAG_LEN];
+        if let Some(log) = &mut self.qlog {
+            let early = id == SpaceId::Data && is_long(bytes[start]);
+            let packet = Packet {
+                ty: if early {
+                    PacketType::ZeroRtt
+                } else {
+                    packet_type(id)
+                },
+                number: span.packet_number,
+                len: span.len as usize,
+                payload,
+            };
+            log.packet_received(now, packet);
+        }
         let taken = self.take_frames(id, payload, now, trip)?;
         let received = &mut self.spaces[id as usize].received;
         if !trip.home && id == SpaceId::Data {
@@ -594,7 +613,11 @@ impl Connection {
                     reason: "a second key update before the first was acknowledged",
                 });
             }
+            let phase = ring.updates();
             self.schedule_key_discard(now);
+            if let Some(log) = &mut self.qlog {
+                log.key_updated(now, true, phase);
+            }
         } else if ring.awaits_first_of_phase() {
             self.schedule_key_discard(now);
         }
@@ -604,6 +627,14 @@ impl Connection {
     fn on_forged(&mut self, now: Time, bytes: &[u8], id: SpaceId, span: &PacketSpan) {
         self.stats.packets_forged += 1;
         self.forged += 1;
+        if let Some(log) = &mut self.qlog {
+            log.packet_dropped(
+                now,
+                packet_type(id),
+                span.len as usize,
+                "decryption_failure",
+            );
+        }
         self.check_reset(now, &bytes[..(span.start + span.len) as usize]);
         // RFC 9001 §6.6: the sum over all keys.
         let limit = match &self.ring {

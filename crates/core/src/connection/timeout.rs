@@ -30,19 +30,22 @@ impl Connection {
                 Timer::LossDetection => self.on_loss_timer(now),
                 // Both only make `transmit` look again.
                 Timer::AckDelay | Timer::Pacing => {}
-                Timer::Idle => self.abandon(if matches!(self.state, State::Handshaking) {
-                    CloseReason::HandshakeTimeout
-                } else {
-                    CloseReason::IdleTimeout
-                }),
+                Timer::Idle => self.abandon(
+                    now,
+                    if matches!(self.state, State::Handshaking) {
+                        CloseReason::HandshakeTimeout
+                    } else {
+                        CloseReason::IdleTimeout
+                    },
+                ),
                 Timer::KeepAlive => self.ping_pending = true,
-                Timer::Handshake => self.abandon(CloseReason::HandshakeTimeout),
+                Timer::Handshake => self.abandon(now, CloseReason::HandshakeTimeout),
                 Timer::KeyDiscard => {
                     if let Some(ring) = &mut self.ring {
                         ring.drop_previous();
                     }
                 }
-                Timer::Close => self.abandon(CloseReason::IdleTimeout),
+                Timer::Close => self.abandon(now, CloseReason::IdleTimeout),
                 Timer::Path => self.on_path_timer(now),
             }
             if self.is_drained() {
@@ -217,7 +220,12 @@ impl Connection {
         let next = self.spaces[SpaceId::Data as usize].sent.next_number();
         let limit = ring.local.suite().confidentiality_limit();
         let limit = limit.min(self.config.confidentiality_limit);
-        if !ring.initiate(next) && ring.sealed() + squall_protect::MAX_GROUP as u64 >= limit {
+        if ring.initiate(next) {
+            let phase = ring.updates();
+            if let Some(log) = &mut self.qlog {
+                log.key_updated(now, false, phase);
+            }
+        } else if ring.sealed() + squall_protect::MAX_GROUP as u64 >= limit {
             // RFC 9001 §6.6.
             self.close_with_error(
                 now,

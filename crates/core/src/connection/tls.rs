@@ -11,7 +11,7 @@ use squall_wire::{
 use zeroize::Zeroizing;
 
 use super::Connection;
-use crate::config::{Exporter, TransportConfig};
+use crate::config::{Exporter, MAX_CRYPTO_BUFFER, TransportConfig};
 use crate::space::SpaceId;
 
 /// What becomes of the bytes of a CRYPTO stream.
@@ -64,7 +64,7 @@ pub(super) struct Waiting {
     config: Arc<rustls::ServerConfig>,
     params: TransportParameters,
     grease: (u64, u8),
-    /// The ClientHello so far; CRYPTO buffering bounds it.
+    /// The ClientHello so far, at most as much as CRYPTO data is buffered.
     hello: Vec<u8>,
 }
 
@@ -194,6 +194,15 @@ impl Connection {
                 .into()),
             };
         };
+        // RFC 9000 §7.5: what is read here is buffered all the same.
+        if waiting.hello.len() + bytes.len() > MAX_CRYPTO_BUFFER as usize {
+            return Err(TransportError {
+                code: TransportErrorCode::CRYPTO_BUFFER_EXCEEDED,
+                frame_type: 0x06,
+                reason: "a ClientHello beyond the buffer",
+            }
+            .into());
+        }
         waiting.hello.extend_from_slice(bytes);
         let params = match ClientHello::peek(&waiting.hello) {
             ClientHello::Incomplete => return Ok(()),

@@ -2,11 +2,14 @@
 
 use rand::RngCore;
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
-use squall_wire::{AckFrequency, Ecn, Transmit, Writer, frame, header, packet_number, varint};
+use squall_wire::{
+    AckFrequency, Ecn, PacketType, Transmit, Writer, frame, header, packet_number, varint,
+};
 
 use super::timers::Timer;
 use super::{Connection, State};
 use crate::config::MIN_PROTECTED;
+use crate::qlog::Packet;
 use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
 use crate::stages::{Stage, Stages};
@@ -54,7 +57,7 @@ impl Connection {
         let sent = match &self.state {
             State::Draining | State::Drained => None,
             State::Closing(close) if !close.due => None,
-            State::Closing(_) => self.transmit_close(buffer),
+            State::Closing(_) => self.transmit_close(now, buffer),
             State::Handshaking | State::Established => {
                 self.transmit_open(now, buffer, max_segments, stages)
             }
@@ -89,7 +92,7 @@ impl Connection {
         }
         self.renew_keys(now);
         if self.is_closed() {
-            return self.transmit_close(buffer);
+            return self.transmit_close(now, buffer);
         }
         self.ring.as_ref()?;
         if self.paths.is_some()
@@ -261,6 +264,15 @@ impl Connection {
                 frame::write::padding(&mut w, if more && room < FILL { room } else { short });
             }
             let size = w.len() + TAG_LEN;
+            if self.qlog.is_some() {
+                let packet = Packet {
+                    ty: PacketType::OneRtt,
+                    number,
+                    len: size,
+                    payload: &w.written_mut()[header_len..],
+                };
+                self.log_sent(now, packet, false);
+            }
             let counted = if contents.in_flight { size as u16 } else { 0 };
             let sent = &mut self.spaces[SpaceId::Data as usize].sent;
             sent.push(
@@ -394,6 +406,15 @@ impl Connection {
         self.path.flow.bytes_in_flight += size as u64;
         self.path.flow.pacer.on_sent(size as u64);
         self.path.mtu.on_probe_sent(number, size as u16);
+        if self.qlog.is_some() {
+            let packet = Packet {
+                ty: PacketType::OneRtt,
+                number,
+                len: size,
+                payload: &buffer[1 + dcid.len() + pn_len..size - TAG_LEN],
+            };
+            self.log_sent(now, packet, true);
+        }
         let mut span = PacketSpan::new(0, size as u32, (1 + dcid.len()) as u16);
         (span.header_len, span.packet_number) = ((1 + dcid.len() + pn_len) as u16, number);
         self.seal_bundle(buffer, &mut [span], &[NO_RANGE]);

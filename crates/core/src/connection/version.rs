@@ -191,7 +191,7 @@ impl Connection {
         }
         match self.config.choose_version(listed) {
             Some(version) => self.begin_anew(now, version),
-            None => self.abandon(CloseReason::VersionMismatch),
+            None => self.abandon(now, CloseReason::VersionMismatch),
         }
     }
 
@@ -202,7 +202,7 @@ impl Connection {
         };
         match restart.session(version, &self.config) {
             Ok(session) => self.tls = Tls::Running(Box::new(session)),
-            Err(_) => return self.abandon(CloseReason::VersionMismatch),
+            Err(_) => return self.abandon(now, CloseReason::VersionMismatch),
         }
         self.negotiated = true;
         self.version = version;

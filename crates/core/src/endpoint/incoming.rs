@@ -28,6 +28,8 @@ pub struct Incoming {
 
 /// Lives while an attempt waits for its word. Holds a share of what `Endpoint` counts attempts with.
 pub(super) struct Attempt {
+    /// What the token of its first packet says.
+    pub(super) verdict: Verdict,
     _counted: Arc<()>,
 }
 
@@ -49,12 +51,13 @@ impl Undecided {
         self.attempts.get(dcid)?.upgrade()
     }
 
-    pub(super) fn begin(&mut self, dcid: ConnectionId) -> Arc<Attempt> {
+    pub(super) fn begin(&mut self, dcid: ConnectionId, verdict: Verdict) -> Arc<Attempt> {
         if self.attempts.len() >= 2 * self.count() + 64 {
             self.attempts
                 .retain(|_, attempt| attempt.strong_count() > 0);
         }
         let attempt = Arc::new(Attempt {
+            verdict,
             _counted: Arc::clone(&self.counted),
         });
         self.attempts.insert(dcid, Arc::downgrade(&attempt));

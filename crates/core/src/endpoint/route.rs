@@ -32,7 +32,8 @@ pub struct Run {
 pub enum Route {
     /// To this connection's `receive`.
     Connection(ConnectionHandle),
-    /// A client wants a connection. Accepting it, hand the run to the new connection.
+    /// A client wants a connection. Accepting it, hand the run to the new connection. More runs of the same attempt come
+    /// as more of these, until one of them is accepted.
     Incoming(Incoming),
     /// To nobody; send this one datagram back.
     Respond(Vec<u8>),
@@ -101,6 +102,25 @@ impl Endpoint {
         let Some(server) = self.server.clone() else {
             return Route::Discard;
         };
+        // Early data of an attempt that waits for its word belongs to it, whatever its size.
+        if let Ok(Header::Long {
+            ty: LongType::ZeroRtt,
+            version,
+            dcid,
+            scid,
+            ..
+        }) = header::parse_with(datagram, self.ids.len, FixedBit::Greased)
+            && let Some(attempt) = self.undecided.find(&dcid)
+        {
+            return Route::Incoming(Incoming {
+                path,
+                version,
+                dcid,
+                scid,
+                verdict: attempt.verdict,
+                _attempt: attempt,
+            });
+        }
         // RFC 9000 §14.1: too small for an Initial. RFC 9000 §6.1: for a negotiation too, which might amplify.
         if datagram.len() < usize::from(MIN_UDP_PAYLOAD) {
             return Route::Discard;
@@ -173,7 +193,7 @@ impl Endpoint {
                 dcid,
                 scid,
                 verdict,
-                _attempt: known.unwrap_or_else(|| self.undecided.begin(dcid)),
+                _attempt: known.unwrap_or_else(|| self.undecided.begin(dcid, verdict)),
             }),
             Some(code) if self.responses.take(now) => {
                 Route::Respond(self.close_datagram(version, &dcid, &scid, code))

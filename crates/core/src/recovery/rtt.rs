@@ -65,13 +65,11 @@ impl RttEstimator {
     }
 
     /// rttvar.
-    #[cfg(test)]
     pub(crate) fn var(&self) -> Duration {
         self.var
     }
 
     /// min_rtt.
-    #[cfg(test)]
     pub(crate) fn min(&self) -> Duration {
         self.min
     }
