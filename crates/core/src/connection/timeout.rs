@@ -12,6 +12,7 @@ use crate::error::CloseReason;
 use crate::recovery::rtt::GRANULARITY;
 use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
+use crate::space::sent::SentPacket;
 use crate::time::Time;
 
 /// RFC 9002 §6.2.4: probes sent when a probe timeout expires.
@@ -146,7 +147,9 @@ impl Connection {
         };
         self.stats.probe_timeouts += 1;
         self.pto_count += 1;
-        self.spaces[id as usize].probes = PROBES;
+        // Where nothing is open but probes for the path's size, a sign of life is all that is wanted.
+        let lone = self.newest_with_frames().is_none() && id == SpaceId::Data;
+        self.spaces[id as usize].probes = if lone { 1 } else { PROBES };
         if id == SpaceId::Data && self.newest_is_large() {
             self.on_large_lost();
         }
@@ -168,11 +171,17 @@ impl Connection {
     /// Whether the newest open packet, most likely a probe of the timeout before, is larger than any path must carry. Older ones
     /// may be small, and stay open as long as nothing is acknowledged.
     fn newest_is_large(&self) -> bool {
+        self.newest_with_frames()
+            .is_some_and(|p| p.size > MIN_UDP_PAYLOAD)
+    }
+
+    /// The newest open packet that says anything.
+    fn newest_with_frames(&self) -> Option<&SentPacket> {
         let sent = &self.spaces[SpaceId::Data as usize].sent;
         let open = sent.outstanding_through(u64::MAX - 1);
         open.rev()
-            .find(|(_, p)| p.ack_eliciting && p.frames > 0)
-            .is_some_and(|(_, p)| p.size > MIN_UDP_PAYLOAD)
+            .map(|(_, p)| p)
+            .find(|p| p.ack_eliciting && p.frames > 0)
     }
 
     /// Puts what the oldest open packets carried back in line, so that a probe says something useful.
