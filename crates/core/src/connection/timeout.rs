@@ -147,9 +147,7 @@ impl Connection {
         };
         self.stats.probe_timeouts += 1;
         self.pto_count += 1;
-        // Where nothing is open but probes for the path's size, a sign of life is all that is wanted.
-        let lone = self.newest_with_frames().is_none() && id == SpaceId::Data;
-        self.spaces[id as usize].probes = if lone { 1 } else { PROBES };
+        self.spaces[id as usize].probes = PROBES;
         if id == SpaceId::Data && self.newest_is_large() {
             self.on_large_lost();
         }
