@@ -16,12 +16,12 @@ const ROUND_TRIP: Duration = Duration::from_millis(20);
 const NEAR: usize = 16;
 
 /// Both ends look for sizes up to `limit` on a path that carries `max_payload`.
-fn with(seed: u64, limit: u16, max_payload: usize, faults: Faults) -> Setup {
+fn with(seed: u64, limit: u16, max_payload: usize, faults: &Faults) -> Setup {
     let mut setup = setup(
         seed,
         Faults {
             max_payload,
-            ..faults
+            ..faults.clone()
         },
     );
     for transport in &mut setup.transport {
@@ -61,7 +61,7 @@ fn an_idle_path_is_searched_in_a_few_round_trips() {
         (65_000, 1472, 20),
         (65_000, 65_000, 8),
     ] {
-        let setup = with(1, limit, max_payload, Faults::default());
+        let setup = with(1, limit, max_payload, &Faults::default());
         let mut sim = Simulation::new(setup, Plan::one_stream(100));
         sim.run_until(secs(5), "both are connected", |sim| {
             sim.connected().is_some()
@@ -93,7 +93,7 @@ fn a_path_that_shrinks_under_load_is_noticed() {
     for loss in [0.0, 0.02] {
         sweep(&seeds(20), |seed| {
             let faults = lossy(loss);
-            let mut sim = transfer(with(seed, 1472, 1472, faults.clone()))?;
+            let mut sim = transfer(with(seed, 1472, 1472, &faults))?;
             let before = sim.parties.each_ref().map(|p| p.read);
             let began = sim.pair.now();
             change(&mut sim, 1300, &faults);
@@ -123,8 +123,9 @@ fn a_path_that_shrinks_under_load_is_noticed() {
 #[test]
 fn a_path_that_grows_is_noticed_after_ten_minutes() {
     sweep(&seeds(20), |seed| {
-        let faults = lossy(0.0);
-        let mut setup = with(seed, 1472, 1300, faults.clone());
+        // In order, and without loss: what is found at first is the size to the byte or nearly so.
+        let faults = Faults::default();
+        let mut setup = with(seed, 1472, 1300, &faults);
         setup.transport[Side::Client as usize].keep_alive = Some(secs(20));
         setup.transport[Side::Server as usize].keep_alive = Some(secs(20));
         let mut sim = Simulation::new(setup, Plan::one_stream(100_000));
@@ -147,7 +148,7 @@ fn a_path_that_grows_is_noticed_after_ten_minutes() {
 #[test]
 fn a_lossy_path_keeps_its_size() {
     sweep(&seeds(20), |seed| {
-        let mut sim = transfer(with(seed, 1472, 1472, lossy(0.2)))?;
+        let mut sim = transfer(with(seed, 1472, 1472, &lossy(0.2)))?;
         sim.run_until(secs(300), "all bytes", Simulation::is_complete)?;
         sim.run_for(secs(5))?;
         if !has_found(&sim, 1472) {

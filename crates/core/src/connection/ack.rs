@@ -102,6 +102,14 @@ impl Connection {
                         self.on_packet_acked(id, number, &packet, &mut run, trip);
                     }
                     Acked::AfterLoss(packet) => {
+                        // Only a probe is larger than what is known to pass.
+                        if packet.flow == self.path.flow.tag
+                            && packet.size > self.path.mtu.current()
+                            && self.path.mtu.on_passed(packet.size)
+                        {
+                            let size = self.path.mtu.current();
+                            self.path.flow.congestion.set_max_datagram(size);
+                        }
                         self.settle_acked_frames(id, &packet, &mut run);
                     }
                     Acked::Already => {}

@@ -12,6 +12,7 @@ use crate::error::CloseReason;
 use crate::recovery::rtt::GRANULARITY;
 use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
+use crate::space::sent::SentPacket;
 use crate::time::Time;
 
 /// RFC 9002 §6.2.4: probes sent when a probe timeout expires.
@@ -147,7 +148,7 @@ impl Connection {
         self.stats.probe_timeouts += 1;
         self.pto_count += 1;
         self.spaces[id as usize].probes = PROBES;
-        if id == SpaceId::Data && self.oldest_is_large() {
+        if id == SpaceId::Data && self.newest_is_large() {
             self.on_large_lost();
         }
         self.requeue_oldest(id);
@@ -165,12 +166,20 @@ impl Connection {
         self.set_loss_timer(now);
     }
 
-    /// Whether the oldest open packet is larger than any path must carry.
-    fn oldest_is_large(&self) -> bool {
+    /// Whether the newest open packet, most likely a probe of the timeout before, is larger than any path must carry. Older ones
+    /// may be small, and stay open as long as nothing is acknowledged.
+    fn newest_is_large(&self) -> bool {
+        self.newest_with_frames()
+            .is_some_and(|p| p.size > MIN_UDP_PAYLOAD)
+    }
+
+    /// The newest open packet that says anything.
+    fn newest_with_frames(&self) -> Option<&SentPacket> {
         let sent = &self.spaces[SpaceId::Data as usize].sent;
-        let mut open = sent.outstanding_through(u64::MAX - 1);
-        open.find(|(_, p)| p.ack_eliciting && p.frames > 0)
-            .is_some_and(|(_, p)| p.size > MIN_UDP_PAYLOAD)
+        let open = sent.outstanding_through(u64::MAX - 1);
+        open.rev()
+            .map(|(_, p)| p)
+            .find(|p| p.ack_eliciting && p.frames > 0)
     }
 
     /// Puts what the oldest open packets carried back in line, so that a probe says something useful.

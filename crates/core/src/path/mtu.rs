@@ -114,12 +114,13 @@ impl Mtu {
         false
     }
 
-    /// The largest planned size that fits into `room` bytes; the largest of all where nothing else is in flight (`idle`), for
-    /// a small window may never grow to it.
+    /// The largest planned size that fits into `room` bytes; where none does and nothing else is in flight (`idle`), the
+    /// smallest, for a small window may never grow to it.
     #[must_use]
     pub(crate) fn next_probe(&self, room: u64, idle: bool) -> Option<u16> {
         let mut planned = self.planned.into_iter().filter(|s| *s > 0);
-        planned.find(|s| idle || u64::from(*s) <= room)
+        let fits = planned.clone().find(|s| u64::from(*s) <= room);
+        fits.or(planned.next_back().filter(|_| idle))
     }
 
     /// A probe of `size` left as packet `number`.
@@ -148,12 +149,23 @@ impl Mtu {
 
     /// The probe with this number arrived: `true` if the path's size rose.
     pub(crate) fn on_probe_acked(&mut self, number: u64) -> bool {
-        let Some(size) = self.land(number) else {
-            return false;
-        };
+        match self.land(number) {
+            Some(size) => self.on_passed(size),
+            None => false,
+        }
+    }
+
+    /// A packet of `size` bytes has passed, perhaps a probe that had been given up: `true` if the path's size rose.
+    pub(crate) fn on_passed(&mut self, size: u16) -> bool {
         let rose = size > self.current;
         self.current = self.current.max(size);
         self.doubtful = self.doubtful.filter(|(lost, _)| *lost > size);
+        if rose {
+            self.is_done = false;
+            self.ceiling = self.ceiling.max(size);
+            let mut kept = self.planned.into_iter().filter(|s| *s > size);
+            self.planned = std::array::from_fn(|_| kept.next().unwrap_or(0));
+        }
         self.plan_next();
         rose
     }
@@ -169,6 +181,9 @@ impl Mtu {
                 Some((lost, _)) if *lost < size => {}
                 doubtful => *doubtful = Some((size, 1)),
             }
+            // What is above need not be tried now.
+            let mut kept = self.planned.into_iter().filter(|s| *s < size && *s > 0);
+            self.planned = std::array::from_fn(|_| kept.next().unwrap_or(0));
             if let Some((lost, MAX_PROBES..)) = self.doubtful {
                 self.ceiling = self.ceiling.min(lost - 1);
                 self.doubtful = None;
@@ -254,16 +269,24 @@ mod tests {
 
     /// Searches on a path that carries `passes` bytes and loses every `loses`-th probe; returns rounds and probes.
     fn search(mtu: &mut Mtu, passes: u16, loses: u64) -> (u32, u64) {
+        search_in(u64::MAX, mtu, passes, loses)
+    }
+
+    /// The same where the window holds so many bytes; with less than any probe it is one after the other.
+    fn search_in(window: u64, mtu: &mut Mtu, passes: u16, loses: u64) -> (u32, u64) {
         let (mut rounds, mut number) = (0, 0);
         while mtu.wants_probe(NOW) {
             rounds += 1;
             let mut sent = Vec::new();
-            while let Some(size) = mtu.next_probe(0, true) {
+            while let Some(size) = mtu.next_probe(window, true) {
                 number += 1;
                 assert!(size > mtu.current() && size <= mtu.limit);
                 mtu.on_probe_sent(number, size);
                 assert!(mtu.is_probe(number) && !mtu.is_probe(number + 1));
                 sent.push((number, size));
+                if window < u64::from(mtu.limit) {
+                    break;
+                }
             }
             assert!(sent.len() <= ROUND && sent.is_sorted_by(|a, b| a.1 > b.1));
             for (number, size) in sent {
@@ -321,6 +344,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_probe_that_was_only_late_counts() {
+        let mut mtu = Mtu::new(1472);
+        mtu.on_probe_sent(1, 1472);
+        for _ in 0..2 {
+            assert!(!mtu.on_probe_acked(9));
+        }
+        mtu.on_probe_lost(1);
+        assert_eq!(mtu.current(), 1200);
+        assert!(mtu.on_passed(1472));
+        assert_eq!(mtu.current(), 1472);
+        assert!(search(&mut mtu, 1472, 0).1 <= 4);
+    }
+
     // test: RFC 8899 §5.1.1
     #[test]
     fn a_path_that_grew_is_noticed_after_ten_minutes() {
@@ -352,6 +389,20 @@ mod tests {
     }
 
     #[test]
+    fn one_by_one_it_takes_not_many_more() {
+        for passes in [1200, 1472, 4000, 8972, 9000] {
+            let mut mtu = Mtu::new(9000);
+            let (_, probes) = search_in(0, &mut mtu, passes, 0);
+            let found = mtu.current();
+            assert!(
+                found <= passes && found + RESOLUTION >= passes,
+                "{found} of {passes}"
+            );
+            assert!(probes <= 16, "{probes} for {passes}");
+        }
+    }
+
+    #[test]
     fn a_small_window_takes_what_fits() {
         let mut mtu = Mtu::new(65_507);
         assert_eq!(mtu.next_probe(12_000, false), Some(8972));
@@ -359,6 +410,8 @@ mod tests {
         assert_eq!(mtu.next_probe(3_000, false), Some(1472));
         mtu.on_probe_sent(2, 1472);
         assert_eq!(mtu.next_probe(1_400, false), None);
+        assert_eq!(mtu.next_probe(0, true), Some(1452));
+        mtu.on_probe_sent(3, 1452);
         assert_eq!(mtu.next_probe(0, true), Some(65_507));
     }
 

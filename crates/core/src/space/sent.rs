@@ -186,7 +186,7 @@ impl SentPackets {
     pub(crate) fn outstanding_through(
         &self,
         through: u64,
-    ) -> impl Iterator<Item = (u64, &SentPacket)> {
+    ) -> impl DoubleEndedIterator<Item = (u64, &SentPacket)> {
         let count = (through + 1)
             .saturating_sub(self.base)
             .min(self.packets.len() as u64) as usize;
