@@ -64,12 +64,11 @@ impl Connection {
     fn next_probe(&self, now: Time) -> Option<(Time, SpaceId)> {
         let backoff = 1 << self.pto_count.min(MAX_BACKOFF);
         let base = self.path.flow.rtt.pto_base() * backoff;
-        if self
-            .spaces
-            .iter()
-            .all(|s| s.sent.outstanding_eliciting() == 0)
-        {
-            // RFC 9002 §6.2.2.1: a client keeps the server's amplification limit from locking both up.
+        let open = |id: SpaceId| self.spaces[id as usize].sent.outstanding_eliciting() > 0;
+        let handshake_open = open(SpaceId::Initial) || open(SpaceId::Handshake);
+        if !handshake_open && (!open(SpaceId::Data) || !self.peer_completed_validation()) {
+            // RFC 9002 §6.2.2.1: a client keeps the server's amplification limit from locking both up. Early data in flight
+            // does not: it is not probed before the handshake is confirmed.
             if self.peer_completed_validation() {
                 return None;
             }
