@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use squall_wire::{Header, LongType, Path, Side, Transmit, header, is_long};
+use squall_wire::{FixedBit, Header, LongType, Path, Side, Transmit, header, is_long};
 
 /// RFC 9000 §8.1.
 const AMPLIFICATION: u64 = 3;
@@ -72,13 +72,7 @@ impl Guard {
     }
 
     /// Notes the datagrams of a run.
-    pub(crate) fn on_received(
-        &mut self,
-        from: SocketAddr,
-        bytes: &[u8],
-        segment_size: u16,
-        cid_len: usize,
-    ) {
+    pub(crate) fn on_received(&mut self, from: SocketAddr, bytes: &[u8], segment_size: u16) {
         for account in self.accounts.values_mut() {
             account.validated |= account.reached;
         }
@@ -87,7 +81,7 @@ impl Guard {
         account.validated |= from == self.home
             && bytes
                 .chunks(segment_size.max(1).into())
-                .any(|datagram| types(datagram, cid_len).any(|ty| ty == LongType::Handshake));
+                .any(|datagram| types(datagram).any(|ty| ty == LongType::Handshake));
     }
 
     /// Notes that the peer was at `address` when something arrived there.
@@ -107,6 +101,16 @@ impl Guard {
         transmit: &Transmit,
         bytes: &[u8],
         cid_len: usize,
+    ) -> Result<(), String> {
+        self.on_sent_to_any_id(transmit, bytes)?;
+        self.check_id(transmit.path, bytes, cid_len)
+    }
+
+    /// The same where the peer may give ids of any length, and one id twice.
+    pub(crate) fn on_sent_to_any_id(
+        &mut self,
+        transmit: &Transmit,
+        bytes: &[u8],
     ) -> Result<(), String> {
         let account = self.accounts.entry(transmit.path.remote).or_default();
         account.sent += bytes.len() as u64;
@@ -130,9 +134,8 @@ impl Guard {
                 self.max_payload
             ));
         }
-        self.check_id(transmit.path, bytes, cid_len)?;
         for datagram in bytes.chunks(transmit.segment_size.into()) {
-            let initial = types(datagram, cid_len).any(|ty| ty == LongType::Initial);
+            let initial = types(datagram).any(|ty| ty == LongType::Initial);
             if initial && self.side == Side::Client && datagram.len() < MIN_INITIAL {
                 return Err(format!(
                     "a client's Initial in a datagram of {} bytes (RFC 9000 §14.1)",
@@ -145,12 +148,14 @@ impl Guard {
 }
 
 /// The types of the packets with long headers at the front of a datagram.
-fn types(mut datagram: &[u8], cid_len: usize) -> impl Iterator<Item = LongType> + '_ {
+fn types(mut datagram: &[u8]) -> impl Iterator<Item = LongType> + '_ {
     std::iter::from_fn(move || {
         if !is_long(*datagram.first()?) {
             return None;
         }
-        let Ok(Header::Long { ty, len, .. }) = header::parse(datagram, cid_len) else {
+        // The length of ids matters to short headers only, and those take no part.
+        let read = header::parse_with(datagram, 0, FixedBit::Greased);
+        let Ok(Header::Long { ty, len, .. }) = read else {
             return None;
         };
         datagram = datagram.get(len..)?;
@@ -195,14 +200,14 @@ mod tests {
     #[test]
     fn three_bytes_for_one_until_a_handshake_packet_comes() {
         let mut guard = Guard::new(Side::Server, 1472, home());
-        guard.on_received(home(), &datagram(0, 1200), 1200, 8);
+        guard.on_received(home(), &datagram(0, 1200), 1200);
         let bytes = vec![0; 1200];
         for _ in 0..3 {
             guard.on_sent(&transmit(1200, 1200), &bytes, 8).unwrap();
         }
         let mut over = guard.clone();
         over.on_sent(&transmit(1, 1), &bytes[..1], 8).unwrap_err();
-        guard.on_received(home(), &datagram(2, 100), 100, 8);
+        guard.on_received(home(), &datagram(2, 100), 100);
         guard.on_sent(&transmit(1200, 1200), &bytes, 8).unwrap();
     }
 
@@ -221,17 +226,17 @@ mod tests {
     #[test]
     fn three_bytes_for_one_at_another_address_until_the_peer_has_read_something_there() {
         let mut guard = Guard::new(Side::Server, 1472, home());
-        guard.on_received(home(), &datagram(2, 100), 100, 8);
+        guard.on_received(home(), &datagram(2, 100), 100);
         let other = SocketAddr::from(([10, 0, 0, 1], 2));
         // Not even a Handshake packet proves anything there.
-        guard.on_received(other, &datagram(2, 100), 100, 8);
+        guard.on_received(other, &datagram(2, 100), 100);
         let mut there = transmit(300, 300);
         there.path.remote = other;
         guard.on_sent(&there, &[0; 300], 8).unwrap();
         guard.clone().on_sent(&there, &[0; 300], 8).unwrap_err();
         guard.on_reached(other);
         guard.clone().on_sent(&there, &[0; 300], 8).unwrap_err();
-        guard.on_received(home(), &[0x40; 30], 30, 8);
+        guard.on_received(home(), &[0x40; 30], 30);
         guard.on_sent(&there, &[0; 300], 8).unwrap();
     }
 

@@ -18,6 +18,7 @@
 
 mod certificate;
 mod failure;
+pub mod fuzz;
 mod guard;
 mod happening;
 mod intruder;

@@ -402,7 +402,7 @@ impl Pair {
         if host.vanished {
             return;
         }
-        let responses = host.receive(self.now, delivery, self.cid_len);
+        let responses = host.receive(self.now, delivery);
         for (path, bytes) in responses {
             let transmit = Transmit {
                 path,
@@ -497,7 +497,7 @@ impl Host {
     }
 
     /// Routes a bundle; returns what goes back without a connection.
-    fn receive(&mut self, now: Time, delivery: Delivery, cid_len: usize) -> Vec<(Path, Vec<u8>)> {
+    fn receive(&mut self, now: Time, delivery: Delivery) -> Vec<(Path, Vec<u8>)> {
         let Delivery {
             path,
             ecn,
@@ -542,7 +542,7 @@ impl Host {
                 continue;
             };
             let guard = &mut member.guard;
-            guard.on_received(path.remote, datagrams, segment_size, cid_len);
+            guard.on_received(path.remote, datagrams, segment_size);
             let run = DatagramBatch {
                 path,
                 ecn,

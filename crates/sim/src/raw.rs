@@ -5,7 +5,7 @@
 //!  Duel      the RawPeer and its victim, face to face: no network, no time but what the test lets pass
 //! ```
 
-use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,11 +22,17 @@ use squall_wire::{
 };
 
 use crate::certificate::{Configs, SERVER_NAME, tls};
+use crate::guard::Guard;
 
 /// Bytes of the connection ids of both ends.
 const CID_LEN: usize = 8;
 /// RFC 9000 §14.1.
 const MIN_INITIAL: usize = 1200;
+
+/// Where the peer is as long as nothing else is said.
+const HOME: ([u8; 4], u16) = ([10, 0, 0, 9], 999);
+/// More datagrams than this in one go, or timeouts at one instant, and they never end.
+const ENDLESS: u64 = 10_000;
 
 /// Keys of one level and direction.
 struct Keys {
@@ -93,6 +99,8 @@ pub struct RawPeer {
     phase: bool,
     /// Payloads received, oldest first.
     pub received: Vec<(PacketType, Vec<u8>)>,
+    /// The packet numbers of each space that were received, oldest first.
+    pub numbers: [Vec<RangeInclusive<u64>>; 3],
 }
 
 const fn space(ty: PacketType) -> usize {
@@ -122,6 +130,7 @@ impl RawPeer {
             writes_at: PacketType::Initial,
             phase: false,
             received: Vec::new(),
+            numbers: Default::default(),
         };
         peer.derive_initial(first_dcid);
         peer
@@ -346,6 +355,13 @@ impl RawPeer {
             return;
         }
         *largest = (*largest).max(Some(span.packet_number));
+        let numbers = &mut self.numbers[space(ty)];
+        match numbers.last_mut() {
+            Some(last) if *last.end() + 1 == span.packet_number => {
+                *last = *last.start()..=span.packet_number;
+            }
+            _ => numbers.push(span.packet_number..=span.packet_number),
+        }
         let payload = bytes[span.header_len.into()..bytes.len() - TAG_LEN].to_vec();
         self.take_crypto(ty, &payload);
         self.received.push((ty, payload));
@@ -409,6 +425,9 @@ pub struct Duel {
     /// The victim's endpoint.
     pub endpoint: Endpoint,
     victim: Option<(ConnectionHandle, Connection)>,
+    guard: Guard,
+    /// The destination of the client's first packet.
+    pub first_destination: ConnectionId,
     /// What the victim told its application.
     pub events: Vec<Event>,
     path: Path,
@@ -435,9 +454,14 @@ impl Duel {
         let transport = Arc::new(transport);
         let now = Time::from_nanos(1_000_000_000);
         let path = Path {
-            remote: SocketAddr::from(([10, 0, 0, 9], 999)),
+            remote: HOME.into(),
             local: None,
         };
+        let guard = Guard::new(
+            victim,
+            transport.max_udp_payload.max(MIN_INITIAL as u16),
+            path.remote,
+        );
         let server = (victim == Side::Server).then(|| {
             Arc::new(ServerConfig {
                 tls: Arc::clone(&server_tls),
@@ -467,14 +491,14 @@ impl Duel {
             bytes
         };
         let name = ServerName::try_from(SERVER_NAME).expect("a good name");
-        let (peer, victim) = match victim {
+        let (peer, victim, first_destination) = match victim {
             Side::Server => {
                 let first = ConnectionId::new(&[0xdd; CID_LEN]).expect("8 bytes");
                 let params = encode(&mut declared);
                 let session = Session::client(client_tls, VERSION_1, name, params);
                 let session = session.expect("our own provider");
                 let peer = RawPeer::new(Side::Client, session, first, first.as_slice());
-                (peer, None)
+                (peer, None, first)
             }
             Side::Client => {
                 let config = ClientConfig {
@@ -496,7 +520,7 @@ impl Duel {
                 let session = session.expect("our own provider");
                 let mut peer = RawPeer::new(Side::Server, session, scid, dcid.as_slice());
                 peer.receive(&first);
-                (peer, Some((handle, connection)))
+                (peer, Some((handle, connection)), dcid)
             }
         };
         let mut duel = Self {
@@ -504,6 +528,8 @@ impl Duel {
             peer,
             endpoint,
             victim,
+            guard,
+            first_destination,
             events: Vec::new(),
             path,
             buffer: vec![0; 65_536],
@@ -557,24 +583,39 @@ impl Duel {
     /// The same from another path.
     pub fn deliver_from(&mut self, path: Path, datagram: &[u8]) {
         let len = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
-        let mut bytes = datagram.to_vec();
-        let run = self.endpoint.route(self.now, path, &bytes, len);
-        match run.to {
-            Route::Incoming(incoming) => {
-                let made = self.endpoint.accept(self.now, incoming);
-                self.victim = Some(made.expect("a good Initial"));
+        self.deliver_run(path, Ecn::NotEct, len, datagram);
+    }
+
+    /// Hands the victim's endpoint a bundle of datagrams, `segment_size` bytes each, and the peer what the victim answers.
+    /// A victim that is there stays the only one.
+    pub fn deliver_run(&mut self, path: Path, ecn: Ecn, segment_size: u16, datagrams: &[u8]) {
+        let mut bytes = datagrams.to_vec();
+        let mut rest = &mut bytes[..];
+        while !rest.is_empty() {
+            let run = self.endpoint.route(self.now, path, rest, segment_size);
+            let (front, behind) = rest.split_at_mut(run.len);
+            rest = behind;
+            match run.to {
+                Route::Incoming(incoming) if self.victim.is_none() => {
+                    if incoming.remote_address_validated() {
+                        self.guard.on_validated();
+                    }
+                    let made = self.endpoint.accept(self.now, incoming);
+                    self.victim = Some(made.expect("a good Initial"));
+                }
+                Route::Connection(_) => {}
+                Route::Incoming(_) | Route::Respond(_) | Route::Discard => continue,
             }
-            Route::Connection(_) => {}
-            Route::Respond(_) | Route::Discard => return,
-        }
-        if let Some((_, connection)) = &mut self.victim {
-            let batch = DatagramBatch {
-                path,
-                ecn: Ecn::NotEct,
-                segment_size: len,
-                bytes: &mut bytes,
-            };
-            connection.receive(self.now, batch, &mut Stages::off());
+            if let Some((_, connection)) = &mut self.victim {
+                self.guard.on_received(path.remote, front, segment_size);
+                let batch = DatagramBatch {
+                    path,
+                    ecn,
+                    segment_size,
+                    bytes: front,
+                };
+                connection.receive(self.now, batch, &mut Stages::off());
+            }
         }
         self.answer();
     }
@@ -582,14 +623,17 @@ impl Duel {
     /// Lets time pass, the victim's timers included.
     pub fn pass(&mut self, time: Duration) {
         let until = self.now + time;
+        let mut at_once = 0;
         loop {
             let Some((_, connection)) = &mut self.victim else {
                 return;
             };
             match connection.next_timeout().filter(|due| *due <= until) {
-                Some(due) => self.now = self.now.max(due),
+                Some(due) if due > self.now => (self.now, at_once) = (due, 0),
+                Some(_) => at_once += 1,
                 None => break,
             }
+            assert!(at_once < ENDLESS, "the next timeout is never later");
             connection.on_timeout(self.now);
             self.answer();
         }
@@ -600,15 +644,20 @@ impl Duel {
         let Some((handle, connection)) = &mut self.victim else {
             return;
         };
-        let mut bytes = 0;
+        let (mut bytes, before) = (0, self.datagrams);
         while let Some(transmit) =
             connection.transmit(self.now, &mut self.buffer, 64, &mut Stages::off())
         {
             bytes += transmit.len;
-            for datagram in self.buffer[..transmit.len].chunks(transmit.segment_size.into()) {
+            let sent = &self.buffer[..transmit.len];
+            let checked = self.guard.on_sent_to_any_id(&transmit, sent);
+            assert!(checked.is_ok(), "{checked:?}");
+            self.guard.on_reached(transmit.path.remote);
+            for datagram in sent.chunks(transmit.segment_size.into()) {
                 self.datagrams += 1;
                 self.peer.receive(datagram);
             }
+            assert!(self.datagrams < before + ENDLESS, "transmit never ends");
         }
         self.largest_answer = self.largest_answer.max(bytes);
         while let Some(event) = connection.poll_event() {
@@ -625,6 +674,13 @@ impl Duel {
     /// If the peer has sent a server nothing that opens yet.
     pub fn victim(&mut self) -> &mut Connection {
         &mut self.victim.as_mut().expect("there is a connection").1
+    }
+
+    /// Lets the endpoint forget the victim, as its owner does once it is drained.
+    pub fn forget(&mut self) {
+        if let Some((handle, _)) = self.victim.take() {
+            self.endpoint.remove(handle);
+        }
     }
 
     /// Whether the victim has state for the peer.

@@ -14,11 +14,11 @@ use crate::simulation::Simulation;
 use crate::trial::{Fault, Handshake, Trial};
 
 /// Virtual time in which the last acknowledgements have to come: a few probe timeouts that have backed off.
-const SETTLE: Duration = Duration::from_secs(100);
+const SETTLE: Duration = Duration::from_secs(2000);
 /// Silence that is waited for, and the datagrams that may be sent in it: a late probe for the path's size, a ticket.
 const QUIET: (Duration, u64) = (Duration::from_secs(5), 20);
 /// Those more that may be sent in it by who keeps his NAT awake, and on a path that is new.
-const AWAKE: u64 = 40;
+const AWAKE: u64 = 80;
 
 const SIDES: [Side; 2] = [Side::Client, Side::Server];
 

@@ -4,29 +4,25 @@
 mod common;
 
 use common::{seeds, sweep};
-use squall_sim::run_seed;
+use squall_sim::{Fault, run_seed};
 
 #[test]
-fn a_megabyte_each_way_survives_loss_and_reordering() {
-    let seeds = seeds(20);
+fn trials_end_as_they_have_to() {
+    let seeds = seeds(200);
     let reports = sweep(&seeds, run_seed);
-    let slowest = reports.iter().max_by_key(|r| r.transfer);
-    let quietest = reports.iter().max_by_key(|r| r.longest_silence);
-    if let (Some(slowest), Some(quietest)) = (slowest, quietest) {
-        println!(
-            "{} seeds; slowest {}: {:?}; longest silence {}: {:?}",
-            reports.len(),
-            slowest.seed,
-            slowest.transfer,
-            quietest.seed,
-            quietest.longest_silence
-        );
+    for fault in Fault::ALL {
+        let times = reports.iter().filter(|r| r.faults.contains(&fault)).count();
+        println!("{times} of {}: {}", reports.len(), fault.name());
+        assert!(times > 0 || seeds.len() < 200, "{fault:?}");
     }
     for report in &reports {
+        let dark = [Fault::Blackhole, Fault::Silence, Fault::MtuChange];
+        if dark.iter().any(|fault| report.faults.contains(fault)) {
+            continue;
+        }
         // RFC 9002 §6.1: what was declared lost is about what the network lost, or jitter made late.
-        for (stats, counters) in report.stats.iter().zip(&report.counters) {
-            assert!(counters.lost > 0, "seed {}", report.seed);
-            assert!(stats.packets_lost < stats.packets_sent / 2, "{report:?}");
+        for stats in &report.stats {
+            assert!(stats.packets_lost <= stats.packets_sent / 2, "{report:?}");
         }
     }
 }

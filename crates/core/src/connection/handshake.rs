@@ -137,8 +137,8 @@ impl Connection {
             self.state = State::Established;
             self.timers.set(Timer::Handshake, None);
             self.streams.events.push_back(Event::Connected);
+            self.log_handshake(now, "handshake_complete");
             if let Some(log) = &mut self.qlog {
-                log.state(now, "handshake_complete");
                 log.alpn_information(now, self.tls.running().and_then(Session::alpn));
             }
             self.restart_idle_timer(now);
@@ -331,9 +331,7 @@ impl Connection {
             return;
         }
         self.handshake_confirmed = true;
-        if let Some(log) = &mut self.qlog {
-            log.state(now, "handshake_confirmed");
-        }
+        self.log_handshake(now, "handshake_confirmed");
         // RFC 9001 §4.9.3: what still comes in 0-RTT packets comes again in 1-RTT ones.
         self.space(SpaceId::Data).keys = None;
         self.ack_request.due = self.config.ack_frequency.is_some();

@@ -37,7 +37,24 @@ impl Connection {
         if let Some(log) = &mut self.qlog {
             log.connection_closed(now, &reason);
         }
+        self.span.in_scope(|| tracing::debug!(%reason, "closed"));
         self.streams.events.push_back(Event::Closed(reason));
+    }
+
+    /// The handshake is complete, or confirmed (RFC 9001 §4.1).
+    pub(super) fn log_handshake(&mut self, now: Time, state: &'static str) {
+        if let Some(log) = &mut self.qlog {
+            log.state(now, state);
+        }
+        let version = self.version;
+        self.span
+            .in_scope(|| tracing::debug!(version = format_args!("{version:#x}"), "{state}"));
+    }
+
+    /// Tells the application where the connection is now, or could not move to.
+    pub(super) fn tell_moved(&mut self, event: Event) {
+        self.span.in_scope(|| tracing::debug!(?event, "path"));
+        self.streams.events.push_back(event);
     }
 
     /// Round-trip times, congestion and path, if they have changed.

@@ -200,9 +200,7 @@ impl Connection {
         // RFC 9000 §9.3.3: whoever still is at the old address shall say so.
         self.validate(now, old, false);
         if self.path.validated {
-            self.streams
-                .events
-                .push_back(Event::Migrated(self.path.path));
+            self.tell_moved(Event::Migrated(self.path.path));
         }
     }
 
@@ -417,9 +415,7 @@ impl Connection {
         self.path.validated = false;
         let keep_flow = self.side == Side::Server && same_host;
         self.activate(now, tag, keep_flow);
-        self.streams
-            .events
-            .push_back(Event::MigrationFailed(failed));
+        self.tell_moved(Event::MigrationFailed(failed));
     }
 }
 

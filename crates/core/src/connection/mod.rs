@@ -221,6 +221,8 @@ pub struct Connection {
     stats: Stats,
     /// What happens, for who wants to read it.
     qlog: Option<Box<Qlog>>,
+    /// What `tracing` shows of it belongs to this span; none unless somebody subscribes.
+    span: tracing::Span,
 }
 
 impl Connection {
@@ -337,6 +339,7 @@ impl Connection {
             endpoint_events: VecDeque::new(),
             stats: Stats::default(),
             qlog: None,
+            span: tracing::debug_span!("connection", ?side, peer = %path.path.remote, id = ?original_dcid),
             path,
             config,
         };

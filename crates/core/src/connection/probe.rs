@@ -77,8 +77,7 @@ impl Connection {
             self.validate(now, tag, then_move);
         }
         if self.path.tag == tag && (first || !active) {
-            let event = Event::Migrated(self.path.path);
-            self.streams.events.push_back(event);
+            self.tell_moved(Event::Migrated(self.path.path));
         }
         if first && self.side == Side::Server && self.path.tag == tag {
             // RFC 9000 §9.3: the client's tokens were made for another address.

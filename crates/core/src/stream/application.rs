@@ -47,7 +47,8 @@ impl Streams {
     /// `Blocked`, `Stopped`, `Closed`.
     pub(crate) fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, WriteError> {
         let slot = self.find(id).ok_or(WriteError::Closed)?;
-        let (limits, buffered) = (self.limits, self.buffered);
+        let (limits, buffered) = (self.limits, self.charged());
+        let withheld = self.is_withheld(id);
         let send = self
             .get(slot)
             .and_then(|s| s.send.as_mut())
@@ -58,7 +59,11 @@ impl Streams {
         if send.state != SendState::Send {
             return Err(WriteError::Closed);
         }
-        let stream_room = limits.stream_send_window.saturating_sub(send.buffer.held());
+        // What the peer does not allow yet takes no more of the room that others need.
+        let stream_room = match withheld {
+            true => 0,
+            false => limits.stream_send_window.saturating_sub(send.buffer.held()),
+        };
         let room = stream_room.min(limits.send_window.saturating_sub(buffered));
         let n = room.min(data.len() as u64) as usize;
         if n == 0 && !data.is_empty() {

@@ -197,14 +197,14 @@ impl Streams {
     /// Notes that the peer has bytes of a stream, and perhaps its end.
     pub(crate) fn on_acked(&mut self, id: StreamId, start: u64, len: u64, fin: bool) {
         let Some(slot) = self.find(id) else { return };
-        let (limits, buffered) = (self.limits, self.buffered);
+        let (limits, buffered) = (self.limits, self.charged());
         let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
             return;
         };
         let (freed, done) = send.on_acked(start, len, fin);
         let reset = send.reset_becomes_due(limits.partial_resets);
         // A writer is woken for a quarter of the buffer, not for every packet.
-        let room = buffered - freed <= limits.send_window / 4 * 3;
+        let room = buffered.saturating_sub(freed) <= limits.send_window / 4 * 3;
         if send.writer_waits && send.buffer.held() <= limits.stream_send_window / 4 * 3 {
             if room {
                 send.writer_waits = false;
@@ -236,10 +236,14 @@ impl Streams {
     /// Bytes are gone from the send buffers: writers that waited for the connection's sake may go on.
     pub(super) fn release(&mut self, freed: u64) {
         self.buffered -= freed;
-        if freed > 0
-            && !self.blocked_writers.is_empty()
-            && self.buffered <= self.limits.send_window / 4 * 3
-        {
+        if freed > 0 {
+            self.wake_writers();
+        }
+    }
+
+    /// Tells who was refused for the connection's sake, if there is room again.
+    pub(super) fn wake_writers(&mut self) {
+        if !self.blocked_writers.is_empty() && self.charged() <= self.limits.send_window / 4 * 3 {
             for id in std::mem::take(&mut self.blocked_writers) {
                 let Some(slot) = self.find(id) else { continue };
                 let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {

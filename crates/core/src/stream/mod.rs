@@ -105,6 +105,9 @@ pub(crate) struct Streams {
     control: VecDeque<StreamId>,
     /// Bytes held in all send buffers.
     buffered: u64,
+    /// Those of them that belong to streams which the peer does not allow yet: they must not keep the streams that it does
+    /// allow from ending, for only that raises its limit.
+    withheld: u64,
     /// Writers refused for the connection's sake.
     blocked_writers: Vec<StreamId>,
     pool: ChunkPool,
@@ -156,6 +159,7 @@ impl Streams {
             pieces_budget: config.receive_window.saturating_add(PIECES_SLACK),
             control: VecDeque::new(),
             buffered: 0,
+            withheld: 0,
             blocked_writers: Vec::new(),
             pool: ChunkPool::default(),
             events: VecDeque::new(),
@@ -194,7 +198,22 @@ impl Streams {
             }
             self.control.push_back(id);
             self.enqueue(slot);
+            if self.is_withheld(id) {
+                self.withheld += self.held(slot);
+            }
         }
+        self.wake_writers();
+    }
+
+    /// Bytes that a stream holds for sending.
+    fn held(&mut self, slot: u32) -> u64 {
+        let send = self.get(slot).and_then(|s| s.send.as_ref());
+        send.map_or(0, |s| s.buffer.held())
+    }
+
+    /// Bytes that count against the connection's send window.
+    fn charged(&self) -> u64 {
+        self.buffered.saturating_sub(self.withheld)
     }
 
     /// Whether the peer does not allow a stream of ours yet: it was opened with early data, and the limit is lower now.
@@ -207,6 +226,12 @@ impl Streams {
         if let Some(slot) = self.find(id) {
             self.control.push_back(id);
             self.enqueue(slot);
+            self.withheld = self.withheld.saturating_sub(self.held(slot));
+            if let Some(send) = self.get(slot).and_then(|s| s.send.as_mut())
+                && std::mem::take(&mut send.writer_waits)
+            {
+                self.events.push_back(Event::Writable(id));
+            }
         }
     }
 
@@ -465,7 +490,7 @@ impl Streams {
         {
             send.buffer.clear();
         }
-        self.buffered = 0;
+        (self.buffered, self.withheld) = (0, 0);
         self.queue.clear();
         self.starved = Vec::new();
         self.blocked_pending = false;

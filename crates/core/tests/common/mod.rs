@@ -1,4 +1,4 @@
-#![allow(dead_code, reason = "each test and bench uses a part of it")]
+#![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 //! A client and a server whose datagrams are handed over at once, on a virtual clock.
 
@@ -226,17 +226,6 @@ impl Pair {
         self.server.receive(self.now, path, &mut run, len as u16);
     }
 
-    /// Times the stages of both ends from now on.
-    pub(crate) fn account(&mut self) {
-        for end in [&mut self.client, &mut self.server] {
-            end.stages = Stages::on(ticks);
-        }
-    }
-
-    pub(crate) fn stages(&mut self, side: Side) -> Stages {
-        self.ends(side).0.stages.clone()
-    }
-
     /// Hands datagrams over until both sides are silent, time passing by a little.
     pub(crate) fn run(&mut self) {
         for _ in 0..100_000 {
@@ -262,13 +251,6 @@ impl Pair {
         }
         panic!("the two ends never fall silent");
     }
-}
-
-/// A clock for accounting; only the shares of the stages are looked at.
-fn ticks() -> u64 {
-    static BEGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-    let begin = BEGIN.get_or_init(std::time::Instant::now);
-    u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl End {
