@@ -155,6 +155,12 @@ impl RawPeer {
         self.levels[ty as usize].is_some()
     }
 
+    /// The largest number of a 1-RTT packet that it has opened.
+    #[must_use]
+    pub const fn largest_received(&self) -> Option<u64> {
+        self.largest[space(PacketType::OneRtt)]
+    }
+
     /// A packet with this payload. Too short a payload is padded for the header-protection sample (RFC 9001 §5.4.2).
     ///
     /// # Panics

@@ -39,7 +39,7 @@ impl Connection {
                 space.keys.is_some()
                     && (space.crypto_send.wants_to_send()
                         || space.probes > 0
-                        || space.received.must_ack(now))
+                        || (space.received.must_ack(now) && self.may_acknowledge(id)))
             })
     }
 
@@ -106,7 +106,7 @@ impl Connection {
         }
         let wants = space.crypto_send.wants_to_send() || (id == SpaceId::Data && self.wants_data());
         let ack_only = !(space.probes > 0 || (window_open && wants));
-        if ack_only && !space.received.may_ack() {
+        if ack_only && !(space.received.may_ack() && self.may_acknowledge(id)) {
             return None;
         }
         let number = space.sent.next_number();
@@ -233,6 +233,7 @@ impl Connection {
 
     fn seal_one(&mut self, id: SpaceId, buffer: &mut [u8], span: PacketSpan) {
         let mut spans = [span];
+        self.spaces[id as usize].sent.check_sealed(&spans);
         match (&mut self.ring, &mut self.spaces[id as usize].keys) {
             (Some(ring), _) if id == SpaceId::Data => {
                 ring.local.seal(&ring.local_header, buffer, &mut spans, &[]);

@@ -101,6 +101,10 @@ impl Connection {
         if self.ring.is_none() || !matches!(self.state, State::Established) {
             return None;
         }
+        // Probes of other paths are in nobody's flight, and remembered all the same (`threats.md` rows 1 and 34).
+        if !self.may_acknowledge(SpaceId::Data) {
+            return None;
+        }
         // RFC 9000 §8.2.2: congestion control may hold a response on the active path back, but for one a round trip: the
         // acknowledgements that would open the window may wait for it, on the peer's way to another path.
         let flow = &self.path.flow;

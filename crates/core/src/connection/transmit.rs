@@ -3,12 +3,14 @@
 use rand::RngCore;
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
 use squall_wire::{
-    AckFrequency, Ecn, PacketType, Transmit, Writer, frame, header, packet_number, varint,
+    AckFrequency, Ecn, PacketType, Transmit, TransportErrorCode, Writer, frame, header,
+    packet_number, varint,
 };
 
 use super::timers::Timer;
 use super::{Connection, State};
-use crate::config::MIN_PROTECTED;
+use crate::config::{LEAST_PACKETS_IN_FLIGHT, MIN_PROTECTED};
+use crate::error::CloseReason;
 use crate::qlog::Packet;
 use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
@@ -21,12 +23,16 @@ use crate::token;
 const MAX_ACK_ONLY: u32 = 64;
 /// A packet with less room than this left is filled with PADDING rather than ending its bundle.
 pub(super) const FILL: usize = 32;
+/// Records of packets kept free for probes: with every doubling of the timeout two more.
+const PROBE_RECORDS: usize = 24;
 /// Distance between packet numbers left out on purpose, at least and at most (RFC 9000 §21.4).
 const SKIP: std::ops::Range<u64> = 300..6000;
 /// Packets after which probes for the path's size go before data.
 const SHORT_EXCHANGE: u64 = 32;
 /// ack_delay_exponent that we declare: the default of RFC 9000 §18.2.
 const ACK_DELAY_EXPONENT: u32 = 3;
+
+const _: () = assert!(LEAST_PACKETS_IN_FLIGHT / 8 > PROBE_RECORDS);
 
 pub(super) const NO_RANGE: StreamRange = StreamRange {
     id: squall_wire::StreamId(0),
@@ -96,6 +102,16 @@ impl Connection {
         if self.handshake_wants(now) || self.early_data_wants() {
             return self.transmit_handshake(now, buffer, stages);
         }
+        if self.spaces[SpaceId::Data as usize].sent.is_spent() {
+            // RFC 9000 §12.3: without CONNECTION_CLOSE or anything else.
+            let reason = CloseReason::Transport {
+                code: TransportErrorCode::INTERNAL_ERROR,
+                reason: "packet numbers are used up".to_owned(),
+                remote: false,
+            };
+            self.abandon(now, reason);
+            return None;
+        }
         self.renew_keys(now);
         if self.is_closed() {
             return self.transmit_close(now, buffer);
@@ -140,12 +156,15 @@ impl Connection {
             return Some(probe);
         }
         let segment = usize::from(self.path.mtu.current());
-        let probes = self.spaces[SpaceId::Data as usize].probes;
+        let mut probes = self.spaces[SpaceId::Data as usize].probes;
+        if !self.may_probe() {
+            probes = 0;
+        }
         let wants_data = self.wants_data();
         let records = self.spaces[SpaceId::Data as usize].sent.len();
-        // Who acknowledges nothing gets acknowledgements with probes only (`threats.md` row 8).
+        let limit = self.config.max_packets_in_flight;
         let must_ack = self.spaces[SpaceId::Data as usize].received.must_ack(now)
-            && records < 2 * self.config.max_packets_in_flight;
+            && self.may_acknowledge(SpaceId::Data);
         if !wants_data && !must_ack && probes == 0 {
             return self.transmit_mtu_probe(now, buffer, stages);
         }
@@ -158,7 +177,7 @@ impl Connection {
         // 2 plan: probes go beyond the window (RFC 9002 §7.5), acknowledgements beside it.
         let allowed = self.path.allowance() as usize / segment;
         let count = (budget as usize / segment)
-            .min(self.config.max_packets_in_flight.saturating_sub(records))
+            .min((limit - limit / 8).saturating_sub(records))
             .max(usize::from(probes))
             .min(most)
             .min(allowed);
@@ -178,6 +197,20 @@ impl Connection {
         // 5 settle
         self.settle_bundle(now, written, wants_data);
         Some(self.transmit_of(segment.min(len), len))
+    }
+
+    /// Whether one more packet of acknowledgements may be remembered. Who acknowledges nothing gets acknowledgements with
+    /// probes only, and in the end not even those: a record of every packet is kept until its fate is known
+    /// (`threats.md` row 8). Data leaves an eighth of `max_packets_in_flight` for acknowledgements, these the rest for probes.
+    pub(super) fn may_acknowledge(&self, id: SpaceId) -> bool {
+        let records = self.spaces[id as usize].sent.len();
+        records + PROBE_RECORDS < self.config.max_packets_in_flight
+    }
+
+    /// Whether probes of the 1-RTT level may be remembered.
+    pub(super) fn may_probe(&self) -> bool {
+        // Two of them and a number left out, once in line and once of a timeout before.
+        self.spaces[SpaceId::Data as usize].sent.len() + 4 < self.config.max_packets_in_flight
     }
 
     /// Whether the data space has anything to say but acknowledgements.
@@ -341,6 +374,7 @@ impl Connection {
             }
             *source = tail;
         }
+        self.spaces[SpaceId::Data as usize].sent.check_sealed(spans);
         if let Some(ring) = &mut self.ring {
             ring.local
                 .seal(&ring.local_header, buffer, spans, &sources[..spans.len()]);
@@ -697,6 +731,39 @@ impl Connection {
         if size > 0 {
             self.path.flow.bytes_in_flight += size;
             self.path.flow.pacer.on_sent(size);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::Pair;
+    use squall_wire::Side;
+
+    // test: RFC 9000 §12.3; threats.md row 25
+    #[test]
+    fn packet_numbers_end_without_a_word() {
+        for (left, ends) in [(5000, false), (4096, true), (0, true)] {
+            let mut pair = Pair::new();
+            pair.run();
+            let now = pair.now;
+            let server = pair.connection(Side::Server);
+            let sent = &mut server.spaces[SpaceId::Data as usize].sent;
+            sent.discard();
+            sent.continue_from(varint::MAX - left);
+            server.skip_number = u64::MAX;
+            server.ping();
+            let mut buffer = vec![0; 65_536];
+            let datagram = server.transmit(now, &mut buffer, 64, &mut Stages::off());
+            assert_eq!(datagram.is_none(), ends, "{left}");
+            assert_eq!(server.is_drained(), ends, "{left}");
+            server.ping();
+            let datagram = server.transmit(now, &mut buffer, 64, &mut Stages::off());
+            assert_eq!(datagram.is_none(), ends, "{left}");
+            let closed = std::iter::from_fn(|| server.poll_event())
+                .find(|e| matches!(e, crate::event::Event::Closed(_)));
+            assert_eq!(closed.is_some(), ends, "{left}");
         }
     }
 }

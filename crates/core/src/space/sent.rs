@@ -6,8 +6,15 @@
 
 use std::collections::VecDeque;
 
+use squall_protect::PacketSpan;
+use squall_wire::varint;
+
 use crate::sent_frame::SentFrame;
 use crate::time::Time;
+
+/// The first packet number that no bundle begins with: RFC 9000 §12.3 ends the numbers at 2^62 - 1, and a connection that is
+/// closing says so a few times more.
+const LAST: u64 = varint::MAX - 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -60,9 +67,42 @@ pub(crate) struct SentPackets {
     frame_base: u64,
     frames: VecDeque<SentFrame>,
     outstanding_eliciting: usize,
+    /// The number behind the last one sealed.
+    #[cfg(debug_assertions)]
+    unsealed: u64,
 }
 
 impl SentPackets {
+    /// Whether the packet numbers are used up.
+    #[must_use]
+    pub(crate) fn is_spent(&self) -> bool {
+        self.next_number() >= LAST
+    }
+
+    /// Looks, in builds with debug assertions, that no number is sealed twice: a nonce used twice gives the key away
+    /// (RFC 9001 §5.3). Every packet of a connection passes here on its way to the AEAD.
+    #[inline]
+    pub(crate) fn check_sealed(&mut self, spans: &[PacketSpan]) {
+        #[cfg(debug_assertions)]
+        for span in spans {
+            assert!(
+                span.packet_number >= self.unsealed && span.packet_number < self.next_number(),
+                "packet number {} is sealed twice or was not booked",
+                span.packet_number
+            );
+            self.unsealed = span.packet_number + 1;
+        }
+        #[cfg(not(debug_assertions))]
+        let _ = spans;
+    }
+
+    /// As if so many packets had been sent and settled.
+    #[cfg(test)]
+    pub(crate) fn continue_from(&mut self, number: u64) {
+        assert!(self.packets.is_empty() && number >= self.base);
+        self.base = number;
+    }
+
     /// The next packet number to be used.
     #[must_use]
     pub(crate) fn next_number(&self) -> u64 {

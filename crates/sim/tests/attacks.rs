@@ -1,0 +1,537 @@
+//! Peers that hold all the keys and want memory or work of us: rows 1, 2, 4, 5, 6, 8, 17, 19, 26 and 40 of the threat table in
+//! `SECURITY.md`. What a server's connection holds is counted where it is allocated: outside the data that its application
+//! has granted room for, at most 256 kB and 64 bytes for each packet that may be in flight.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use squall_core::{CloseReason, Event, TransportConfig};
+use squall_sim::{Duel, Odd, Terms, frames};
+use squall_wire::frame::{ty, write};
+use squall_wire::{
+    ConnectionId, Direction, Frame, Frames, PacketType, Path, Side, StreamId, TransportErrorCode,
+};
+
+use PacketType::{Handshake, Initial, OneRtt};
+
+thread_local! {
+    /// Bytes that this thread has allocated and not given back.
+    static HELD: Cell<isize> = const { Cell::new(0) };
+}
+
+fn note(bytes: isize) {
+    // A thread that ends has no counter any more, and nobody to read it.
+    let _ = HELD.try_with(|held| held.set(held.get() + bytes));
+}
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator with the arguments that it came with.
+unsafe impl GlobalAlloc for Counting {
+    // SAFETY: as the trait asks; nothing is done with the memory here.
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout.size() as isize);
+        // SAFETY: the caller's promise about `layout` is handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    // SAFETY: as the trait asks; nothing is done with the memory here.
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        note(-(layout.size() as isize));
+        // SAFETY: the caller's promise about `pointer` and `layout` is handed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Packets that the victims may have in flight, and what an attack may cost beside data, in bytes.
+const IN_FLIGHT: usize = 256;
+const MOST: isize = 256 * 1024 + 64 * IN_FLIGHT as isize;
+
+/// Room for data: small, so that it hides nothing.
+const WINDOW: u64 = 64 * 1024;
+
+fn terms() -> Terms {
+    Terms {
+        transport: TransportConfig {
+            max_packets_in_flight: IN_FLIGHT,
+            initial_window: WINDOW,
+            receive_window: WINDOW,
+            initial_stream_window: WINDOW,
+            stream_receive_window: WINDOW,
+            ..TransportConfig::default()
+        },
+        ..Terms::default()
+    }
+}
+
+/// A duel and the most that the victim has held since it began.
+struct Siege {
+    duel: Duel,
+    before: isize,
+    most: isize,
+}
+
+impl Siege {
+    fn new(mut duel: Duel) -> Self {
+        duel.peer.received = Vec::new();
+        duel.events = Vec::new();
+        let before = HELD.get();
+        Self {
+            duel,
+            before,
+            most: 0,
+        }
+    }
+
+    fn connected() -> Self {
+        Self::new(Duel::connected(Side::Server, terms()))
+    }
+
+    /// Lets go of what the test has been told, and counts.
+    fn count(&mut self) -> isize {
+        self.duel.peer.received = Vec::new();
+        self.duel.events.retain(|e| matches!(e, Event::Closed(_)));
+        let held = HELD.get() - self.before;
+        self.most = self.most.max(held);
+        held
+    }
+
+    fn send(&mut self, packet: PacketType, payload: &[u8]) {
+        self.duel.send(packet, payload);
+        self.count();
+    }
+
+    /// The most that was held is no more than may be, with `room` for what the victim has granted beside.
+    #[track_caller]
+    fn check(&mut self, what: &str, room: u64) {
+        self.count();
+        println!("{what}: {} bytes at most, {room} granted", self.most);
+        assert!(
+            self.most <= MOST + room as isize,
+            "{what}: {} bytes",
+            self.most
+        );
+    }
+}
+
+fn micros(n: u64) -> Duration {
+    Duration::from_micros(n)
+}
+
+fn stream(id: StreamId, offset: u64, data: &[u8], fin: bool) -> Vec<u8> {
+    frames(|w| {
+        write::stream_header(w, id, offset, Some(data.len()), fin);
+        w.bytes(data);
+    })
+}
+
+fn challenges(n: u64) -> Vec<u8> {
+    let frame = |i: u64| {
+        [
+            &[ty::PATH_CHALLENGE as u8][..],
+            &(100 * n + i).to_be_bytes(),
+        ]
+        .concat()
+    };
+    let mut payload: Vec<u8> = (0..100).flat_map(frame).collect();
+    payload.resize(1100, 0);
+    payload
+}
+
+// test: threats.md row 1: nothing that the victim sends is ever acknowledged
+#[test]
+fn challenges_cost_no_memory_on_the_path_in_use_or_on_another() {
+    let there = Path {
+        remote: SocketAddr::from(([10, 0, 9, 9], 999)),
+        local: None,
+    };
+    for elsewhere in [false, true] {
+        let mut duel = Duel::connected(Side::Server, terms());
+        // An id of its own for the other path, or nothing would be sent there (RFC 9000 §9.5).
+        let id = ConnectionId::new(&[0xbb; 8]).expect("8 bytes");
+        duel.send(
+            OneRtt,
+            &frames(|w| write::new_connection_id(w, 1, 0, &id, &[1; 16])),
+        );
+        let mut siege = Siege::new(duel);
+        for n in 0..10_000 {
+            let datagram = siege.duel.peer.datagram(OneRtt, &challenges(n));
+            if elsewhere {
+                siege.duel.deliver_from(there, &datagram);
+            } else {
+                siege.duel.deliver(&datagram);
+            }
+            siege.duel.pass(micros(100));
+            siege.count();
+        }
+        siege.check("a million challenges", 0);
+        assert_eq!(siege.duel.closed(), None);
+    }
+}
+
+// test: threats.md row 34: each address is one that the victim has not seen
+#[test]
+fn a_peer_that_moves_with_every_packet_costs_no_memory() {
+    let mut siege = Siege::connected();
+    for n in 0..20_000_u32 {
+        let [_, a, b, c] = n.to_be_bytes();
+        let there = Path {
+            remote: SocketAddr::from(([10, a, b, c], 1000)),
+            local: None,
+        };
+        let datagram = siege.duel.peer.datagram(OneRtt, &[ty::PING as u8; 1100]);
+        siege.duel.deliver_from(there, &datagram);
+        siege.duel.pass(micros(100));
+        siege.count();
+        if siege.duel.closed().is_some() {
+            break;
+        }
+    }
+    siege.check("20,000 addresses", 0);
+}
+
+// test: threats.md row 2: every id retires the one before it, and no retirement is acknowledged
+#[test]
+fn ids_cost_no_memory() {
+    let mut siege = Siege::connected();
+    for n in 1..100_000_u64 {
+        let id = ConnectionId::new(&n.to_be_bytes()).expect("8 bytes");
+        let token = [n.to_be_bytes(), n.to_be_bytes()].concat();
+        let token = token.as_slice().try_into().expect("16 bytes");
+        let payload = frames(|w| write::new_connection_id(w, n, n, &id, &token));
+        siege.send(OneRtt, &payload);
+        if siege.duel.closed().is_some() {
+            break;
+        }
+    }
+    siege.check("ids", 0);
+    let expected = TransportErrorCode::CONNECTION_ID_LIMIT_ERROR;
+    assert_eq!(siege.duel.closed(), Some(expected));
+}
+
+/// A server with the keys of that kind of packet, whose TLS has not read the last of it.
+fn prepared(packet: PacketType) -> Duel {
+    if packet == OneRtt {
+        return Duel::connected(Side::Server, terms());
+    }
+    let mut duel = Duel::new(Side::Server, terms());
+    if packet == Handshake {
+        for datagram in duel.peer.flush() {
+            duel.deliver(&datagram);
+        }
+    } else {
+        duel.send(Initial, &[ty::PING as u8]);
+    }
+    duel
+}
+
+// test: threats.md row 4
+#[test]
+fn handshake_bytes_cost_no_more_than_their_limit() {
+    for packet in [Initial, Handshake, OneRtt] {
+        // Behind a gap, of the smallest pieces first and then of large ones, as far as it lets us.
+        let small = (0..1000).map(|i| (5000 + 2 * i, 1));
+        let large = (0..1000).map(|i| (8000 + 1000 * i, 1000));
+        for pieces in [small.collect::<Vec<_>>(), large.collect()] {
+            let mut siege = Siege::new(prepared(packet));
+            for (offset, len) in pieces {
+                let payload = frames(|w| {
+                    write::crypto_header(w, offset, len);
+                    w.bytes(&vec![1; len]);
+                });
+                siege.send(packet, &payload);
+            }
+            siege.check("handshake bytes", 0);
+            let expected = TransportErrorCode::CRYPTO_BUFFER_EXCEEDED;
+            assert_eq!(siege.duel.closed(), Some(expected));
+        }
+    }
+}
+
+// test: RFC 9000 §21.7, threats.md row 5
+#[test]
+fn pieces_between_gaps_cost_no_more_than_their_budget() {
+    let mut siege = Siege::connected();
+    let kinds = [Direction::Unidirectional, Direction::Bidirectional];
+    for (kind, index) in kinds.iter().flat_map(|k| (0..8).map(move |i| (*k, i))) {
+        let id = StreamId::new(Side::Client, kind, index);
+        // Of all streams together no more than the window: what does not fit must not be lost to flow control.
+        for base in (1..WINDOW / 16).step_by(400) {
+            let end = (base + 400).min(WINDOW / 16);
+            let pieces = (base..end).step_by(2);
+            let payload = pieces
+                .flat_map(|at| stream(id, at, &[1], false))
+                .collect::<Vec<u8>>();
+            siege.send(OneRtt, &payload);
+        }
+        assert_eq!(siege.duel.closed(), None);
+    }
+    siege.check("pieces of one byte", WINDOW);
+}
+
+// test: threats.md row 5: half of all packets come 5,000 packets late, and the connection goes on
+#[test]
+fn a_sender_whose_packets_are_held_back_finishes() {
+    // Within the window, and pieces so small that their overhead is not: some are not taken, and sent again.
+    const PIECE: usize = 6;
+    const PACKETS: usize = 10_000;
+    let mut duel = Duel::connected(Side::Server, terms());
+    let id = StreamId::new(Side::Client, Direction::Unidirectional, 0);
+    let byte = |at: usize| (at * 31 % 251) as u8;
+    let piece = |n: usize| -> Vec<u8> {
+        let data: Vec<u8> = (n * PIECE..(n + 1) * PIECE).map(byte).collect();
+        stream(id, (n * PIECE) as u64, &data, n + 1 == PACKETS)
+    };
+    // By the time of arrival.
+    let mut order: Vec<usize> = (0..PACKETS).collect();
+    order.sort_by_key(|n| if n % 2 == 0 { *n } else { n + 5000 });
+    let mut read = Vec::new();
+    let mut accepted = false;
+    // What was dropped is sent again once, in order.
+    for round in 0.. {
+        assert!(round < 2, "{} bytes came", read.len());
+        if round > 0 {
+            order.sort_unstable();
+        }
+        for n in &order {
+            duel.send(OneRtt, &piece(*n));
+            accepted |= duel.victim().accept(Direction::Unidirectional).is_some();
+            while let Ok(Some(bytes)) = duel.victim().read(id, usize::MAX) {
+                read.extend_from_slice(&bytes);
+            }
+        }
+        assert_eq!(duel.closed(), None, "round {round}");
+        if read.len() == PIECE * PACKETS {
+            assert!(round > 0, "nothing was dropped");
+            break;
+        }
+    }
+    assert!(accepted);
+    assert!(read.iter().enumerate().all(|(at, b)| *b == byte(at)));
+}
+
+// test: threats.md row 8: a peer that acknowledges nothing
+#[test]
+fn acknowledgements_that_nobody_acknowledges_are_few() {
+    for (in_flight, pings) in [(IN_FLIGHT, 1_000_000), (65_536, 200_000)] {
+        let mut terms = terms();
+        terms.transport.max_packets_in_flight = in_flight;
+        let mut siege = Siege::new(Duel::connected(Side::Server, terms));
+        for n in 0..pings {
+            siege.duel.send(OneRtt, &[ty::PING as u8]);
+            if n % 64 == 0 {
+                siege.duel.pass(micros(100));
+                siege.count();
+            }
+        }
+        // Beyond what `MOST` has in it already.
+        siege.check("PINGs", 64 * (in_flight - IN_FLIGHT) as u64);
+        assert_eq!(siege.duel.closed(), None);
+    }
+}
+
+// test: threats.md row 8: before the handshake is done
+#[test]
+fn acknowledgements_of_the_handshake_that_nobody_acknowledges_are_few() {
+    for (packet, victim) in [
+        (Initial, Side::Server),
+        (Initial, Side::Client),
+        (Handshake, Side::Server),
+    ] {
+        let mut duel = Duel::new(victim, terms());
+        if packet == Handshake {
+            for datagram in duel.peer.flush() {
+                duel.deliver(&datagram);
+            }
+        }
+        duel.send(packet, &[ty::PING as u8]);
+        let mut siege = Siege::new(duel);
+        for _ in 0..20_000 {
+            siege.send(packet, &[ty::PING as u8]);
+        }
+        siege.check("PINGs of the handshake", 0);
+        assert_eq!(siege.duel.closed(), None);
+    }
+}
+
+// test: threats.md row 8: a packet that comes after every other number leaves the oldest forgotten
+#[test]
+fn gaps_among_packet_numbers_cost_no_memory() {
+    let mut siege = Siege::connected();
+    for n in 0..100_000 {
+        let odd = Odd {
+            number: Some(1000 + 2 * n),
+            ..Odd::default()
+        };
+        let datagram = siege.duel.peer.packet(OneRtt, &[ty::PING as u8; 4], odd);
+        siege.duel.deliver(&datagram);
+        siege.count();
+    }
+    siege.check("gaps", 0);
+    assert_eq!(siege.duel.closed(), None);
+}
+
+/// The ranges of packet numbers that ACK frames may name: what the victim has sent.
+fn acknowledge(ranges: &[std::ops::RangeInclusive<u64>]) -> Vec<u8> {
+    frames(|w| {
+        write::ack(w, ranges.iter().cloned(), 0, None);
+    })
+}
+
+// test: RFC 9000 §13.1, §21.4; threats.md row 6
+#[test]
+fn acknowledgements_of_what_was_never_sent_end_the_connection() {
+    // A number beyond all, and one far beyond.
+    for largest in [1000, (1 << 62) - 1] {
+        let mut duel = Duel::connected(Side::Server, terms());
+        duel.send(OneRtt, &acknowledge(&[0..=largest]));
+        let expected = TransportErrorCode::PROTOCOL_VIOLATION;
+        assert_eq!(duel.closed(), Some(expected), "{largest}");
+    }
+    // A peer that acknowledges every packet and every number between, right as it comes: one is left out sooner or later.
+    let mut duel = Duel::connected(Side::Server, terms());
+    let mut acknowledged = 0;
+    while duel.closed().is_none() {
+        duel.send(OneRtt, &[ty::PING as u8]);
+        duel.send(OneRtt, &[ty::PING as u8]);
+        let next = duel.peer.largest_received().map_or(0, |n| n + 1);
+        for number in acknowledged..next {
+            duel.send(OneRtt, &acknowledge(&[number..=number]));
+        }
+        acknowledged = next;
+        assert!(acknowledged < 10_000, "no number was left out");
+    }
+    let expected = TransportErrorCode::PROTOCOL_VIOLATION;
+    assert_eq!(duel.closed(), Some(expected));
+    assert!(acknowledged >= 300, "{acknowledged}");
+}
+
+// test: RFC 9000 §4.6, threats.md row 19
+#[test]
+fn streams_that_are_opened_and_reset_cost_no_memory() {
+    let allowed = TransportConfig::default().max_concurrent_uni_streams;
+    for accepts in [true, false] {
+        let mut siege = Siege::connected();
+        let mut limit = allowed;
+        let mut opened = 0;
+        for n in 0..100_000 {
+            let id = StreamId::new(Side::Client, Direction::Unidirectional, n);
+            if n == limit {
+                break;
+            }
+            opened += 1;
+            siege
+                .duel
+                .send(OneRtt, &frames(|w| write::reset_stream(w, id, 7, 10)));
+            if accepts {
+                assert_eq!(
+                    siege.duel.victim().accept(Direction::Unidirectional),
+                    Some(id)
+                );
+                assert!(siege.duel.victim().read(id, 1).is_err(), "it was reset");
+            }
+            // What the victim says is acknowledged, as every peer can.
+            let next = siege.duel.peer.largest_received().map_or(0, |n| n + 1);
+            if n % 16 == 0 && next > 0 {
+                siege
+                    .duel
+                    .send(OneRtt, &acknowledge(&[next - 1..=next - 1]));
+            }
+            siege.duel.pass(micros(10));
+            for (_, payload) in &siege.duel.peer.received {
+                for frame in Frames::new(payload).flatten() {
+                    if let Frame::MaxStreams { maximum: new, .. } = frame {
+                        limit = limit.max(new);
+                    }
+                }
+            }
+            siege.count();
+            assert!(
+                limit <= n + 1 + allowed,
+                "no more than may be open at a time"
+            );
+        }
+        siege.check("resets", 0);
+        assert_eq!(siege.duel.closed(), None);
+        assert_eq!(opened, if accepts { 100_000 } else { allowed });
+        let open = siege.duel.victim().stats().open_streams as u64;
+        assert_eq!(open, if accepts { 0 } else { allowed });
+    }
+}
+
+// test: RFC 9000 §12.3, threats.md row 26: every packet comes twice, at once or later
+#[test]
+fn packets_that_come_twice_act_once() {
+    let mut duel = Duel::connected(Side::Server, Terms::default());
+    let mut got = BTreeMap::new();
+    let mut late = Vec::new();
+    for n in 0..1000_u32 {
+        let payload = frames(|w| {
+            write::datagram_header(w, None);
+            w.bytes(&n.to_be_bytes());
+        });
+        let datagram = duel.peer.datagram(OneRtt, &payload);
+        duel.deliver(&datagram);
+        if n % 2 == 0 {
+            duel.deliver(&datagram);
+        } else {
+            late.push(datagram);
+        }
+        if late.len() == 20 {
+            for datagram in late.drain(..) {
+                duel.deliver(&datagram);
+            }
+        }
+        while let Some(bytes) = duel.victim().read_datagram() {
+            *got.entry(bytes).or_insert(0) += 1;
+        }
+    }
+    assert_eq!(got.len(), 1000);
+    assert!(got.values().all(|times| *times == 1));
+    assert_eq!(duel.victim().stats().packets_duplicate, 1000);
+}
+
+// test: RFC 9000 §10.2.1, threats.md row 40
+#[test]
+fn who_goes_on_after_the_end_is_told_ever_more_rarely() {
+    let mut duel = Duel::connected(Side::Server, terms());
+    let now = duel.now;
+    duel.victim().close(now, 7, b"enough");
+    duel.pump();
+    let before = duel.datagrams;
+    for _ in 0..10_000 {
+        duel.send(OneRtt, &[ty::PING as u8]);
+    }
+    let answers = duel.datagrams - before;
+    assert!((1..=20).contains(&answers), "{answers} answers");
+    // Nor for longer than it takes.
+    duel.pass(Duration::from_secs(10));
+    duel.send(OneRtt, &[ty::PING as u8]);
+    assert_eq!(duel.datagrams - before, answers);
+}
+
+// test: RFC 9000 §10.1, §21.6; threats.md row 17: a handshake a byte at a time, and a connection that says nothing
+#[test]
+fn a_slow_handshake_ends_in_time() {
+    let mut duel = Duel::new(Side::Server, terms());
+    let hello = duel.peer.handshake_bytes();
+    for (at, byte) in hello.iter().enumerate() {
+        let payload = frames(|w| {
+            write::crypto_header(w, at as u64, 1);
+            w.bytes(&[*byte]);
+        });
+        duel.send(Initial, &payload);
+        duel.pass(Duration::from_millis(500));
+        if duel.events.iter().any(|e| matches!(e, Event::Closed(_))) {
+            assert!((18..=20).contains(&at), "after {at} bytes");
+            break;
+        }
+    }
+    assert_eq!(duel.events, [Event::Closed(CloseReason::HandshakeTimeout)]);
+}
