@@ -140,7 +140,7 @@ pub struct TransportConfig {
     /// Bytes of datagrams that wait to be sent, 64 more for each.
     pub datagram_send_buffer: usize,
     /// Packets whose fate is open, at most: what limits the memory that a peer without acknowledgements costs, 64 bytes
-    /// for each.
+    /// for each. Data leaves an eighth of them for acknowledgements, and these some for probes.
     pub max_packets_in_flight: usize,
 }
 

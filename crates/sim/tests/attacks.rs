@@ -152,7 +152,14 @@ fn challenges_cost_no_memory_on_the_path_in_use_or_on_another() {
         local: None,
     };
     for elsewhere in [false, true] {
-        let mut siege = Siege::connected();
+        let mut duel = Duel::connected(Side::Server, terms());
+        // An id of its own for the other path, or nothing would be sent there (RFC 9000 §9.5).
+        let id = ConnectionId::new(&[0xbb; 8]).expect("8 bytes");
+        duel.send(
+            OneRtt,
+            &frames(|w| write::new_connection_id(w, 1, 0, &id, &[1; 16])),
+        );
+        let mut siege = Siege::new(duel);
         for n in 0..10_000 {
             let datagram = siege.duel.peer.datagram(OneRtt, &challenges(n));
             if elsewhere {
@@ -271,9 +278,10 @@ fn pieces_between_gaps_cost_no_more_than_their_budget() {
 // test: threats.md row 5: half of all packets come 5,000 packets late, and the connection goes on
 #[test]
 fn a_sender_whose_packets_are_held_back_finishes() {
-    const PIECE: usize = 40;
-    const PACKETS: usize = 20_000;
-    let mut duel = Duel::connected(Side::Server, Terms::default());
+    // Within the window, and pieces so small that their overhead is not: some are not taken, and sent again.
+    const PIECE: usize = 6;
+    const PACKETS: usize = 10_000;
+    let mut duel = Duel::connected(Side::Server, terms());
     let id = StreamId::new(Side::Client, Direction::Unidirectional, 0);
     let byte = |at: usize| (at * 31 % 251) as u8;
     let piece = |n: usize| -> Vec<u8> {
@@ -285,7 +293,12 @@ fn a_sender_whose_packets_are_held_back_finishes() {
     order.sort_by_key(|n| if n % 2 == 0 { *n } else { n + 5000 });
     let mut read = Vec::new();
     let mut accepted = false;
-    for round in 0..4 {
+    // What was dropped is sent again once, in order.
+    for round in 0.. {
+        assert!(round < 2, "{} bytes came", read.len());
+        if round > 0 {
+            order.sort_unstable();
+        }
         for n in &order {
             duel.send(OneRtt, &piece(*n));
             accepted |= duel.victim().accept(Direction::Unidirectional).is_some();
@@ -295,10 +308,11 @@ fn a_sender_whose_packets_are_held_back_finishes() {
         }
         assert_eq!(duel.closed(), None, "round {round}");
         if read.len() == PIECE * PACKETS {
+            assert!(round > 0, "nothing was dropped");
             break;
         }
     }
-    assert!(accepted && read.len() == PIECE * PACKETS, "{}", read.len());
+    assert!(accepted);
     assert!(read.iter().enumerate().all(|(at, b)| *b == byte(at)));
 }
 
