@@ -79,6 +79,7 @@ struct Siege {
 
 impl Siege {
     fn new(mut duel: Duel) -> Self {
+        duel.unwatch();
         duel.peer.received = Vec::new();
         duel.events = Vec::new();
         let before = HELD.get();
