@@ -604,10 +604,10 @@ impl Duel {
             rest = behind;
             match run.to {
                 Route::Incoming(incoming) if self.victim.is_none() => {
-                    if incoming.remote_address_validated() {
-                        if let Some(guard) = &mut self.guard {
-                            guard.on_validated();
-                        }
+                    if incoming.remote_address_validated()
+                        && let Some(guard) = &mut self.guard
+                    {
+                        guard.on_validated();
                     }
                     let made = self.endpoint.accept(self.now, incoming);
                     self.victim = Some(made.expect("a good Initial"));
