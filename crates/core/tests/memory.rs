@@ -4,55 +4,20 @@
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
 mod common;
+#[path = "common/counting.rs"]
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use common::link::{Host, Link, initial};
 use common::tls;
+use counting::held;
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 use squall_core::{EndpointConfig, Time, TransportConfig};
 use squall_wire::VERSION_1;
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
-
-thread_local! {
-    /// Bytes that this thread has allocated and not given back.
-    static HELD: Cell<isize> = const { Cell::new(0) };
-}
-
-fn note(bytes: isize) {
-    // A thread that ends has no counter any more, and nobody to read it.
-    let _ = HELD.try_with(|held| held.set(held.get() + bytes));
-}
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator with the arguments that it came with.
-unsafe impl GlobalAlloc for Counting {
-    // SAFETY: as the trait asks; nothing is done with the memory here.
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout.size() as isize);
-        // SAFETY: the caller's promise about `layout` is handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    // SAFETY: as the trait asks; nothing is done with the memory here.
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        note(-(layout.size() as isize));
-        // SAFETY: the caller's promise about `pointer` and `layout` is handed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn held() -> isize {
-    HELD.get()
-}
 
 /// Connections that a server gets; the test's own notes of datagrams are let go.
 fn connect(link: &mut Link, tls: &Arc<rustls::ClientConfig>, count: usize) {

@@ -2,12 +2,14 @@
 //! `SECURITY.md`. What a server's connection holds is counted where it is allocated: outside the data that its application
 //! has granted room for, at most 256 kB and 64 bytes for each packet that may be in flight.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../core/tests/common/counting.rs"]
+mod counting;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use counting::held;
 use squall_core::{CloseReason, Event, TransportConfig};
 use squall_sim::{Duel, Odd, Terms, frames};
 use squall_wire::frame::{ty, write};
@@ -16,38 +18,6 @@ use squall_wire::{
 };
 
 use PacketType::{Handshake, Initial, OneRtt};
-
-thread_local! {
-    /// Bytes that this thread has allocated and not given back.
-    static HELD: Cell<isize> = const { Cell::new(0) };
-}
-
-fn note(bytes: isize) {
-    // A thread that ends has no counter any more, and nobody to read it.
-    let _ = HELD.try_with(|held| held.set(held.get() + bytes));
-}
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator with the arguments that it came with.
-unsafe impl GlobalAlloc for Counting {
-    // SAFETY: as the trait asks; nothing is done with the memory here.
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout.size() as isize);
-        // SAFETY: the caller's promise about `layout` is handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    // SAFETY: as the trait asks; nothing is done with the memory here.
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        note(-(layout.size() as isize));
-        // SAFETY: the caller's promise about `pointer` and `layout` is handed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Packets that the victims may have in flight, and what an attack may cost beside data, in bytes.
 const IN_FLIGHT: usize = 256;
@@ -82,7 +52,7 @@ impl Siege {
         duel.unwatch();
         duel.peer.received = Vec::new();
         duel.events = Vec::new();
-        let before = HELD.get();
+        let before = held();
         Self {
             duel,
             before,
@@ -98,7 +68,7 @@ impl Siege {
     fn count(&mut self) -> isize {
         self.duel.peer.received = Vec::new();
         self.duel.events.retain(|e| matches!(e, Event::Closed(_)));
-        let held = HELD.get() - self.before;
+        let held = held() - self.before;
         self.most = self.most.max(held);
         held
     }
