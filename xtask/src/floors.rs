@@ -75,8 +75,7 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     // The counting allocators of tests.
     "crates/squall/tests/cost_contract.rs",
     "crates/protect/tests/no_allocation.rs",
-    "crates/core/tests/memory.rs",
-    "crates/sim/tests/attacks.rs",
+    "crates/core/tests/common/counting.rs",
     "crates/cli/src/sys.rs",
     // Glue to C libraries in shared objects of their own, and what loads them.
     "peers/boringssl/src/lib.rs",
