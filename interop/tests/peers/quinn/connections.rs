@@ -126,13 +126,15 @@ fn many_connections() {
                 quinn,
                 endpoints: (squall_end, quinn_end),
             } = Pair::new(role).await;
-            let mut tasks = JoinSet::new();
+            // The asking end closes when it has its answer, by a datagram that a full buffer may swallow: the answering
+            // ends are not waited for.
+            let (mut asking, mut answering) = (JoinSet::new(), JoinSet::new());
             for seed in 0..CONNECTIONS {
                 let (squall_end, quinn_end) = (squall_end.clone(), quinn_end.clone());
                 let payload = Payload { seed, len: 20_000 };
                 match role {
                     SquallIs::Client => {
-                        tasks.spawn(async move {
+                        asking.spawn(async move {
                             let to = quinn_end.local_addr().expect("an address");
                             let connecting = squall_end.connect(to, NAME).expect("a start");
                             let connection = connecting.await.expect("squall's handshake");
@@ -141,7 +143,7 @@ fn many_connections() {
                         });
                     }
                     SquallIs::Server => {
-                        tasks.spawn(async move {
+                        asking.spawn(async move {
                             let to = squall_end.local_addr().expect("an address");
                             let connecting = quinn_end.connect(to, NAME).expect("a start");
                             let connection = connecting.await.expect("quinn's handshake");
@@ -152,11 +154,10 @@ fn many_connections() {
                 }
             }
             for _ in 0..CONNECTIONS {
-                // The asking end closes when it has its answer.
                 match role {
                     SquallIs::Client => {
                         let incoming = quinn_end.accept().await.expect("an attempt");
-                        tasks.spawn(async move {
+                        answering.spawn(async move {
                             let connection = incoming.await.expect("quinn's handshake");
                             let (to, from) = connection.accept_bi().await.expect("quinn accepts");
                             answer_late(to, from).await;
@@ -165,7 +166,7 @@ fn many_connections() {
                     }
                     SquallIs::Server => {
                         let incoming = squall_end.accept().await.expect("an attempt");
-                        tasks.spawn(async move {
+                        answering.spawn(async move {
                             let connection = incoming.await.expect("squall's handshake");
                             let (to, from) = connection.accept_bi().await.expect("squall accepts");
                             answer_late(to, from).await;
@@ -174,7 +175,7 @@ fn many_connections() {
                     }
                 }
             }
-            while let Some(task) = tasks.join_next().await {
+            while let Some(task) = asking.join_next().await {
                 task.expect("a connection's end");
             }
             // The first connection is none the worse.
