@@ -6,17 +6,21 @@
 //!   bench/    what one part costs by itself: packet protection
 //!   doctor    what this machine has, and what was chosen for it
 //!   kernels   kernels of packet protection by name; SQUALL_CPU
+//!   interrupt Ctrl-C
 //!   output    lines and JSON to standard output
+//!   svg       pictures
 //!   error     one line to the user
-//!   sys       cores and clocks; the only unsafe
+//!   sys       cores, clocks and signals; the only unsafe
 //! ```
 
 mod bench;
 mod doctor;
 mod error;
+mod interrupt;
 mod kernels;
 mod output;
 mod perf;
+mod svg;
 mod sys;
 
 use std::process::ExitCode;

@@ -171,7 +171,7 @@ impl Link {
             ..TransportConfig::default()
         });
         let mut server_tls = certificate.server(squall::provider())?;
-        let mut client_tls = certificate.client(squall::provider())?;
+        let (mut client_tls, _) = certificate.client(squall::provider())?;
         server_tls.alpn_protocols = vec![b"bench".to_vec()];
         client_tls.alpn_protocols = vec![b"bench".to_vec()];
         let server = ServerConfig {
