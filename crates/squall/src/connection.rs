@@ -10,10 +10,11 @@ use bytes::Bytes;
 use squall_core::{CloseReason, DatagramError, Stats};
 use squall_wire::{Direction, Side};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use crate::error::ConnectError;
 use crate::stream::{RecvStream, SendStream};
-use crate::worker::Handle;
+use crate::worker::{self, Handle};
 
 /// A handle of a connection: cheap to clone, usable from any task.
 ///
@@ -175,6 +176,22 @@ impl Connection {
         self.0.0.lock().core.path().remote
     }
 
+    /// Runs a task on the thread of the connection's own worker, where it reaches the connection without waking another
+    /// thread. It shares that thread with the transport: it must not block. It ends, unfinished, with the worker.
+    pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        worker::spawn(&self.0.0.worker, task)
+    }
+
+    /// Which of the endpoint's workers the connection lives on, for life.
+    #[must_use]
+    pub fn worker(&self) -> usize {
+        self.0.0.worker.index
+    }
+
     /// Which side of the connection this is.
     #[must_use]
     pub fn side(&self) -> Side {
@@ -197,6 +214,12 @@ impl Connection {
     #[must_use]
     pub fn key_exchange_group(&self) -> Option<rustls::NamedGroup> {
         self.0.0.lock().core.key_exchange_group()
+    }
+
+    /// Whether the handshake was a full one or resumed an earlier session; `None` before its end.
+    #[must_use]
+    pub fn handshake_kind(&self) -> Option<rustls::HandshakeKind> {
+        self.0.0.lock().core.handshake_kind()
     }
 
     /// The peer's certificate chain, its own first; `None` unless the transport's `keep_peer_certificates` was set.

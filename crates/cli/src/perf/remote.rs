@@ -105,7 +105,7 @@ pub(crate) fn measure(args: &Client) -> Result<()> {
         .map_err(context("cannot open a UDP socket"))?;
     let connections = quic::connect(&endpoint, address, &host, args.connections)?;
     let amount = args.bytes.map_or(Amount::Time(args.time), Amount::Bytes);
-    let cpu = || sys::thread_cpu_of(endpoint.worker_thread_id()).unwrap_or_default();
+    let cpu = || quic::cpu_of(&endpoint);
     let before = cpu();
     let counter: Arc<live::Counter> = Arc::default();
     let line = live::Live::start(args.server.clone(), &counter);

@@ -8,9 +8,11 @@ use std::task::Poll;
 use squall_core::{Stage, Stages, Time};
 use squall_udp::{RecvBatch, Socket};
 use tokio::io::unix::AsyncFd;
+use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
-use super::shared::{Shared, lock};
+use super::common::lock;
+use super::shared::Shared;
 use super::{MESSAGE_BYTES, RECV_MESSAGES, Worker};
 use crate::sys;
 
@@ -44,6 +46,7 @@ pub(crate) async fn run(mut worker: Worker, fd: AsyncFd<Arc<Socket>>) -> std::io
                     guard.clear_ready();
                 }
             }
+            worker.take_forwarded(&mut stages);
             worker.time_out(&mut stages);
             worker.wake_tasks()
         };
@@ -177,10 +180,30 @@ async fn sleep(
     result.map(|()| blocked)
 }
 
+/// Runs a task on the worker's thread.
+pub(crate) fn spawn<F>(shared: &Arc<Shared>, task: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let runtime = shared
+        .runtime
+        .get()
+        .expect("set before anybody has a handle");
+    if shared.accounting {
+        runtime.spawn(Accounted {
+            task: Box::pin(task),
+            shared: Arc::clone(shared),
+        })
+    } else {
+        runtime.spawn(task)
+    }
+}
+
 /// A task of the application on the worker's thread, with its time told apart from the worker's.
-pub(crate) struct Accounted<F> {
-    pub(crate) task: Pin<Box<F>>,
-    pub(crate) shared: Arc<Shared>,
+struct Accounted<F> {
+    task: Pin<Box<F>>,
+    shared: Arc<Shared>,
 }
 
 impl<F: Future> Future for Accounted<F> {

@@ -9,17 +9,22 @@
 //!           flush      sendmmsg
 //!           sleep      until the socket is readable, the wheel's next deadline, or the doorbell
 //! ```
-//! The clock is read once a turn. Who else calls: applications' handles, through `shared` only.
+//! The clock is read once a turn. Who else calls: applications' handles and other workers, through `shared` only. What all
+//! workers of an endpoint share is in `common`.
 
+mod common;
 mod drive;
 mod incoming;
 mod shared;
+mod start;
 mod state;
 mod timer_wheel;
 
-pub(crate) use drive::{Accounted, mark, run};
+pub(crate) use common::{Common, Offer, ResetTokens, lock};
+pub(crate) use drive::spawn;
 pub use shared::EndpointStats;
-pub(crate) use shared::{Command, Offer, Shared, lock};
+pub(crate) use shared::{Command, Shared};
+pub(crate) use start::Start;
 use state::ConnectionShared;
 pub(crate) use state::{Handle, SendEnd, State, register};
 
@@ -31,8 +36,9 @@ use squall_core::{ConnectionHandle, Route, Stage, Stages, Time};
 use squall_udp::{RecvBatch, SendBatch, Socket};
 use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
 
+use common::HeldRun;
 use incoming::Held;
-use shared::{HeldRun, Inbox};
+use shared::Inbox;
 use timer_wheel::TimerWheel;
 
 /// Bytes of one message: the largest GRO bundle.
@@ -55,6 +61,8 @@ const _: () = assert!(SEND_BYTES >= MESSAGE_BYTES);
 /// A worker's own state. Only `shared` and the connections' states are seen by other threads.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
+    /// All workers of the endpoint, by index.
+    workers: Arc<[Arc<Shared>]>,
     socket: Arc<Socket>,
     endpoint: squall_core::Endpoint,
     /// By handle: small and dense.
@@ -65,6 +73,7 @@ pub(crate) struct Worker {
     /// Connections with something to send, in turn; `queued` is set in each.
     ready: VecDeque<Arc<ConnectionShared>>,
     inbox: Inbox,
+    forwarded: Vec<HeldRun>,
     held: Held,
     wakers: Vec<Waker>,
     due: Vec<usize>,
@@ -81,12 +90,14 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(
         shared: Arc<Shared>,
+        workers: Arc<[Arc<Shared>]>,
         socket: Arc<Socket>,
         endpoint: squall_core::Endpoint,
     ) -> Self {
         let now = shared.clock.now();
         Self {
             shared,
+            workers,
             socket,
             endpoint,
             connections: Vec::new(),
@@ -95,6 +106,7 @@ impl Worker {
             send: SendBatch::packed(SEND_MESSAGES, MESSAGE_BYTES, SEND_BYTES),
             ready: VecDeque::new(),
             inbox: Inbox::default(),
+            forwarded: Vec::new(),
             held: Held::default(),
             wakers: Vec::new(),
             due: Vec::new(),
@@ -155,10 +167,48 @@ impl Worker {
             match run.to {
                 Route::Connection(handle) => self.deliver(handle, run_bytes, stages),
                 Route::Incoming(incoming) => self.on_incoming(incoming, &run_bytes),
+                Route::Worker(index) => self.forward(index, &run_bytes),
                 Route::Respond(datagram) => self.respond(path, &datagram),
                 Route::Discard => self.shared.counters.runs_discarded.add(1),
             }
         }
+    }
+
+    /// Works the runs that other workers handed over.
+    fn take_forwarded(&mut self, stages: &mut Stages) {
+        let mut runs = std::mem::take(&mut self.forwarded);
+        self.shared.take_forwarded(&mut runs);
+        for HeldRun {
+            path,
+            ecn,
+            segment_size,
+            mut bytes,
+        } in runs.drain(..)
+        {
+            self.dispatch(
+                DatagramBatch {
+                    path,
+                    ecn,
+                    segment_size,
+                    bytes: &mut bytes,
+                },
+                stages,
+            );
+        }
+        self.forwarded = runs;
+    }
+
+    /// Hands a run to the worker that it belongs to.
+    fn forward(&self, index: u8, run: &DatagramBatch<'_>) {
+        let taken =
+            (self.workers.get(usize::from(index))).is_some_and(|worker| worker.forward(hold(run)));
+        let counters = &self.shared.counters;
+        let fate = if taken {
+            &counters.runs_forwarded
+        } else {
+            &counters.forwards_dropped
+        };
+        fate.add(1);
     }
 
     /// Hands a run to its connection: one lock, one call, one look at its events.
@@ -277,6 +327,7 @@ impl Worker {
             Command::Retry { offer } => self.retry(offer),
             Command::Ignore { remote } => self.held.forget(&remote),
             Command::Close { code, reason } => self.close(code, &reason),
+            Command::SetServer(server) => self.endpoint.set_server(server),
             Command::Detach => {
                 self.detached = true;
                 self.let_nobody_in();
@@ -323,7 +374,7 @@ impl Worker {
     /// Refuses attempts that nobody took, and all that come.
     fn let_nobody_in(&mut self) {
         self.closing = true;
-        for offer in self.shared.close_accept() {
+        for offer in self.shared.common.close_accept(self.shared.index) {
             self.refuse(offer);
         }
     }
@@ -445,7 +496,7 @@ impl Worker {
             self.count -= 1;
             self.shared.counters.connections.set(self.count as u64);
             if self.count == 0 {
-                self.shared.idle.notify_waiters();
+                self.shared.common.idle.notify_waiters();
             }
         }
     }

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use squall_core::{CloseReason, ConnectionHandle, Event, Time};
 use squall_wire::{Direction, StreamId};
 
-use super::shared::{Shared, Waiters, lock};
+use super::common::{Waiters, lock};
+use super::shared::Shared;
 
 /// How the sending part of a stream came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,8 @@ use squall::rustls::RootCertStore;
 use squall::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use squall::{Builder, ClientConfig, Connection, Endpoint, ServerConfig, TransportConfig};
 
+pub mod proxy;
+
 pub const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 pub const ALPN: &[u8] = b"test";
 
