@@ -15,7 +15,6 @@ use super::protocol::{self, ALPN, Tally};
 use super::{Amount, live, quic};
 use crate::error::{Failure, Result, context};
 use crate::output::{print_json, say};
-use crate::sys;
 
 /// The port where none is given.
 const PORT: u16 = 4433;
