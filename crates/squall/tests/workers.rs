@@ -1,5 +1,11 @@
 //! Several workers on one port: who serves whom, and that nobody notices.
 
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
 mod common;
 
 use std::sync::Arc;
