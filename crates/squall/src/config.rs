@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -40,6 +41,9 @@ pub struct Builder {
     pub send_buffer: usize,
     /// Let other sockets of this user bind the same address (`SO_REUSEPORT`).
     pub reuse_port: bool,
+    /// Write a qlog of every connection into this folder. By default the folder that the environment variable `QLOGDIR`
+    /// names, if it does.
+    pub qlog_dir: Option<PathBuf>,
     /// Time the stages of the worker's work, see [`Endpoint::stages`](crate::Endpoint::stages).
     pub accounting: bool,
     /// Connection attempts that wait for [`accept`](crate::Endpoint::accept) and the word on them. More are refused.
@@ -77,6 +81,9 @@ impl Builder {
             receive_buffer: udp.receive_buffer,
             send_buffer: udp.send_buffer,
             reuse_port: udp.reuse_port,
+            qlog_dir: std::env::var_os("QLOGDIR")
+                .filter(|name| !name.is_empty())
+                .map(PathBuf::from),
             accounting: false,
             max_incoming: 1024,
             max_handshakes: core.max_handshakes,
@@ -191,7 +198,8 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
 }
 
 /// A server's TLS configuration with this certificate chain and key, for clients without certificates. `alpn` lists
-/// the application protocols (RFC 7301) in order of preference; QUIC demands at least one (RFC 9001 §8.1).
+/// the application protocols (RFC 7301) in order of preference; QUIC demands at least one (RFC 9001 §8.1). Secrets go to the
+/// file that `SSLKEYLOGFILE` names, if it does.
 ///
 /// # Errors
 /// rustls does not like the key, or it does not belong to the certificate.
@@ -204,11 +212,13 @@ pub fn server_tls(
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_no_client_auth()
         .with_single_cert(certificates, key)?;
+    config.key_log = Arc::new(rustls::KeyLogFile::new());
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     Ok(config)
 }
 
-/// A client's TLS configuration that trusts these roots and offers these application protocols.
+/// A client's TLS configuration that trusts these roots and offers these application protocols. Secrets go to the file that
+/// `SSLKEYLOGFILE` names, if it does.
 ///
 /// # Errors
 /// rustls does not support TLS 1.3 with the provider: it does.
@@ -220,6 +230,7 @@ pub fn client_tls(
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_root_certificates(roots)
         .with_no_client_auth();
+    config.key_log = Arc::new(rustls::KeyLogFile::new());
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     Ok(config)
 }

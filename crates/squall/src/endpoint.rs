@@ -3,8 +3,8 @@
 use std::future::{Future, IntoFuture, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use rustls::pki_types::ServerName;
@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use crate::config::{Builder, check_client, check_server};
 use crate::connection::{Connecting, Connection};
 use crate::error::ConnectError;
+use crate::qlog::QlogFolder;
 use crate::sys;
 use crate::worker::{self, Command, Common, EndpointStats, Offer, ResetTokens, Shared};
 
@@ -32,12 +33,14 @@ struct Inner {
     /// Which worker gets the next connection that begins here, and the next task.
     next: AtomicUsize,
     client: Option<ClientConfig>,
+    /// What sockets are to be like.
+    options: squall_udp::Options,
 }
 
 /// A worker, from outside.
 struct WorkerFace {
     shared: Arc<Shared>,
-    socket: Arc<Socket>,
+    socket: Mutex<Arc<Socket>>,
     thread_id: i32,
 }
 
@@ -47,8 +50,14 @@ impl Inner {
         &self.workers[next % self.workers.len()].shared
     }
 
-    fn socket(&self) -> &Socket {
-        &self.workers[0].socket
+    fn socket(&self) -> Arc<Socket> {
+        self.workers[0].socket()
+    }
+}
+
+impl WorkerFace {
+    fn socket(&self) -> Arc<Socket> {
+        Arc::clone(&worker::lock(&self.socket))
     }
 }
 
@@ -191,6 +200,37 @@ impl Endpoint {
         }
     }
 
+    /// Lets no new connections in, closes each one when all streams that were finished on it are delivered, and waits until
+    /// none is left. Streams that were not finished are lost, as with [`close`](Self::close).
+    pub async fn shutdown(&self, code: u64, reason: &[u8]) {
+        for worker in &self.0.workers {
+            worker.shared.command(Command::ShutDown {
+                code,
+                reason: Bytes::copy_from_slice(reason),
+            });
+        }
+        self.wait_idle().await;
+    }
+
+    /// Goes on with a socket bound to `addr`: clients' connections move there at once (RFC 9000 §9.2), and their servers
+    /// validate the new address.
+    ///
+    /// # Errors
+    /// The endpoint has several workers, which would have to move together, or the system refused the socket. The old one is
+    /// in use then.
+    pub fn rebind(&self, addr: SocketAddr) -> io::Result<()> {
+        let [worker] = &self.0.workers[..] else {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "an endpoint with several workers cannot be bound anew",
+            ));
+        };
+        let socket = Arc::new(Socket::bind(addr, &self.0.options)?);
+        *worker::lock(&worker.socket) = Arc::clone(&socket);
+        worker.shared.command(Command::Rebind(socket));
+        Ok(())
+    }
+
     /// Waits until no connection is left, closing ones included (RFC 9000 §10.2: some three probe timeouts).
     pub async fn wait_idle(&self) {
         loop {
@@ -216,7 +256,7 @@ impl Endpoint {
     /// The counters of each worker.
     #[must_use]
     pub fn worker_stats(&self) -> Vec<EndpointStats> {
-        let read = |one: &WorkerFace| one.shared.counters.read(one.socket.stats());
+        let read = |one: &WorkerFace| one.shared.counters.read(one.socket().stats());
         self.0.workers.iter().map(read).collect()
     }
 
@@ -252,7 +292,7 @@ impl Endpoint {
     #[doc(hidden)]
     pub fn inject_send_error(&self, errno: i32) {
         for worker in &self.0.workers {
-            worker.socket.inject_send_error(errno);
+            worker.socket().inject_send_error(errno);
         }
     }
 
@@ -280,7 +320,8 @@ impl Builder {
     pub fn bind(self) -> io::Result<Endpoint> {
         self.check()?;
         let sockets = self.sockets()?;
-        let common = Arc::new(Common::new(self.max_incoming));
+        let qlog = self.qlog_dir.as_deref().map(QlogFolder::open).transpose()?;
+        let common = Arc::new(Common::new(self.max_incoming, qlog));
         let stages = || {
             if self.accounting {
                 Stages::on(sys::ticks)
@@ -298,6 +339,7 @@ impl Builder {
             workers: Vec::new(),
             next: AtomicUsize::new(0),
             client: self.client.clone(),
+            options: self.socket_options(),
         };
         for (socket, shared) in sockets.into_iter().zip(all.iter()) {
             let config = self.core_config(shared);
@@ -316,7 +358,7 @@ impl Builder {
             let thread_id = start.start()?;
             inner.workers.push(WorkerFace {
                 shared: Arc::clone(shared),
-                socket,
+                socket: Mutex::new(socket),
                 thread_id,
             });
         }

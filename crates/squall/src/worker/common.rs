@@ -10,6 +10,8 @@ use squall_core::{ResetTokenDirectory, Time};
 use squall_wire::{Ecn, Path};
 use tokio::sync::Notify;
 
+use crate::qlog::QlogFolder;
+
 /// Takes a lock; a panic elsewhere while it was held does not make the data unusable, only perhaps stale.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -91,13 +93,16 @@ pub(crate) struct Common {
     pub(crate) clock: Clock,
     /// Told whenever a worker's last connection goes.
     pub(crate) idle: Notify,
+    /// Where connections are logged.
+    pub(crate) qlog: Option<QlogFolder>,
     accept: Mutex<AcceptQueue>,
     max_incoming: usize,
 }
 
 impl Common {
-    pub(crate) fn new(max_incoming: usize) -> Self {
+    pub(crate) fn new(max_incoming: usize, qlog: Option<QlogFolder>) -> Self {
         Self {
+            qlog,
             clock: Clock::start(),
             idle: Notify::new(),
             accept: Mutex::default(),

@@ -20,7 +20,7 @@ use crate::sys;
 ///
 /// # Errors
 /// The socket broke.
-pub(crate) async fn run(mut worker: Worker, fd: AsyncFd<Arc<Socket>>) -> std::io::Result<()> {
+pub(crate) async fn run(mut worker: Worker, mut fd: AsyncFd<Arc<Socket>>) -> std::io::Result<()> {
     let shared = Arc::clone(&worker.shared);
     let mut alarm = Alarm::new(&shared);
     let mut recv = RecvBatch::new(RECV_MESSAGES, MESSAGE_BYTES);
@@ -67,6 +67,9 @@ pub(crate) async fn run(mut worker: Worker, fd: AsyncFd<Arc<Socket>>) -> std::io
         }
         if worker.is_done() {
             return Ok(());
+        }
+        if !Arc::ptr_eq(fd.get_ref(), &worker.socket) {
+            fd = sys::readable(Arc::clone(&worker.socket))?;
         }
         busy = worker.more_to_receive || (!worker.blocked && !worker.ready.is_empty());
         if busy {

@@ -32,6 +32,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
+use bytes::Bytes;
 use squall_core::{ConnectionHandle, Route, Stage, Stages, Time};
 use squall_udp::{RecvBatch, SendBatch, Socket};
 use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
@@ -327,6 +328,8 @@ impl Worker {
             Command::Retry { offer } => self.retry(offer),
             Command::Ignore { remote } => self.held.forget(&remote),
             Command::Close { code, reason } => self.close(code, &reason),
+            Command::ShutDown { code, reason } => self.shut_down(code, &reason),
+            Command::Rebind(socket) => self.rebind(socket),
             Command::SetServer(server) => self.endpoint.set_server(server),
             Command::Detach => {
                 self.detached = true;
@@ -339,8 +342,11 @@ impl Worker {
     fn insert(
         &mut self,
         handle: ConnectionHandle,
-        core: squall_core::Connection,
+        mut core: squall_core::Connection,
     ) -> Arc<ConnectionShared> {
+        if let Some(qlog) = &self.shared.common.qlog {
+            qlog.begin(self.now, &mut core);
+        }
         let connection = Arc::new(ConnectionShared::new(
             handle,
             core,
@@ -365,6 +371,36 @@ impl Worker {
         for connection in self.connections.iter().flatten() {
             let mut state = connection.lock();
             state.close(self.now, code, reason, &mut self.wakers);
+            if !std::mem::replace(&mut state.queued, true) {
+                self.ready.push_back(Arc::clone(connection));
+            }
+        }
+    }
+
+    /// Lets nothing new in, and closes each connection when what was finished on it is delivered.
+    fn shut_down(&mut self, code: u64, reason: &Bytes) {
+        self.let_nobody_in();
+        for connection in self.connections.iter().flatten() {
+            let (connection, reason) = (Arc::clone(connection), reason.clone());
+            tokio::spawn(async move { connection.shut_down(code, &reason).await });
+        }
+    }
+
+    /// Goes on with another socket. What was not sent through the old one is lost, as it might be on the way.
+    fn rebind(&mut self, socket: Arc<Socket>) {
+        self.socket = socket;
+        self.blocked = false;
+        for connection in self.connections.iter().flatten() {
+            let mut state = connection.lock();
+            let path = Path {
+                local: None,
+                ..state.core.path()
+            };
+            // One that cannot move yet, or is a server's, goes on all the same: its peer sees the new address.
+            let _ = state
+                .core
+                .migrate(self.now, path, squall_core::Move::AtOnce);
+            state.core.ping();
             if !std::mem::replace(&mut state.queued, true) {
                 self.ready.push_back(Arc::clone(connection));
             }

@@ -16,6 +16,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use squall_core::{ClientConfig, ServerConfig, Stages};
+use squall_udp::Socket;
 use tokio::sync::oneshot;
 
 use super::common::{Clock, Common, HeldRun, Offer, lock};
@@ -55,6 +56,13 @@ pub(crate) enum Command {
         code: u64,
         reason: Bytes,
     },
+    /// Close all connections, each when what was finished on it is delivered, and let no new ones in.
+    ShutDown {
+        code: u64,
+        reason: Bytes,
+    },
+    /// Go on with this socket; clients' connections move.
+    Rebind(Arc<Socket>),
     /// Connections to come get this configuration; `None`: there are none to come.
     SetServer(Option<Arc<ServerConfig>>),
     /// The last handle of the endpoint is gone: end with the last connection.
