@@ -84,7 +84,7 @@ impl End {
                     let made = self.endpoint.accept(now, incoming);
                     self.connection = Some(made.map_err(context("the handshake"))?);
                 }
-                Route::Respond(_) | Route::Discard => continue,
+                Route::Respond(_) | Route::Worker(_) | Route::Discard => continue,
             }
             if let Some((_, connection)) = &mut self.connection {
                 let batch = DatagramBatch {
@@ -171,7 +171,7 @@ impl Link {
             ..TransportConfig::default()
         });
         let mut server_tls = certificate.server(squall::provider())?;
-        let (mut client_tls, _) = certificate.client(squall::provider())?;
+        let mut client_tls = certificate.client(squall::provider())?;
         server_tls.alpn_protocols = vec![b"bench".to_vec()];
         client_tls.alpn_protocols = vec![b"bench".to_vec()];
         let server = ServerConfig {

@@ -54,9 +54,14 @@ pub(crate) struct Server {
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
 
-    /// Pin the server to this core
-    #[arg(long, value_name = "N", visible_alias = "affinity")]
-    pub(crate) cpu: Option<usize>,
+    /// Pin the workers to these cores, one each in turn
+    #[arg(
+        long,
+        value_name = "N,...",
+        visible_alias = "affinity",
+        value_delimiter = ','
+    )]
+    pub(crate) cpu: Vec<usize>,
 
     /// Print statistics of each connection at its end
     #[arg(long)]
@@ -89,9 +94,14 @@ pub(crate) struct Client {
     #[arg(short = 'k', long)]
     pub(crate) insecure: bool,
 
-    /// Pin the client to this core
-    #[arg(long, value_name = "N", visible_alias = "affinity")]
-    pub(crate) cpu: Option<usize>,
+    /// Pin the workers to these cores, one each in turn
+    #[arg(
+        long,
+        value_name = "N,...",
+        visible_alias = "affinity",
+        value_delimiter = ','
+    )]
+    pub(crate) cpu: Vec<usize>,
 
     #[command(flatten)]
     pub(crate) work: Work,
@@ -117,7 +127,8 @@ pub(crate) struct Local {
     #[arg(long, value_name = "CONTENDER", value_enum, conflicts_with_all = ["requests", "handshakes"])]
     pub(crate) only: Vec<Contender>,
 
-    /// Pin the server to core A and the client to core B (default: the first two)
+    /// Pin the server to core A and the client to core B (default: the first two; with several
+    /// workers: none)
     #[arg(long, value_name = "A,B", visible_alias = "affinity", value_parser = cores)]
     pub(crate) cpu: Option<(usize, usize)>,
 

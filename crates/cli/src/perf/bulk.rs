@@ -36,7 +36,7 @@ impl Plan {
     /// # Errors
     /// A core that cannot be had, a file that cannot be written.
     pub(super) fn new(mut args: Local, flow: Flow, amount: Amount) -> Result<Self> {
-        let cores = cores(args.cpu, &sys::allowed_cores())?;
+        let cores = cores(args.cpu, args.options.workers, &sys::allowed_cores())?;
         let contenders = args.contenders();
         let certificate = Certificate::generate()?;
         let suite = *args.options.suite.get_or_insert(Suite::Aes128);

@@ -4,7 +4,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::pem::PemObject as _;
@@ -18,9 +17,6 @@ use crate::error::{Failure, Result, context};
 
 /// The name in a certificate made in memory.
 pub(crate) const NAME: &str = "localhost";
-
-/// A client's configuration, and what judges servers' certificates in it.
-pub(crate) type Client = (ClientConfig, Arc<dyn ServerCertVerifier>);
 
 /// A certificate chain and its key.
 pub(crate) struct Certificate {
@@ -67,7 +63,7 @@ impl Certificate {
     }
 
     /// A TLS 1.3 client that trusts this certificate and no other.
-    pub(crate) fn client(&self, provider: Arc<CryptoProvider>) -> Result<Client> {
+    pub(crate) fn client(&self, provider: Arc<CryptoProvider>) -> Result<ClientConfig> {
         trusting(&self.chain, provider)
     }
 }
@@ -91,36 +87,30 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
 pub(crate) fn trusting(
     anchors: &[CertificateDer<'static>],
     provider: Arc<CryptoProvider>,
-) -> Result<Client> {
+) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for anchor in anchors {
         roots
             .add(anchor.clone())
             .map_err(context("not usable as a trust anchor"))?;
     }
-    let verifier =
-        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-            .build()
-            .map_err(context("the trusted certificates"))?;
-    client(verifier, provider)
-}
-
-/// A TLS 1.3 client around what judges certificates.
-fn client(verifier: Arc<dyn ServerCertVerifier>, provider: Arc<CryptoProvider>) -> Result<Client> {
-    let config = ClientConfig::builder_with_provider(provider)
+    Ok(ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])
         .map_err(context("TLS 1.3"))?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::clone(&verifier))
-        .with_no_client_auth();
-    Ok((config, verifier))
+        .with_root_certificates(roots)
+        .with_no_client_auth())
 }
 
 /// A TLS 1.3 client that takes any certificate (`-k`); the handshake's signature is verified all
 /// the same, so that the peer does hold the certificate's key.
-pub(crate) fn trusting_anyone(provider: Arc<CryptoProvider>) -> Result<Client> {
+pub(crate) fn trusting_anyone(provider: Arc<CryptoProvider>) -> Result<ClientConfig> {
     let algorithms = provider.signature_verification_algorithms;
-    client(Arc::new(Anyone(algorithms)), provider)
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(context("TLS 1.3"))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anyone(algorithms)))
+        .with_no_client_auth())
 }
 
 /// The verifier of `-k`.

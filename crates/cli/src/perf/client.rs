@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
+use rustls::ClientConfig;
 use squall::{Connection, Endpoint};
 
 use super::args::Client;
@@ -86,7 +87,7 @@ impl<'a> Session<'a> {
             tls: Arc::new(tls),
             transport: args.options.transport(args.work.open_streams()),
         });
-        builder.cpu = super::core(args.cpu)?;
+        builder.cpus = super::these_cores(&args.cpu)?;
         let endpoint = builder
             .bind()
             .map_err(context("cannot open a UDP socket"))?;
@@ -133,7 +134,7 @@ impl<'a> Session<'a> {
         };
         let line = Live::start(self.args.server.clone(), Unit::Bytes, &load.gauges.live);
         let before = Reading::of(&self.endpoint);
-        let transfers = quic::bulk(&self.endpoint, &connections, &load)?;
+        let transfers = quic::bulk(&connections, &load)?;
         let bytes = transfers.iter().map(|one| one.bytes).sum();
         let sample = before.until_now(&self.endpoint, Volume::of_client(flow, bytes));
         drop(line);
@@ -152,7 +153,7 @@ impl<'a> Session<'a> {
                     let connections = self.connect()?;
                     let _line = Live::start(title, job.unit(), &live);
                     let before = Reading::of(&self.endpoint);
-                    let done = requests.run(&self.endpoint, &connections, &live)?;
+                    let done = requests.run(&connections, &live)?;
                     let volume = Volume::Operations(done.count());
                     let sample = before.until_now(&self.endpoint, volume);
                     self.tell_connections(&connections);
@@ -300,7 +301,7 @@ impl Bulk {
 }
 
 /// Whom the client trusts: anyone, the given anchors, or the system's.
-fn trust(args: &Client) -> Result<certificate::Client> {
+fn trust(args: &Client) -> Result<ClientConfig> {
     let provider = args.options.provider();
     if args.insecure {
         return certificate::trusting_anyone(provider);

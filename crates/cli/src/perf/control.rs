@@ -33,6 +33,8 @@ pub(crate) trait Channel {
     /// Makes one read call, or none when a whole record is buffered, and gives what came to
     /// `sink`; returns how many bytes that was. `None`: the peer sent everything and said so.
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> io::Result<Option<usize>>;
+    /// Sets what a bulk receiver would set; after the handshake, whose messages are small.
+    fn prepare_to_receive(&self) -> io::Result<()>;
     /// Says that everything was sent.
     fn finish(&mut self) -> io::Result<()>;
 }
@@ -261,6 +263,7 @@ fn fetch<P: Protocol>(end: End<P>, load: &Load) -> Result<JoinHandle<Result<Rece
     let name = end.name();
     spawn(name.clone(), end.core, move || {
         let mut channel = end.open()?;
+        channel.prepare_to_receive().map_err(context(&name))?;
         let begin = Instant::now();
         let start = sys::thread_cpu();
         let mut sink = Sink::new(digests);

@@ -6,8 +6,7 @@
 //! Both kinds wait for the server's session tickets before they close: then both have had the whole
 //! exchange, HANDSHAKE_DONE included, and the next resumption has a ticket of its own. How many a
 //! server sends, a first handshake finds out.
-//! A server need not take a ticket. That a handshake was resumed shows by the certificate: nobody
-//! was asked to verify one.
+//! A server need not take a ticket, nor early data: what came of each handshake is looked at.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -16,19 +15,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{
     ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue,
 };
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, NamedGroup, SignatureScheme};
-use squall::{Connection, Endpoint};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, HandshakeKind, NamedGroup};
+use squall::{Connecting, Connection, Endpoint};
 use tokio::sync::Notify;
 
 use super::latency::Histogram;
 use super::live::Counter;
 use super::quic::{explain, wait};
-use super::requests::Done;
+use super::requests::{self, Done};
 use crate::error::{Failure, Result, context};
 use crate::interrupt;
 
@@ -39,6 +37,10 @@ pub(crate) enum Kind {
     Full,
     /// A session ticket (RFC 8446 §2.2)
     Resumed,
+    /// A session ticket, and a request of 100 bytes as early data (RFC 9001 §4.6); ends with the
+    /// response of 1024 bytes
+    #[value(name = "0rtt")]
+    Early,
 }
 
 impl Kind {
@@ -47,6 +49,7 @@ impl Kind {
         match self {
             Self::Full => "full",
             Self::Resumed => "resumed",
+            Self::Early => "0rtt",
         }
     }
 
@@ -55,6 +58,7 @@ impl Kind {
         match self {
             Self::Full => "W4",
             Self::Resumed => "W4-resumed",
+            Self::Early => "W4-0rtt",
         }
     }
 }
@@ -120,22 +124,21 @@ impl Target {
         tickets: u64,
         live: &Counter,
     ) -> Result<Done> {
-        let verified = self.watch.verified.load(Ordering::Relaxed);
         let mut done = Done::default();
+        let mut missed = 0;
         let begin = Instant::now();
         let deadline = Some(begin + work.time);
         while !interrupt::due(deadline) {
-            self.batch(work.in_flight, tickets, &mut done.latency)
-                .await?;
+            missed += self.batch(work, tickets, &mut done.latency).await?;
             live.add(work.in_flight as u64);
         }
         done.elapsed = begin.elapsed();
-        let full = self.watch.verified.load(Ordering::Relaxed) - verified;
-        if work.kind == Kind::Resumed && full * 100 > done.count() {
+        if missed * 100 > done.count() {
             return Err(Failure::new(format!(
-                "{} of {} handshakes were full ones: {} does not take its own tickets, measure --handshakes=full",
-                full,
+                "{} of {} handshakes were not of the kind {}: {} does not take all its tickets, measure --handshakes=full",
+                missed,
                 done.count(),
+                work.kind.name(),
                 self.address
             )));
         }
@@ -144,49 +147,57 @@ impl Target {
 
     /// Returns how many tickets a handshake brings.
     async fn prepare(self: &Arc<Self>, work: &Handshakes) -> Result<u64> {
-        self.watch.give(false);
+        self.watch.forget();
         let before = self.watch.arrived.load(Ordering::Relaxed);
         let connection = self.connect().await?;
         tokio::time::sleep(PATIENCE).await;
         let tickets = self.watch.arrived.load(Ordering::Relaxed) - before;
         connection.close(0, b"");
-        if work.kind == Kind::Resumed {
+        if work.kind != Kind::Full {
             if tickets == 0 {
                 return Err(Failure::new(format!(
                     "{} sends no session tickets: measure --handshakes=full",
                     self.address
                 )));
             }
+            let full = Handshakes {
+                kind: Kind::Full,
+                ..work.clone()
+            };
             let mut unmeasured = Histogram::default();
             while self.watch.kept() < work.in_flight && !interrupt::raised() {
-                self.batch(work.in_flight, tickets, &mut unmeasured).await?;
+                self.batch(&full, tickets, &mut unmeasured).await?;
             }
             self.watch.give(true);
         }
         Ok(tickets)
     }
 
-    /// So many handshakes at a time, to their tickets and their end.
+    /// So many handshakes at a time, to their tickets and their end. Returns how many were not of
+    /// the kind wanted.
     async fn batch(
         self: &Arc<Self>,
-        count: usize,
+        work: &Handshakes,
         tickets: u64,
         latency: &mut Histogram,
-    ) -> Result<()> {
+    ) -> Result<u64> {
+        let count = work.in_flight;
         let all_arrived = self.watch.arrived.load(Ordering::Relaxed) + tickets * count as u64;
         let tasks = std::iter::repeat_with(|| {
-            let target = Arc::clone(self);
+            let (target, kind) = (Arc::clone(self), work.kind);
             self.client.spawn(async move {
                 let begin = Instant::now();
-                let connection = target.connect().await;
-                connection.map(|connection| (connection, begin.elapsed()))
+                let connected = target.begin(kind).await;
+                connected.map(|(connection, as_wanted)| (connection, as_wanted, begin.elapsed()))
             })
         });
         let tasks: Vec<_> = tasks.take(count).collect();
         let mut connections = Vec::with_capacity(count);
+        let mut missed = 0;
         for task in tasks {
-            let (connection, time) = task.await.map_err(context("a handshake"))??;
+            let (connection, as_wanted, time) = task.await.map_err(context("a handshake"))??;
             connections.push(connection);
+            missed += u64::from(!as_wanted);
             latency.record(time);
         }
         // Even without tickets to wait for, the client's Finished has to leave before the close.
@@ -199,24 +210,51 @@ impl Target {
         for connection in connections {
             connection.close(0, b"");
         }
-        Ok(())
+        Ok(missed)
+    }
+
+    /// One handshake, and whether it was of the kind wanted.
+    async fn begin(&self, kind: Kind) -> Result<(Connection, bool)> {
+        if kind != Kind::Early {
+            let connection = self.connect().await?;
+            let resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
+            return Ok((connection, resumed == (kind == Kind::Resumed)));
+        }
+        match self.connecting()?.into_0rtt().await {
+            Ok((connection, accepted)) => {
+                let request = requests::request(EARLY_REQUEST, EARLY_RESPONSE);
+                let answered = requests::ask(&connection, request, EARLY_RESPONSE).await;
+                // Why there is no connection says more than that there was no answer.
+                let accepted = accepted.await;
+                answered?;
+                Ok((connection, accepted))
+            }
+            Err(connecting) => {
+                let connected = connecting.await;
+                let connection = connected.map_err(|error| explain(&error, self.address))?;
+                Ok((connection, false))
+            }
+        }
+    }
+
+    fn connecting(&self) -> Result<Connecting> {
+        let connecting = self.client.connect(self.address, &self.name);
+        connecting.map_err(context("cannot connect"))
     }
 
     async fn connect(&self) -> Result<Connection> {
-        self.client
-            .connect(self.address, &self.name)
-            .map_err(context("cannot connect"))?
-            .await
-            .map_err(|error| explain(&error, self.address))
+        let connected = self.connecting()?.await;
+        connected.map_err(|error| explain(&error, self.address))
     }
 }
 
-/// What a client's TLS tells about its handshakes: tickets that came, certificates that were
-/// verified.
-#[derive(Debug)]
+/// Bytes of the early request and of its response.
+const EARLY_REQUEST: usize = 100;
+const EARLY_RESPONSE: u64 = 1024;
+
+/// The tickets that a client's handshakes bring.
+#[derive(Debug, Default)]
 pub(crate) struct Watch {
-    verifier: Arc<dyn ServerCertVerifier>,
-    verified: AtomicU64,
     tickets: Mutex<Tickets>,
     arrived: AtomicU64,
     news: Notify,
@@ -233,19 +271,19 @@ struct Tickets {
 pub(crate) const MAX_TICKETS: usize = 1_000;
 
 impl Watch {
-    /// Watches over a client's handshakes; the server's certificate is judged by `verifier`.
-    pub(crate) fn over(tls: &mut ClientConfig, verifier: Arc<dyn ServerCertVerifier>) -> Arc<Self> {
-        let watch = Arc::new(Self {
-            verifier,
-            verified: AtomicU64::new(0),
-            tickets: Mutex::default(),
-            arrived: AtomicU64::new(0),
-            news: Notify::new(),
-        });
+    /// Watches over a client's handshakes.
+    pub(crate) fn over(tls: &mut ClientConfig) -> Arc<Self> {
+        let watch = Arc::new(Self::default());
         tls.resumption = Resumption::store(Arc::clone(&watch) as Arc<dyn ClientSessionStore>);
-        tls.dangerous()
-            .set_certificate_verifier(Arc::clone(&watch) as Arc<dyn ServerCertVerifier>);
+        // Sent only by those who ask for it before the handshake's end.
+        tls.enable_early_data = true;
         watch
+    }
+
+    /// Forgets all tickets: they may be another server's.
+    fn forget(&self) {
+        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        *tickets = Tickets::default();
     }
 
     fn give(&self, give: bool) {
@@ -318,42 +356,5 @@ impl ClientSessionStore for Watch {
         } else {
             None
         }
-    }
-}
-
-impl ServerCertVerifier for Watch {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
-        self.verified.fetch_add(1, Ordering::Relaxed);
-        self.verifier
-            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
     }
 }

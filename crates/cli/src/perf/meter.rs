@@ -23,7 +23,9 @@ impl Reading {
         let udp = endpoint.stats().udp;
         Self {
             stages: endpoint.stages(),
-            cpu: sys::thread_cpu_of(endpoint.worker_thread_id()).unwrap_or_default(),
+            cpu: (endpoint.worker_thread_ids().into_iter())
+                .filter_map(sys::thread_cpu_of)
+                .sum(),
             datagrams_sent: udp.datagrams_sent,
             datagrams_received: udp.datagrams_received,
         }

@@ -131,10 +131,15 @@ pub(crate) fn main(perf: Perf) -> Result<()> {
     }
 }
 
-/// The cores that were asked for, if they can be had, or the first two.
-fn cores(wanted: Option<(usize, usize)>, allowed: &[usize]) -> Result<Cores> {
+/// The two cores that were asked for, if they can be had, or the first two.
+fn cores(wanted: Option<(usize, usize)>, workers: usize, allowed: &[usize]) -> Result<Cores> {
     let Some((server, client)) = wanted else {
-        return Ok(Cores::pick(allowed));
+        // Several workers of an end on one core would only be in each other's way.
+        return Ok(if workers == 1 {
+            Cores::pick(allowed)
+        } else {
+            Cores::NONE
+        });
     };
     if allowed.contains(&server) && allowed.contains(&client) {
         return Ok(Cores {
@@ -147,14 +152,14 @@ fn cores(wanted: Option<(usize, usize)>, allowed: &[usize]) -> Result<Cores> {
     )))
 }
 
-/// The one core that was asked for, if it can be had.
-fn core(wanted: Option<usize>) -> Result<Option<usize>> {
+/// The cores that were asked for, if they can be had.
+fn these_cores(wanted: &[usize]) -> Result<Vec<usize>> {
     let allowed = sys::allowed_cores();
-    match wanted {
-        Some(core) if !allowed.contains(&core) => Err(Failure::new(format!(
-            "cannot pin to core {core}: choose one of {allowed:?} with --cpu N"
+    match wanted.iter().find(|core| !allowed.contains(core)) {
+        Some(core) => Err(Failure::new(format!(
+            "cannot pin to core {core}: choose from {allowed:?} with --cpu N"
         ))),
-        core => Ok(core),
+        None => Ok(wanted.to_vec()),
     }
 }
 
@@ -193,9 +198,9 @@ mod tests {
 
     #[test]
     fn cores_that_cannot_be_had_are_told() {
-        let two = cores(Some((1, 0)), &[0, 1]).expect("both are there");
+        let two = cores(Some((1, 0)), 1, &[0, 1]).expect("both are there");
         assert_eq!((two.server, two.client), (Some(1), Some(0)));
-        let message = cores(Some((0, 9)), &[0, 1]).expect_err("no core 9");
+        let message = cores(Some((0, 9)), 1, &[0, 1]).expect_err("no core 9");
         assert!(message.to_string().contains("--cpu"));
     }
 

@@ -47,10 +47,22 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) no_pacing: bool,
 
+    /// Number of workers of this end: threads on one port, each with connections of its own
+    #[arg(long, value_name = "N", default_value = "1", value_parser = workers)]
+    pub(crate) workers: usize,
+
     /// Insist on TLS secrets being written: fail where SSLKEYLOGFILE names no file (it is followed
     /// wherever it is set)
     #[arg(long)]
     pub(crate) keylog: bool,
+}
+
+/// A number of workers, as many as an endpoint takes.
+fn workers(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(workers @ 1..=128) => Ok(workers),
+        _ => Err("give a whole number from 1 to 128".to_owned()),
+    }
 }
 
 /// Congestion control by the names that people know.
@@ -140,6 +152,7 @@ impl Options {
         Builder::new(address)
             .gso(!self.no_gso)
             .gro(!self.no_gro)
+            .workers(self.workers)
             .accounting(true)
     }
 
@@ -165,6 +178,9 @@ impl fmt::Display for Options {
         }
         let (payload, congestion) = (self.payload, self.congestion.name());
         write!(f, "datagrams of {payload} bytes, {congestion}")?;
+        if self.workers > 1 {
+            write!(f, ", {} workers", self.workers)?;
+        }
         for (off, name) in [
             (self.no_gso, "GSO"),
             (self.no_gro, "GRO"),

@@ -78,19 +78,24 @@ pub(crate) struct Tally {
     pub(crate) answered: AtomicU64,
 }
 
-/// Serves connections until the endpoint closes. To be run on the endpoint's worker, as its
-/// connections and streams are. `report` is told of each connection's end.
+/// Serves connections until the endpoint closes, each on its own worker. `report` is told of each
+/// connection's end.
 pub(crate) async fn serve<R>(endpoint: Endpoint, service: Arc<Service>, report: R)
 where
     R: Fn(&Connection, &Tally) + Clone + Send + 'static,
 {
     while let Some(incoming) = endpoint.accept().await {
-        let (worker, service, report) = (endpoint.clone(), Arc::clone(&service), report.clone());
-        endpoint.spawn(async move {
+        // Before the end of the handshake, so that early data is answered at once: a request of
+        // this protocol may be repeated.
+        let Ok((connection, _)) = incoming.accept().into_0rtt().await else {
+            continue;
+        };
+        let (service, report) = (Arc::clone(&service), report.clone());
+        connection.clone().spawn(async move {
+            let tally = Arc::new(Tally::default());
+            serve_connection(&connection, &service, &tally).await;
             // A handshake that fails is the client's affair; it is told.
-            if let Ok(connection) = incoming.await {
-                let tally = Arc::new(Tally::default());
-                serve_connection(&worker, &connection, &service, &tally).await;
+            if connection.handshake_kind().is_some() {
                 report(&connection, &tally);
             }
         });
@@ -98,35 +103,30 @@ where
 }
 
 /// Answers every stream of a connection, until it ends.
-async fn serve_connection(
-    worker: &Endpoint,
-    connection: &Connection,
-    service: &Arc<Service>,
-    tally: &Arc<Tally>,
-) {
+async fn serve_connection(connection: &Connection, service: &Arc<Service>, tally: &Arc<Tally>) {
     let shared = Arc::new(Stream {
         connection: connection.clone(),
         service: Arc::clone(service),
         tally: Arc::clone(tally),
     });
-    let (other, own_shared, own_worker) = (connection.clone(), shared.clone(), worker.clone());
-    worker.spawn(async move {
-        while let Ok(recv) = other.accept_uni().await {
-            run(&own_worker, answer(Arc::clone(&own_shared), None, recv)).await;
+    let own = Arc::clone(&shared);
+    connection.spawn(async move {
+        while let Ok(recv) = own.connection.accept_uni().await {
+            run(&own.connection, answer(Arc::clone(&own), None, recv)).await;
         }
     });
     while let Ok((send, recv)) = connection.accept_bi().await {
-        run(worker, answer(Arc::clone(&shared), Some(send), recv)).await;
+        run(connection, answer(Arc::clone(&shared), Some(send), recv)).await;
     }
 }
 
 /// Begins with a stream at once, and makes a task of it only if it has to wait: a request that is
 /// here already costs no task.
-async fn run(worker: &Endpoint, answer: impl Future<Output = ()> + Send + 'static) {
+async fn run(connection: &Connection, answer: impl Future<Output = ()> + Send + 'static) {
     let mut answer = Box::pin(answer);
     let first = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut answer).poll(cx))).await;
     if first.is_pending() {
-        worker.spawn(answer);
+        connection.spawn(answer);
     }
 }
 

@@ -3,8 +3,8 @@
 //! ```text
 //!   bind both  ->  connect  ->  clocks and stages read  ->  the work, as `protocol` says  ->  read again
 //! ```
-//! The application's tasks run on the workers' threads ([`Endpoint::spawn`]), so that each end is
-//! one thread with one clock. The server hands over slices of one buffer and nothing is copied;
+//! The application's tasks run on the workers' threads ([`Connection::spawn`]), so that each end is
+//! its workers' threads, and their clocks. The server hands over slices of one buffer and nothing is copied;
 //! the client takes the chunks that the receiver holds.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,7 +17,7 @@ use squall::{CloseReason, ConnectError, Connection, Endpoint};
 
 use super::certificate::{Certificate, NAME};
 use super::cpu::Cores;
-use super::handshakes::{Handshakes, Target, Watch};
+use super::handshakes::{Handshakes, Kind, Target, Watch};
 use super::live::Counter;
 use super::meter::{Reading, Used, Volume};
 use super::options::{Options, Suite};
@@ -58,14 +58,27 @@ pub(crate) fn server_tls(certificate: &Certificate, options: &Options) -> Result
 /// # Errors
 /// Secrets cannot be logged as asked for.
 pub(crate) fn client_tls(
-    (mut tls, verifier): super::certificate::Client,
+    mut tls: ClientConfig,
     options: &Options,
 ) -> Result<(ClientConfig, Arc<Watch>)> {
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.key_log = options.key_log()?;
-    let watch = Watch::over(&mut tls, verifier);
+    let watch = Watch::over(&mut tls);
     Ok((tls, watch))
 }
+
+/// What a server gives its clients for another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tickets {
+    None,
+    /// For resumption.
+    Plain,
+    /// For resumption with early data.
+    Early,
+}
+
+/// RFC 9001 §4.6.1: early data is allowed; QUIC's own limits count.
+pub(crate) const EARLY_DATA: u32 = u32::MAX;
 
 /// Both endpoints and the clocks between them.
 pub(crate) struct Pair {
@@ -107,21 +120,24 @@ impl Quic {
         &self,
         cores: Cores,
         streams: usize,
-        tickets: bool,
+        tickets: Tickets,
         service: &Arc<Service>,
     ) -> Result<Pair> {
         let transport = self.options.transport(streams);
         let mut tls = self.server.clone();
-        if !tickets {
+        if tickets == Tickets::None {
             // Only bytes that the other contenders do not send.
             tls.send_tls13_tickets = 0;
+        }
+        if tickets == Tickets::Early {
+            tls.max_early_data_size = EARLY_DATA;
         }
         let here = || self.options.builder((Ipv4Addr::LOCALHOST, 0).into());
         let mut builder = here().server(squall::ServerConfig {
             tls: Arc::new(tls),
             transport: Arc::clone(&transport),
         });
-        builder.cpu = cores.server;
+        builder.cpus.extend(cores.server);
         let server = builder
             .bind()
             .map_err(context("cannot start the QUIC server on loopback"))?;
@@ -129,7 +145,7 @@ impl Quic {
             tls: Arc::clone(&self.client),
             transport,
         });
-        builder.cpu = cores.client;
+        builder.cpus.extend(cores.client);
         let client = builder
             .bind()
             .map_err(context("cannot start the QUIC client on loopback"))?;
@@ -173,12 +189,12 @@ impl Quic {
     /// A connection or stream broke.
     pub(crate) fn bulk(&self, load: &Load) -> Result<Outcome> {
         let service = Arc::new(Service::new(load.seed, &load.gauges.rtt));
-        let pair = self.bind(load.cores, load.streams, false, &service)?;
+        let pair = self.bind(load.cores, load.streams, Tickets::None, &service)?;
         let connections = connect(&pair.client, pair.address, NAME, load.connections)?;
         let sum = |transfers: &Vec<Transfer>| transfers.iter().map(|one| one.bytes).sum();
         let (transfers, used) = Self::measure(
             &pair,
-            || bulk(&pair.client, &connections, load),
+            || bulk(&connections, load),
             |transfers| {
                 let bytes = sum(transfers);
                 [
@@ -209,11 +225,11 @@ impl Quic {
         cores: Cores,
         live: &Arc<Counter>,
     ) -> Result<(Done, Used)> {
-        let pair = self.bind(cores, requests.in_flight, false, &Arc::default())?;
+        let pair = self.bind(cores, requests.in_flight, Tickets::None, &Arc::default())?;
         let connections = connect(&pair.client, pair.address, NAME, connections)?;
         Self::measure(
             &pair,
-            || requests.run(&pair.client, &connections, live),
+            || requests.run(&connections, live),
             |done| [Volume::Operations(done.count()); 2],
         )
     }
@@ -228,7 +244,11 @@ impl Quic {
         cores: Cores,
         live: &Arc<Counter>,
     ) -> Result<(Done, Used)> {
-        let pair = self.bind(cores, 1, true, &Arc::default())?;
+        let tickets = match handshakes.kind {
+            Kind::Early => Tickets::Early,
+            Kind::Full | Kind::Resumed => Tickets::Plain,
+        };
+        let pair = self.bind(cores, 1, tickets, &Arc::default())?;
         let target = Target {
             client: pair.client.clone(),
             address: pair.address,
@@ -248,28 +268,20 @@ impl Quic {
 ///
 /// # Errors
 /// A connection or stream broke.
-pub(crate) fn bulk(
-    client: &Endpoint,
-    connections: &[Connection],
-    load: &Load,
-) -> Result<Vec<Transfer>> {
-    let (amount, digest) = (load.amount, load.seed.is_some());
-    let tasks = connections
+pub(crate) fn bulk(connections: &[Connection], load: &Load) -> Result<Vec<Transfer>> {
+    let (amount, digest, gauges) = (load.amount, load.seed.is_some(), &load.gauges);
+    let streams = connections
         .iter()
         .flat_map(|connection| std::iter::repeat_n(connection, load.streams));
     match load.flow {
-        Flow::Down => run_all(
-            client,
-            tasks.map(|connection| {
-                protocol::download(connection.clone(), amount, digest, load.gauges.clone())
-            }),
-        ),
-        Flow::Up => run_all(
-            client,
-            tasks.map(|connection| {
-                protocol::upload(connection.clone(), amount, load.gauges.clone())
-            }),
-        ),
+        Flow::Down => run_all(streams.map(|one| {
+            let task = protocol::download(one.clone(), amount, digest, gauges.clone());
+            (one, task)
+        })),
+        Flow::Up => run_all(streams.map(|one| {
+            let task = protocol::upload(one.clone(), amount, gauges.clone());
+            (one, task)
+        })),
     }
 }
 
@@ -305,21 +317,21 @@ pub(crate) fn connect(
     Ok(connections)
 }
 
-/// Starts tasks on the client's worker and waits for all.
+/// Starts tasks, each on its connection's worker, and waits for all.
 ///
 /// # Errors
 /// The first failure.
-pub(crate) fn run_all<F, T>(client: &Endpoint, tasks: impl Iterator<Item = F>) -> Result<Vec<T>>
+pub(crate) fn run_all<'a, F, T>(tasks: impl Iterator<Item = (&'a Connection, F)>) -> Result<Vec<T>>
 where
     F: Future<Output = Result<T>> + Send + 'static,
     T: Send + 'static,
 {
     let (results, done) = mpsc::channel();
     let mut count = 0;
-    for task in tasks {
+    for (connection, task) in tasks {
         let results = results.clone();
         count += 1;
-        client.spawn(async move {
+        connection.spawn(async move {
             // Nobody listens any more once another one has failed.
             let _ = results.send(task.await);
         });

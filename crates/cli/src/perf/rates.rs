@@ -294,7 +294,7 @@ impl fmt::Display for Report {
 /// A connection failed, or the machine refused something.
 pub(crate) fn measure(args: &Local, jobs: Vec<Job>) -> Result<()> {
     let plot = args.output.plot.as_deref().map(File::create).transpose()?;
-    let cores = cores(args.cpu, &crate::sys::allowed_cores())?;
+    let cores = cores(args.cpu, args.options.workers, &crate::sys::allowed_cores())?;
     let mut options = args.options.clone();
     options.suite.get_or_insert(Suite::Aes128);
     let quic = Quic::new(&Certificate::generate()?, &options)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use squall::{Connection, Endpoint};
+use squall::Connection;
 
 use super::latency::{Histogram, Shared};
 use super::live::Counter;
@@ -56,15 +56,8 @@ impl Requests {
     ///
     /// # Errors
     /// A connection ended, or a response was not as long as asked for.
-    pub(crate) fn run(
-        &self,
-        client: &Endpoint,
-        connections: &[Connection],
-        live: &Arc<Counter>,
-    ) -> Result<Done> {
-        let mut request = self.down.to_be_bytes().to_vec();
-        request.extend_from_slice(&Source::new(None).next(self.up)[request.len()..]);
-        let request = Bytes::from(request);
+    pub(crate) fn run(&self, connections: &[Connection], live: &Arc<Counter>) -> Result<Done> {
+        let request = request(self.up, self.down);
         let begin = Instant::now();
         let deadline = begin + self.time;
         let latencies: Vec<Shared> = connections.iter().map(|_| Shared::default()).collect();
@@ -72,22 +65,20 @@ impl Requests {
         let tasks = tasks.flat_map(|(connection, latency)| {
             std::iter::repeat_n((connection, latency), self.in_flight)
         });
-        quic::run_all(
-            client,
-            tasks.map(|(connection, latency)| {
-                let (request, down, live) = (request.clone(), self.down, Arc::clone(live));
-                let (connection, latency) = (connection.clone(), latency.clone());
-                async move {
-                    while !interrupt::due(Some(deadline)) {
-                        let begin = Instant::now();
-                        ask(&connection, request.clone(), down).await?;
-                        latency.record(begin.elapsed());
-                        live.add(1);
-                    }
-                    Ok(())
+        quic::run_all(tasks.map(|(own, latency)| {
+            let (request, down, live) = (request.clone(), self.down, Arc::clone(live));
+            let (connection, latency) = (own.clone(), latency.clone());
+            let task = async move {
+                while !interrupt::due(Some(deadline)) {
+                    let begin = Instant::now();
+                    ask(&connection, request.clone(), down).await?;
+                    latency.record(begin.elapsed());
+                    live.add(1);
                 }
-            }),
-        )?;
+                Ok(())
+            };
+            (own, task)
+        }))?;
         let mut done = Done {
             elapsed: begin.elapsed(),
             ..Done::default()
@@ -97,6 +88,14 @@ impl Requests {
         }
         Ok(done)
     }
+}
+
+/// A request of `up` bytes for a response of `down`.
+pub(crate) fn request(up: usize, down: u64) -> Bytes {
+    let mut request = down.to_be_bytes().to_vec();
+    let filler = Source::new(None).next(up.saturating_sub(request.len()));
+    request.extend_from_slice(&filler);
+    request.into()
 }
 
 /// One request, to the last byte of its response.

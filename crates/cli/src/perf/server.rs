@@ -77,12 +77,14 @@ fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
     if let Some(port) = args.port {
         listen.set_port(port);
     }
-    let tls = quic::server_tls(certificate, &args.options)?;
+    let mut tls = quic::server_tls(certificate, &args.options)?;
+    // A request of this protocol does no harm when somebody repeats it.
+    tls.max_early_data_size = quic::EARLY_DATA;
     let mut builder = args.options.builder(listen).server(squall::ServerConfig {
         tls: Arc::new(tls),
         transport: args.options.transport(STREAMS),
     });
-    builder.cpu = super::core(args.cpu)?;
+    builder.cpus = super::these_cores(&args.cpu)?;
     builder.bind().map_err(|error| {
         Failure::new(format!(
             "cannot listen on UDP {listen}: {error}; choose another address or port with --listen ADDR:PORT"

@@ -77,7 +77,7 @@ impl Tls {
         // Tickets would only be bytes that the other contenders do not send.
         server.send_tls13_tickets = 0;
         server.enable_secret_extraction = true;
-        let (mut client, _) = certificate.client(provider)?;
+        let mut client = certificate.client(provider)?;
         client.enable_secret_extraction = true;
         Ok(Self {
             server: Arc::new(server),
@@ -119,9 +119,7 @@ impl Protocol for Tls {
 
     fn client(&self, socket: TcpStream) -> io::Result<Self::Channel> {
         prepare(&socket)?;
-        let channel = self.connect(socket)?;
-        prepare_receiver(&channel.socket)?;
-        Ok(channel)
+        self.connect(socket)
     }
 }
 
@@ -397,6 +395,10 @@ impl Channel for TlsChannel<TcpStream> {
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> io::Result<Option<usize>> {
         self.receive_batch(sink)
+    }
+
+    fn prepare_to_receive(&self) -> io::Result<()> {
+        prepare_receiver(&self.socket)
     }
 
     fn finish(&mut self) -> io::Result<()> {

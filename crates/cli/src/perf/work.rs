@@ -165,7 +165,7 @@ impl Work {
 
 impl Kind {
     /// All, for `--handshakes` alone.
-    const LIST: &str = "full,resumed";
+    const LIST: &str = "full,resumed,0rtt";
 }
 
 #[cfg(test)]
@@ -228,7 +228,10 @@ mod tests {
             Ok(Task::Handshakes(all)) => all.iter().map(|one| one.kind).collect::<Vec<_>>(),
             other => panic!("{other:?}"),
         };
-        assert_eq!(kinds(&["--handshakes"]), [Kind::Full, Kind::Resumed]);
+        assert_eq!(
+            kinds(&["--handshakes"]),
+            [Kind::Full, Kind::Resumed, Kind::Early]
+        );
         assert_eq!(kinds(&["--handshakes=resumed"]), [Kind::Resumed]);
         assert!(Kind::from_str("quarter", true).is_err());
     }
