@@ -37,7 +37,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Perf(perf::args::Perf),
+    Perf(Box<perf::args::Perf>),
     Bench(bench::args::Bench),
     Doctor(doctor::Doctor),
 }
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let result = match command {
-        Command::Perf(args) => perf::main(args),
+        Command::Perf(args) => perf::main(*args),
         Command::Bench(args) => bench::main(args),
         Command::Doctor(args) => doctor::main(&args),
     };

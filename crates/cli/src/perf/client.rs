@@ -37,9 +37,10 @@ pub(crate) fn measure(args: &Client) -> Result<()> {
     let session = Session::start(args)?;
     let result = match task {
         Task::Bulk(flow, amount) => session.bulk(flow, amount, plot),
-        Task::Requests(requests) => session.rates(vec![Job::Requests(requests)], plot),
+        Task::Requests(requests) => session.rates(&[Job::Requests(requests)], plot),
         Task::Handshakes(kinds) => {
-            session.rates(kinds.into_iter().map(Job::Handshakes).collect(), plot)
+            let jobs: Vec<Job> = kinds.into_iter().map(Job::Handshakes).collect();
+            session.rates(&jobs, plot)
         }
     };
     // The peer is told before the process ends, however it went.
@@ -143,9 +144,9 @@ impl<'a> Session<'a> {
         report.tell(self.args, plot)
     }
 
-    fn rates(&self, jobs: Vec<Job>, plot: Option<File>) -> Result<()> {
+    fn rates(&self, jobs: &[Job], plot: Option<File>) -> Result<()> {
         let mut rows = Vec::new();
-        for job in &jobs {
+        for job in jobs {
             let live = Arc::default();
             let title = format!("{}, {}", self.args.server, job.name());
             let (done, sample) = match job {

@@ -121,12 +121,10 @@ pub(crate) fn main(perf: Perf) -> Result<()> {
             let plan = bulk::Plan::new(perf.local, flow, amount)?;
             plan.run()
         }
-        Task::Requests(requests) => {
-            rates::measure(&perf.local, vec![rates::Job::Requests(requests)])
-        }
+        Task::Requests(requests) => rates::measure(&perf.local, &[rates::Job::Requests(requests)]),
         Task::Handshakes(kinds) => {
-            let jobs = kinds.into_iter().map(rates::Job::Handshakes).collect();
-            rates::measure(&perf.local, jobs)
+            let jobs: Vec<_> = kinds.into_iter().map(rates::Job::Handshakes).collect();
+            rates::measure(&perf.local, &jobs)
         }
     }
 }

@@ -102,7 +102,7 @@ pub(crate) struct Figures {
 #[serde(untagged)]
 pub(crate) enum Tables {
     /// Both ends are in this process.
-    Both(Stages),
+    Both(Box<Stages>),
     /// The server is another one.
     Client {
         client: Table,
@@ -292,7 +292,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// A connection failed, or the machine refused something.
-pub(crate) fn measure(args: &Local, jobs: Vec<Job>) -> Result<()> {
+pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
     let plot = args.output.plot.as_deref().map(File::create).transpose()?;
     let cores = cores(args.cpu, args.options.workers, &crate::sys::allowed_cores())?;
     let mut options = args.options.clone();
@@ -355,7 +355,7 @@ pub(crate) fn measure(args: &Local, jobs: Vec<Job>) -> Result<()> {
                 done,
                 Some(server),
                 client,
-                used.tables(rates).map(Tables::Both),
+                used.tables(rates).map(Box::new).map(Tables::Both),
             )
         })
         .collect();
