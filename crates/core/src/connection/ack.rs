@@ -236,12 +236,10 @@ impl Connection {
                 SentFrame::ResetStream(id) => streams.on_reset_acked(id, 0),
                 SentFrame::ResetStreamAt { id, reliable } => streams.on_reset_acked(id, reliable),
                 SentFrame::RetireConnectionId(sequence) => remote_ids.on_acked(sequence),
-                SentFrame::AckFrequency(sequence) => {
-                    // draft-ietf-quic-ack-frequency §7: the peer follows the newest request from now on.
-                    if sequence + 1 == ack_request.count {
-                        let least = peer.min_ack_delay.unwrap_or_default();
-                        peer.max_ack_delay = ack_request.wanted.max_ack_delay.max(least);
-                    }
+                // draft-ietf-quic-ack-frequency §7: the peer follows the newest request from now on.
+                SentFrame::AckFrequency(sequence) if sequence + 1 == ack_request.count => {
+                    let least = peer.min_ack_delay.unwrap_or_default();
+                    peer.max_ack_delay = ack_request.wanted.max_ack_delay.max(least);
                 }
                 _ => {}
             }
