@@ -12,6 +12,7 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
         "sent_frame",
         "qlog",
         "range_set",
+        "reset_directory",
         "rng",
         "stages",
         "time",

@@ -349,6 +349,15 @@ impl ConnectionIdGenerator {
         self.len() == 0
     }
 
+    /// The worker whose index ids carry; 0 where they carry none.
+    #[must_use]
+    pub const fn worker_index(&self) -> u8 {
+        match self {
+            Self::Plain { worker_index, .. } => *worker_index,
+            Self::QuicLb(_) => 0,
+        }
+    }
+
     /// Says in one line what is wrong with the settings, if anything is.
     ///
     /// # Errors
@@ -431,6 +440,9 @@ impl QuicLb {
 pub struct EndpointConfig {
     /// How connection ids are made.
     pub cid_generator: ConnectionIdGenerator,
+    /// Workers that share the port, this one included, each with an endpoint of its own: a datagram of nobody here whose
+    /// destination id names another one goes there ([`Route::Worker`](crate::Route::Worker)). 1: there is no other.
+    pub workers: u8,
     /// Key of the stateless-reset tokens (RFC 9000 §10.3.2).
     pub reset_key: [u8; 32],
     /// Connections in all, handshakes included; an Initial beyond is answered with CONNECTION_REFUSED.
@@ -455,12 +467,44 @@ pub struct EndpointConfig {
     pub max_incoming: usize,
 }
 
+/// Which of `workers` the first byte of a destination id names: the index that a worker put there, and for an id that a
+/// client made up any of them, always the same one. What steers by it in the kernel calculates the same.
+#[must_use]
+pub const fn worker_of(first_byte: u8, workers: u8) -> u8 {
+    if workers == 0 {
+        0
+    } else {
+        first_byte % workers
+    }
+}
+
 impl EndpointConfig {
+    /// Says in one line what is wrong with the settings, if anything is.
+    ///
+    /// # Errors
+    /// A sentence that names the setting and its bounds.
+    pub fn check(&self) -> Result<(), &'static str> {
+        self.cid_generator.check()?;
+        if self.workers == 0 {
+            return Err("an endpoint has at least one worker");
+        }
+        if self.workers > 1 && matches!(self.cid_generator, ConnectionIdGenerator::QuicLb(_)) {
+            return Err(
+                "connection ids for QUIC-LB carry no worker's index: they are for one worker",
+            );
+        }
+        if self.cid_generator.worker_index() >= self.workers {
+            return Err("a worker's index must be below the number of workers");
+        }
+        Ok(())
+    }
+
     /// The usual settings, with the secret that only the caller can make; the key of the tokens is derived from it.
     #[must_use]
     pub fn new(reset_key: [u8; 32]) -> Self {
         Self {
             cid_generator: ConnectionIdGenerator::default(),
+            workers: 1,
             reset_key,
             max_connections: 100_000,
             token_key: derived(&reset_key, b"squall token key"),

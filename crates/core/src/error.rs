@@ -98,6 +98,8 @@ pub enum MigrateError {
     OtherServer,
     /// The connection uses this path already.
     SamePath,
+    /// Nothing came back on the path (RFC 9000 §8.2.4).
+    NotValidated,
     /// The connection is closed.
     Closed,
 }
@@ -111,6 +113,7 @@ impl fmt::Display for MigrateError {
             Self::NoConnectionId => "the server has given no spare connection id",
             Self::OtherServer => "the path does not lead to the server's address",
             Self::SamePath => "the connection uses this path already",
+            Self::NotValidated => "there is no way to the server from there",
             Self::Closed => "the connection is closed",
         })
     }

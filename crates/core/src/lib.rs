@@ -27,6 +27,7 @@ mod path;
 mod qlog;
 mod range_set;
 mod recovery;
+mod reset_directory;
 mod sent_frame;
 mod space;
 mod stages;
@@ -45,12 +46,13 @@ mod common;
 pub use algorithm::CongestionAlgorithm;
 pub use config::{
     AckFrequencyConfig, ClientConfig, ConnectionIdGenerator, EndpointConfig, Exporter, QuicLb,
-    ServerConfig, TransportConfig,
+    ServerConfig, TransportConfig, worker_of,
 };
 pub use connection::{Connection, Move, Stats};
 pub use endpoint::{AcceptError, ConnectError, ConnectionHandle, Endpoint, Incoming, Route, Run};
 pub use error::{CloseReason, DatagramError, MigrateError, ReadError, WriteError};
 pub use event::{EndpointEvent, Event};
+pub use reset_directory::ResetTokenDirectory;
 pub use stages::{Stage, Stages};
 pub use stream::Priority;
 pub use time::Time;

@@ -122,6 +122,14 @@ impl Stages {
         }
     }
 
+    /// Adds what another thread's stages counted.
+    pub fn add(&mut self, other: &Self) {
+        for (sum, ticks) in self.ticks.iter_mut().zip(other.ticks) {
+            *sum += ticks;
+        }
+        self.stamps += other.stamps;
+    }
+
     /// Ticks of each stage, indexed by `Stage as usize`.
     #[must_use]
     pub const fn ticks(&self) -> &[u64; Stage::COUNT] {

@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use common::link::{Host, Link, initial_with};
@@ -12,8 +13,8 @@ use common::tls;
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 use squall_core::{
-    CloseReason, ConnectionIdGenerator, Endpoint, EndpointConfig, Event, QuicLb, Route, Time,
-    TransportConfig,
+    CloseReason, ConnectionHandle, ConnectionIdGenerator, Endpoint, EndpointConfig, Event, QuicLb,
+    ResetTokenDirectory, Route, Time, TransportConfig, worker_of,
 };
 use squall_tls::Session;
 use squall_wire::{ConnectionId, Direction, Path, TransportParameters, VERSION_1, Writer, frame};
@@ -314,4 +315,106 @@ fn generators_out_of_bounds_are_refused() {
     );
     (config.rotation, config.server_id) = (0, Vec::new());
     assert!(ConnectionIdGenerator::QuicLb(config).check().is_err());
+}
+
+// ---- several workers on one port --------------------------------------------------------------------------------------
+
+/// Whose a reset is, as workers of a test tell each other.
+#[derive(Clone, Debug, Default)]
+struct Directory(Arc<Mutex<HashMap<[u8; 16], u8>>>);
+
+impl ResetTokenDirectory for Directory {
+    fn insert(&mut self, token: [u8; 16], worker: u8) {
+        self.0.lock().unwrap().insert(token, worker);
+    }
+
+    fn remove(&mut self, token: &[u8; 16]) {
+        self.0.lock().unwrap().remove(token);
+    }
+
+    fn worker(&self, token: &[u8; 16]) -> Option<u8> {
+        self.0.lock().unwrap().get(token).copied()
+    }
+}
+
+fn worker(index: u8, workers: u8) -> EndpointConfig {
+    EndpointConfig {
+        cid_generator: ConnectionIdGenerator::Plain {
+            len: 8,
+            worker_index: index,
+        },
+        workers,
+        ..config()
+    }
+}
+
+#[test]
+fn a_datagram_goes_to_the_worker_that_its_destination_names() {
+    let now = Time::from_nanos(1);
+    let path = Path {
+        remote: ([127, 0, 0, 1], 1).into(),
+        local: None,
+    };
+    for workers in 2..=5 {
+        for own in 0..workers {
+            let mut endpoint = Endpoint::new(worker(own, workers), None, [9; 32]);
+            for first in 0..=u8::MAX {
+                // A short header, and a long one with an id of 8 bytes.
+                let mut short = [0x40; 100];
+                short[1] = first;
+                let mut long = [0xc0; 100];
+                long[1..6].copy_from_slice(&[0, 0, 0, 1, 8]);
+                long[6] = first;
+                for datagram in [short, long] {
+                    let run = endpoint.route(now, path, &datagram, 100);
+                    let named = worker_of(first, workers);
+                    match run.to {
+                        Route::Worker(index) => assert!(index == named && named != own),
+                        _ => assert_eq!(named, own),
+                    }
+                }
+            }
+        }
+    }
+    assert!(worker(0, 0).check().is_err() && worker(2, 2).check().is_err());
+}
+
+// A reset's bytes are random, so that it comes to any worker (RFC 9000 §10.3).
+#[test]
+fn a_stateless_reset_finds_the_worker_of_its_connection() {
+    let (client_tls, server_tls) = tls();
+    let directory = Directory::default();
+    let mut client = Host::client();
+    client.endpoint = Endpoint::new(worker(1, 2), None, [3; 32]);
+    (client.endpoint).set_reset_token_directory(Box::new(directory.clone()));
+    let server = Host::server(config(), server_tls, TransportConfig::default());
+    let mut link = Link::new(client, server);
+    let handle = link
+        .client
+        .connect(link.now, client_tls, TransportConfig::default());
+    link.run();
+    assert!(link.client.has(handle, &Event::Connected));
+    let tokens: Vec<[u8; 16]> = directory.0.lock().unwrap().keys().copied().collect();
+    assert!(!tokens.is_empty());
+    let path = Path {
+        remote: ([127, 0, 0, 1], 1).into(),
+        local: None,
+    };
+    let mut other = Endpoint::new(worker(0, 2), None, [4; 32]);
+    other.set_reset_token_directory(Box::new(directory.clone()));
+    for first in 0..4 {
+        let mut reset = [0x40; 42];
+        reset[1] = first;
+        reset[26..].copy_from_slice(&tokens[0]);
+        let at_other = other.route(link.now, path, &reset, 42).to;
+        assert!(matches!(at_other, Route::Worker(1)), "{at_other:?}");
+        let at_home = link.client.endpoint.route(link.now, path, &reset, 42).to;
+        assert!(
+            matches!(at_home, Route::Connection(ConnectionHandle(h)) if h == handle),
+            "{at_home:?}"
+        );
+    }
+    // Gone with its connection.
+    link.client.endpoint.remove(ConnectionHandle(handle));
+    assert!(directory.0.lock().unwrap().is_empty());
 }

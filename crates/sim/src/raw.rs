@@ -613,7 +613,9 @@ impl Duel {
                     self.victim = Some(made.expect("a good Initial"));
                 }
                 Route::Connection(_) => {}
-                Route::Incoming(_) | Route::Respond(_) | Route::Discard => continue,
+                Route::Incoming(_) | Route::Respond(_) | Route::Worker(_) | Route::Discard => {
+                    continue;
+                }
             }
             if let Some((_, connection)) = &mut self.victim {
                 if let Some(guard) = &mut self.guard {

@@ -2,10 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use squall_core::{ClientConfig, ServerConfig, TransportConfig};
+use squall_core::{ClientConfig, ServerConfig};
+
+/// Workers that an endpoint may have: half of what a connection id's first byte can tell apart.
+const MAX_WORKERS: usize = 128;
 
 /// All that an endpoint is made of. [`Builder::bind`] makes it.
 ///
@@ -22,8 +26,11 @@ pub struct Builder {
     pub server: Option<ServerConfig>,
     /// What [`connect`](crate::Endpoint::connect) uses.
     pub client: Option<ClientConfig>,
-    /// Run the worker thread on this CPU only.
-    pub cpu: Option<usize>,
+    /// Worker threads, 1 to 128. Each has a socket of its own on the same port, and connections that stay with it for life:
+    /// the worker's index is in every connection id that it hands out, and the kernel steers by it.
+    pub workers: usize,
+    /// Run each worker's thread on one CPU only: worker `i` on number `i` of these, and round again. Empty: anywhere.
+    pub cpus: Vec<usize>,
     /// Send bundles where the kernel can.
     pub gso: bool,
     /// Receive bundles where the kernel can.
@@ -34,6 +41,9 @@ pub struct Builder {
     pub send_buffer: usize,
     /// Let other sockets of this user bind the same address (`SO_REUSEPORT`).
     pub reuse_port: bool,
+    /// Write a qlog of every connection into this folder. By default the folder that the environment variable `QLOGDIR`
+    /// names, if it does.
+    pub qlog_dir: Option<PathBuf>,
     /// Time the stages of the worker's work, see [`Endpoint::stages`](crate::Endpoint::stages).
     pub accounting: bool,
     /// Connection attempts that wait for [`accept`](crate::Endpoint::accept) and the word on them. More are refused.
@@ -64,12 +74,16 @@ impl Builder {
             addr,
             server: None,
             client: None,
-            cpu: None,
+            workers: 1,
+            cpus: Vec::new(),
             gso: udp.gso,
             gro: udp.gro,
             receive_buffer: udp.receive_buffer,
             send_buffer: udp.send_buffer,
             reuse_port: udp.reuse_port,
+            qlog_dir: std::env::var_os("QLOGDIR")
+                .filter(|name| !name.is_empty())
+                .map(PathBuf::from),
             accounting: false,
             max_incoming: 1024,
             max_handshakes: core.max_handshakes,
@@ -94,10 +108,17 @@ impl Builder {
         self
     }
 
-    /// Pins the worker thread to a CPU.
+    /// Sets the number of worker threads.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// Pins the next worker's thread to a CPU: called once, all of them.
     #[must_use]
     pub fn cpu(mut self, cpu: usize) -> Self {
-        self.cpu = Some(cpu);
+        self.cpus.push(cpu);
         self
     }
 
@@ -129,19 +150,18 @@ impl Builder {
             send_buffer: self.send_buffer,
             gso: self.gso,
             gro: self.gro,
-            reuse_port: self.reuse_port,
+            reuse_port: self.reuse_port || self.workers > 1,
             only_v6: false,
         }
     }
 
     /// Finds settings that no connection could work with, so that they are told at once and not by the first peer.
     pub(crate) fn check(&self) -> io::Result<()> {
+        if self.workers == 0 || self.workers > MAX_WORKERS {
+            return Err(invalid(format!("workers must be 1 to {MAX_WORKERS}")));
+        }
         if let Some(server) = &self.server {
-            check_transport(&server.transport)?;
-            // The session tells a foreign provider and a missing TLS 1.3; it is thrown away unused.
-            let version = squall_wire::header::VERSION_1;
-            squall_tls::Session::server(server.tls.clone(), version, version, Vec::new(), &[])
-                .map_err(invalid)?;
+            check_server(server)?;
         }
         match &self.client {
             Some(client) => check_client(client).map_err(invalid),
@@ -163,8 +183,14 @@ pub(crate) fn check_client(config: &ClientConfig) -> Result<(), String> {
     session.map(drop).map_err(|error| error.to_string())
 }
 
-fn check_transport(config: &TransportConfig) -> io::Result<()> {
-    config.check().map_err(invalid)
+/// Finds what no connection of this configuration could work with.
+pub(crate) fn check_server(config: &ServerConfig) -> io::Result<()> {
+    config.transport.check().map_err(invalid)?;
+    // The session tells a foreign provider and a missing TLS 1.3; it is thrown away unused.
+    let version = squall_wire::header::VERSION_1;
+    squall_tls::Session::server(config.tls.clone(), version, version, Vec::new(), &[])
+        .map(drop)
+        .map_err(invalid)
 }
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
@@ -172,7 +198,8 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
 }
 
 /// A server's TLS configuration with this certificate chain and key, for clients without certificates. `alpn` lists
-/// the application protocols (RFC 7301) in order of preference; QUIC demands at least one (RFC 9001 §8.1).
+/// the application protocols (RFC 7301) in order of preference; QUIC demands at least one (RFC 9001 §8.1). Secrets go to the
+/// file that `SSLKEYLOGFILE` names, if it does.
 ///
 /// # Errors
 /// rustls does not like the key, or it does not belong to the certificate.
@@ -185,11 +212,13 @@ pub fn server_tls(
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_no_client_auth()
         .with_single_cert(certificates, key)?;
+    config.key_log = Arc::new(rustls::KeyLogFile::new());
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     Ok(config)
 }
 
-/// A client's TLS configuration that trusts these roots and offers these application protocols.
+/// A client's TLS configuration that trusts these roots and offers these application protocols. Secrets go to the file that
+/// `SSLKEYLOGFILE` names, if it does.
 ///
 /// # Errors
 /// rustls does not support TLS 1.3 with the provider: it does.
@@ -201,6 +230,7 @@ pub fn client_tls(
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_root_certificates(roots)
         .with_no_client_auth();
+    config.key_log = Arc::new(rustls::KeyLogFile::new());
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     Ok(config)
 }

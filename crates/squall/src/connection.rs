@@ -1,19 +1,20 @@
 //! A connection, as an application holds it.
 
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use squall_core::{CloseReason, DatagramError, Stats};
-use squall_wire::{Direction, Side};
+use squall_core::{CloseReason, DatagramError, MigrateError, Move, Stats};
+use squall_wire::{Direction, Path, Side};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use crate::error::ConnectError;
 use crate::stream::{RecvStream, SendStream};
-use crate::worker::Handle;
+use crate::worker::{self, Handle};
 
 /// A handle of a connection: cheap to clone, usable from any task.
 ///
@@ -142,6 +143,43 @@ impl Connection {
         self.0.0.close(code, reason);
     }
 
+    /// Waits until every stream that was finished is delivered, then ends the connection with `code` and `reason`. Streams
+    /// that were not finished are lost, as with [`close`](Self::close).
+    pub async fn shutdown(&self, code: u64, reason: &[u8]) {
+        self.0.0.shut_down(code, reason).await;
+    }
+
+    /// Moves a client's connection to another of this machine's addresses, once the way from there is validated; until then
+    /// it goes on where it is (RFC 9000 §9.2). The socket must be bound to all addresses. For an address that is gone already
+    /// there is [`Endpoint::rebind`](crate::Endpoint::rebind).
+    ///
+    /// # Errors
+    /// The connection cannot move, or there is no way to the server from there.
+    pub async fn migrate(&self, local: IpAddr) -> Result<(), MigrateError> {
+        let now = self.0.0.worker.clock.now();
+        self.0.0.act(|state| {
+            let path = Path {
+                local: Some(local),
+                ..state.core.path()
+            };
+            state.moved = None;
+            state.core.migrate(now, path, Move::WhenValidated)
+        })?;
+        poll_fn(|cx| {
+            let mut state = self.0.0.lock();
+            match (state.moved, &state.closed) {
+                (Some(true), _) => Poll::Ready(Ok(())),
+                (Some(false), None) => Poll::Ready(Err(MigrateError::NotValidated)),
+                (_, Some(_)) => Poll::Ready(Err(MigrateError::Closed)),
+                (None, None) => {
+                    state.movers.register(cx.waker());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
     /// Waits for the connection's end and tells why it came.
     pub async fn closed(&self) -> CloseReason {
         poll_fn(|cx| {
@@ -175,6 +213,22 @@ impl Connection {
         self.0.0.lock().core.path().remote
     }
 
+    /// Runs a task on the thread of the connection's own worker, where it reaches the connection without waking another
+    /// thread. It shares that thread with the transport: it must not block. It ends, unfinished, with the worker.
+    pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        worker::spawn(&self.0.0.worker, task)
+    }
+
+    /// Which of the endpoint's workers the connection lives on, for life.
+    #[must_use]
+    pub fn worker(&self) -> usize {
+        self.0.0.worker.index
+    }
+
     /// Which side of the connection this is.
     #[must_use]
     pub fn side(&self) -> Side {
@@ -197,6 +251,12 @@ impl Connection {
     #[must_use]
     pub fn key_exchange_group(&self) -> Option<rustls::NamedGroup> {
         self.0.0.lock().core.key_exchange_group()
+    }
+
+    /// Whether the handshake was a full one or resumed an earlier session; `None` before its end.
+    #[must_use]
+    pub fn handshake_kind(&self) -> Option<rustls::HandshakeKind> {
+        self.0.0.lock().core.handshake_kind()
     }
 
     /// The peer's certificate chain, its own first; `None` unless the transport's `keep_peer_certificates` was set.
@@ -222,6 +282,7 @@ enum Progress {
     /// The worker has not answered yet.
     Asked(oneshot::Receiver<Result<Handle, ConnectError>>),
     Handshaking(Arc<Handle>),
+    Failed(ConnectError),
     Done,
 }
 
@@ -231,38 +292,101 @@ impl Connecting {
     }
 }
 
-impl Future for Connecting {
-    type Output = Result<Connection, ConnectError>;
+impl Connecting {
+    /// The connection before its handshake is done, for early data (0-RTT, RFC 9001 §4.6): what a client sends travels with
+    /// its first packets, under the keys of an earlier connection to the same server. **An attacker can repeat it**: send
+    /// nothing that must not happen twice. The server may not take it; then it is sent again behind the handshake, and
+    /// nothing is lost.
+    ///
+    /// It is off unless both ends ask for it: `enable_early_data` in the client's rustls configuration, and
+    /// `max_early_data_size` in the server's. A server gets its connection at once and can read early data; until the
+    /// second part of what this returns is ready, it cannot know that the client is there.
+    ///
+    /// # Errors
+    /// There is no ticket for early data, or the connection could not be started: await what is given back.
+    pub async fn into_0rtt(mut self) -> Result<(Connection, EarlyDataAccepted), Self> {
+        poll_fn(|cx| self.poll_begun(cx)).await;
+        let Progress::Handshaking(handle) = &self.0 else {
+            return Err(self);
+        };
+        let early = {
+            let state = handle.0.lock();
+            state.closed.is_none()
+                && (state.connected
+                    || state.core.side() == Side::Server
+                    || state.core.has_early_data())
+        };
+        if !early {
+            return Err(self);
+        }
+        let connection = Connection(Arc::clone(handle));
+        let accepted = EarlyDataAccepted(Arc::clone(handle));
+        self.0 = Progress::Done;
+        Ok((connection, accepted))
+    }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    /// Waits for the worker's answer.
+    fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Progress::Asked(answer) = &mut self.0 {
             // No answer: the worker is gone.
             let handle =
                 ready!(Pin::new(answer).poll(cx)).unwrap_or(Err(ConnectError::EndpointClosed));
             self.0 = match handle {
                 Ok(handle) => Progress::Handshaking(Arc::new(handle)),
-                Err(error) => {
-                    self.0 = Progress::Done;
-                    return Poll::Ready(Err(error));
-                }
+                Err(error) => Progress::Failed(error),
             };
         }
-        let Progress::Handshaking(handle) = &self.0 else {
+        Poll::Ready(())
+    }
+}
+
+impl Future for Connecting {
+    type Output = Result<Connection, ConnectError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        ready!(self.poll_begun(cx));
+        let handle = match std::mem::replace(&mut self.0, Progress::Done) {
+            Progress::Handshaking(handle) => handle,
+            Progress::Failed(error) => return Poll::Ready(Err(error)),
             // Polled after its end, against the contract of futures.
-            return Poll::Pending;
+            Progress::Asked(_) | Progress::Done => return Poll::Pending,
         };
         let mut state = handle.0.lock();
         let result = match (&state.closed, state.connected) {
             (Some(reason), _) => Err(ConnectError::Closed(reason.clone())),
-            (None, true) => Ok(Connection(Arc::clone(handle))),
+            (None, true) => Ok(()),
             (None, false) => {
                 state.lifetime.register(cx.waker());
+                drop(state);
+                self.0 = Progress::Handshaking(handle);
                 return Poll::Pending;
             }
         };
         drop(state);
-        self.0 = Progress::Done;
-        Poll::Ready(result)
+        Poll::Ready(result.map(|()| Connection(handle)))
+    }
+}
+
+/// Becomes ready with the handshake: whether the server took the client's early data. `false` at the connection's end too.
+#[must_use = "only the handshake's end tells whether early data was taken"]
+pub struct EarlyDataAccepted(Arc<Handle>);
+
+impl Future for EarlyDataAccepted {
+    type Output = bool;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut state = self.0.0.lock();
+        if state.connected || state.closed.is_some() {
+            return Poll::Ready(state.early_data == Some(true) && state.closed.is_none());
+        }
+        state.lifetime.register(cx.waker());
+        Poll::Pending
+    }
+}
+
+impl std::fmt::Debug for EarlyDataAccepted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EarlyDataAccepted").finish_non_exhaustive()
     }
 }
 

@@ -1,44 +1,72 @@
-//! An endpoint: a UDP socket and the worker thread that drives it.
+//! An endpoint: a UDP port and the worker threads that drive it.
 
 use std::future::{Future, IntoFuture, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use rustls::pki_types::ServerName;
-use squall_core::{ClientConfig, EndpointConfig, ServerConfig, Stage, Stages};
+use squall_core::{ClientConfig, ConnectionIdGenerator, EndpointConfig, ServerConfig, Stages};
 use squall_udp::Socket;
-use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::config::{Builder, check_client};
-use crate::connection::Connecting;
+use crate::config::{Builder, check_client, check_server};
+use crate::connection::{Connecting, Connection};
 use crate::error::ConnectError;
+use crate::qlog::QlogFolder;
 use crate::sys;
-use crate::worker::{self, Accounted, Command, EndpointStats, Offer, Shared, Worker};
+use crate::worker::{self, Command, Common, EndpointStats, Offer, ResetTokens, Shared};
 
-/// A UDP socket with its worker thread: makes connections, accepts connections, or both. Cheap to clone.
+/// A UDP port with its worker threads: makes connections, accepts connections, or both. Cheap to clone.
 ///
-/// When the last handle is dropped, no new connections come in; those that exist go on, and the worker ends with the
+/// When the last handle is dropped, no new connections come in; those that exist go on, and the workers end with the
 /// last of them. To end at once: [`close`](Self::close), then [`wait_idle`](Self::wait_idle).
 #[derive(Clone)]
 pub struct Endpoint(Arc<Inner>);
 
 struct Inner {
-    shared: Arc<Shared>,
-    socket: Arc<Socket>,
-    runtime: tokio::runtime::Handle,
+    common: Arc<Common>,
+    workers: Vec<WorkerFace>,
+    /// Which worker gets the next connection that begins here, and the next task.
+    next: AtomicUsize,
     client: Option<ClientConfig>,
-    accounting: bool,
-    worker_thread_id: i32,
+    /// What sockets are to be like.
+    options: squall_udp::Options,
+}
+
+/// A worker, from outside.
+struct WorkerFace {
+    shared: Arc<Shared>,
+    socket: Mutex<Arc<Socket>>,
+    thread_id: i32,
+}
+
+impl Inner {
+    fn next_worker(&self) -> &Arc<Shared> {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        &self.workers[next % self.workers.len()].shared
+    }
+
+    fn socket(&self) -> Arc<Socket> {
+        self.workers[0].socket()
+    }
+}
+
+impl WorkerFace {
+    fn socket(&self) -> Arc<Socket> {
+        Arc::clone(&worker::lock(&self.socket))
+    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Refused only by a worker that has ended.
-        self.shared.command(Command::Detach);
+        for worker in &self.workers {
+            // Refused only by a worker that has ended.
+            worker.shared.command(Command::Detach);
+        }
     }
 }
 
@@ -94,7 +122,7 @@ impl Endpoint {
         if ServerName::try_from(server_name).is_err() {
             return Err(ConnectError::InvalidServerName(server_name.to_owned()));
         }
-        if self.0.shared.is_closed() {
+        if self.0.common.is_closed() {
             return Err(ConnectError::EndpointClosed);
         }
         let (reply, answer) = oneshot::channel();
@@ -104,7 +132,7 @@ impl Endpoint {
             server_name: server_name.to_owned(),
             reply,
         };
-        if !self.0.shared.command(command) {
+        if !self.0.next_worker().command(command) {
             return Err(ConnectError::EndpointClosed);
         }
         Ok(Connecting::new(answer))
@@ -112,90 +140,166 @@ impl Endpoint {
 
     /// Waits for the next attempt to connect to this endpoint; `None` once it is closed.
     pub async fn accept(&self) -> Option<Incoming> {
-        let offer = poll_fn(|cx| self.0.shared.poll_accept(cx)).await?;
+        let offer = poll_fn(|cx| self.0.common.poll_accept(cx)).await?;
+        let shared = Arc::clone(&self.0.workers[offer.worker].shared);
         Some(Incoming {
             offer: Some(offer),
-            shared: Arc::clone(&self.0.shared),
+            shared,
         })
     }
 
-    /// The address that the socket is bound to, with the port that the system chose.
+    /// Accepts every attempt and runs `handler` for each connection, on the connection's own worker, until the endpoint is
+    /// closed. Handshakes that fail are passed over: the client is told why.
+    pub async fn serve<H, F>(&self, handler: H)
+    where
+        H: Fn(Connection) -> F + Send + Sync + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        while let Some(incoming) = self.accept().await {
+            let worker = Arc::clone(&incoming.shared);
+            let handler = Arc::clone(&handler);
+            worker::spawn(&worker, async move {
+                if let Ok(connection) = incoming.await {
+                    handler(connection).await;
+                }
+            });
+        }
+    }
+
+    /// Has connections to come use another configuration, say with a renewed certificate; those that exist keep theirs.
+    /// `None`: no more are accepted.
+    ///
+    /// # Errors
+    /// The configuration cannot work (`InvalidInput`, with the reason).
+    pub fn set_server_config(&self, config: Option<ServerConfig>) -> io::Result<()> {
+        config.as_ref().map_or(Ok(()), check_server)?;
+        let config = config.map(Arc::new);
+        for worker in &self.0.workers {
+            worker.shared.command(Command::SetServer(config.clone()));
+        }
+        Ok(())
+    }
+
+    /// The address that the sockets are bound to, with the port that the system chose.
     ///
     /// # Errors
     /// Those of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.socket.local_addr()
+        self.0.socket().local_addr()
     }
 
     /// Closes all connections with `code` and `reason`, refuses what comes, and makes [`accept`](Self::accept) end.
     /// Returns at once; [`wait_idle`](Self::wait_idle) waits until the peers were told.
     pub fn close(&self, code: u64, reason: &[u8]) {
-        self.0.shared.command(Command::Close {
-            code,
-            reason: Bytes::copy_from_slice(reason),
-        });
+        for worker in &self.0.workers {
+            worker.shared.command(Command::Close {
+                code,
+                reason: Bytes::copy_from_slice(reason),
+            });
+        }
+    }
+
+    /// Lets no new connections in, closes each one when all streams that were finished on it are delivered, and waits until
+    /// none is left. Streams that were not finished are lost, as with [`close`](Self::close).
+    pub async fn shutdown(&self, code: u64, reason: &[u8]) {
+        for worker in &self.0.workers {
+            worker.shared.command(Command::ShutDown {
+                code,
+                reason: Bytes::copy_from_slice(reason),
+            });
+        }
+        self.wait_idle().await;
+    }
+
+    /// Goes on with a socket bound to `addr`: clients' connections move there at once (RFC 9000 §9.2), and their servers
+    /// validate the new address.
+    ///
+    /// # Errors
+    /// The endpoint has several workers, which would have to move together, or the system refused the socket. The old one is
+    /// in use then.
+    pub fn rebind(&self, addr: SocketAddr) -> io::Result<()> {
+        let [worker] = &self.0.workers[..] else {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "an endpoint with several workers cannot be bound anew",
+            ));
+        };
+        let socket = Arc::new(Socket::bind(addr, &self.0.options)?);
+        *worker::lock(&worker.socket) = Arc::clone(&socket);
+        worker.shared.command(Command::Rebind(socket));
+        Ok(())
     }
 
     /// Waits until no connection is left, closing ones included (RFC 9000 §10.2: some three probe timeouts).
     pub async fn wait_idle(&self) {
         loop {
-            let idle = self.0.shared.idle.notified();
+            let idle = self.0.common.idle.notified();
             let mut idle = std::pin::pin!(idle);
             // Registered before the look, so that no notice falls between.
             idle.as_mut().enable();
-            if self.0.shared.is_idle() {
+            if (self.0.workers.iter()).all(|worker| worker.shared.is_idle()) {
                 return;
             }
             idle.await;
         }
     }
 
-    /// The counters since the endpoint was built.
+    /// The counters since the endpoint was built, of all its workers.
     #[must_use]
     pub fn stats(&self) -> EndpointStats {
-        self.0.shared.counters.read(self.0.socket.stats())
+        let mut sum = EndpointStats::default();
+        self.worker_stats().into_iter().for_each(|one| sum += one);
+        sum
     }
 
-    /// What the kernel granted: bundles and buffers.
+    /// The counters of each worker.
+    #[must_use]
+    pub fn worker_stats(&self) -> Vec<EndpointStats> {
+        let read = |one: &WorkerFace| one.shared.counters.read(one.socket().stats());
+        self.0.workers.iter().map(read).collect()
+    }
+
+    /// What the kernel granted each socket: bundles and buffers.
     #[must_use]
     pub fn limits(&self) -> squall_udp::Limits {
-        self.0.socket.limits()
+        self.0.socket().limits()
     }
 
-    /// Time by stage of the worker's work, in ticks of [`ticks`](crate::ticks); all zero unless
+    /// Time by stage of the workers' work, summed, in ticks of [`ticks`](crate::ticks); all zero unless
     /// [`Builder::accounting`] was set.
     #[must_use]
     pub fn stages(&self) -> Stages {
-        worker::lock(&self.0.shared.stages).clone()
+        let mut sum = Stages::off();
+        for worker in &self.0.workers {
+            sum.add(&worker::lock(&worker.shared.stages));
+        }
+        sum
     }
 
-    /// Runs a task on the worker's thread, where it reaches its connections without waking another thread. It shares
-    /// that thread with the transport: it must not block. It ends, unfinished, with the worker.
+    /// Runs a task on a worker's thread, on each in turn: it shares that thread with the transport and must not block. A
+    /// task that works with a connection belongs on its worker: [`Connection::spawn`](crate::Connection::spawn). It
+    /// ends, unfinished, with the worker.
     pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        if self.0.accounting {
-            self.0.runtime.spawn(Accounted {
-                task: Box::pin(task),
-                shared: Arc::clone(&self.0.shared),
-            })
-        } else {
-            self.0.runtime.spawn(task)
+        worker::spawn(self.0.next_worker(), task)
+    }
+
+    /// Makes each worker's next send call fail once with `errno`: for tests of what happens then.
+    #[doc(hidden)]
+    pub fn inject_send_error(&self, errno: i32) {
+        for worker in &self.0.workers {
+            worker.socket().inject_send_error(errno);
         }
     }
 
-    /// Makes the worker's next send call fail once with `errno`: for tests of what happens then.
-    #[doc(hidden)]
-    pub fn inject_send_error(&self, errno: i32) {
-        self.0.socket.inject_send_error(errno);
-    }
-
-    /// The worker thread's number in the system's lists (Linux: its tid), for CPU accounting; 0 where there is none.
+    /// The worker threads' numbers in the system's lists (Linux: their tids), for CPU accounting; 0 where there are none.
     #[must_use]
-    pub fn worker_thread_id(&self) -> i32 {
-        self.0.worker_thread_id
+    pub fn worker_thread_ids(&self) -> Vec<i32> {
+        self.0.workers.iter().map(|one| one.thread_id).collect()
     }
 }
 
@@ -203,89 +307,99 @@ impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Endpoint")
             .field("local_addr", &self.local_addr().ok())
+            .field("workers", &self.0.workers.len())
             .finish_non_exhaustive()
     }
 }
 
 impl Builder {
-    /// Binds the socket and starts the worker.
+    /// Binds the sockets and starts the workers.
     ///
     /// # Errors
-    /// A setting cannot work (`InvalidInput`, with the reason), or the system refused the socket, the thread or the
-    /// CPU.
+    /// A setting cannot work (`InvalidInput`, with the reason), or the system refused a socket, a thread or a CPU.
     pub fn bind(self) -> io::Result<Endpoint> {
         self.check()?;
-        let socket = Arc::new(Socket::bind(self.addr, &self.socket_options())?);
-        let stages = if self.accounting {
-            Stages::on(sys::ticks)
-        } else {
-            Stages::off()
+        let sockets = self.sockets()?;
+        let qlog = self.qlog_dir.as_deref().map(QlogFolder::open).transpose()?;
+        let common = Arc::new(Common::new(self.max_incoming, qlog));
+        let stages = || {
+            if self.accounting {
+                Stages::on(sys::ticks)
+            } else {
+                Stages::off()
+            }
         };
-        let shared = Arc::new(Shared::new(self.max_incoming, stages));
-        let mut config = EndpointConfig::new(self.reset_key);
-        config.max_connections = self.max_connections;
-        config.max_incoming = self.max_incoming.max(1);
-        config.max_handshakes = self.max_handshakes;
-        config.retry_from = self.retry_from;
-        config.token_key = self.token_key.unwrap_or(config.token_key);
-        config.unix_time_at_zero = shared.clock.unix_time_at_zero();
-        let endpoint =
-            squall_core::Endpoint::new(config, self.server.map(Arc::new), rand::random());
-
-        let (report, started) = mpsc::sync_channel(1);
-        let (thread_shared, thread_socket) = (Arc::clone(&shared), Arc::clone(&socket));
-        let (cpu, accounting) = (self.cpu, self.accounting);
-        std::thread::Builder::new()
-            .name("squall-worker".to_owned())
-            .spawn(move || {
-                let runtime = match prepare(cpu, accounting.then(|| Arc::clone(&thread_shared))) {
-                    Ok(runtime) => runtime,
-                    Err(error) => return drop(report.send(Err(error))),
-                };
-                let entered = runtime.enter();
-                let fd = match sys::readable(Arc::clone(&thread_socket)) {
-                    Ok(fd) => fd,
-                    Err(error) => return drop(report.send(Err(error))),
-                };
-                drop(entered);
-                let _ = report.send(Ok((runtime.handle().clone(), sys::thread_id())));
-                drop(report);
-                // A task of its own, and not the future that `block_on` drives: the worker then stands in one line with
-                // the applications' tasks. Whatever ends it, its state is dropped and tells all who wait.
-                let worker = runtime.spawn(worker::run(
-                    Worker::new(thread_shared, thread_socket, endpoint),
-                    fd,
-                ));
-                let _ = runtime.block_on(worker);
-            })?;
-        let gone = || io::Error::other("the worker thread ended before it started");
-        let (runtime, worker_thread_id) = started.recv().map_err(|_| gone())??;
-        let inner = Inner {
-            shared,
-            socket,
-            runtime,
-            client: self.client,
-            accounting,
-            worker_thread_id,
+        let all: Arc<[Arc<Shared>]> = (0..self.workers)
+            .map(|index| Arc::new(Shared::new(index, Arc::clone(&common), stages())))
+            .collect();
+        let server = self.server.clone().map(Arc::new);
+        let reset_tokens = (self.workers > 1).then(ResetTokens::default);
+        let mut inner = Inner {
+            common,
+            workers: Vec::new(),
+            next: AtomicUsize::new(0),
+            client: self.client.clone(),
+            options: self.socket_options(),
         };
+        for (socket, shared) in sockets.into_iter().zip(all.iter()) {
+            let config = self.core_config(shared);
+            let mut endpoint = squall_core::Endpoint::new(config, server.clone(), rand::random());
+            if let Some(directory) = &reset_tokens {
+                endpoint.set_reset_token_directory(Box::new(directory.clone()));
+            }
+            let start = worker::Start {
+                shared: Arc::clone(shared),
+                workers: Arc::clone(&all),
+                socket: Arc::clone(&socket),
+                endpoint,
+                cpu: (self.cpus.get(shared.index % self.cpus.len().max(1))).copied(),
+            };
+            // Those before it end if this one does not start: `inner` is dropped.
+            let thread_id = start.start()?;
+            inner.workers.push(WorkerFace {
+                shared: Arc::clone(shared),
+                socket: Mutex::new(socket),
+                thread_id,
+            });
+        }
         Ok(Endpoint(Arc::new(inner)))
     }
-}
 
-/// The worker thread's preparations: its CPU and its runtime. With `accounting`, time in which the thread is parked is
-/// told apart.
-fn prepare(cpu: Option<usize>, accounting: Option<Arc<Shared>>) -> io::Result<Runtime> {
-    if let Some(cpu) = cpu {
-        sys::pin_to_cpu(cpu)?;
+    /// A socket for each worker, all on one port.
+    fn sockets(&self) -> io::Result<Vec<Arc<Socket>>> {
+        let options = self.socket_options();
+        let first = Socket::bind(self.addr, &options)?;
+        let addr = first.local_addr()?;
+        let mut sockets = vec![Arc::new(first)];
+        for _ in 1..self.workers {
+            sockets.push(Arc::new(Socket::bind(addr, &options)?));
+        }
+        if let Ok(count) = u8::try_from(self.workers)
+            && count > 1
+        {
+            // Where the kernel cannot, workers hand each other what is not their own.
+            let _ = sockets[0].steer(count);
+        }
+        Ok(sockets)
     }
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_io().enable_time();
-    if let Some(shared) = accounting {
-        let unparked = Arc::clone(&shared);
-        builder.on_thread_park(move || worker::mark(&shared, Stage::Other));
-        builder.on_thread_unpark(move || worker::mark(&unparked, Stage::Idle));
+
+    /// The settings of one worker's part of the endpoint: limits are divided among all.
+    fn core_config(&self, shared: &Shared) -> EndpointConfig {
+        let share = |limit: usize| limit.div_ceil(self.workers);
+        let mut config = EndpointConfig::new(self.reset_key);
+        config.cid_generator = ConnectionIdGenerator::Plain {
+            len: config.cid_generator.len(),
+            worker_index: u8::try_from(shared.index).unwrap_or(0),
+        };
+        config.workers = u8::try_from(self.workers).unwrap_or(1);
+        config.max_connections = share(self.max_connections);
+        config.max_incoming = share(self.max_incoming.max(1));
+        config.max_handshakes = share(self.max_handshakes);
+        config.retry_from = share(self.retry_from);
+        config.token_key = self.token_key.unwrap_or(config.token_key);
+        config.unix_time_at_zero = shared.clock.unix_time_at_zero();
+        config
     }
-    builder.build()
 }
 
 /// An attempt to connect to this endpoint, before any cryptography: await it or [`accept`](Self::accept) it,

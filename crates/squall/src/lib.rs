@@ -46,25 +46,31 @@
 //!   discards what is not delivered yet: wait for [`SendStream::stopped`] where that matters.
 //! - When the last [`Endpoint`] handle is dropped, its connections go on; the worker ends with the last of them.
 //!
-//! Floors, lowest first: `sys`, `config` and `error`, `worker`, `stream`, `connection`, `endpoint`.
+//! # What the environment can ask for
+//! - `SSLKEYLOGFILE`: the secrets of connections whose TLS configuration [`server_tls`] or [`client_tls`] made are appended to
+//!   this file, for a look at packets.
+//! - `QLOGDIR`: a qlog of every connection is written into this folder, unless [`Builder::qlog_dir`] names another.
+//!
+//! Floors, lowest first: `sys`, `config`, `qlog` and `error`, `worker`, `stream`, `connection`, `endpoint`.
 
 mod config;
 mod connection;
 mod endpoint;
 mod error;
+mod qlog;
 mod stream;
 mod sys;
 mod worker;
 
 pub use bytes::Bytes;
 pub use config::{Builder, client_tls, server_tls};
-pub use connection::{Connecting, Connection};
+pub use connection::{Connecting, Connection, EarlyDataAccepted};
 pub use endpoint::{Endpoint, Incoming};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
 pub use rustls;
 pub use squall_core::{
-    AckFrequencyConfig, ClientConfig, CloseReason, CongestionAlgorithm, DatagramError, Priority,
-    ServerConfig, Stage, Stages, Stats, TransportConfig,
+    AckFrequencyConfig, ClientConfig, CloseReason, CongestionAlgorithm, DatagramError,
+    MigrateError, Priority, ServerConfig, Stage, Stages, Stats, TransportConfig,
 };
 pub use squall_tls::provider;
 pub use squall_wire::{Direction, Side, StreamId, TransportErrorCode};

@@ -279,6 +279,13 @@ impl RecvStream {
         self.id
     }
 
+    /// Servers: whether data of the stream came as early data, which an attacker can repeat (RFC 9001 §9.2). Once the
+    /// handshake is complete the client has shown that it is there.
+    #[must_use]
+    pub fn is_early(&self) -> bool {
+        self.connection.0.lock().core.is_early(self.id)
+    }
+
     /// The next bytes in order, at most `max`, as they lie in the receive buffer; `None` is the end.
     fn poll_read_bytes(
         &mut self,

@@ -43,7 +43,7 @@ async fn the_handshake_tells_who_is_there() {
         (1, 1)
     );
     #[cfg(target_os = "linux")]
-    assert!(pair.server.worker_thread_id() > 0);
+    assert!(pair.server.worker_thread_ids()[0] > 0);
 }
 
 #[tokio::test]

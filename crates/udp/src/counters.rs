@@ -9,6 +9,13 @@ macro_rules! counters {
         #[non_exhaustive]
         pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
 
+        impl std::ops::AddAssign for Stats {
+            /// The sum over several sockets.
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+
         /// The counters themselves. One thread counts at a time in practice; any thread may read.
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Floors, lowest first: `counters`, `cmsg` (control messages as bytes), `batch` (the buffers and what lies in
-//! them), `linux` or `fallback` (one system call each way), `socket` (what to do when a call fails).
+//! them), `linux` or `fallback` (one system call each way), `steer`
+//! (which socket of a port gets a datagram), `socket` (what to do when a call fails).
 //!
 //! Nothing is allocated after construction. The crate knows nothing of QUIC: it moves datagrams, their ECN marks
 //! and their addresses. On systems other than Linux every message is one datagram and ECN marks are not carried.
@@ -23,6 +24,8 @@ mod fallback;
 #[cfg(target_os = "linux")]
 mod linux;
 mod socket;
+#[cfg(target_os = "linux")]
+mod steer;
 
 pub use batch::{MAX_BUNDLE_BYTES, RecvBatch, SendBatch};
 pub use counters::Stats;

@@ -139,6 +139,22 @@ impl Socket {
         self.inner.local_addr()
     }
 
+    /// Has the kernel hand each datagram to one of the sockets that share this one's port, `sockets` of them: to the one
+    /// bound as number `byte % sockets`, where `byte` is the first of the destination connection id. To be called on one
+    /// of them, when all are bound.
+    ///
+    /// # Errors
+    /// The system cannot do that, and its own choice stands: by the addresses, if at all.
+    pub fn steer(&self, sockets: u8) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        return crate::steer::attach(&self.inner, sockets);
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = sockets;
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
     /// What the socket can do now.
     #[must_use]
     pub fn limits(&self) -> Limits {

@@ -3,7 +3,7 @@
 //! ```text
 //!  payload    bytes that follow from a seed and an offset: made, checked and digested as they flow
 //!  setup      certificates, squall's endpoints, a time limit for every test
-//!  relay      a bad network between two sockets: loss, reordering, duplicates
+//!  proxy      a bad network between two sockets: the one of squall's own tests
 //!     │
 //!  quinn      a Rust peer in this process        aioquic    a Python peer, a child process
 //! ```
@@ -13,6 +13,7 @@
 
 mod aioquic;
 mod payload;
+#[path = "../../../crates/squall/tests/common/proxy.rs"]
+mod proxy;
 mod quinn;
-mod relay;
 mod setup;

@@ -84,7 +84,7 @@ impl End {
                     let made = self.endpoint.accept(now, incoming);
                     self.connection = Some(made.map_err(context("the handshake"))?);
                 }
-                Route::Respond(_) | Route::Discard => continue,
+                Route::Respond(_) | Route::Worker(_) | Route::Discard => continue,
             }
             if let Some((_, connection)) = &mut self.connection {
                 let batch = DatagramBatch {

@@ -90,7 +90,7 @@ impl Quic {
                 transport: Arc::clone(transport),
             })
             .accounting(true);
-        builder.cpu = load.cores.server;
+        builder.cpus.extend(load.cores.server);
         builder
             .bind()
             .map_err(context("cannot start the QUIC server on loopback"))
@@ -103,7 +103,7 @@ impl Quic {
                 transport: Arc::clone(transport),
             })
             .accounting(true);
-        builder.cpu = load.cores.client;
+        builder.cpus.extend(load.cores.client);
         builder
             .bind()
             .map_err(context("cannot start the QUIC client on loopback"))
@@ -213,6 +213,12 @@ where
         .map_err(|_| Failure::new("the endpoint's worker ended too early"))
 }
 
+/// The CPU time that an endpoint's workers have taken.
+pub(crate) fn cpu_of(endpoint: &Endpoint) -> Duration {
+    let threads = endpoint.worker_thread_ids();
+    threads.into_iter().filter_map(sys::thread_cpu_of).sum()
+}
+
 /// One end's counters at a moment.
 struct Reading {
     stages: Stages,
@@ -226,7 +232,7 @@ impl Reading {
         let udp = endpoint.stats().udp;
         Self {
             stages: endpoint.stages(),
-            cpu: sys::thread_cpu_of(endpoint.worker_thread_id()).unwrap_or_default(),
+            cpu: cpu_of(endpoint),
             datagrams_sent: udp.datagrams_sent,
             datagrams_received: udp.datagrams_received,
         }

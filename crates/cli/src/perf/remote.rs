@@ -15,7 +15,6 @@ use super::protocol::{self, ALPN, Tally};
 use super::{Amount, live, quic};
 use crate::error::{Failure, Result, context};
 use crate::output::{print_json, say};
-use crate::sys;
 
 /// The port where none is given.
 const PORT: u16 = 4433;
@@ -105,7 +104,7 @@ pub(crate) fn measure(args: &Client) -> Result<()> {
         .map_err(context("cannot open a UDP socket"))?;
     let connections = quic::connect(&endpoint, address, &host, args.connections)?;
     let amount = args.bytes.map_or(Amount::Time(args.time), Amount::Bytes);
-    let cpu = || sys::thread_cpu_of(endpoint.worker_thread_id()).unwrap_or_default();
+    let cpu = || quic::cpu_of(&endpoint);
     let before = cpu();
     let counter: Arc<live::Counter> = Arc::default();
     let line = live::Live::start(args.server.clone(), &counter);

@@ -482,6 +482,19 @@ impl Connection {
         self.endpoint_events.pop_front()
     }
 
+    /// Whether a stream was finished whose data, or end, the peer has not acknowledged yet: closing now would lose it. Looks at
+    /// every stream.
+    #[must_use]
+    pub fn is_delivering(&self) -> bool {
+        self.streams.is_delivering()
+    }
+
+    /// The connection id that the client's first packet was addressed to: what both ends' logs know the connection by.
+    #[must_use]
+    pub const fn original_destination_id(&self) -> ConnectionId {
+        self.original_dcid
+    }
+
     /// Whether a verb left something to transmit. Cheap; a `true` costs a call of `transmit`.
     #[must_use]
     pub fn wants_transmit(&self) -> bool {

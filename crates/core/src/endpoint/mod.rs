@@ -3,6 +3,7 @@
 //! ```text
 //!  datagrams of a bundle ──► route ──► Connection(handle)   the owner calls Connection::receive with the run
 //!                              ├─────► Incoming             accept, retry, refuse or drop
+//!                              ├─────► Worker(index)        another worker of the port
 //!                              ├─────► Respond(datagram)    version negotiation, Retry, refusal, stateless reset
 //!                              └─────► Discard
 //! ```
@@ -23,6 +24,7 @@ use crate::config::{ClientConfig, EndpointConfig, ServerConfig};
 use crate::connection::{Connection, Opening, Role, Start};
 use crate::event::EndpointEvent;
 use crate::path::cid::IdSource;
+use crate::reset_directory::ResetTokenDirectory;
 use crate::time::Time;
 use crate::token::TokenKey;
 use crate::token_store::{MemoryTokenStore, TokenStore};
@@ -84,6 +86,8 @@ pub struct Endpoint {
     /// Ids may be chosen by a peer (the first destination of a client): std's keyed hash (`threats.md` row 18).
     routes: HashMap<ConnectionId, ConnectionHandle>,
     reset_tokens: HashMap<[u8; 16], ConnectionHandle>,
+    /// Those of all workers; `None`: there are no others.
+    reset_token_directory: Option<Box<dyn ResetTokenDirectory>>,
     slots: Vec<Slot>,
     free: Vec<usize>,
     responses: ResponseBudget,
@@ -97,11 +101,11 @@ impl Endpoint {
     /// outside of tests.
     ///
     /// # Panics
-    /// If [`check`](crate::ConnectionIdGenerator::check) finds fault with `config.cid_generator`.
+    /// If [`EndpointConfig::check`] finds fault with `config`.
     #[must_use]
     pub fn new(config: EndpointConfig, server: Option<Arc<ServerConfig>>, seed: [u8; 32]) -> Self {
-        let checked = config.cid_generator.check();
-        assert!(checked.is_ok(), "cid_generator: {checked:?}");
+        let checked = config.check();
+        assert!(checked.is_ok(), "{checked:?}");
         let mut rng = StdRng::from_seed(seed);
         let start = rng.next_u64();
         let ids = IdSource::new(&config.cid_generator, config.reset_key, start);
@@ -121,6 +125,7 @@ impl Endpoint {
             rng,
             routes: HashMap::new(),
             reset_tokens: HashMap::new(),
+            reset_token_directory: None,
             slots: Vec::new(),
             free: Vec::new(),
             responses: ResponseBudget::default(),
@@ -132,6 +137,11 @@ impl Endpoint {
     /// Replaces the store of the tokens that servers give (RFC 9000 §8.1.3); at first it is a [`MemoryTokenStore`].
     pub fn set_token_store(&mut self, store: Box<dyn TokenStore>) {
         self.token_store = store;
+    }
+
+    /// Sets the directory of the reset tokens of all workers of the port.
+    pub fn set_reset_token_directory(&mut self, directory: Box<dyn ResetTokenDirectory>) {
+        self.reset_token_directory = Some(directory);
     }
 
     /// Replaces the server's configuration for connections to come; `None`: no more are taken.
@@ -221,10 +231,13 @@ impl Endpoint {
             EndpointEvent::AddResetToken(token) => {
                 slot.tokens.push(token);
                 self.reset_tokens.insert(token, handle);
+                if let Some(directory) = &mut self.reset_token_directory {
+                    directory.insert(token, self.config.cid_generator.worker_index());
+                }
             }
             EndpointEvent::RemoveResetToken(token) => {
                 slot.tokens.retain(|known| *known != token);
-                self.reset_tokens.remove(&token);
+                self.forget_reset_token(&token);
             }
             EndpointEvent::HandshakeComplete => {
                 self.handshakes -= usize::from(std::mem::take(&mut slot.handshaking));
@@ -242,15 +255,22 @@ impl Endpoint {
         let Some(slot) = self.slots.get_mut(handle.0).filter(|s| s.live) else {
             return;
         };
+        let slot = std::mem::take(slot);
         for id in &slot.ids {
             self.routes.remove(id);
         }
         for token in &slot.tokens {
-            self.reset_tokens.remove(token);
+            self.forget_reset_token(token);
         }
         self.handshakes -= usize::from(slot.handshaking);
-        *slot = Slot::default();
         self.free.push(handle.0);
+    }
+
+    fn forget_reset_token(&mut self, token: &[u8; 16]) {
+        self.reset_tokens.remove(token);
+        if let Some(directory) = &mut self.reset_token_directory {
+            directory.remove(token);
+        }
     }
 
     fn occupy(&mut self, ids: &[ConnectionId]) -> ConnectionHandle {

@@ -7,7 +7,7 @@ use squall_wire::{
 
 use super::incoming::opens;
 use super::{ConnectionHandle, Endpoint, Incoming};
-use crate::config::{MIN_UDP_PAYLOAD, ServerConfig};
+use crate::config::{MIN_UDP_PAYLOAD, ServerConfig, worker_of};
 use crate::time::Time;
 use crate::token::Verdict;
 
@@ -35,6 +35,8 @@ pub enum Route {
     /// A client wants a connection. Accepting it, hand the run to the new connection. More runs of the same attempt come
     /// as more of these, until one of them is accepted.
     Incoming(Incoming),
+    /// To the worker with this index: its connection, or its part of the clients that come new.
+    Worker(u8),
     /// To nobody; send this one datagram back.
     Respond(Vec<u8>),
     /// To nobody.
@@ -84,15 +86,36 @@ impl Endpoint {
         let to = match known {
             Some(handle) => Route::Connection(*handle),
             None => {
-                let to = self.route_unknown(now, path, first);
-                // Only a new connection takes the datagrams behind its first.
-                if !matches!(to, Route::Incoming(_)) {
+                let to = match self.foreign_worker(first, destination) {
+                    Some(worker) => Route::Worker(worker),
+                    None => self.route_unknown(now, path, first),
+                };
+                // Of those that belong to nobody here, only these take the datagrams behind the first.
+                if !matches!(to, Route::Incoming(_) | Route::Worker(_)) {
                     len = first.len();
                 }
                 to
             }
         };
         Run { len, to }
+    }
+
+    /// The other worker that a datagram of nobody here is for.
+    fn foreign_worker(&self, datagram: &[u8], destination: &[u8]) -> Option<u8> {
+        let workers = self.config.workers;
+        if workers == 1 {
+            return None;
+        }
+        let own = self.config.cid_generator.worker_index();
+        // A reset's bytes name nobody, so it may come to any worker (RFC 9000 §10.3).
+        let of_token = (self.reset_token_directory.as_ref())
+            .zip(reset_token(datagram))
+            .and_then(|(directory, token)| directory.worker(token));
+        let named = of_token.unwrap_or_else(|| {
+            let first_byte = destination.first().copied().unwrap_or(own);
+            worker_of(first_byte, workers)
+        });
+        (named != own).then_some(named)
     }
 
     fn route_unknown(&mut self, now: Time, path: Path, datagram: &[u8]) -> Route {
@@ -204,8 +227,7 @@ impl Endpoint {
 
     /// A short header of nobody: a reset from a peer, or a peer to be told that its connection is gone.
     fn route_short(&mut self, now: Time, datagram: &[u8]) -> Route {
-        if let Some(token) = datagram.last_chunk::<16>()
-            && datagram.len() >= MIN_RESET
+        if let Some(token) = reset_token(datagram)
             && let Some(handle) = self.reset_tokens.get(token)
         {
             return Route::Connection(*handle);
@@ -240,4 +262,10 @@ impl Endpoint {
         datagram.truncate(len);
         Route::Respond(datagram)
     }
+}
+
+/// The token that the datagram ends with, should it be a stateless reset.
+fn reset_token(datagram: &[u8]) -> Option<&[u8; 16]> {
+    let may_be = datagram.len() >= MIN_RESET && !is_long(datagram[0]);
+    datagram.last_chunk().filter(|_| may_be)
 }

@@ -474,6 +474,12 @@ impl Streams {
         true
     }
 
+    /// Whether a stream was finished whose data, or end, the peer has not acknowledged yet. Looks at every stream.
+    pub(crate) fn is_delivering(&self) -> bool {
+        let mut sending = (self.slots.iter().flatten()).filter_map(|stream| stream.send.as_ref());
+        sending.any(|send| send.state == SendState::DataSent)
+    }
+
     /// Streams that exist.
     #[must_use]
     pub(crate) fn count(&self) -> usize {

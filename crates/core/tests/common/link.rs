@@ -133,7 +133,7 @@ impl Host {
                 }
             }
             Route::Respond(response) => return vec![response],
-            Route::Discard => return Vec::new(),
+            Route::Worker(_) | Route::Discard => return Vec::new(),
         };
         let batch = DatagramBatch {
             path,

@@ -264,7 +264,7 @@ impl End {
                     self.connection = Some(self.endpoint.accept(now, incoming).unwrap());
                 }
                 Route::Connection(_) => {}
-                Route::Respond(_) | Route::Discard => continue,
+                Route::Respond(_) | Route::Worker(_) | Route::Discard => continue,
             }
             let (_, connection) = self.connection.as_mut().expect("routed to a connection");
             let batch = DatagramBatch {

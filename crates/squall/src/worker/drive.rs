@@ -8,9 +8,11 @@ use std::task::Poll;
 use squall_core::{Stage, Stages, Time};
 use squall_udp::{RecvBatch, Socket};
 use tokio::io::unix::AsyncFd;
+use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
-use super::shared::{Shared, lock};
+use super::common::lock;
+use super::shared::Shared;
 use super::{MESSAGE_BYTES, RECV_MESSAGES, Worker};
 use crate::sys;
 
@@ -18,7 +20,7 @@ use crate::sys;
 ///
 /// # Errors
 /// The socket broke.
-pub(crate) async fn run(mut worker: Worker, fd: AsyncFd<Arc<Socket>>) -> std::io::Result<()> {
+pub(crate) async fn run(mut worker: Worker, mut fd: AsyncFd<Arc<Socket>>) -> std::io::Result<()> {
     let shared = Arc::clone(&worker.shared);
     let mut alarm = Alarm::new(&shared);
     let mut recv = RecvBatch::new(RECV_MESSAGES, MESSAGE_BYTES);
@@ -44,6 +46,7 @@ pub(crate) async fn run(mut worker: Worker, fd: AsyncFd<Arc<Socket>>) -> std::io
                     guard.clear_ready();
                 }
             }
+            worker.take_forwarded(&mut stages);
             worker.time_out(&mut stages);
             worker.wake_tasks()
         };
@@ -64,6 +67,9 @@ pub(crate) async fn run(mut worker: Worker, fd: AsyncFd<Arc<Socket>>) -> std::io
         }
         if worker.is_done() {
             return Ok(());
+        }
+        if !Arc::ptr_eq(fd.get_ref(), &worker.socket) {
+            fd = sys::readable(Arc::clone(&worker.socket))?;
         }
         busy = worker.more_to_receive || (!worker.blocked && !worker.ready.is_empty());
         if busy {
@@ -177,10 +183,30 @@ async fn sleep(
     result.map(|()| blocked)
 }
 
+/// Runs a task on the worker's thread.
+pub(crate) fn spawn<F>(shared: &Arc<Shared>, task: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let runtime = shared
+        .runtime
+        .get()
+        .expect("set before anybody has a handle");
+    if shared.accounting {
+        runtime.spawn(Accounted {
+            task: Box::pin(task),
+            shared: Arc::clone(shared),
+        })
+    } else {
+        runtime.spawn(task)
+    }
+}
+
 /// A task of the application on the worker's thread, with its time told apart from the worker's.
-pub(crate) struct Accounted<F> {
-    pub(crate) task: Pin<Box<F>>,
-    pub(crate) shared: Arc<Shared>,
+struct Accounted<F> {
+    task: Pin<Box<F>>,
+    shared: Arc<Shared>,
 }
 
 impl<F: Future> Future for Accounted<F> {

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use squall_core::Stages;
 use squall_wire::DatagramBatch;
 
-use super::shared::{HeldRun, Offer};
+use super::common::{HeldRun, Offer};
 use super::state::Handle;
 use super::{Worker, hold};
 use crate::error::ConnectError;
@@ -86,10 +86,11 @@ impl Worker {
             return;
         }
         let offer = Box::new(Offer {
+            worker: self.shared.index,
             incoming,
             run: hold(run),
         });
-        match self.shared.offer(offer, &mut self.wakers) {
+        match self.shared.common.offer(offer, &mut self.wakers) {
             Ok(()) => self.held.begin(path.remote),
             // As by a full listen(2) backlog: silence, and the client tries again.
             Err(_) => self.shared.counters.incoming_dropped.add(1),

@@ -9,17 +9,22 @@
 //!           flush      sendmmsg
 //!           sleep      until the socket is readable, the wheel's next deadline, or the doorbell
 //! ```
-//! The clock is read once a turn. Who else calls: applications' handles, through `shared` only.
+//! The clock is read once a turn. Who else calls: applications' handles and other workers, through `shared` only. What all
+//! workers of an endpoint share is in `common`.
 
+mod common;
 mod drive;
 mod incoming;
 mod shared;
+mod start;
 mod state;
 mod timer_wheel;
 
-pub(crate) use drive::{Accounted, mark, run};
+pub(crate) use common::{Common, Offer, ResetTokens, lock};
+pub(crate) use drive::spawn;
 pub use shared::EndpointStats;
-pub(crate) use shared::{Command, Offer, Shared, lock};
+pub(crate) use shared::{Command, Shared};
+pub(crate) use start::Start;
 use state::ConnectionShared;
 pub(crate) use state::{Handle, SendEnd, State, register};
 
@@ -27,12 +32,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
+use bytes::Bytes;
 use squall_core::{ConnectionHandle, Route, Stage, Stages, Time};
 use squall_udp::{RecvBatch, SendBatch, Socket};
 use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
 
+use common::HeldRun;
 use incoming::Held;
-use shared::{HeldRun, Inbox};
+use shared::Inbox;
 use timer_wheel::TimerWheel;
 
 /// Bytes of one message: the largest GRO bundle.
@@ -55,6 +62,8 @@ const _: () = assert!(SEND_BYTES >= MESSAGE_BYTES);
 /// A worker's own state. Only `shared` and the connections' states are seen by other threads.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
+    /// All workers of the endpoint, by index.
+    workers: Arc<[Arc<Shared>]>,
     socket: Arc<Socket>,
     endpoint: squall_core::Endpoint,
     /// By handle: small and dense.
@@ -65,6 +74,7 @@ pub(crate) struct Worker {
     /// Connections with something to send, in turn; `queued` is set in each.
     ready: VecDeque<Arc<ConnectionShared>>,
     inbox: Inbox,
+    forwarded: Vec<HeldRun>,
     held: Held,
     wakers: Vec<Waker>,
     due: Vec<usize>,
@@ -81,12 +91,14 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(
         shared: Arc<Shared>,
+        workers: Arc<[Arc<Shared>]>,
         socket: Arc<Socket>,
         endpoint: squall_core::Endpoint,
     ) -> Self {
         let now = shared.clock.now();
         Self {
             shared,
+            workers,
             socket,
             endpoint,
             connections: Vec::new(),
@@ -95,6 +107,7 @@ impl Worker {
             send: SendBatch::packed(SEND_MESSAGES, MESSAGE_BYTES, SEND_BYTES),
             ready: VecDeque::new(),
             inbox: Inbox::default(),
+            forwarded: Vec::new(),
             held: Held::default(),
             wakers: Vec::new(),
             due: Vec::new(),
@@ -155,10 +168,48 @@ impl Worker {
             match run.to {
                 Route::Connection(handle) => self.deliver(handle, run_bytes, stages),
                 Route::Incoming(incoming) => self.on_incoming(incoming, &run_bytes),
+                Route::Worker(index) => self.forward(index, &run_bytes),
                 Route::Respond(datagram) => self.respond(path, &datagram),
                 Route::Discard => self.shared.counters.runs_discarded.add(1),
             }
         }
+    }
+
+    /// Works the runs that other workers handed over.
+    fn take_forwarded(&mut self, stages: &mut Stages) {
+        let mut runs = std::mem::take(&mut self.forwarded);
+        self.shared.take_forwarded(&mut runs);
+        for HeldRun {
+            path,
+            ecn,
+            segment_size,
+            mut bytes,
+        } in runs.drain(..)
+        {
+            self.dispatch(
+                DatagramBatch {
+                    path,
+                    ecn,
+                    segment_size,
+                    bytes: &mut bytes,
+                },
+                stages,
+            );
+        }
+        self.forwarded = runs;
+    }
+
+    /// Hands a run to the worker that it belongs to.
+    fn forward(&self, index: u8, run: &DatagramBatch<'_>) {
+        let taken =
+            (self.workers.get(usize::from(index))).is_some_and(|worker| worker.forward(hold(run)));
+        let counters = &self.shared.counters;
+        let fate = if taken {
+            &counters.runs_forwarded
+        } else {
+            &counters.forwards_dropped
+        };
+        fate.add(1);
     }
 
     /// Hands a run to its connection: one lock, one call, one look at its events.
@@ -277,6 +328,9 @@ impl Worker {
             Command::Retry { offer } => self.retry(offer),
             Command::Ignore { remote } => self.held.forget(&remote),
             Command::Close { code, reason } => self.close(code, &reason),
+            Command::ShutDown { code, reason } => self.shut_down(code, &reason),
+            Command::Rebind(socket) => self.rebind(socket),
+            Command::SetServer(server) => self.endpoint.set_server(server),
             Command::Detach => {
                 self.detached = true;
                 self.let_nobody_in();
@@ -288,8 +342,11 @@ impl Worker {
     fn insert(
         &mut self,
         handle: ConnectionHandle,
-        core: squall_core::Connection,
+        mut core: squall_core::Connection,
     ) -> Arc<ConnectionShared> {
+        if let Some(qlog) = &self.shared.common.qlog {
+            qlog.begin(self.now, &mut core);
+        }
         let connection = Arc::new(ConnectionShared::new(
             handle,
             core,
@@ -320,10 +377,40 @@ impl Worker {
         }
     }
 
+    /// Lets nothing new in, and closes each connection when what was finished on it is delivered.
+    fn shut_down(&mut self, code: u64, reason: &Bytes) {
+        self.let_nobody_in();
+        for connection in self.connections.iter().flatten() {
+            let (connection, reason) = (Arc::clone(connection), reason.clone());
+            tokio::spawn(async move { connection.shut_down(code, &reason).await });
+        }
+    }
+
+    /// Goes on with another socket. What was not sent through the old one is lost, as it might be on the way.
+    fn rebind(&mut self, socket: Arc<Socket>) {
+        self.socket = socket;
+        self.blocked = false;
+        for connection in self.connections.iter().flatten() {
+            let mut state = connection.lock();
+            let path = Path {
+                local: None,
+                ..state.core.path()
+            };
+            // One that cannot move yet, or is a server's, goes on all the same: its peer sees the new address.
+            let _ = state
+                .core
+                .migrate(self.now, path, squall_core::Move::AtOnce);
+            state.core.ping();
+            if !std::mem::replace(&mut state.queued, true) {
+                self.ready.push_back(Arc::clone(connection));
+            }
+        }
+    }
+
     /// Refuses attempts that nobody took, and all that come.
     fn let_nobody_in(&mut self) {
         self.closing = true;
-        for offer in self.shared.close_accept() {
+        for offer in self.shared.common.close_accept(self.shared.index) {
             self.refuse(offer);
         }
     }
@@ -445,7 +532,7 @@ impl Worker {
             self.count -= 1;
             self.shared.counters.connections.set(self.count as u64);
             if self.count == 0 {
-                self.shared.idle.notify_waiters();
+                self.shared.common.idle.notify_waiters();
             }
         }
     }

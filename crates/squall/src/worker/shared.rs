@@ -1,72 +1,30 @@
-//! What a worker shares with the handles of applications: an inbox, a doorbell, the queue of incoming connections.
+//! What a worker shares with the handles of applications and with other workers: an inbox and a doorbell.
 //!
 //! ```text
 //! application call ── changed a connection ──> inbox.ready ─┐
 //! connect, accept, close ───────────────────> inbox.commands┤── doorbell, only if the worker sleeps ──> worker's turn
+//! another worker ── has datagrams of ours ──> inbox.forwarded┘
 //! ```
 //! A worker that is awake looks into the inbox before it sleeps, so a doorbell then would be a wasted system call.
 //! Why none gets lost: the caller puts in, then looks whether the worker sleeps; the worker says that it sleeps, then
 //! looks into the inbox. Both go through the inbox's lock, so one of them sees the other.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::Waker;
 
 use bytes::Bytes;
-use squall_core::{ClientConfig, Stages, Time};
-use squall_wire::{Ecn, Path};
-use tokio::sync::{Notify, oneshot};
+use squall_core::{ClientConfig, ServerConfig, Stages};
+use squall_udp::Socket;
+use tokio::sync::oneshot;
 
+use super::common::{Clock, Common, HeldRun, Offer, lock};
 use super::state::{ConnectionShared, Handle};
 use crate::error::ConnectError;
 
-/// Takes a lock; a panic elsewhere while it was held does not make the data unusable, only perhaps stale.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The core's clock: nanoseconds since the endpoint was made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock(Instant);
-
-impl Clock {
-    pub(crate) fn start() -> Self {
-        Self(Instant::now())
-    }
-
-    pub(crate) fn now(self) -> Time {
-        Time::from_nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
-    }
-
-    /// Unix time at `Time::ZERO`; zero if the system's clock is before 1970.
-    pub(crate) fn unix_time_at_zero(self) -> Duration {
-        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        unix.unwrap_or_default().saturating_sub(self.0.elapsed())
-    }
-
-    /// The runtime's name for a point in time.
-    pub(crate) fn instant(self, time: Time) -> tokio::time::Instant {
-        tokio::time::Instant::from_std(self.0 + (time - Time::ZERO))
-    }
-}
-
-/// A run of datagrams kept aside: the receive buffer is reused at once.
-#[derive(Debug)]
-pub(crate) struct HeldRun {
-    pub(crate) path: Path,
-    pub(crate) ecn: Ecn,
-    pub(crate) segment_size: u16,
-    pub(crate) bytes: Vec<u8>,
-}
-
-/// A connection attempt that waits for the application's word, with the datagrams that made it.
-pub(crate) struct Offer {
-    pub(crate) incoming: squall_core::Incoming,
-    pub(crate) run: HeldRun,
-}
+/// Bytes of forwarded datagrams that wait for their worker's turn.
+const MAX_FORWARDED: usize = 4 * 1024 * 1024;
 
 /// Where the answer to `connect` and `accept` goes.
 pub(crate) type Reply = oneshot::Sender<Result<Handle, ConnectError>>;
@@ -98,6 +56,15 @@ pub(crate) enum Command {
         code: u64,
         reason: Bytes,
     },
+    /// Close all connections, each when what was finished on it is delivered, and let no new ones in.
+    ShutDown {
+        code: u64,
+        reason: Bytes,
+    },
+    /// Go on with this socket; clients' connections move.
+    Rebind(Arc<Socket>),
+    /// Connections to come get this configuration; `None`: there are none to come.
+    SetServer(Option<Arc<ServerConfig>>),
     /// The last handle of the endpoint is gone: end with the last connection.
     Detach,
 }
@@ -108,39 +75,14 @@ pub(crate) struct Inbox {
     /// Connections with something to send. Each at most once: its `queued` flag is set.
     pub(crate) ready: Vec<Arc<ConnectionShared>>,
     pub(crate) commands: Vec<Command>,
+    /// Datagrams of this worker's connections that came to another one.
+    pub(crate) forwarded: Vec<HeldRun>,
+    /// Their bytes.
+    forwarded_bytes: usize,
     /// The worker is following commands that it took out.
     executing: bool,
     /// The worker has ended; nobody will look.
     dead: bool,
-}
-
-/// Attempts that wait for `Endpoint::accept`.
-#[derive(Default)]
-struct AcceptQueue {
-    offers: VecDeque<Box<Offer>>,
-    waiters: Waiters,
-    closed: bool,
-}
-
-/// Tasks that wait for the same thing. All are woken, each looks for itself.
-#[derive(Debug, Default)]
-pub(crate) struct Waiters(Vec<Waker>);
-
-impl Waiters {
-    pub(crate) fn register(&mut self, waker: &Waker) {
-        if !self.0.iter().any(|other| other.will_wake(waker)) {
-            self.0.push(waker.clone());
-        }
-    }
-
-    pub(crate) fn take(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.0)
-    }
-
-    /// Moves all into `wakers`.
-    pub(crate) fn move_into(&mut self, wakers: &mut Vec<Waker>) {
-        wakers.append(&mut self.0);
-    }
 }
 
 /// Sleeping and waking of the worker.
@@ -170,6 +112,14 @@ macro_rules! worker_counters {
                 EndpointStats { $($name: self.$name.get(),)* udp }
             }
         }
+
+        impl std::ops::AddAssign for EndpointStats {
+            /// The sum over several workers.
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+                self.udp += other.udp;
+            }
+        }
     };
 }
 
@@ -182,6 +132,11 @@ worker_counters! {
     runs_received,
     /// Runs that belonged to nobody: too short, unknown connection id.
     runs_discarded,
+    /// Runs that belonged to another worker of the endpoint and were handed over: where the kernel cannot steer, and
+    /// of bundles that hold datagrams of several connections.
+    runs_forwarded,
+    /// Runs that belonged to another worker, which has too many of them waiting.
+    forwards_dropped,
     /// Stateless answers: version negotiation, stateless reset, refusals.
     responses,
     /// Connection attempts dropped because the accept queue was full.
@@ -214,29 +169,36 @@ impl Counter {
 
 /// The face of a worker towards other threads.
 pub(crate) struct Shared {
+    /// Which of the endpoint's workers.
+    pub(crate) index: usize,
+    pub(crate) common: Arc<Common>,
     pub(crate) clock: Clock,
     pub(crate) counters: WorkerCounters,
     /// Time by stage. The worker holds the lock through its turns, never while it sleeps.
     pub(crate) stages: Mutex<Stages>,
-    /// Told whenever the last connection goes.
-    pub(crate) idle: Notify,
+    /// Whether stages are timed.
+    pub(crate) accounting: bool,
+    /// The worker's thread, set as it starts.
+    pub(crate) runtime: OnceLock<tokio::runtime::Handle>,
     inbox: Mutex<Inbox>,
+    /// Whether there may be something in `inbox.forwarded`: asked once a turn, without the lock.
+    has_forwarded: AtomicBool,
     doorbell: Doorbell,
-    accept: Mutex<AcceptQueue>,
-    max_incoming: usize,
 }
 
 impl Shared {
-    pub(crate) fn new(max_incoming: usize, stages: Stages) -> Self {
+    pub(crate) fn new(index: usize, common: Arc<Common>, stages: Stages) -> Self {
         Self {
-            clock: Clock::start(),
+            index,
+            clock: common.clock,
+            common,
             counters: WorkerCounters::default(),
+            accounting: stages.is_on(),
             stages: Mutex::new(stages),
-            idle: Notify::new(),
+            runtime: OnceLock::new(),
             inbox: Mutex::default(),
+            has_forwarded: AtomicBool::new(false),
             doorbell: Doorbell::default(),
-            accept: Mutex::default(),
-            max_incoming: max_incoming.max(1),
         }
     }
 
@@ -273,30 +235,6 @@ impl Shared {
         }
     }
 
-    /// The next attempt to connect to us; `None` when the endpoint is closed.
-    pub(crate) fn poll_accept(&self, cx: &Context<'_>) -> Poll<Option<Box<Offer>>> {
-        let mut accept = lock(&self.accept);
-        if let Some(offer) = accept.offers.pop_front() {
-            return Poll::Ready(Some(offer));
-        }
-        if accept.closed {
-            return Poll::Ready(None);
-        }
-        accept.waiters.register(cx.waker());
-        Poll::Pending
-    }
-
-    /// Lets no more attempts in and wakes who waits for one. Returns those that nobody took.
-    pub(crate) fn close_accept(&self) -> VecDeque<Box<Offer>> {
-        let mut accept = lock(&self.accept);
-        accept.closed = true;
-        let offers = std::mem::take(&mut accept.offers);
-        let waiters = accept.waiters.take();
-        drop(accept);
-        waiters.into_iter().for_each(Waker::wake);
-        offers
-    }
-
     /// Whether no connection is left, and no word of the application waits that could change that.
     pub(crate) fn is_idle(&self) -> bool {
         let inbox = lock(&self.inbox);
@@ -304,27 +242,24 @@ impl Shared {
         inbox.dead || (settled && self.counters.connections.get() == 0)
     }
 
-    /// Whether the endpoint was closed.
-    pub(crate) fn is_closed(&self) -> bool {
-        lock(&self.accept).closed
+    // ---- from other workers -------------------------------------------------------------------------------------
+
+    /// Takes over datagrams of this worker's connections; `false` when too many of them wait already.
+    pub(crate) fn forward(&self, run: HeldRun) -> bool {
+        let mut inbox = lock(&self.inbox);
+        let bytes = inbox.forwarded_bytes + run.bytes.len();
+        if inbox.dead || bytes > MAX_FORWARDED {
+            return false;
+        }
+        inbox.forwarded_bytes = bytes;
+        inbox.forwarded.push(run);
+        self.has_forwarded.store(true, Ordering::Release);
+        drop(inbox);
+        self.ring();
+        true
     }
 
     // ---- from the worker ----------------------------------------------------------------------------------------
-
-    /// Puts an attempt in line; gives it back when the line is full or closed.
-    pub(crate) fn offer(
-        &self,
-        offer: Box<Offer>,
-        wakers: &mut Vec<Waker>,
-    ) -> Result<(), Box<Offer>> {
-        let mut accept = lock(&self.accept);
-        if accept.closed || accept.offers.len() >= self.max_incoming {
-            return Err(offer);
-        }
-        accept.offers.push_back(offer);
-        accept.waiters.move_into(wakers);
-        Ok(())
-    }
 
     /// Takes what came in. The vectors of `into` are empty and lend their memory.
     pub(crate) fn take_inbox(&self, into: &mut Inbox) {
@@ -334,11 +269,20 @@ impl Shared {
         inbox.executing = !into.commands.is_empty();
     }
 
+    /// Takes the datagrams that other workers handed over. `into` is empty and lends its memory.
+    pub(crate) fn take_forwarded(&self, into: &mut Vec<HeldRun>) {
+        if self.has_forwarded.swap(false, Ordering::Acquire) {
+            let mut inbox = lock(&self.inbox);
+            std::mem::swap(&mut inbox.forwarded, into);
+            inbox.forwarded_bytes = 0;
+        }
+    }
+
     /// What `take_inbox` gave was followed.
     pub(crate) fn commands_done(&self) {
         lock(&self.inbox).executing = false;
         if self.counters.connections.get() == 0 {
-            self.idle.notify_waiters();
+            self.common.idle.notify_waiters();
         }
     }
 
@@ -351,7 +295,7 @@ impl Shared {
         drop(worker);
         self.doorbell.asleep.store(true, Ordering::SeqCst);
         let inbox = lock(&self.inbox);
-        if inbox.ready.is_empty() && inbox.commands.is_empty() {
+        if inbox.ready.is_empty() && inbox.commands.is_empty() && inbox.forwarded.is_empty() {
             return true;
         }
         drop(inbox);
@@ -372,8 +316,8 @@ impl Shared {
         inbox.dead = true;
         drop(inbox);
         drop(left);
-        drop(self.close_accept());
+        drop(self.common.close_accept(self.index));
         self.counters.connections.set(0);
-        self.idle.notify_waiters();
+        self.common.idle.notify_waiters();
     }
 }

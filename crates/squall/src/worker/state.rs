@@ -2,6 +2,7 @@
 //! round of transmission and once an application call.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
@@ -9,7 +10,8 @@ use bytes::Bytes;
 use squall_core::{CloseReason, ConnectionHandle, Event, Time};
 use squall_wire::{Direction, StreamId};
 
-use super::shared::{Shared, Waiters, lock};
+use super::common::{Waiters, lock};
+use super::shared::Shared;
 
 /// How the sending part of a stream came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +44,16 @@ pub(crate) struct State {
     /// The worker has let go of the connection.
     pub(crate) removed: bool,
     pub(crate) connected: bool,
+    /// Whether the server took a client's early data; `None`: not known yet.
+    pub(crate) early_data: Option<bool>,
     pub(crate) closed: Option<CloseReason>,
-    /// Who waits for the handshake or the end.
+    /// Who waits for the handshake, the word on early data, or the end.
     pub(crate) lifetime: Waiters,
+    /// Who waits until what was finished is delivered.
+    delivery: Waiters,
+    /// Who waits for the outcome of a move to another path, and how the last one went.
+    pub(crate) movers: Waiters,
+    pub(crate) moved: Option<bool>,
     opening: [Waiters; 2],
     accepting: [Waiters; 2],
     /// Who waits for a datagram, and for room to send one.
@@ -79,8 +88,12 @@ impl ConnectionShared {
             stalled: false,
             removed: false,
             connected: false,
+            early_data: None,
             closed: None,
             lifetime: Waiters::default(),
+            delivery: Waiters::default(),
+            movers: Waiters::default(),
+            moved: None,
             opening: Default::default(),
             accepting: Default::default(),
             datagram_readers: Waiters::default(),
@@ -113,19 +126,31 @@ impl ConnectionShared {
         result
     }
 
+    /// Closes the connection as soon as all that was finished is delivered; see [`close`](Self::close).
+    pub(crate) async fn shut_down(self: &Arc<Self>, code: u64, reason: &[u8]) {
+        poll_fn(|cx| self.lock().poll_delivered(cx.waker())).await;
+        self.close(code, reason);
+    }
+
     /// Closes the connection, tells all who wait, and has the worker send the news.
     pub(crate) fn close(self: &Arc<Self>, code: u64, reason: &[u8]) {
         let now = self.worker.clock.now();
         let mut wakers = Vec::new();
+        self.act(|state| state.close(now, code, reason, &mut wakers));
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// As [`call`](Self::call), for what the worker has to look at in any case: it changed timers, say.
+    pub(crate) fn act<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
-        state.close(now, code, reason, &mut wakers);
+        let result = f(&mut state);
         let enqueue = !state.queued && !state.removed;
         state.queued |= enqueue;
         drop(state);
         if enqueue {
             self.worker.enqueue(Arc::clone(self));
         }
-        wakers.into_iter().for_each(Waker::wake);
+        result
     }
 }
 
@@ -172,12 +197,10 @@ impl State {
                 }
                 Event::Finished(id) => self.on_send_end(id, SendEnd::Delivered, wakers),
                 Event::Stopped(id, code) => self.on_send_end(id, SendEnd::Stopped(code), wakers),
-                // Sending goes where the core says; nobody waits for it.
-                Event::Migrated(_)
-                | Event::MigrationFailed(_)
-                // Sending early data is not offered here.
-                | Event::EarlyDataAccepted
-                | Event::EarlyDataRejected => {}
+                Event::Migrated(_) => self.on_moved(true, wakers),
+                Event::MigrationFailed(_) => self.on_moved(false, wakers),
+                Event::EarlyDataAccepted => self.on_early_data(true, wakers),
+                Event::EarlyDataRejected => self.on_early_data(false, wakers),
                 Event::DatagramsReadable => self.datagram_readers.move_into(wakers),
                 Event::DatagramsWritable => self.datagram_writers.move_into(wakers),
                 Event::Closed(reason) => self.on_closed(reason, wakers),
@@ -185,7 +208,27 @@ impl State {
         }
     }
 
+    fn on_moved(&mut self, there: bool, wakers: &mut Vec<Waker>) {
+        self.moved = Some(there);
+        self.movers.move_into(wakers);
+    }
+
+    fn on_early_data(&mut self, accepted: bool, wakers: &mut Vec<Waker>) {
+        self.early_data = Some(accepted);
+        self.lifetime.move_into(wakers);
+    }
+
+    /// Ready when nothing that was finished waits for an acknowledgement, or the connection has ended.
+    pub(crate) fn poll_delivered(&mut self, waker: &Waker) -> Poll<()> {
+        if self.closed.is_some() || !self.core.is_delivering() {
+            return Poll::Ready(());
+        }
+        self.delivery.register(waker);
+        Poll::Pending
+    }
+
     fn on_send_end(&mut self, id: StreamId, end: SendEnd, wakers: &mut Vec<Waker>) {
+        self.delivery.move_into(wakers);
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.send_end = Some(end);
             wakers.extend(stream.writer.take());
@@ -200,6 +243,8 @@ impl State {
         }
         self.closed = Some(reason);
         self.lifetime.move_into(wakers);
+        self.delivery.move_into(wakers);
+        self.movers.move_into(wakers);
         for waiters in self.opening.iter_mut().chain(&mut self.accepting) {
             waiters.move_into(wakers);
         }

@@ -14,6 +14,8 @@ use squall::rustls::RootCertStore;
 use squall::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use squall::{Builder, ClientConfig, Connection, Endpoint, ServerConfig, TransportConfig};
 
+pub mod proxy;
+
 pub const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 pub const ALPN: &[u8] = b"test";
 
@@ -32,9 +34,14 @@ impl Identity {
         }
     }
 
-    pub fn server(&self, alpn: &[u8], transport: TransportConfig) -> ServerConfig {
+    pub fn chain_and_key(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
         let key = PrivateKeyDer::Pkcs8(self.key.clone().into());
-        let tls = squall::server_tls(vec![self.certificate.clone()], key, &[alpn]).unwrap();
+        (vec![self.certificate.clone()], key)
+    }
+
+    pub fn server(&self, alpn: &[u8], transport: TransportConfig) -> ServerConfig {
+        let (chain, key) = self.chain_and_key();
+        let tls = squall::server_tls(chain, key, &[alpn]).unwrap();
         ServerConfig {
             tls: Arc::new(tls),
             transport: Arc::new(transport),

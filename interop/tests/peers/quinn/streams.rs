@@ -1,5 +1,6 @@
 //! Data on streams.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quinn::VarInt;
@@ -12,7 +13,7 @@ use super::traffic::{
     squall_receive_chunks, squall_send_chunks, transfer,
 };
 use crate::payload::{Payload, transfer_size};
-use crate::relay::Relay;
+use crate::proxy::{Faults, Proxy};
 use crate::setup::{Identity, run, squall_client, squall_server};
 
 #[test]
@@ -206,7 +207,16 @@ fn flow_control_holds_and_lets_go() {
     }
 }
 
-/// Five of a hundred datagrams lost, others late or twice, from the first of the handshake on.
+/// What happens on the way, from the first datagram of the handshake on.
+const FAULTS: Faults = Faults {
+    loss: 5,
+    duplication: 2,
+    reordering: 5,
+    corruption: 1,
+    rebind_after: 0,
+};
+
+/// Datagrams lost, late, twice or damaged.
 #[test]
 fn a_bad_network() {
     for role in BOTH {
@@ -214,31 +224,34 @@ fn a_bad_network() {
             run(0, async {
                 let identity = Identity::new();
                 let transport = TransportConfig::default();
-                // The relay ends with the runtime.
-                let (pair, relay) = match role {
+                // The proxy ends with the runtime.
+                let (pair, proxy) = match role {
                     SquallIs::Client => {
                         let server = quinn_server(&identity, quinn_tls());
-                        let relay =
-                            Relay::start(server.local_addr().expect("an address"), seed).await;
+                        let proxy =
+                            Proxy::start(server.local_addr().expect("an address"), seed, FAULTS)
+                                .await;
                         let client = squall_client(&identity, transport);
                         (
-                            Pair::of_squall_client(client, server, relay.address).await,
-                            relay,
+                            Pair::of_squall_client(client, server, proxy.address).await,
+                            proxy,
                         )
                     }
                     SquallIs::Server => {
                         let server = squall_server(&identity, transport);
-                        let relay =
-                            Relay::start(server.local_addr().expect("an address"), seed).await;
+                        let proxy =
+                            Proxy::start(server.local_addr().expect("an address"), seed, FAULTS)
+                                .await;
                         let client = quinn_client(identity.roots(), quinn_tls());
                         (
-                            Pair::of_squall_server(server, client, relay.address).await,
-                            relay,
+                            Pair::of_squall_server(server, client, proxy.address).await,
+                            proxy,
                         )
                     }
                 };
                 transfer(&pair, 500_000).await;
-                assert!(relay.lost() > 0 && pair.squall.stats().packets_lost > 0);
+                let lost = proxy.counts.lost.load(Ordering::Relaxed);
+                assert!(lost > 0 && pair.squall.stats().packets_lost > 0);
             });
         }
     }

@@ -1,0 +1,355 @@
+//! What an application can ask for beside streams: early data, a farewell that loses nothing, moves, logs, certificates.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+mod common;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{ALPN, ANY, Identity, Pair, pattern, within};
+use squall::rustls::server::WebPkiClientVerifier;
+use squall::rustls::{self, RootCertStore};
+use squall::{Builder, CloseReason, Endpoint, MigrateError, TransportConfig};
+use tokio::sync::Notify;
+
+/// A server and a client that allow early data.
+fn with_early_data(identity: &Identity) -> (Endpoint, Endpoint) {
+    let mut server = identity.server(ALPN, TransportConfig::default());
+    Arc::make_mut(&mut server.tls).max_early_data_size = u32::MAX;
+    let mut client = identity.client(ALPN, TransportConfig::default());
+    Arc::make_mut(&mut client.tls).enable_early_data = true;
+    (
+        Endpoint::server(ANY, server).unwrap(),
+        Builder::new(ANY).client(client).bind().unwrap(),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn early_data_arrives_with_the_first_packets() {
+    let identity = Identity::new();
+    let (server, client) = with_early_data(&identity);
+    let address = server.local_addr().unwrap();
+    let mut last = None;
+    for attempt in 0..4 {
+        let connecting = client.connect(address, "localhost").unwrap();
+        if attempt == 2 {
+            // The tickets are void for a server that has forgotten them: what was sent early is sent again.
+            let other = identity.server(ALPN, TransportConfig::default());
+            server.set_server_config(Some(other)).unwrap();
+        }
+        let written = Notify::new();
+        let asking = async {
+            let (connection, accepted) = match connecting.into_0rtt().await {
+                Ok((connection, accepted)) => {
+                    assert!(attempt > 0, "there is no ticket yet");
+                    (connection, Some(accepted))
+                }
+                Err(connecting) => {
+                    written.notify_one();
+                    (connecting.await.unwrap(), None)
+                }
+            };
+            let (mut send, mut recv) = connection.open_bi().await.unwrap();
+            send.write_all(b"early").await.unwrap();
+            send.finish().unwrap();
+            written.notify_one();
+            let answer = recv.read_to_end(100).await.unwrap();
+            let accepted = match accepted {
+                Some(accepted) => Some(accepted.await),
+                None => None,
+            };
+            (connection, answer, accepted)
+        };
+        let answering = async {
+            let incoming = server.accept().await.unwrap();
+            if attempt > 0 {
+                // No answer before the early data is on its way.
+                written.notified().await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            let (connection, there) = incoming.accept().into_0rtt().await.unwrap();
+            let (mut send, mut recv) = connection.accept_bi().await.unwrap();
+            let early = recv.is_early();
+            let question = recv.read_to_end(100).await.unwrap();
+            send.write_all(&question).await.unwrap();
+            send.finish().unwrap();
+            let _ = there.await;
+            (connection, early)
+        };
+        let ((near, answer, accepted), (far, early)) =
+            within(async { tokio::join!(asking, answering) }).await;
+        assert_eq!(answer, b"early");
+        let wanted = [None, Some(true), Some(false), None][attempt];
+        assert_eq!(accepted, wanted, "attempt {attempt}");
+        assert_eq!(early, wanted == Some(true), "attempt {attempt}");
+        // The ticket comes behind the handshake.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        last = Some((near, far));
+    }
+    drop(last);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_farewell_loses_nothing_that_was_finished() {
+    let Pair {
+        client,
+        server,
+        near,
+        far,
+    } = Pair::new().await;
+    const LEN: usize = 5_000_000;
+    let sent = pattern(LEN, 3);
+    let (to_near, to_far) = (sent.clone(), sent.clone());
+    // One end says farewell to a connection, the other one as an endpoint.
+    let mut send = near.open_uni().await.unwrap();
+    let mut back = far.open_uni().await.unwrap();
+    let writing = tokio::spawn(async move {
+        send.write_all(&to_far).await.unwrap();
+        send.finish().unwrap();
+        near.shutdown(7, b"farewell").await;
+        near
+    });
+    let writing_back = tokio::spawn(async move {
+        back.write_all(&to_near).await.unwrap();
+        back.finish().unwrap();
+        drop(back);
+    });
+    let mut recv = within(far.accept_uni()).await.unwrap();
+    let all = within(recv.read_to_end(LEN)).await.unwrap();
+    assert!(all == sent);
+    let end = within(far.closed()).await;
+    assert!(
+        matches!(
+            &end,
+            CloseReason::Application {
+                code: 7,
+                remote: true,
+                ..
+            }
+        ),
+        "{end}"
+    );
+    let near = within(writing).await.unwrap();
+    drop(near);
+    drop(writing_back);
+    within(server.shutdown(0, b"")).await;
+    within(client.shutdown(0, b"")).await;
+    assert_eq!(server.stats().connections + client.stats().connections, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_shuts_down_delivers_first() {
+    let Pair {
+        client,
+        server,
+        near,
+        far,
+    } = Pair::new().await;
+    const LEN: usize = 5_000_000;
+    let sent = pattern(LEN, 4);
+    let bytes = sent.clone();
+    let mut send = far.open_uni().await.unwrap();
+    let leaving = tokio::spawn(async move {
+        send.write_all(&bytes).await.unwrap();
+        send.finish().unwrap();
+        server.shutdown(9, b"gone").await;
+        assert!(server.accept().await.is_none());
+    });
+    let mut recv = within(near.accept_uni()).await.unwrap();
+    assert!(within(recv.read_to_end(LEN)).await.unwrap() == sent);
+    let end = within(near.closed()).await;
+    assert!(
+        matches!(
+            &end,
+            CloseReason::Application {
+                code: 9,
+                remote: true,
+                ..
+            }
+        ),
+        "{end}"
+    );
+    within(leaving).await.unwrap();
+    drop((client, far));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_moves_to_another_address_and_to_another_socket() {
+    let everywhere: SocketAddr = (Ipv4Addr::UNSPECIFIED, 0).into();
+    let identity = Identity::new();
+    let transport = TransportConfig::default;
+    let server = Endpoint::server(everywhere, identity.server(ALPN, transport())).unwrap();
+    let client = Builder::new(everywhere)
+        .client(identity.client(ALPN, transport()))
+        .bind()
+        .unwrap();
+    let address = (Ipv4Addr::LOCALHOST, server.local_addr().unwrap().port()).into();
+    let connecting = client.connect(address, "localhost").unwrap();
+    let (near, far) =
+        within(async { tokio::join!(connecting, async { server.accept().await.unwrap().await }) })
+            .await;
+    let (near, far) = (near.unwrap(), far.unwrap());
+    let talk = async |seed: u64| {
+        let sent = pattern(100_000, seed);
+        let mut send = near.open_uni().await.unwrap();
+        send.write_all(&sent).await.unwrap();
+        send.finish().unwrap();
+        let mut recv = far.accept_uni().await.unwrap();
+        assert!(recv.read_to_end(100_000).await.unwrap() == sent);
+    };
+    within(talk(1)).await;
+    let before = far.remote_address();
+    let second = IpAddr::from([127, 0, 0, 2]);
+    let moved = within(near.migrate(second)).await;
+    assert_eq!(moved, Ok(()), "{:?}", near.close_reason());
+    within(talk(2)).await;
+    assert_eq!(far.remote_address(), SocketAddr::new(second, before.port()));
+    // Nobody answers from an address that is not this machine's.
+    let refused = within(near.migrate(IpAddr::from([192, 0, 2, 1]))).await;
+    assert_eq!(refused, Err(MigrateError::NotValidated));
+    within(talk(3)).await;
+    // The socket is gone.
+    client.rebind(everywhere).unwrap();
+    within(talk(4)).await;
+    let after = far.remote_address();
+    assert_eq!(after.port(), client.local_addr().unwrap().port());
+    assert_ne!(after.port(), before.port());
+    assert_eq!(
+        within(far.migrate(second)).await,
+        Err(MigrateError::NotAClient)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_logged_into_a_folder() {
+    let folder = std::env::temp_dir().join(format!("squall-qlog-{}", std::process::id()));
+    let pair = Pair::with(
+        TransportConfig::default(),
+        TransportConfig::default(),
+        |builder| Builder {
+            qlog_dir: Some(folder.clone()),
+            ..builder
+        },
+    )
+    .await;
+    pair.near.close(0, b"");
+    within(pair.client.wait_idle()).await;
+    within(pair.far.closed()).await;
+    within(pair.server.wait_idle()).await;
+    drop(pair);
+    // The files are written as the workers end.
+    let mut logs = Vec::new();
+    for _ in 0..1000 {
+        logs = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
+            .collect();
+        if logs.len() == 2 && logs.iter().all(|log| log.contains("connection_closed")) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(logs.len(), 2);
+    for log in logs {
+        assert!(
+            log.starts_with('\u{1e}') && log.contains("packet_received"),
+            "{log}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_swapped_while_the_server_runs() {
+    let (old, new) = (Identity::new(), Identity::new());
+    let server = Endpoint::server(ANY, old.server(ALPN, TransportConfig::default())).unwrap();
+    let accepting = server.clone();
+    tokio::spawn(async move {
+        accepting
+            .serve(|connection| async move {
+                connection.closed().await;
+            })
+            .await;
+    });
+    let client = Endpoint::client(ANY).unwrap();
+    let address = server.local_addr().unwrap();
+    let connect = async |identity: &Identity| {
+        let config = identity.client(ALPN, TransportConfig::default());
+        let connecting = client.connect_with(config, address, "localhost").unwrap();
+        within(connecting).await
+    };
+    let first = connect(&old).await.unwrap();
+    assert!(connect(&new).await.is_err());
+    server
+        .set_server_config(Some(new.server(ALPN, TransportConfig::default())))
+        .unwrap();
+    connect(&new).await.unwrap();
+    assert!(connect(&old).await.is_err());
+    // What there was goes on.
+    assert!(first.close_reason().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_ends_show_certificates() {
+    let (servers, clients) = (Identity::new(), Identity::new());
+    let mut roots = RootCertStore::empty();
+    roots.add(clients.certificate.clone()).unwrap();
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), squall::provider())
+        .build()
+        .unwrap();
+    let transport = TransportConfig {
+        keep_peer_certificates: true,
+        ..TransportConfig::default()
+    };
+    let mut config = servers.server(ALPN, transport);
+    let (chain, key) = servers.chain_and_key();
+    let mut tls = rustls::ServerConfig::builder_with_provider(squall::provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)
+        .unwrap();
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    config.tls = Arc::new(tls);
+    let server = Endpoint::server(ANY, config).unwrap();
+    let mut config = servers.client(ALPN, TransportConfig::default());
+    let mut roots = RootCertStore::empty();
+    roots.add(servers.certificate.clone()).unwrap();
+    let (chain, key) = clients.chain_and_key();
+    let mut tls = rustls::ClientConfig::builder_with_provider(squall::provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .unwrap();
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    config.tls = Arc::new(tls);
+    let client = Endpoint::client(ANY).unwrap();
+    let address = server.local_addr().unwrap();
+    let connecting = client.connect_with(config, address, "localhost").unwrap();
+    let (near, far) =
+        within(async { tokio::join!(connecting, async { server.accept().await.unwrap().await }) })
+            .await;
+    let shown = far.unwrap().peer_certificates().unwrap();
+    assert_eq!(shown, vec![clients.certificate.clone()]);
+    drop(near.unwrap());
+    // Who shows none is sent away.
+    let anonymous = servers.client(ALPN, TransportConfig::default());
+    let connecting = client
+        .connect_with(anonymous, address, "localhost")
+        .unwrap();
+    let (near, far) =
+        within(async { tokio::join!(connecting, async { server.accept().await.unwrap().await }) })
+            .await;
+    assert!(far.is_err());
+    // A client may think that it is connected until it hears otherwise (RFC 8446 §4.4.2.4).
+    if let Ok(near) = near {
+        within(near.closed()).await;
+    }
+}
