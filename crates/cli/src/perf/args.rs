@@ -208,7 +208,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
         .filter(|seconds| (0.01..=86_400.0).contains(seconds))
