@@ -4,7 +4,8 @@
 //!  main  ──►  transfer    both ways between squall and quinn, in both roles, digests compared
 //!    │            └────►  payload    pseudo-random bytes, made as they are sent
 //!    ├─────►  protect     packet protection of squall and of seven libraries, interleaved in one run
-//!    └─────►  transport   whole transports, beside TLS over TCP and plain TCP, interleaved in one run
+//!    └─────►  transport   whole transports, beside TLS over TCP and plain TCP, interleaved in one run; and
+//!                         squall against the other stacks' ends, bytes compared (interop)
 //! ```
 
 /// The command-line tool's own files, which its controls need.
@@ -35,6 +36,9 @@ enum Command {
     Transfer(transfer::Transfer),
     Protect(protect::Protect),
     Transport(transport::Transport),
+    /// squall's client against the servers of quinn, s2n-quic and quiche, and their clients against squall's server: 10 MB
+    /// up and down again and a part of each workload of `transport`, SHA-256 compared.
+    Interop,
     /// One end of a measurement of `transport`, which starts it by itself.
     #[command(name = transport::SUBCOMMAND, hide = true)]
     TransportEnd,
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
         Command::Transfer(args) => transfer::run(&args).map_err(|error| error.to_string()),
         Command::Protect(args) => protect::run(&args),
         Command::Transport(args) => transport::run(&args).map_err(|error| error.to_string()),
+        Command::Interop => transport::interop().map_err(|error| error.to_string()),
         Command::TransportEnd => transport::run_end().map_err(|error| error.to_string()),
     };
     match result {

@@ -166,14 +166,23 @@ struct Stream {
     upload: Vec<u8>,
 }
 
+/// Where a stream's sending half stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    /// It is not known yet what to send.
+    Waiting,
+    Ready,
+    /// All of it, and the end, is with quiche.
+    Done,
+}
+
 /// What a stream has to send.
 struct Outgoing {
     source: Source,
     /// Bytes to come, those of `piece` not counted.
     left: u64,
     piece: Bytes,
-    /// Nothing to be sent yet, or everything sent with its end.
-    idle: bool,
+    state: Sending,
 }
 
 impl Outgoing {
@@ -182,13 +191,13 @@ impl Outgoing {
             source: Source::new(None),
             left: 0,
             piece: Bytes::new(),
-            idle: true,
+            state: Sending::Waiting,
         }
     }
 
     /// Hands over what quiche takes.
     fn push(&mut self, quic: &mut Quic, id: u64) -> std::result::Result<(), quiche::Error> {
-        while !self.idle {
+        while self.state == Sending::Ready {
             if self.piece.is_empty() && self.left > 0 {
                 let len = usize::try_from(self.left).map_or(PIECE, |left| left.min(PIECE));
                 self.piece = self.source.next(len);
@@ -202,7 +211,9 @@ impl Outgoing {
                     if !self.piece.is_empty() {
                         return Ok(());
                     }
-                    self.idle = last;
+                    if last {
+                        self.state = Sending::Done;
+                    }
                 }
                 Err(quiche::Error::Done) => return Ok(()),
                 Err(error) => return Err(error),
@@ -419,7 +430,7 @@ impl Application for Server {
                 if end {
                     stream.answer(self.workload);
                     let pushed = stream.outgoing.push(&mut entry.quic, id);
-                    if pushed.is_err() || stream.outgoing.idle {
+                    if pushed.is_err() || stream.outgoing.state == Sending::Done {
                         entry.streams.remove(&id);
                     }
                     break;
@@ -430,7 +441,7 @@ impl Application for Server {
             if let Some(stream) = entry.streams.get_mut(&id) {
                 let pushed = stream.outgoing.push(&mut entry.quic, id);
                 // Stopped by the client, or done.
-                if pushed.is_err() || (stream.outgoing.idle && stream.head.len() == 8) {
+                if pushed.is_err() || stream.outgoing.state == Sending::Done {
                     entry.streams.remove(&id);
                 }
             }
@@ -451,7 +462,7 @@ impl Stream {
             .head
             .first_chunk()
             .map_or(0, |head| u64::from_be_bytes(*head));
-        self.outgoing.idle = false;
+        self.outgoing.state = Sending::Ready;
         if workload == Workload::Echo {
             self.outgoing.piece = std::mem::take(&mut self.upload).into();
         } else {
@@ -513,7 +524,7 @@ impl Client {
             entry.unsent -= 1;
             let mut outgoing = Outgoing::nothing();
             outgoing.piece = self.message.clone();
-            outgoing.idle = false;
+            outgoing.state = Sending::Ready;
             outgoing
                 .push(&mut entry.quic, id)
                 .map_err(context("a request"))?;
