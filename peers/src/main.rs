@@ -3,12 +3,21 @@
 //! ```text
 //!  main  ──►  transfer    both ways between squall and quinn, in both roles, digests compared
 //!    │            └────►  payload    pseudo-random bytes, made as they are sent
-//!    └─────►  protect     packet protection of squall and of seven libraries, interleaved in one run
+//!    ├─────►  protect     packet protection of squall and of seven libraries, interleaved in one run
+//!    └─────►  transport   whole transports, beside TLS over TCP and plain TCP, interleaved in one run; and
+//!                         squall against the other stacks' ends, bytes compared (interop)
 //! ```
 
+/// The command-line tool's own files, which its controls need.
+#[path = "../../crates/cli/src/error.rs"]
+mod error;
 mod payload;
 mod protect;
+#[allow(dead_code, reason = "the tool uses more of it")]
+#[path = "../../crates/cli/src/sys.rs"]
+mod sys;
 mod transfer;
+mod transport;
 
 use std::process::ExitCode;
 
@@ -26,6 +35,13 @@ struct Cli {
 enum Command {
     Transfer(transfer::Transfer),
     Protect(protect::Protect),
+    Transport(transport::Transport),
+    /// squall's client against the servers of quinn, s2n-quic and quiche, and their clients against squall's server: 10 MB
+    /// up and down again and a part of each workload of `transport`, SHA-256 compared.
+    Interop,
+    /// One end of a measurement of `transport`, which starts it by itself.
+    #[command(name = transport::SUBCOMMAND, hide = true)]
+    TransportEnd,
 }
 
 fn main() -> ExitCode {
@@ -33,6 +49,9 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Transfer(args) => transfer::run(&args).map_err(|error| error.to_string()),
         Command::Protect(args) => protect::run(&args),
+        Command::Transport(args) => transport::run(&args).map_err(|error| error.to_string()),
+        Command::Interop => transport::interop().map_err(|error| error.to_string()),
+        Command::TransportEnd => transport::run_end().map_err(|error| error.to_string()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -270,11 +270,13 @@ impl Endpoint {
     /// [`Builder::accounting`] was set.
     #[must_use]
     pub fn stages(&self) -> Stages {
-        let mut sum = Stages::off();
-        for worker in &self.0.workers {
-            sum.add(&worker::lock(&worker.shared.stages));
-        }
-        sum
+        let all = self.0.workers.iter();
+        all.map(|worker| worker::lock(&worker.shared.stages).clone())
+            .reduce(|mut sum, one| {
+                sum.add(&one);
+                sum
+            })
+            .unwrap_or_else(Stages::off)
     }
 
     /// Runs a task on a worker's thread, on each in turn: it shares that thread with the transport and must not block. A
@@ -467,9 +469,7 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         if let Some(offer) = self.offer.take() {
-            self.shared.command(Command::Ignore {
-                remote: offer.run.path.remote,
-            });
+            self.shared.command(Command::Ignore(offer.key()));
         }
     }
 }

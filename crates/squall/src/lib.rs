@@ -8,43 +8,45 @@
 //! squall-core   the state machines          squall-udp   bundles of datagrams
 //! ```
 //!
-//! An [`Endpoint`] is one UDP socket with one worker thread. Handles are cheap to clone and may be used from any
-//! task of any runtime; a task started with [`Endpoint::spawn`] lives on the worker's thread and reaches its
-//! connections without waking another thread.
+//! An [`Endpoint`] is one UDP port with one or more worker threads, each with a socket of its own; a connection lives on one
+//! of them for life. Handles are cheap to clone and may be used from any task of any runtime; a task started with
+//! [`Connection::spawn`], as the handlers of [`Endpoint::serve`] are, lives on the connection's own thread and reaches it
+//! without waking another one.
 //!
 //! ```no_run
-//! // An echo server.
+//! // An echo server, on two worker threads.
 //! async fn serve(config: squall::ServerConfig) -> std::io::Result<()> {
-//!     let endpoint = squall::Endpoint::server(([0; 16], 4433).into(), config)?;
-//!     while let Some(incoming) = endpoint.accept().await {
-//!         endpoint.spawn(async move {
-//!             if let Err(error) = echo(incoming).await {
-//!                 eprintln!("{error}");
-//!             }
-//!         });
-//!     }
+//!     let endpoint = squall::Builder::new(([0; 16], 4433).into())
+//!         .server(config)
+//!         .workers(2)
+//!         .bind()?;
+//!     endpoint.serve(echo).await;
 //!     Ok(())
 //! }
 //!
-//! async fn echo(incoming: squall::Incoming) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//!     let connection = incoming.accept().await?;
-//!     let (mut send, mut recv) = connection.accept_bi().await?;
-//!     // Chunks are handed through without a copy, and sealed from where they lie.
-//!     while let Some(chunk) = recv.read_chunk(usize::MAX).await? {
-//!         send.write_chunk(chunk).await?;
+//! // Runs on the connection's own worker, as do the tasks that it starts there.
+//! async fn echo(connection: squall::Connection) {
+//!     while let Ok((mut send, mut recv)) = connection.accept_bi().await {
+//!         connection.spawn(async move {
+//!             // Chunks are handed through without a copy, and sealed from where they lie.
+//!             while let Ok(Some(chunk)) = recv.read_chunk(usize::MAX).await {
+//!                 if send.write_chunk(chunk).await.is_err() {
+//!                     return; // The peer wants no more.
+//!                 }
+//!             }
+//!             // Dropping `send` finishes the stream.
+//!         });
 //!     }
-//!     send.finish()?;
-//!     send.stopped().await?;
-//!     Ok(())
 //! }
 //! ```
 //!
 //! # What dropping means
 //! - A dropped [`SendStream`] is finished: what was written arrives, then the end. (`reset` takes it back.)
 //! - A dropped [`RecvStream`] that was not read to its end is stopped with code 0.
-//! - When the last [`Connection`] handle and stream of a connection is dropped, it closes with code 0. Closing
-//!   discards what is not delivered yet: wait for [`SendStream::stopped`] where that matters.
-//! - When the last [`Endpoint`] handle is dropped, its connections go on; the worker ends with the last of them.
+//! - When the last [`Connection`] handle and stream of a connection is dropped, it closes with code 0. Closing discards what
+//!   is not delivered yet. [`Connection::shutdown`] and [`Endpoint::shutdown`] wait until all that was finished is delivered,
+//!   [`SendStream::stopped`] waits for one stream.
+//! - When the last [`Endpoint`] handle is dropped, its connections go on; the workers end with the last of them.
 //!
 //! # What the environment can ask for
 //! - `SSLKEYLOGFILE`: the secrets of connections whose TLS configuration [`server_tls`] or [`client_tls`] made are appended to
@@ -69,8 +71,8 @@ pub use endpoint::{Endpoint, Incoming};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
 pub use rustls;
 pub use squall_core::{
-    AckFrequencyConfig, ClientConfig, CloseReason, CongestionAlgorithm, DatagramError,
-    MigrateError, Priority, ServerConfig, Stage, Stages, Stats, TransportConfig,
+    AckFrequencyConfig, AckFrequencyRequest, ClientConfig, CloseReason, CongestionAlgorithm,
+    DatagramError, MigrateError, Priority, ServerConfig, Stage, Stages, Stats, TransportConfig,
 };
 pub use squall_tls::provider;
 pub use squall_wire::{Direction, Side, StreamId, TransportErrorCode};

@@ -494,3 +494,29 @@ async fn both_families_reach_a_dual_stack_server() {
         assert_eq!(far.unwrap().remote_address(), client.local_addr().unwrap());
     }
 }
+
+/// Attempts of one client's socket are told apart by their ids: none waits for the word on another.
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_from_one_address_wait_side_by_side() {
+    const ATTEMPTS: usize = 50;
+    let identity = Identity::new();
+    let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
+    let client = Builder::new(ANY)
+        .client(identity.client(ALPN, TransportConfig::default()))
+        .bind()
+        .unwrap();
+    let address = server.local_addr().unwrap();
+    let connecting: Vec<_> = (0..ATTEMPTS)
+        .map(|_| client.connect(address, "localhost").unwrap())
+        .collect();
+    let mut incoming = Vec::new();
+    for _ in 0..ATTEMPTS {
+        incoming.push(within(server.accept()).await.unwrap());
+    }
+    let accepting: Vec<_> = incoming.into_iter().map(squall::Incoming::accept).collect();
+    let mut connections = Vec::new();
+    for one in connecting.into_iter().chain(accepting) {
+        connections.push(within(one).await.unwrap());
+    }
+    assert_eq!(server.stats().connections, ATTEMPTS as u64);
+}

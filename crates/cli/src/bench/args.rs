@@ -1,7 +1,8 @@
-//! The arguments of `squall bench protect`.
+//! The arguments of `squall bench`.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use squall_protect::MAX_GROUP;
@@ -27,6 +28,7 @@ impl Bench {
 pub(crate) enum Part {
     Protect(Protect),
     Core(Core),
+    Idle(Idle),
 }
 
 /// Measure the transport without sockets: CPU ns a packet for sender and receiver
@@ -52,6 +54,36 @@ pub(crate) struct Core {
     /// Print one JSON object
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
+}
+
+/// Measure what connections cost a server on which nothing happens: memory, CPU
+///
+/// The server is a process of its own on loopback; its resident memory and CPU time are read from the system (Linux).
+/// Keep-alive is off.
+#[derive(Args, Debug)]
+pub(crate) struct Idle {
+    /// Connections
+    #[arg(short, long, value_name = "N", default_value_t = 10_000, value_parser = idle_connections)]
+    pub(crate) connections: usize,
+
+    /// Time in seconds over which CPU time is counted
+    #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = crate::perf::parse::seconds)]
+    pub(crate) time: Duration,
+
+    /// Print one JSON object
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+
+    /// Be the server: what the measurement starts by itself
+    #[arg(long, hide = true)]
+    pub(crate) serve: bool,
+}
+
+fn idle_connections(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(connections @ 1..=1_000_000) => Ok(connections),
+        _ => Err("from 1 to 1000000 connections".to_owned()),
+    }
 }
 
 fn core_streams(text: &str) -> Result<usize, String> {

@@ -1,5 +1,5 @@
 //! `squall bench protect`: what a packet costs to protect, and what header protection adds. `squall bench core`: what the
-//! transport costs beside it (core.rs).
+//! transport costs beside it (core.rs). `squall bench idle`: connections on which nothing happens (idle.rs).
 //!
 //! ```text
 //!   args -> Plan: cells (suite, kernel, direction, batch, size)
@@ -17,6 +17,7 @@
 mod ablation;
 pub(crate) mod args;
 mod core;
+mod idle;
 mod measure;
 mod mixed;
 mod plot;
@@ -42,6 +43,7 @@ pub(crate) fn main(bench: Bench) -> Result<()> {
     let args = match bench.part {
         Part::Protect(args) => args,
         Part::Core(args) => return core::main(&args),
+        Part::Idle(args) => return idle::main(&args),
     };
     match (&args.threads, args.mixed) {
         (Some(threads), _) => threads::main(&args, &threads.0),

@@ -23,7 +23,7 @@ mod latency;
 mod live;
 mod meter;
 mod options;
-mod parse;
+pub(crate) mod parse;
 mod protocol;
 mod quic;
 mod rates;

@@ -72,6 +72,12 @@ impl Incoming {
         self.path.remote
     }
 
+    /// The connection id that the client's packets of this attempt are addressed to: all of them, until it is answered.
+    #[must_use]
+    pub const fn destination_id(&self) -> ConnectionId {
+        self.dcid
+    }
+
     /// The QUIC version of the Initial.
     #[must_use]
     pub const fn version(&self) -> u32 {

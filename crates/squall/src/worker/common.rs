@@ -10,6 +10,7 @@ use squall_core::{ResetTokenDirectory, Time};
 use squall_wire::{Ecn, Path};
 use tokio::sync::Notify;
 
+use super::incoming::AttemptKey;
 use crate::qlog::QlogFolder;
 
 /// Takes a lock; a panic elsewhere while it was held does not make the data unusable, only perhaps stale.
@@ -57,6 +58,13 @@ pub(crate) struct Offer {
     pub(crate) worker: usize,
     pub(crate) incoming: squall_core::Incoming,
     pub(crate) run: HeldRun,
+}
+
+impl Offer {
+    /// Which attempt it is about.
+    pub(crate) fn key(&self) -> AttemptKey {
+        (self.run.path.remote, self.incoming.destination_id())
+    }
 }
 
 /// Tasks that wait for the same thing. All are woken, each looks for itself.

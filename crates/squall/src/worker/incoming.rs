@@ -4,71 +4,73 @@
 //! Route::Incoming ──> Offer in the accept queue ──> accept: core connection, the held runs are delivered
 //!        │                                     ├──> retry: the client comes again, with a token
 //!        │                                     ├──> refuse: CONNECTION_REFUSED
-//!        │ more from that address meanwhile    └──> ignore
+//!        │ more of that attempt meanwhile      └──> ignore
 //!        └────────> held, bounded, until the word has come
 //! ```
-//! A ClientHello with a post-quantum key share fills two Initial packets, so "more from that address" is the usual
-//! case: the second packet belongs to the attempt that the first one began.
+//! A ClientHello with a post-quantum key share fills two Initial packets, so "more of that attempt" is the usual case.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use squall_core::Stages;
-use squall_wire::DatagramBatch;
+use squall_wire::{ConnectionId, DatagramBatch};
 
 use super::common::{HeldRun, Offer};
 use super::state::Handle;
 use super::{Worker, hold};
 use crate::error::ConnectError;
 
-/// Bytes held for attempts that are not decided, for one address.
-const MAX_HELD_BY_ADDRESS: usize = 64 * 1024;
+/// Bytes held for an attempt that is not decided.
+const MAX_HELD_OF_ONE: usize = 64 * 1024;
 /// Bytes held for attempts that are not decided, in all.
 const MAX_HELD: usize = 4 * 1024 * 1024;
 
-const _: () = assert!(MAX_HELD_BY_ADDRESS <= MAX_HELD);
+const _: () = assert!(MAX_HELD_OF_ONE <= MAX_HELD);
 
-/// Runs that wait for the word on an attempt from the same address.
+/// Names an attempt: where it comes from, and the destination id of its packets.
+pub(crate) type AttemptKey = (SocketAddr, ConnectionId);
+
+/// Runs that wait for the word on the attempt that they belong to.
 #[derive(Default)]
 pub(super) struct Held {
     /// An entry for every undecided attempt.
-    by_address: HashMap<SocketAddr, Vec<HeldRun>>,
+    by_attempt: HashMap<AttemptKey, Vec<HeldRun>>,
     bytes: usize,
 }
 
 impl Held {
-    /// Whether an attempt from `remote` waits for its word.
-    fn is_undecided(&self, remote: &SocketAddr) -> bool {
-        self.by_address.contains_key(remote)
+    /// Whether the attempt waits for its word.
+    fn is_undecided(&self, key: &AttemptKey) -> bool {
+        self.by_attempt.contains_key(key)
     }
 
-    fn begin(&mut self, remote: SocketAddr) {
-        self.by_address.entry(remote).or_default();
+    fn begin(&mut self, key: AttemptKey) {
+        self.by_attempt.entry(key).or_default();
     }
 
     /// Keeps a run, if there is room.
-    fn keep(&mut self, run: &DatagramBatch<'_>) {
-        let Some(runs) = self.by_address.get_mut(&run.path.remote) else {
+    fn keep(&mut self, key: &AttemptKey, run: &DatagramBatch<'_>) {
+        let Some(runs) = self.by_attempt.get_mut(key) else {
             return;
         };
         let here: usize = runs.iter().map(|run| run.bytes.len()).sum();
         let len = run.bytes.len();
-        if here + len <= MAX_HELD_BY_ADDRESS && self.bytes + len <= MAX_HELD {
+        if here + len <= MAX_HELD_OF_ONE && self.bytes + len <= MAX_HELD {
             runs.push(hold(run));
             self.bytes += len;
         }
     }
 
     /// The word has come: gives out what was held.
-    fn decide(&mut self, remote: &SocketAddr) -> Vec<HeldRun> {
-        let runs = self.by_address.remove(remote).unwrap_or_default();
+    fn decide(&mut self, key: &AttemptKey) -> Vec<HeldRun> {
+        let runs = self.by_attempt.remove(key).unwrap_or_default();
         self.bytes -= runs.iter().map(|run| run.bytes.len()).sum::<usize>();
         runs
     }
 
     /// The word was no.
-    pub(super) fn forget(&mut self, remote: &SocketAddr) {
-        drop(self.decide(remote));
+    pub(super) fn forget(&mut self, key: &AttemptKey) {
+        drop(self.decide(key));
     }
 }
 
@@ -76,8 +78,9 @@ impl Worker {
     /// Someone wants to connect.
     pub(super) fn on_incoming(&mut self, incoming: squall_core::Incoming, run: &DatagramBatch<'_>) {
         let path = run.path;
-        if self.held.is_undecided(&path.remote) {
-            self.held.keep(run);
+        let key = (path.remote, incoming.destination_id());
+        if self.held.is_undecided(&key) {
+            self.held.keep(&key, run);
             return;
         }
         if self.closing {
@@ -91,7 +94,7 @@ impl Worker {
             run: hold(run),
         });
         match self.shared.common.offer(offer, &mut self.wakers) {
-            Ok(()) => self.held.begin(path.remote),
+            Ok(()) => self.held.begin(key),
             // As by a full listen(2) backlog: silence, and the client tries again.
             Err(_) => self.shared.counters.incoming_dropped.add(1),
         }
@@ -105,7 +108,7 @@ impl Worker {
     ) -> Result<Handle, ConnectError> {
         let offer = *offer;
         let path = offer.run.path;
-        let held = self.held.decide(&path.remote);
+        let held = self.held.decide(&offer.key());
         if self.closing {
             let response = self.endpoint.refuse(offer.incoming);
             self.respond(path, &response);
@@ -165,7 +168,7 @@ impl Worker {
     pub(super) fn refuse(&mut self, offer: Box<Offer>) {
         let offer = *offer;
         let path = offer.run.path;
-        self.held.forget(&path.remote);
+        self.held.forget(&offer.key());
         let response = self.endpoint.refuse(offer.incoming);
         self.respond(path, &response);
     }
@@ -174,7 +177,7 @@ impl Worker {
     pub(super) fn retry(&mut self, offer: Box<Offer>) {
         let offer = *offer;
         let path = offer.run.path;
-        self.held.forget(&path.remote);
+        self.held.forget(&offer.key());
         let response = match self.endpoint.retry(self.now, offer.incoming) {
             Ok(retry) => retry,
             Err(incoming) => self.endpoint.refuse(incoming),

@@ -326,7 +326,7 @@ impl Worker {
             }
             Command::Refuse { offer } => self.refuse(offer),
             Command::Retry { offer } => self.retry(offer),
-            Command::Ignore { remote } => self.held.forget(&remote),
+            Command::Ignore(key) => self.held.forget(&key),
             Command::Close { code, reason } => self.close(code, &reason),
             Command::ShutDown { code, reason } => self.shut_down(code, &reason),
             Command::Rebind(socket) => self.rebind(socket),

@@ -20,6 +20,7 @@ use squall_udp::Socket;
 use tokio::sync::oneshot;
 
 use super::common::{Clock, Common, HeldRun, Offer, lock};
+use super::incoming::AttemptKey;
 use super::state::{ConnectionShared, Handle};
 use crate::error::ConnectError;
 
@@ -48,9 +49,7 @@ pub(crate) enum Command {
         offer: Box<Offer>,
     },
     /// The application let the attempt drop.
-    Ignore {
-        remote: SocketAddr,
-    },
+    Ignore(AttemptKey),
     /// Close all connections, and let no new ones in.
     Close {
         code: u64,

@@ -1,0 +1,230 @@
+//! `squall bench idle`: what connections cost a server on which nothing happens.
+//!
+//! ```text
+//!   this process                          a child: squall bench idle --serve
+//!   N clients' connections  ──────────►   a server that accepts, and waits
+//!   reads the child's memory and CPU time from the system, before and after
+//! ```
+//! Keep-alive is off at both ends, and the idle timeout is far away.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use squall::{Builder, ClientConfig, Connection, Endpoint, ServerConfig, TransportConfig};
+
+use super::args::Idle;
+use crate::error::{Failure, Result, context};
+use crate::output::{print_json, say};
+use crate::perf::certificate::{self, Certificate, NAME};
+use crate::sys;
+
+/// The application protocol of this measurement.
+const ALPN: &[u8] = b"idle";
+/// Handshakes under way at a time.
+const AT_A_TIME: usize = 50;
+/// How long what handshakes leave behind (tickets, tokens, acknowledgements, probes of the path) takes to settle.
+const SETTLE: Duration = Duration::from_secs(5);
+/// No connection ends by itself.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Report {
+    connections: usize,
+    /// Growth of the server's resident memory, in bytes a connection.
+    server_rss_per_connection: f64,
+    /// The server's resident memory without connections, in bytes.
+    server_rss_before: u64,
+    /// The server's CPU time in the measured time, in milliseconds.
+    server_cpu_ms: f64,
+    seconds: f64,
+}
+
+/// The command.
+pub(crate) fn main(args: &Idle) -> Result<()> {
+    if args.serve {
+        return serve(args.connections);
+    }
+    let mut server = Server::start(args.connections)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .map_err(context("cannot start"))?;
+    let report = runtime.block_on(async {
+        let client = client(server.address)?;
+        // One connection goes first, for what the first one alone costs.
+        let first = connect(&client, server.address, 1).await?;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let before = server.rss()?;
+        let connections = connect(&client, server.address, args.connections).await?;
+        tokio::time::sleep(SETTLE).await;
+        let after = server.rss()?;
+        let cpu = server.cpu()?;
+        tokio::time::sleep(args.time).await;
+        let cpu = server.cpu()?.saturating_sub(cpu);
+        let ended = (connections.iter().chain(&first)).find_map(Connection::close_reason);
+        if let Some(reason) = ended {
+            return Err(Failure::new(format!("a connection ended: {reason}")));
+        }
+        Ok(Report {
+            connections: args.connections,
+            server_rss_per_connection: after.saturating_sub(before) as f64
+                / args.connections as f64,
+            server_rss_before: before,
+            server_cpu_ms: cpu.as_secs_f64() * 1e3,
+            seconds: args.time.as_secs_f64(),
+        })
+    })?;
+    server.stop();
+    if args.json {
+        return print_json(&report);
+    }
+    say(&format!(
+        "{} idle connections, keep-alive off\n\
+         server memory  {:.1} kB a connection (resident; {:.1} MB without connections)\n\
+         server CPU     {:.2} ms in {:.0} s",
+        report.connections,
+        report.server_rss_per_connection / 1e3,
+        report.server_rss_before as f64 / 1e6,
+        report.server_cpu_ms,
+        report.seconds,
+    ));
+    Ok(())
+}
+
+fn transport() -> Arc<TransportConfig> {
+    Arc::new(TransportConfig {
+        max_idle_timeout: IDLE_TIMEOUT,
+        keep_alive: None,
+        ..TransportConfig::default()
+    })
+}
+
+/// The child: accepts, tells its address, and waits until its input ends.
+fn serve(connections: usize) -> Result<()> {
+    let mut tls = Certificate::generate()?.server(squall::provider())?;
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let config = ServerConfig {
+        tls: Arc::new(tls),
+        transport: transport(),
+    };
+    let endpoint = Builder {
+        max_connections: connections + 2,
+        ..Builder::new((Ipv4Addr::LOCALHOST, 0).into()).server(config)
+    }
+    .bind()
+    .map_err(context("cannot start the server"))?;
+    say(&endpoint
+        .local_addr()
+        .map_err(context("no address"))?
+        .to_string());
+    let serving = endpoint.clone();
+    endpoint.spawn(async move {
+        serving
+            .serve(|connection| async move {
+                connection.closed().await;
+            })
+            .await;
+    });
+    // The parent says that it is enough by closing the pipe.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    Ok(())
+}
+
+/// The server, from outside.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(connections: usize) -> Result<Self> {
+        let program = std::env::current_exe().map_err(context("cannot find this program"))?;
+        let mut child = Command::new(program)
+            .args(["bench", "idle", "--serve", "--connections"])
+            .arg(connections.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(context("cannot start the server"))?;
+        let mut line = String::new();
+        if let Some(out) = child.stdout.take() {
+            BufReader::new(out)
+                .read_line(&mut line)
+                .map_err(context("the server says nothing"))?;
+        }
+        let address = line
+            .trim()
+            .parse()
+            .map_err(|_| Failure::new("the server did not start"))?;
+        Ok(Self { child, address })
+    }
+
+    /// Resident memory in bytes.
+    fn rss(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(&path)
+            .map_err(context("cannot read the server's memory (Linux only)"))?;
+        let kilobytes = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"))
+            .and_then(|number| number.parse::<u64>().ok());
+        kilobytes
+            .map(|kilobytes| kilobytes * 1024)
+            .ok_or_else(|| Failure::new(format!("no VmRSS in {path}")))
+    }
+
+    fn cpu(&self) -> Result<Duration> {
+        i32::try_from(self.child.id())
+            .ok()
+            .and_then(sys::process_cpu_of)
+            .ok_or_else(|| Failure::new("cannot read the server's CPU time (Linux only)"))
+    }
+
+    fn stop(&mut self) {
+        drop(self.child.stdin.take());
+        // It has nothing left to say.
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn client(server: SocketAddr) -> Result<Endpoint> {
+    let mut tls = certificate::trusting_anyone(squall::provider())?;
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let config = ClientConfig {
+        tls: Arc::new(tls),
+        transport: transport(),
+    };
+    let mut any = server;
+    any.set_port(0);
+    Builder::new(any)
+        .client(config)
+        .bind()
+        .map_err(context("cannot start the client"))
+}
+
+async fn connect(client: &Endpoint, server: SocketAddr, count: usize) -> Result<Vec<Connection>> {
+    let mut connections = Vec::with_capacity(count);
+    while connections.len() < count {
+        let part = AT_A_TIME.min(count - connections.len());
+        let mut connecting = Vec::with_capacity(part);
+        for _ in 0..part {
+            let one = client.connect(server, NAME);
+            connecting.push(one.map_err(context("cannot connect"))?);
+        }
+        for one in connecting {
+            connections.push(one.await.map_err(context("cannot connect"))?);
+        }
+    }
+    Ok(connections)
+}

@@ -1,0 +1,240 @@
+//! Plain TCP and TLS over TCP: the command-line tool's own controls, the same source files, in processes of their own.
+//!
+//! ```text
+//!   bulk        one thread a connection at each end, 256 KiB a system call; a stream of QUIC is a connection here
+//!   requests    one connection; what is there is read, as much as that asks for is written, both in one call
+//!   handshakes  four threads at each end: connect, handshake, one empty request, close
+//! ```
+
+#[allow(dead_code, reason = "the tool uses more of it")]
+#[path = "../../../../crates/cli/src/perf/certificate.rs"]
+pub(super) mod certificate;
+pub(super) mod control;
+mod handshakes;
+#[allow(dead_code, reason = "the tool uses more of it")]
+#[path = "../../../../crates/cli/src/perf/source.rs"]
+pub(super) mod source;
+#[path = "../../../../crates/cli/src/perf/tcp.rs"]
+mod tcp;
+#[allow(dead_code, reason = "the tool uses more of it")]
+#[path = "../../../../crates/cli/src/perf/tls.rs"]
+pub(super) mod tls;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+
+use rustls::crypto::CryptoProvider;
+
+use self::certificate::Certificate;
+use self::control::{BATCH, Channel, Protocol, prepare};
+use self::source::Source;
+use super::job::{Contender, Job, Message, Role, Shape, Workload};
+use super::process::{Count, say};
+use super::verify::{Verifier, message};
+use crate::error::{Failure, Result, context};
+use crate::sys;
+
+/// Does one end's work.
+pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
+    if job.workload.is_handshakes() {
+        return handshakes::run(job, count);
+    }
+    if job.contender == Contender::Tcp {
+        return run_as(&Arc::new(tcp::Plain), job, count);
+    }
+    let certificate = Certificate::read(&job.certificate, &job.key)?;
+    let tls = tls::Tls::new(provider(&job.provider), &certificate)?;
+    run_as(&Arc::new(tls), job, count)
+}
+
+/// The crypto library of that name.
+fn provider(name: &str) -> CryptoProvider {
+    if name == "ring" {
+        rustls::crypto::ring::default_provider()
+    } else {
+        rustls::crypto::aws_lc_rs::default_provider()
+    }
+}
+
+/// A listener on any port of this machine, its address told.
+fn listen() -> Result<TcpListener> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .map_err(context("no TCP port to listen on at 127.0.0.1"))?;
+    let address = listener.local_addr().map_err(context("local address"))?;
+    say(&Message::Listening(address));
+    Ok(listener)
+}
+
+fn run_as<P: Protocol>(protocol: &Arc<P>, job: &Job, count: &Arc<Count>) -> Result<()> {
+    let shape = job.workload.shape(job.check);
+    match job.role {
+        Role::Server => serve(protocol, shape, job.workload),
+        Role::Client(address) if job.workload == Workload::W3 => {
+            requests(&**protocol, address, shape, count, job.check).map_err(context("requests"))
+        }
+        Role::Client(address) => {
+            let clients: Vec<_> = (0..shape.connections * shape.streams)
+                .map(|_| {
+                    let (protocol, count) = (Arc::clone(protocol), Arc::clone(count));
+                    let check = job.check;
+                    thread::spawn(move || download(&*protocol, address, shape, &count, check))
+                })
+                .collect();
+            for client in clients {
+                client
+                    .join()
+                    .map_err(|_| Failure::new("a thread panicked"))?
+                    .map_err(context("download"))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Serves connections, a thread each, until the process ends.
+fn serve<P: Protocol>(protocol: &Arc<P>, shape: Shape, workload: Workload) -> Result<()> {
+    let listener = listen()?;
+    loop {
+        let (socket, _) = listener.accept().map_err(context("accept"))?;
+        let protocol = Arc::clone(protocol);
+        thread::spawn(move || {
+            let mut channel = protocol.server(socket)?;
+            if workload == Workload::W3 {
+                answer_requests(&mut channel, shape)
+            } else {
+                answer(&mut channel)
+            }
+        });
+    }
+}
+
+/// Reads how much is wanted and sends it.
+fn answer(channel: &mut impl Channel) -> io::Result<()> {
+    let mut request = Vec::new();
+    while request.len() < size_of::<u64>() {
+        if channel
+            .receive(&mut |bytes| request.extend_from_slice(bytes))?
+            .is_none()
+        {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    let mut left = request
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    let mut source = Source::new(None);
+    while left > 0 {
+        let piece = source.next(usize::try_from(left).map_or(BATCH, |left| left.min(BATCH)));
+        channel.send(&piece)?;
+        left -= piece.len() as u64;
+    }
+    channel.finish()
+}
+
+fn download<P: Protocol>(
+    protocol: &P,
+    address: SocketAddr,
+    shape: Shape,
+    count: &Count,
+    check: bool,
+) -> io::Result<()> {
+    let mut channel = protocol.client(TcpStream::connect(address)?)?;
+    channel.send(&shape.answer.to_be_bytes())?;
+    let mut verifier = Verifier::new(check, shape.answer);
+    while channel
+        .receive(&mut |bytes| {
+            verifier.take(bytes);
+            count.add_bytes(bytes.len());
+        })?
+        .is_some()
+    {}
+    verifier.end().map_err(io::Error::other)?;
+    count.add_units(1);
+    Ok(())
+}
+
+/// Answers every whole request that a read brings, with one write.
+fn answer_requests(channel: &mut impl Channel, shape: Shape) -> io::Result<()> {
+    let request = message(&shape).len();
+    let Ok(len) = usize::try_from(shape.answer) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let answers = Source::new(None).next(len).repeat(shape.streams);
+    let mut unread = 0;
+    loop {
+        if channel
+            .receive(&mut |bytes| unread += bytes.len())?
+            .is_none()
+        {
+            return channel.finish();
+        }
+        let whole = unread / request;
+        unread %= request;
+        if whole > 0 {
+            // A client never has more in flight.
+            channel.send(&answers[..whole.min(shape.streams) * len])?;
+        }
+    }
+}
+
+/// Keeps so many requests in flight on one connection.
+fn requests<P: Protocol>(
+    protocol: &P,
+    address: SocketAddr,
+    shape: Shape,
+    count: &Count,
+    check: bool,
+) -> io::Result<()> {
+    let socket = TcpStream::connect(address)?;
+    let same = socket.try_clone()?;
+    let mut channel = protocol.client(socket)?;
+    // A bulk receiver waits for half a batch; 100 answers are less than that.
+    sys::set_receive_low_water(&same, 1)?;
+    let one = message(&shape);
+    let requests = one.repeat(shape.streams);
+    let total = shape.repeat.saturating_mul(shape.streams as u64);
+    let (mut sent, mut answered) = (shape.streams as u64, 0);
+    channel.send(&requests)?;
+    let mut verifier = Verifier::new(check, shape.answer);
+    let mut whole = 0;
+    while answered < total {
+        let mut failure = None;
+        let more = channel.receive(&mut |mut bytes| {
+            count.add_bytes(bytes.len());
+            while !bytes.is_empty() {
+                let taken = bytes.len().min(verifier.left());
+                verifier.take(&bytes[..taken]);
+                bytes = &bytes[taken..];
+                if verifier.left() == 0 {
+                    let done = std::mem::replace(&mut verifier, Verifier::new(check, shape.answer));
+                    failure = failure.take().or(done.end().err());
+                    whole += 1;
+                }
+            }
+        })?;
+        if more.is_none() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if let Some(failure) = failure {
+            return Err(io::Error::other(failure));
+        }
+        answered += whole;
+        count.add_units(whole);
+        let next = whole.min(total - sent);
+        sent += next;
+        whole = 0;
+        if next > 0 {
+            let bytes = usize::try_from(next).map_or(0, |next| next * one.len());
+            channel.send(&requests[..bytes])?;
+        }
+    }
+    Ok(())
+}
+
+/// Prepares a socket for handshakes, as for bulk.
+fn prepared(socket: TcpStream) -> io::Result<TcpStream> {
+    prepare(&socket)?;
+    Ok(socket)
+}

@@ -1,0 +1,298 @@
+//! Whole transports beside each other: squall, quinn, s2n-quic, quiche, TLS over TCP and plain TCP.
+//!
+//! ```text
+//!   run   for each workload, rounds in rotating order:
+//!           measure ──► process ──► server on one core, client on the other, begin and end told by the clock
+//!                          │
+//!                          ├──► stack      the workloads once; squall, quinn, s2n say how each step is done
+//!                          ├──► quiche     an event loop of our own: poll, GRO in, GSO out
+//!                          └──► controls   TCP and TLS over TCP, by the command-line tool's own files
+//!         report ──► medians and ratios, or rows of JSON
+//! ```
+//! Each end is a process, so that all that a stack does is counted, on whatever thread. The QUIC stacks speak
+//! draft-banks-quic-performance; TCP and TLS carry the same lengths and answers.
+
+mod controls;
+mod identity;
+mod job;
+mod process;
+mod quiche;
+mod quinn;
+mod report;
+mod s2n;
+mod socket;
+mod squall;
+mod stack;
+mod verify;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget};
+
+pub(crate) use self::process::SUBCOMMAND;
+
+use self::controls::certificate::Certificate;
+use self::job::{Contender, Job, Message, Role, Sample, Workload};
+use self::process::{Count, End};
+use self::report::{Measured, Report};
+use crate::error::{Failure, Result, context};
+use crate::sys;
+
+/// CPU of whole transports: squall, quinn, s2n-quic, quiche, TLS over TCP and plain TCP, interleaved in one run.
+#[derive(clap::Args)]
+pub(crate) struct Transport {
+    /// Workloads; by default all.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    workload: Vec<Workload>,
+    /// Only this contender; may be given several times.
+    #[arg(long, value_enum)]
+    only: Vec<Contender>,
+    /// Rounds of every workload.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Seconds of a round, after one to warm up.
+    #[arg(short = 't', long = "time", value_name = "SECS", default_value = "3", value_parser = parse_seconds)]
+    time: Duration,
+    /// Rows as one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Measure nothing: move a small part of each workload, and compare every byte.
+    #[arg(long, conflicts_with_all = ["json", "rounds", "time"])]
+    check: bool,
+}
+
+fn parse_seconds(text: &str) -> std::result::Result<Duration, &'static str> {
+    text.parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .filter(|time| *time >= Duration::from_millis(100))
+        .ok_or("a number of seconds, at least 0.1")
+}
+
+/// Time for the congestion window and the caches, before the measured phase.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// Measures, or checks, and prints.
+pub(crate) fn run(args: &Transport) -> Result<()> {
+    let workloads = match args.workload.as_slice() {
+        [] => Workload::MEASURED.to_vec(),
+        chosen => chosen.to_vec(),
+    };
+    let contenders: Vec<Contender> = Contender::ALL
+        .into_iter()
+        .filter(|one| args.only.is_empty() || args.only.contains(one))
+        .collect();
+    let bench = Bench::new()?;
+    if args.check {
+        let same = |contender| {
+            workloads
+                .iter()
+                .map(move |workload| (*workload, [contender; 2]))
+        };
+        let all = contenders.into_iter().flat_map(same);
+        return bench.check(all.filter(|(workload, [one, _])| workload.suits(*one)));
+    }
+    let bar = ProgressBar::with_draw_target(
+        Some(u64::from(args.rounds) * (workloads.len() * contenders.len()) as u64),
+        ProgressDrawTarget::stderr(),
+    );
+    let mut report = Report::new(bench.setup());
+    for &workload in &workloads {
+        let taking_part: Vec<Contender> = contenders
+            .iter()
+            .copied()
+            .filter(|one| workload.suits(*one))
+            .collect();
+        for round in 0..args.rounds as usize {
+            // Each round begins with another one: nobody is always behind the same neighbour.
+            for index in 0..taking_part.len() {
+                let contender = taking_part[(index + round) % taking_part.len()];
+                let measured = bench.measure(workload, contender, args.time)?;
+                report.add(workload, contender, measured);
+                bar.inc(1);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    if args.json {
+        println!("{}", report.json()?);
+    } else {
+        print!("{report}");
+    }
+    Ok(())
+}
+
+/// Works squall's client against the other stacks' servers and their clients against squall's, and compares every byte:
+/// 10 MB up and down again, the workloads' small parts, and resumption.
+pub(crate) fn interop() -> Result<()> {
+    let workloads = [
+        Workload::Echo,
+        Workload::W1,
+        Workload::W2,
+        Workload::W3,
+        Workload::W4,
+        Workload::W4Resumed,
+    ];
+    let pairs = [Contender::Quinn, Contender::S2nQuic, Contender::Quiche]
+        .into_iter()
+        .flat_map(|peer| [[peer, Contender::Squall], [Contender::Squall, peer]])
+        .flat_map(|pair| workloads.map(|workload| (workload, pair)));
+    Bench::new()?.check(pairs)
+}
+
+/// The child's side, see [`SUBCOMMAND`].
+pub(crate) fn run_end() -> Result<()> {
+    process::run(work)
+}
+
+fn work(job: &Job, count: &Arc<Count>) -> Result<()> {
+    match job.contender {
+        Contender::Squall => squall::run(job, count),
+        Contender::Quinn => quinn::run(job, count),
+        Contender::Tcp | Contender::TlsTcp => controls::run(job, count),
+        Contender::S2nQuic => s2n::run(job, count),
+        Contender::Quiche => quiche::run(job, count),
+    }
+}
+
+/// What all measurements of a run have in common.
+struct Bench {
+    files: identity::Files,
+    provider: String,
+    /// The server's core and the client's.
+    cores: Option<[usize; 2]>,
+}
+
+impl Bench {
+    fn new() -> Result<Self> {
+        let files = identity::Files::new()?;
+        let certificate = Certificate::read(&files.certificate, &files.key)?;
+        let provider = controls::tls::choose(&certificate)?.name.to_owned();
+        let cores = match sys::allowed_cores().as_slice() {
+            [server, client, ..] => Some([*server, *client]),
+            _ => None,
+        };
+        Ok(Self {
+            files,
+            provider,
+            cores,
+        })
+    }
+
+    /// What a reader has to know about the run.
+    fn setup(&self) -> String {
+        let cores = self.cores.map_or_else(
+            || "not pinned".to_owned(),
+            |[server, client]| format!("server on core {server}, client on core {client}"),
+        );
+        format!("{cores}; TLS over TCP by rustls with {}", self.provider)
+    }
+
+    /// Starts the two ends; the client is at work.
+    fn start(
+        &self,
+        workload: Workload,
+        [server, client]: [Contender; 2],
+        check: bool,
+    ) -> Result<[End; 2]> {
+        let job = |contender, role, core| Job {
+            contender,
+            workload,
+            role,
+            check,
+            core,
+            certificate: self.files.certificate.clone(),
+            key: self.files.key.clone(),
+            provider: self.provider.clone(),
+        };
+        let server = End::start(&job(server, Role::Server, self.cores.map(|cores| cores[0])))?;
+        let address = match server.next()? {
+            Message::Listening(address) => address,
+            other => return Err(Failure::new(format!("a server said {other:?}"))),
+        };
+        let role = Role::Client(address);
+        let client = End::start(&job(client, role, self.cores.map(|cores| cores[1])))?;
+        Ok([server, client])
+    }
+
+    /// One round of one contender.
+    fn measure(
+        &self,
+        workload: Workload,
+        contender: Contender,
+        time: Duration,
+    ) -> Result<Measured> {
+        let mut ends = self.start(workload, [contender; 2], false)?;
+        thread::sleep(WARM_UP);
+        let before = sample(&mut ends)?;
+        thread::sleep(time);
+        let after = sample(&mut ends)?;
+        Measured::new(workload, contender, before, after)
+    }
+
+    /// Moves a small part of each workload, between servers and clients as they come in pairs, and prints what arrived.
+    fn check(&self, pairs: impl Iterator<Item = (Workload, [Contender; 2])>) -> Result<()> {
+        let mut failed = 0;
+        for (workload, pair) in pairs {
+            if let Err(error) = self.check_one(workload, pair) {
+                println!("FAILED  {error}");
+                failed += 1;
+            }
+        }
+        match failed {
+            0 => Ok(()),
+            one_or_more => Err(Failure::new(format!("{one_or_more} checks failed"))),
+        }
+    }
+
+    fn check_one(&self, workload: Workload, contenders: [Contender; 2]) -> Result<()> {
+        let [server, client] = contenders.map(Contender::name);
+        let what = format!(
+            "{client:<8} client, {server:<8} server, {}",
+            workload.name()
+        );
+        let doing = context(&what);
+        let [_server, end] = self.start(workload, contenders, true).map_err(&doing)?;
+        let done = end.sample().map_err(&doing)?;
+        let shape = workload.shape(true);
+        let (units, bytes) = shape.total();
+        if (done.units, done.bytes) != (units, bytes) {
+            return Err(Failure::new(format!(
+                "{what}: {} of {units} requests, {} of {bytes} bytes",
+                done.units, done.bytes
+            )));
+        }
+        let full = match workload {
+            Workload::W4 => units..=units,
+            // s2n-quic's server sends no ticket with a resumed handshake, and rustls uses each ticket once.
+            Workload::W4Resumed if contenders[0] == Contender::S2nQuic => 1..=units / 2,
+            // Each of the four places needs a first ticket.
+            Workload::W4Resumed => 1..=shape.connections as u64,
+            _ => 0..=units,
+        };
+        if !full.contains(&done.full) {
+            return Err(Failure::new(format!(
+                "{what}: {} of {units} handshakes were full ones, {full:?} expected",
+                done.full
+            )));
+        }
+        let kind = match workload {
+            Workload::W4 => "full handshakes, ",
+            Workload::W4Resumed => &format!("handshakes, {} of them full ones, ", done.full),
+            _ => "",
+        };
+        let up = shape.upload as u64 * units;
+        println!("{what}: {kind}{units} requests, {up} bytes up, {bytes} down, SHA-256 as sent");
+        Ok(())
+    }
+}
+
+/// Both ends' counters, as nearly at one time as two questions can be.
+fn sample(ends: &mut [End; 2]) -> Result<[Sample; 2]> {
+    for end in &mut *ends {
+        end.ask()?;
+    }
+    Ok([ends[0].sample()?, ends[1].sample()?])
+}

@@ -1,0 +1,185 @@
+//! The two processes of a measurement, from both sides: the parent's hold on a child, and the child's frame.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, LazyLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::job::{Job, Message, Sample};
+use crate::error::{Failure, Result, context};
+use crate::sys;
+
+/// The hidden subcommand that makes this program one end of a measurement.
+pub(crate) const SUBCOMMAND: &str = "transport-end";
+
+/// How long a child may take to answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A child that is killed when it is dropped.
+pub(super) struct End {
+    who: String,
+    child: Child,
+    input: ChildStdin,
+    messages: Receiver<Message>,
+}
+
+impl End {
+    /// Starts this program again with that job.
+    pub(super) fn start(job: &Job) -> Result<Self> {
+        let who = format!("{} {:?}", job.contender.name(), job.role);
+        let program = std::env::current_exe().map_err(context("this program's own path"))?;
+        let mut child = Command::new(program)
+            .arg(SUBCOMMAND)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(context("cannot start this program again"))?;
+        let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Failure::new("a child without pipes"));
+        };
+        let (sender, messages) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(output)
+                .lines()
+                .map_while(std::io::Result::ok)
+            {
+                let message = serde_json::from_str(&line)
+                    .unwrap_or_else(|error| Message::Failed(format!("{line:?}: {error}")));
+                // Nobody listens to a child that is being dropped.
+                let _ = sender.send(message);
+            }
+        });
+        let line = serde_json::to_string(job).map_err(context("the job as JSON"))?;
+        writeln!(input, "{line}").map_err(context(&who))?;
+        Ok(Self {
+            who,
+            child,
+            input,
+            messages,
+        })
+    }
+
+    /// The next thing that it says.
+    pub(super) fn next(&self) -> Result<Message> {
+        match self.messages.recv_timeout(PATIENCE) {
+            Ok(Message::Failed(why)) => Err(Failure::new(format!("{}: {why}", self.who))),
+            Ok(message) => Ok(message),
+            Err(RecvTimeoutError::Timeout) => Err(Failure::new(format!(
+                "{}: not a word for {} s",
+                self.who,
+                PATIENCE.as_secs()
+            ))),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Failure::new(format!("{}: ended", self.who)))
+            }
+        }
+    }
+
+    /// Asks for its counters.
+    pub(super) fn ask(&mut self) -> Result<()> {
+        writeln!(self.input, "sample").map_err(context(&self.who))
+    }
+
+    /// Its counters, asked for before.
+    pub(super) fn sample(&self) -> Result<Sample> {
+        match self.next()? {
+            Message::Sample(sample) | Message::Done(sample) => Ok(sample),
+            other => Err(Failure::new(format!("{}: said {other:?}", self.who))),
+        }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // A child that has ended by itself is no failure here.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a client has done up to now.
+#[derive(Debug, Default)]
+pub(super) struct Count {
+    pub(super) bytes: AtomicU64,
+    pub(super) units: AtomicU64,
+    pub(super) full: AtomicU64,
+}
+
+impl Count {
+    /// More bytes of an answer are there.
+    pub(super) fn add_bytes(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// So many more requests are answered, or handshakes done.
+    pub(super) fn add_units(&self, units: u64) {
+        self.units.fetch_add(units, Ordering::Relaxed);
+    }
+
+    /// One more certificate is verified: the handshake is a full one.
+    pub(super) fn add_full(&self) {
+        self.full.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn sample(&self) -> Sample {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        Sample {
+            at: START.elapsed().as_secs_f64(),
+            cpu: own_cpu().as_secs_f64(),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            units: self.units.load(Ordering::Relaxed),
+            full: self.full.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn own_cpu() -> Duration {
+    i32::try_from(std::process::id())
+        .ok()
+        .and_then(sys::process_cpu_of)
+        .unwrap_or_default()
+}
+
+/// Says something to the parent.
+pub(super) fn say(message: &Message) {
+    let line = serde_json::to_string(message).unwrap_or_default();
+    // One write, so that two threads' lines never mix. Without a parent there is nobody to tell.
+    let _ = std::io::stdout()
+        .lock()
+        .write_all(format!("{line}\n").as_bytes());
+}
+
+/// The child's main function: reads its job, answers questions on a thread of its own, and works.
+pub(super) fn run(work: impl FnOnce(&Job, &Arc<Count>) -> Result<()>) -> Result<()> {
+    let mut line = String::new();
+    std::io::stdin()
+        .read_line(&mut line)
+        .map_err(context("reading the job"))?;
+    let job: Job = serde_json::from_str(&line).map_err(context("not a job"))?;
+    if let Some(core) = job.core {
+        // Threads inherit it.
+        sys::pin(core).map_err(context("cannot pin the process"))?;
+    }
+    let count = Arc::new(Count::default());
+    let asked = Arc::clone(&count);
+    thread::spawn(move || {
+        for line in std::io::stdin().lines().map_while(std::io::Result::ok) {
+            if line == "sample" {
+                say(&Message::Sample(asked.sample()));
+            }
+        }
+        // The parent has let go.
+        std::process::exit(0);
+    });
+    match work(&job, &count) {
+        Ok(()) => say(&Message::Done(count.sample())),
+        Err(error) => say(&Message::Failed(error.to_string())),
+    }
+    // The parent ends this process, by the thread above.
+    loop {
+        thread::park();
+    }
+}

@@ -1,0 +1,628 @@
+//! quiche, which brings no I/O, in an event loop of our own.
+//!
+//! ```text
+//!   poll ──► recvmmsg, GRO ──► each datagram to its connection ──► streams of the connections touched
+//!     ▲                                                                      │
+//!     └───────── timers ◄── sendmmsg, GSO ◄── send() of each of them, until nothing is left
+//! ```
+//! Data for sending is handed over without a copy (`stream_send_zc`); quiche copies what is read, by its interface.
+
+mod udp;
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use quiche::{BufFactory, Config, ConnectionId, RecvInfo};
+
+use self::udp::{Inbox, Outbox};
+use super::controls::source::Source;
+use super::job::{
+    ALPN, CONNECTION_WINDOW, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, Message, NAME, PIECE, Role,
+    STREAM_WINDOW, Shape, Workload,
+};
+use super::process::{Count, say};
+use super::socket;
+use super::verify::{Verifier, message};
+use crate::error::{Failure, Result, context};
+
+/// Bytes of our connection ids.
+const ID: usize = 16;
+
+/// Lets quiche keep references to the application's memory.
+#[derive(Clone, Debug, Default)]
+struct Shared;
+
+impl BufFactory for Shared {
+    type Buf = Bytes;
+    type DgramBuf = Vec<u8>;
+
+    fn buf_from_slice(buf: &[u8]) -> Bytes {
+        Bytes::copy_from_slice(buf)
+    }
+
+    fn dgram_buf_from_slice(buf: &[u8]) -> Vec<u8> {
+        buf.to_vec()
+    }
+}
+
+type Quic = quiche::Connection<Shared>;
+
+/// Does one end's work.
+pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
+    let socket = socket::bind((Ipv4Addr::LOCALHOST, 0).into()).map_err(context("no UDP port"))?;
+    udp::prepare(&socket).map_err(context("no GRO"))?;
+    let local = socket.local_addr().map_err(context("local address"))?;
+    let mut engine = Engine {
+        socket,
+        local,
+        config: config(job).map_err(context("quiche's settings"))?,
+        inbox: Inbox::new(),
+        outbox: Outbox::new(),
+        connections: Vec::new(),
+        free: Vec::new(),
+        by_id: HashMap::new(),
+    };
+    match job.role {
+        Role::Server => {
+            say(&Message::Listening(local));
+            let mut server = Server {
+                workload: job.workload,
+                scratch: vec![0; PIECE],
+            };
+            engine.run(&mut server)
+        }
+        Role::Client(address) => {
+            let shape = job.workload.shape(job.check);
+            let mut client = Client {
+                address,
+                shape,
+                handshakes: job.workload.is_handshakes(),
+                resume: job.workload == Workload::W4Resumed,
+                check: job.check,
+                message: message(&shape),
+                count: Arc::clone(count),
+                scratch: vec![0; PIECE],
+                session: None,
+                working: shape.connections,
+                left: shape.repeat.saturating_mul(shape.connections as u64),
+            };
+            for _ in 0..shape.connections {
+                client.connect(&mut engine)?;
+            }
+            engine.run(&mut client)
+        }
+    }
+}
+
+fn config(job: &Job) -> std::result::Result<Config, Box<dyn std::error::Error>> {
+    let path = |path: &std::path::Path| path.to_string_lossy().into_owned();
+    let mut tls = boring::ssl::SslContextBuilder::new(boring::ssl::SslMethod::tls())?;
+    if job.workload != Workload::W4Resumed {
+        tls.set_options(boring::ssl::SslOptions::NO_TICKET);
+    }
+    let mut config = Config::with_boring_ssl_ctx_builder(quiche::PROTOCOL_VERSION, tls)?;
+    config.set_application_protos(&[ALPN])?;
+    config.set_curves_list("X25519")?;
+    match job.role {
+        Role::Server => {
+            config.load_cert_chain_from_pem_file(&path(&job.certificate))?;
+            config.load_priv_key_from_pem_file(&path(&job.key))?;
+        }
+        Role::Client(_) => {
+            config.load_verify_locations_from_file(&path(&job.certificate))?;
+            config.verify_peer(true);
+        }
+    }
+    config.set_max_idle_timeout(30_000);
+    config.set_max_send_udp_payload_size(MAX_UDP_PAYLOAD.into());
+    config.set_max_recv_udp_payload_size(MAX_UDP_PAYLOAD.into());
+    config.set_initial_max_data(CONNECTION_WINDOW.into());
+    config.set_max_connection_window(CONNECTION_WINDOW.into());
+    config.set_initial_max_stream_data_bidi_local(STREAM_WINDOW.into());
+    config.set_initial_max_stream_data_bidi_remote(STREAM_WINDOW.into());
+    config.set_max_stream_window(STREAM_WINDOW.into());
+    config.set_initial_max_streams_bidi(MAX_STREAMS.into());
+    config.set_initial_max_streams_uni(MAX_STREAMS.into());
+    config.set_cc_algorithm(quiche::CongestionControlAlgorithm::CUBIC);
+    // It would only tell when to send.
+    config.enable_pacing(false);
+    Ok(config)
+}
+
+/// One end's work, from the loop's point of view.
+trait Application {
+    /// Something came for this connection, or its time is up.
+    fn process(&mut self, entry: &mut Entry) -> Result<()>;
+    /// A connection is over; false ends the loop.
+    fn ended(&mut self, engine: &mut Engine, entry: Entry) -> Result<bool>;
+    /// Whether unknown clients are welcome.
+    fn accepts(&self) -> bool;
+}
+
+/// A connection and its streams.
+struct Entry {
+    quic: Quic,
+    ids: Vec<Vec<u8>>,
+    deadline: Option<Instant>,
+    touched: bool,
+    streams: HashMap<u64, Stream>,
+    /// Clients: the next stream's number, requests that wait for one, and those without an answer.
+    next_stream: u64,
+    unsent: u64,
+    unanswered: u64,
+    /// The application has closed it.
+    over: bool,
+}
+
+/// A stream's two halves.
+struct Stream {
+    outgoing: Outgoing,
+    verifier: Option<Verifier>,
+    /// Servers: the length asked for, as far as it is there, and an upload to send back.
+    head: Vec<u8>,
+    upload: Vec<u8>,
+}
+
+/// Where a stream's sending half stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    /// It is not known yet what to send.
+    Waiting,
+    Ready,
+    /// All of it, and the end, is with quiche.
+    Done,
+}
+
+/// What a stream has to send.
+struct Outgoing {
+    source: Source,
+    /// Bytes to come, those of `piece` not counted.
+    left: u64,
+    piece: Bytes,
+    state: Sending,
+}
+
+impl Outgoing {
+    fn nothing() -> Self {
+        Self {
+            source: Source::new(None),
+            left: 0,
+            piece: Bytes::new(),
+            state: Sending::Waiting,
+        }
+    }
+
+    /// Hands over what quiche takes.
+    fn push(&mut self, quic: &mut Quic, id: u64) -> std::result::Result<(), quiche::Error> {
+        while self.state == Sending::Ready {
+            if self.piece.is_empty() && self.left > 0 {
+                let len = usize::try_from(self.left).map_or(PIECE, |left| left.min(PIECE));
+                self.piece = self.source.next(len);
+                self.left -= self.piece.len() as u64;
+            }
+            let last = self.left == 0;
+            match quic.stream_send_zc(id, self.piece.clone(), last) {
+                Ok((sent, _)) => {
+                    let rest = self.piece.split_off(sent);
+                    self.piece = rest;
+                    if !self.piece.is_empty() {
+                        return Ok(());
+                    }
+                    if last {
+                        self.state = Sending::Done;
+                    }
+                }
+                Err(quiche::Error::Done) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The loop and what it works on.
+struct Engine {
+    socket: UdpSocket,
+    local: SocketAddr,
+    config: Config,
+    inbox: Inbox,
+    outbox: Outbox,
+    connections: Vec<Option<Entry>>,
+    free: Vec<usize>,
+    by_id: HashMap<Vec<u8>, usize>,
+}
+
+impl Engine {
+    fn run(&mut self, application: &mut impl Application) -> Result<()> {
+        loop {
+            self.receive(application)?;
+            self.time_out();
+            for index in 0..self.connections.len() {
+                if !self.turn(index, application)? {
+                    return self.flush();
+                }
+            }
+            self.flush()?;
+            self.wait()?;
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.outbox
+            .flush(&self.socket)
+            .map_err(context("sending datagrams"))
+    }
+
+    /// Waits for a datagram or for the next timer.
+    fn wait(&self) -> Result<()> {
+        if self.connections.iter().flatten().any(|one| one.touched) {
+            return Ok(());
+        }
+        let next = self
+            .connections
+            .iter()
+            .flatten()
+            .filter_map(|one| one.deadline)
+            .min();
+        let limit = next.map(|next| next.saturating_duration_since(Instant::now()));
+        udp::wait(&self.socket, false, limit).map_err(context("waiting for datagrams"))
+    }
+
+    /// Hands every waiting datagram to its connection.
+    fn receive(&mut self, application: &impl Application) -> Result<()> {
+        // Acknowledgements must get out, however much comes in.
+        for _ in 0..4 {
+            let all = self
+                .inbox
+                .fill(&self.socket)
+                .map_err(context("receiving datagrams"))?;
+            let mut inbox = std::mem::take(&mut self.inbox);
+            for (from, datagram) in inbox.datagrams() {
+                if let Some(index) = self.find(datagram, from, application)
+                    && let Some(entry) = &mut self.connections[index]
+                {
+                    entry.touched = true;
+                    let to = self.local;
+                    // What is wrong with a datagram quiche tells the peer itself.
+                    let _ = entry.quic.recv(datagram, RecvInfo { from, to });
+                }
+            }
+            self.inbox = inbox;
+            if all {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection that a datagram is for, a new one if need be.
+    fn find(
+        &mut self,
+        datagram: &mut [u8],
+        from: SocketAddr,
+        application: &impl Application,
+    ) -> Option<usize> {
+        // RFC 9000 §17.3.1: a short header has the connection id behind its first byte.
+        if datagram.first()? & 0x80 == 0 {
+            return self.by_id.get(datagram.get(1..1 + ID)?).copied();
+        }
+        let header = quiche::Header::from_slice(datagram, ID).ok()?;
+        if let Some(index) = self.by_id.get(header.dcid.as_ref()) {
+            return Some(*index);
+        }
+        if header.ty != quiche::Type::Initial || !application.accepts() {
+            return None;
+        }
+        let id = new_id().ok()?;
+        let scid = ConnectionId::from_ref(&id);
+        let quic = quiche::accept_with_buf_factory(&scid, None, self.local, from, &mut self.config)
+            .ok()?;
+        Some(self.add(quic, vec![id.to_vec(), header.dcid.to_vec()]))
+    }
+
+    fn add(&mut self, quic: Quic, ids: Vec<Vec<u8>>) -> usize {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        for id in &ids {
+            self.by_id.insert(id.clone(), index);
+        }
+        self.connections[index] = Some(Entry {
+            quic,
+            ids,
+            deadline: None,
+            touched: true,
+            streams: HashMap::new(),
+            next_stream: 0,
+            unsent: 0,
+            unanswered: 0,
+            over: false,
+        });
+        index
+    }
+
+    fn time_out(&mut self) {
+        let now = Instant::now();
+        for entry in self.connections.iter_mut().flatten() {
+            if entry.deadline.is_some_and(|deadline| deadline <= now) {
+                entry.quic.on_timeout();
+                entry.touched = true;
+            }
+        }
+    }
+
+    /// Lets the application work on a connection, and sends what there is; false ends the loop.
+    fn turn(&mut self, index: usize, application: &mut impl Application) -> Result<bool> {
+        let Some(mut entry) = self.connections[index].take_if(|entry| entry.touched) else {
+            return Ok(true);
+        };
+        entry.touched = false;
+        application.process(&mut entry)?;
+        self.send(&mut entry)?;
+        // Whoever has heard or said that it is over has no more to say; latecomers are unknown then.
+        if entry.over || entry.quic.is_draining() || entry.quic.is_closed() {
+            self.free.push(index);
+            for id in &entry.ids {
+                self.by_id.remove(id);
+            }
+            return application.ended(self, entry);
+        }
+        entry.deadline = entry.quic.timeout_instant();
+        self.connections[index] = Some(entry);
+        Ok(true)
+    }
+
+    fn send(&mut self, entry: &mut Entry) -> Result<()> {
+        loop {
+            let Some(space) = self.outbox.space() else {
+                self.flush()?;
+                continue;
+            };
+            match entry.quic.send(space) {
+                Ok((len, info)) => self
+                    .outbox
+                    .push(len, info.to)
+                    .map_err(context("sending datagrams"))?,
+                Err(quiche::Error::Done) => return Ok(()),
+                Err(error) => return Err(Failure::new(format!("quiche cannot send: {error}"))),
+            }
+        }
+    }
+}
+
+fn new_id() -> Result<[u8; ID]> {
+    let mut id = [0; ID];
+    aws_lc_rs::rand::fill(&mut id).map_err(context("no randomness"))?;
+    Ok(id)
+}
+
+/// Answers requests.
+struct Server {
+    workload: Workload,
+    scratch: Vec<u8>,
+}
+
+impl Application for Server {
+    fn accepts(&self) -> bool {
+        true
+    }
+
+    fn process(&mut self, entry: &mut Entry) -> Result<()> {
+        for id in entry.quic.readable() {
+            let stream = entry.streams.entry(id).or_insert_with(|| Stream {
+                outgoing: Outgoing::nothing(),
+                verifier: None,
+                head: Vec::new(),
+                upload: Vec::new(),
+            });
+            // A stream that is reset, or empty, has nothing to be answered.
+            while let Ok((len, end)) = entry.quic.stream_recv(id, &mut self.scratch) {
+                let bytes = &self.scratch[..len];
+                let head = bytes.len().min(8 - stream.head.len());
+                stream.head.extend_from_slice(&bytes[..head]);
+                if self.workload == Workload::Echo {
+                    stream.upload.extend_from_slice(&bytes[head..]);
+                }
+                if end {
+                    stream.answer(self.workload);
+                    let pushed = stream.outgoing.push(&mut entry.quic, id);
+                    if pushed.is_err() || stream.outgoing.state == Sending::Done {
+                        entry.streams.remove(&id);
+                    }
+                    break;
+                }
+            }
+        }
+        for id in entry.quic.writable() {
+            if let Some(stream) = entry.streams.get_mut(&id) {
+                let pushed = stream.outgoing.push(&mut entry.quic, id);
+                // Stopped by the client, or done.
+                if pushed.is_err() || stream.outgoing.state == Sending::Done {
+                    entry.streams.remove(&id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, _engine: &mut Engine, _entry: Entry) -> Result<bool> {
+        Ok(true)
+    }
+}
+
+impl Stream {
+    /// The request is there: begins its answer.
+    fn answer(&mut self, workload: Workload) {
+        // draft-banks-quic-performance §2.3.1: one that ends before its eight bytes is ignored, with an empty answer.
+        let wanted = self
+            .head
+            .first_chunk()
+            .map_or(0, |head| u64::from_be_bytes(*head));
+        self.outgoing.state = Sending::Ready;
+        if workload == Workload::Echo {
+            self.outgoing.piece = std::mem::take(&mut self.upload).into();
+        } else {
+            self.outgoing.left = wanted;
+        }
+    }
+}
+
+/// Sends requests, or makes handshakes.
+struct Client {
+    address: SocketAddr,
+    shape: Shape,
+    handshakes: bool,
+    resume: bool,
+    check: bool,
+    message: Bytes,
+    count: Arc<Count>,
+    scratch: Vec<u8>,
+    /// The last ticket.
+    session: Option<Vec<u8>>,
+    /// Places that are still at work, and handshakes that are still to be begun.
+    working: usize,
+    left: u64,
+}
+
+impl Client {
+    fn connect(&mut self, engine: &mut Engine) -> Result<()> {
+        self.left = self.left.saturating_sub(1);
+        let id = new_id()?;
+        let mut quic = quiche::connect_with_buffer_factory(
+            Some(NAME),
+            &ConnectionId::from_ref(&id),
+            engine.local,
+            self.address,
+            &mut engine.config,
+        )
+        .map_err(context("cannot connect"))?;
+        if let Some(session) = &self.session {
+            quic.set_session(session).map_err(context("the ticket"))?;
+        }
+        let index = engine.add(quic, vec![id.to_vec()]);
+        if let Some(entry) = &mut engine.connections[index] {
+            let repeat = if self.handshakes {
+                1
+            } else {
+                self.shape.repeat
+            };
+            entry.unanswered = repeat.saturating_mul(self.shape.streams as u64);
+            entry.unsent = self.shape.streams as u64;
+        }
+        Ok(())
+    }
+
+    /// Opens as many of the waiting requests' streams as the server allows.
+    fn open(&self, entry: &mut Entry) -> Result<()> {
+        while entry.unsent > 0 && entry.quic.peer_streams_left_bidi() > 0 {
+            let id = entry.next_stream;
+            entry.next_stream += 4;
+            entry.unsent -= 1;
+            let mut outgoing = Outgoing::nothing();
+            outgoing.piece = self.message.clone();
+            outgoing.state = Sending::Ready;
+            outgoing
+                .push(&mut entry.quic, id)
+                .map_err(context("a request"))?;
+            let stream = Stream {
+                outgoing,
+                verifier: Some(Verifier::new(self.check, self.shape.answer)),
+                head: Vec::new(),
+                upload: Vec::new(),
+            };
+            entry.streams.insert(id, stream);
+        }
+        Ok(())
+    }
+}
+
+impl Application for Client {
+    fn accepts(&self) -> bool {
+        false
+    }
+
+    fn process(&mut self, entry: &mut Entry) -> Result<()> {
+        if !entry.quic.is_established() {
+            return Ok(());
+        }
+        self.open(entry)?;
+        for id in entry.quic.writable() {
+            if let Some(stream) = entry.streams.get_mut(&id) {
+                stream
+                    .outgoing
+                    .push(&mut entry.quic, id)
+                    .map_err(context("a request"))?;
+            }
+        }
+        for id in entry.quic.readable() {
+            self.read(entry, id)?;
+        }
+        self.open(entry)?;
+        if entry.unanswered == 0 {
+            if !entry.quic.is_resumed() {
+                self.count.add_full();
+            }
+            if self.resume {
+                self.session = entry.quic.session().map(<[u8]>::to_vec);
+            }
+            entry
+                .quic
+                .close(true, 0, b"")
+                .map_err(context("cannot close"))?;
+            entry.over = true;
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, engine: &mut Engine, entry: Entry) -> Result<bool> {
+        if !entry.over {
+            let (theirs, ours) = (entry.quic.peer_error(), entry.quic.local_error());
+            return Err(Failure::new(format!(
+                "quiche's connection broke off: {theirs:?} {ours:?}"
+            )));
+        }
+        if self.handshakes && self.left > 0 {
+            self.connect(engine)?;
+            return Ok(true);
+        }
+        self.working -= 1;
+        Ok(self.working > 0)
+    }
+}
+
+impl Client {
+    /// Takes what is there of an answer.
+    fn read(&mut self, entry: &mut Entry, id: u64) -> Result<()> {
+        loop {
+            let (len, end) = match entry.quic.stream_recv(id, &mut self.scratch) {
+                Ok(read) => read,
+                Err(quiche::Error::Done) => return Ok(()),
+                Err(error) => return Err(Failure::new(format!("an answer: {error}"))),
+            };
+            self.count.add_bytes(len);
+            let verifier = entry
+                .streams
+                .get_mut(&id)
+                .and_then(|one| one.verifier.as_mut());
+            if let Some(verifier) = verifier {
+                verifier.take(&self.scratch[..len]);
+            }
+            if end {
+                let stream = entry.streams.remove(&id);
+                if let Some(verifier) = stream.and_then(|stream| stream.verifier) {
+                    verifier.end().map_err(Failure::new)?;
+                }
+                self.count.add_units(1);
+                entry.unanswered -= 1;
+                if entry.unanswered > entry.streams.len() as u64 + entry.unsent {
+                    entry.unsent += 1;
+                }
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The workloads once, for all stacks with an asynchronous interface.
+//!
+//! ```text
+//!   client   connect ─► open ─► length, upload, FIN ─► read to the end          streams side by side, requests in turn
+//!   server   accept ──► accept streams ─► read to the end ─► that many bytes, FIN
+//! ```
+//! A stack only says how it does each step, in the way that costs it least: bytes are handed over without a copy, and
+//! several received pieces are taken in one call where it has such a call.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::controls::source::Source;
+use super::job::{Message, PIECE, Shape, Workload};
+use super::process::{Count, say};
+use super::verify::{Verifier, message};
+use crate::error::{Failure, Result};
+
+/// Where a stack's tasks run.
+pub(super) trait Spawn: Clone + Send + Sync + 'static {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
+}
+
+/// Tasks of the tokio runtime that the task which spawns runs on.
+#[derive(Clone)]
+pub(super) struct Tokio;
+
+impl Spawn for Tokio {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        tokio::spawn(task);
+    }
+}
+
+/// A client's endpoint.
+pub(super) trait Client: Spawn {
+    type Connection: Connection;
+    fn connect(&self, address: SocketAddr)
+    -> impl Future<Output = Result<Self::Connection>> + Send;
+}
+
+/// A server's endpoint.
+pub(super) trait Server: Send + 'static {
+    type Connection: Connection;
+    /// The next client and its handshake; `None` when the endpoint is closed.
+    fn accept(
+        &mut self,
+    ) -> impl Future<
+        Output = Option<impl Future<Output = Result<Self::Connection>> + Send + 'static>,
+    > + Send;
+}
+
+/// A connection after its handshake.
+pub(super) trait Connection: Send + 'static {
+    type Opener: Opener;
+    type Tx: Tx;
+    type Rx: Rx;
+    fn opener(&self) -> Self::Opener;
+    /// The peer's next stream; `None` at the connection's end.
+    fn accept(&mut self) -> impl Future<Output = Option<(Self::Tx, Self::Rx)>> + Send;
+    fn close(self);
+}
+
+/// What opens streams, from many tasks.
+pub(super) trait Opener: Clone + Send + 'static {
+    type Tx: Tx;
+    type Rx: Rx;
+    fn open(&mut self) -> impl Future<Output = Result<(Self::Tx, Self::Rx)>> + Send;
+}
+
+/// The sending half of a stream.
+pub(super) trait Tx: Send + 'static {
+    fn write(&mut self, bytes: Bytes) -> impl Future<Output = Result<()>> + Send;
+    fn finish(&mut self) -> Result<()>;
+}
+
+/// The receiving half of a stream.
+pub(super) trait Rx: Send + 'static {
+    /// Takes what is there, at least something; false at the end.
+    fn read(
+        &mut self,
+        sink: &mut (dyn FnMut(&[u8]) + Send),
+    ) -> impl Future<Output = Result<bool>> + Send;
+}
+
+/// Serves connections until the endpoint closes.
+pub(super) async fn serve<S: Server>(
+    mut server: S,
+    spawn: impl Spawn,
+    address: SocketAddr,
+    workload: Workload,
+) -> Result<()> {
+    say(&Message::Listening(address));
+    while let Some(connecting) = server.accept().await {
+        let tasks = spawn.clone();
+        spawn.spawn(async move {
+            // A handshake that fails is the client's affair; it is told.
+            if let Ok(mut connection) = connecting.await {
+                while let Some((tx, rx)) = connection.accept().await {
+                    tasks.spawn(async move {
+                        // Whatever ends a stream early is seen at the client.
+                        let _ = answer(tx, rx, workload).await;
+                    });
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
+async fn answer(mut tx: impl Tx, mut rx: impl Rx, workload: Workload) -> Result<()> {
+    let mut length = [0; 8];
+    let mut have = 0;
+    let mut upload = Vec::new();
+    let mut sink = |mut bytes: &[u8]| {
+        let head = bytes.len().min(length.len() - have);
+        length[have..have + head].copy_from_slice(&bytes[..head]);
+        have += head;
+        bytes = &bytes[head..];
+        if workload == Workload::Echo {
+            upload.extend_from_slice(bytes);
+        }
+    };
+    while rx.read(&mut sink).await? {}
+    if workload == Workload::Echo {
+        tx.write(upload.into()).await?;
+        return tx.finish();
+    }
+    let mut left = u64::from_be_bytes(length);
+    let mut source = Source::new(None);
+    while left > 0 {
+        let piece = source.next(usize::try_from(left).map_or(PIECE, |left| left.min(PIECE)));
+        left -= piece.len() as u64;
+        tx.write(piece).await?;
+    }
+    tx.finish()
+}
+
+/// Does a client's work, to its end where it has one.
+pub(super) async fn load<C: Client>(
+    client: C,
+    address: SocketAddr,
+    workload: Workload,
+    check: bool,
+    count: Arc<Count>,
+) -> Result<()> {
+    let shape = workload.shape(check);
+    let (results, mut done) = mpsc::unbounded_channel();
+    // Connections live as long as the work.
+    let mut connections = Vec::new();
+    for _ in 0..shape.connections {
+        let (count, results) = (Arc::clone(&count), results.clone());
+        if workload.is_handshakes() {
+            let own = client.clone();
+            client.spawn(async move {
+                // Nobody listens any more once another one has failed.
+                let _ = results.send(handshakes(own, address, shape, &count).await);
+            });
+            continue;
+        }
+        let connection = client.connect(address).await?;
+        for _ in 0..shape.streams {
+            let (count, results) = (Arc::clone(&count), results.clone());
+            let opener = connection.opener();
+            client.spawn(async move {
+                let _ = results.send(requests(opener, shape, check, &count).await);
+            });
+        }
+        connections.push(connection);
+    }
+    drop(results);
+    while let Some(result) = done.recv().await {
+        result?;
+    }
+    for connection in connections {
+        connection.close();
+    }
+    Ok(())
+}
+
+async fn handshakes<C: Client>(
+    client: C,
+    address: SocketAddr,
+    shape: Shape,
+    count: &Count,
+) -> Result<()> {
+    let message = message(&shape);
+    for _ in 0..shape.repeat {
+        let connection = client.connect(address).await?;
+        request(&mut connection.opener(), &message, shape, false, count).await?;
+        connection.close();
+    }
+    Ok(())
+}
+
+async fn requests(mut opener: impl Opener, shape: Shape, check: bool, count: &Count) -> Result<()> {
+    let message = message(&shape);
+    for _ in 0..shape.repeat {
+        request(&mut opener, &message, shape, check, count).await?;
+    }
+    Ok(())
+}
+
+async fn request(
+    opener: &mut impl Opener,
+    message: &Bytes,
+    shape: Shape,
+    check: bool,
+    count: &Count,
+) -> Result<()> {
+    let (mut tx, mut rx) = opener.open().await?;
+    tx.write(message.clone()).await?;
+    tx.finish()?;
+    let mut verifier = Verifier::new(check, shape.answer);
+    let mut sink = |bytes: &[u8]| {
+        verifier.take(bytes);
+        count.add_bytes(bytes.len());
+    };
+    while rx.read(&mut sink).await? {}
+    verifier.end().map_err(Failure::new)?;
+    count.add_units(1);
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! Whether an answer is what it should be: its length always, its bytes where they are checked.
+
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+use super::controls::source::Source;
+use super::job::Shape;
+
+/// Takes the bytes of one answer.
+pub(super) struct Verifier {
+    wanted: u64,
+    got: u64,
+    digest: Option<Sha256>,
+}
+
+impl Verifier {
+    /// For an answer of so many bytes; `check`: every byte counts.
+    pub(super) fn new(check: bool, wanted: u64) -> Self {
+        Self {
+            wanted,
+            got: 0,
+            digest: check.then(Sha256::new),
+        }
+    }
+
+    /// The next bytes.
+    pub(super) fn take(&mut self, bytes: &[u8]) {
+        self.got += bytes.len() as u64;
+        if let Some(digest) = &mut self.digest {
+            digest.update(bytes);
+        }
+    }
+
+    /// Bytes that are still missing.
+    pub(super) fn left(&self) -> usize {
+        usize::try_from(self.wanted.saturating_sub(self.got)).unwrap_or(usize::MAX)
+    }
+
+    /// The answer is at its end.
+    pub(super) fn end(self) -> Result<(), String> {
+        if self.got != self.wanted {
+            return Err(format!("{} of {} bytes arrived", self.got, self.wanted));
+        }
+        if let Some(digest) = self.digest
+            && digest.finalize()[..] != expected(self.wanted)[..]
+        {
+            return Err(format!("{} bytes arrived, but not those sent", self.got));
+        }
+        Ok(())
+    }
+}
+
+/// A request: the length asked for, and what it carries.
+pub(super) fn message(shape: &Shape) -> Bytes {
+    let mut message = shape.answer.to_be_bytes().to_vec();
+    let mut source = Source::new(None);
+    let whole = message.len() + shape.upload;
+    while message.len() < whole {
+        message.extend_from_slice(&source.next(whole - message.len()));
+    }
+    message.into()
+}
+
+/// The digest of the answer of that length, which is the start of the fixed buffer, over and over.
+fn expected(mut left: u64) -> [u8; 32] {
+    let mut source = Source::new(None);
+    let mut digest = Sha256::new();
+    while left > 0 {
+        let piece = source.next(usize::try_from(left).unwrap_or(usize::MAX).min(1 << 20));
+        digest.update(&piece);
+        left -= piece.len() as u64;
+    }
+    digest.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_too_few_and_a_wrong_byte_are_seen() {
+        let mut bytes = Source::new(None).next(1000).to_vec();
+        let verdict = |bytes: &[u8]| {
+            let mut verifier = Verifier::new(true, 1000);
+            verifier.take(bytes);
+            verifier.end()
+        };
+        assert_eq!(verdict(&bytes), Ok(()));
+        assert!(verdict(&bytes[..999]).is_err());
+        bytes[500] ^= 1;
+        assert!(verdict(&bytes).is_err());
+    }
+}
