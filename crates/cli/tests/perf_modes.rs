@@ -76,8 +76,15 @@ fn handshakes_of_every_kind_are_what_they_are_called() {
         "1",
         "--in-flight",
         "3",
+        "--group",
+        "x25519",
         "--json",
     ]);
+    let options = report["options"].as_str().expect("text");
+    assert!(
+        options.contains("X25519") && !options.contains("MLKEM"),
+        "{options}"
+    );
     let rows = report["rows"].as_array().expect("rows");
     let names: Vec<_> = rows
         .iter()

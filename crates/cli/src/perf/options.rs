@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use rustls::crypto::CryptoProvider;
-use rustls::{CipherSuite, KeyLog, KeyLogFile};
+use rustls::{CipherSuite, KeyLog, KeyLogFile, NamedGroup};
 use squall::{Builder, CongestionAlgorithm, TransportConfig};
 
 use crate::error::{Failure, Result};
@@ -34,6 +34,10 @@ pub(crate) struct Options {
     /// Offer and take this cipher suite only
     #[arg(long, value_name = "NAME", value_enum)]
     pub(crate) suite: Option<Suite>,
+
+    /// Offer and take this key exchange group only
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub(crate) group: Option<Group>,
 
     /// Send single datagrams instead of bundles (UDP GSO)
     #[arg(long)]
@@ -122,6 +126,27 @@ impl Suite {
     }
 }
 
+/// A key exchange group (RFC 8446 §4.2.7).
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// X25519
+    X25519,
+    /// The post-quantum hybrid; what is preferred where nothing is said
+    X25519mlkem768,
+    /// The NIST curve P-256
+    Secp256r1,
+}
+
+impl Group {
+    fn named(self) -> NamedGroup {
+        match self {
+            Self::X25519 => NamedGroup::X25519,
+            Self::X25519mlkem768 => NamedGroup::X25519MLKEM768,
+            Self::Secp256r1 => NamedGroup::secp256r1,
+        }
+    }
+}
+
 impl Options {
     /// The transport's settings, for so many streams at a time.
     pub(crate) fn transport(&self, streams: usize) -> Arc<TransportConfig> {
@@ -139,11 +164,16 @@ impl Options {
         Arc::new(config)
     }
 
-    /// squall's provider, with one suite where one was asked for.
+    /// squall's provider, with one suite and one group where they were asked for.
     pub(crate) fn provider(&self) -> Arc<CryptoProvider> {
+        let mut provider = CryptoProvider::clone(&squall::provider());
+        if let Some(group) = self.group {
+            let wanted = group.named();
+            provider.kx_groups.retain(|group| group.name() == wanted);
+        }
         match self.suite {
-            Some(suite) => suite.alone(CryptoProvider::clone(&squall::provider())),
-            None => squall::provider(),
+            Some(suite) => suite.alone(provider),
+            None => Arc::new(provider),
         }
     }
 
@@ -178,6 +208,9 @@ impl fmt::Display for Options {
         }
         let (payload, congestion) = (self.payload, self.congestion.name());
         write!(f, "datagrams of {payload} bytes, {congestion}")?;
+        if let Some(group) = self.group {
+            write!(f, ", {:?}", group.named())?;
+        }
         if self.workers > 1 {
             write!(f, ", {} workers", self.workers)?;
         }
