@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -341,4 +342,38 @@ fn what_is_wrong_is_told_in_a_line_that_says_what_to_do() {
         .expect("the binary runs");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("SSLKEYLOGFILE"));
+}
+
+#[test]
+fn another_application_protocol_is_told_in_a_line() {
+    // A server of ours that speaks something else.
+    let mut other = Command::new(env!("CARGO_BIN_EXE_squall"))
+        .args(["bench", "idle", "--serve", "--connections", "1"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut address = String::new();
+    BufReader::new(other.stdout.take().expect("piped"))
+        .read_line(&mut address)
+        .expect("an address");
+    let line = failure(&["perf", "client", address.trim(), "-k", "-n", "1K"]);
+    assert!(
+        line.contains("does not speak perf") && line.contains("squall perf server"),
+        "{line}"
+    );
+    drop(other.stdin.take());
+    assert!(other.wait().expect("it ends").success());
+}
+
+#[test]
+fn a_file_that_is_no_certificate_is_told_in_a_line() {
+    let file = std::env::temp_dir().join(format!("squall-perf-{}.pem", std::process::id()));
+    std::fs::write(&file, "not a certificate").expect("a file");
+    let name = file.to_str().expect("text");
+    let line = failure(&["perf", "server", "--cert", name, "--key", name]);
+    assert!(line.contains(name) && line.contains("PEM"), "{line}");
+    let line = failure(&["perf", "client", "127.0.0.1:1", "--cacert", name]);
+    assert!(line.contains(name) && line.contains("PEM"), "{line}");
+    std::fs::remove_file(&file).expect("it was there");
 }
