@@ -122,6 +122,30 @@ fn a_client_measures_requests_and_handshakes_against_a_server() {
 }
 
 #[test]
+fn statistics_of_connections_are_told() {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_squall"));
+    let server = Server::start();
+    let output = process
+        .args([
+            "perf",
+            "client",
+            &server.address(),
+            "-k",
+            "-n",
+            "1K",
+            "-c",
+            "2",
+            "--conn-stats",
+        ])
+        .output()
+        .expect("the binary runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    for part in ["connection 1: rtt ", "connection 2: rtt ", "packets sent "] {
+        assert!(stderr.contains(part), "{part}: {stderr}");
+    }
+}
+
+#[test]
 fn uploads_arrive_with_every_contender() {
     let report = json(&[
         "perf", "--upload", "-n", "1M", "-s", "2", "--rounds", "1", "--json",

@@ -103,6 +103,10 @@ pub(crate) struct Client {
     )]
     pub(crate) cpu: Vec<usize>,
 
+    /// Print statistics of each connection at its end
+    #[arg(long, conflicts_with = "handshakes")]
+    pub(crate) conn_stats: bool,
+
     #[command(flatten)]
     pub(crate) work: Work,
 

@@ -109,7 +109,7 @@ impl<'a> Session<'a> {
 
     /// What connections did, where that was asked for.
     fn tell_connections(&self, connections: &[Connection]) {
-        if self.args.work.conn_stats {
+        if self.args.conn_stats {
             for (at, connection) in connections.iter().enumerate() {
                 // Beside the one JSON object or the rows, not among them.
                 eprintln!(

@@ -17,7 +17,7 @@ use squall::{CloseReason, ConnectError, Connection, Endpoint};
 
 use super::certificate::{Certificate, NAME};
 use super::cpu::Cores;
-use super::handshakes::{Handshakes, Kind, Target, Watch};
+use super::handshakes::{Handshakes, Kind, MAX_TICKETS, Target, Watch};
 use super::live::Counter;
 use super::meter::{Reading, Used, Volume};
 use super::options::{Options, Suite};
@@ -28,8 +28,9 @@ use crate::error::{Failure, Result, context};
 use crate::interrupt;
 use crate::sys;
 
-/// Sessions that a server remembers for resumption.
-const SESSIONS: usize = 65_536;
+/// Sessions that a server remembers for resumption: all tickets that a client of ours keeps, and not
+/// many more, since rustls looks through all of them for one that is used.
+const SESSIONS: usize = MAX_TICKETS + 24;
 
 /// What both ends are made of, one cipher suite only.
 pub(crate) struct Quic {

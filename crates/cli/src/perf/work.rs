@@ -69,10 +69,6 @@ pub(crate) struct Work {
     /// Requests at a time on a connection (default: 100), or handshakes at a time (default: 10)
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) in_flight: Option<usize>,
-
-    /// Print statistics of each connection at its end
-    #[arg(long)]
-    pub(crate) conn_stats: bool,
 }
 
 /// The work, settled.
