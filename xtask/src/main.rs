@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask tidy`, `cargo xtask sim`, `cargo xtask bench-core`.
+//! The project's own commands: `cargo xtask tidy`, `cargo xtask sim`, `cargo xtask bench-core`, `cargo xtask pgo`.
 //!
 //! ```text
 //!   tidy ──► tree        the files that git knows
@@ -9,13 +9,14 @@
 //!     ├────► text        registry hosts, long files
 //!     └────► unprotected the build that `bench-core` measures, and that nothing else makes
 //! ```
-//! `sim` runs the seeds of the simulator.
+//! `sim` runs the seeds of the simulator, `pgo` builds the program with a profile of itself.
 
 mod code;
 mod finding;
 mod floors;
 mod imports;
 mod manifests;
+mod pgo;
 mod sim;
 mod source;
 mod text;
@@ -30,10 +31,11 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(),
         ["sim", ..] => sim::run(&arguments[1..]),
+        ["pgo"] => pgo::run(),
         ["bench-core", ..] => unprotected::bench(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | sim [--seed N | --seeds FIRST..END] | bench-core [ARGUMENTS OF squall bench core]"
+                "usage: cargo xtask tidy | sim [--seed N | --seeds FIRST..END] | bench-core [ARGUMENTS OF squall bench core] | pgo"
             );
             ExitCode::from(2)
         }

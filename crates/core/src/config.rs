@@ -131,9 +131,8 @@ pub struct TransportConfig {
     /// Servers: tokens that a client gets after the handshake, to show with a later connection that its address is its
     /// own (RFC 9000 §8.1.3).
     pub new_tokens: u8,
-    /// What the peer is asked to do about its acknowledgements, where it can be asked
-    /// (draft-ietf-quic-ack-frequency); `None`: what RFC 9000 §13.2 says.
-    pub ack_frequency: Option<AckFrequencyConfig>,
+    /// What the peer is asked to do about its acknowledgements, where it can be asked (draft-ietf-quic-ack-frequency).
+    pub ack_frequency: AckFrequencyRequest,
     /// Bytes of received datagrams that wait for their reader, 64 more for each; beyond, the oldest are dropped. Zero: no
     /// datagrams are taken (RFC 9221 §3).
     pub datagram_receive_buffer: usize,
@@ -153,6 +152,19 @@ pub struct Exporter {
     pub context: Option<Vec<u8>>,
     /// How many bytes; at least 1.
     pub len: usize,
+}
+
+/// Whether and what a sender asks of the receiver of its packets (draft-ietf-quic-ack-frequency).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AckFrequencyRequest {
+    /// Nothing: what RFC 9000 §13.2 says.
+    Nothing,
+    /// An acknowledgement for every eighth of the congestion window, and at least four in a round-trip time. Nothing
+    /// while the window is below 64 packets.
+    #[default]
+    Adaptive,
+    /// Always the same.
+    Fixed(AckFrequencyConfig),
 }
 
 /// What a sender asks of the receiver of its packets (draft-ietf-quic-ack-frequency §4).
@@ -201,7 +213,7 @@ impl Default for TransportConfig {
             keep_peer_certificates: false,
             exporters: Vec::new(),
             new_tokens: 2,
-            ack_frequency: None,
+            ack_frequency: AckFrequencyRequest::default(),
             datagram_receive_buffer: 64 * 1024,
             datagram_send_buffer: 64 * 1024,
             max_packets_in_flight: 65_536,
@@ -259,9 +271,8 @@ impl TransportConfig {
         if self.max_ack_delay < MIN_ACK_DELAY {
             return Err("max_ack_delay must be at least 1 ms");
         }
-        if self
-            .ack_frequency
-            .is_some_and(|f| f.max_ack_delay >= Duration::from_millis(1 << 14))
+        if let AckFrequencyRequest::Fixed(wanted) = self.ack_frequency
+            && wanted.max_ack_delay >= Duration::from_millis(1 << 14)
         {
             return Err("ack_frequency's max_ack_delay must be below 2^14 ms");
         }

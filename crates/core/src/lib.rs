@@ -45,8 +45,8 @@ mod common;
 
 pub use algorithm::CongestionAlgorithm;
 pub use config::{
-    AckFrequencyConfig, ClientConfig, ConnectionIdGenerator, EndpointConfig, Exporter, QuicLb,
-    ServerConfig, TransportConfig, worker_of,
+    AckFrequencyConfig, AckFrequencyRequest, ClientConfig, ConnectionIdGenerator, EndpointConfig,
+    Exporter, QuicLb, ServerConfig, TransportConfig, worker_of,
 };
 pub use connection::{Connection, Move, Stats};
 pub use endpoint::{AcceptError, ConnectError, ConnectionHandle, Endpoint, Incoming, Route, Run};

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use rustls::client::Resumption;
 use rustls::server::ServerSessionMemoryCache;
-use squall_core::{CongestionAlgorithm, EndpointConfig, TransportConfig};
+use squall_core::{
+    AckFrequencyConfig, AckFrequencyRequest, CongestionAlgorithm, EndpointConfig, TransportConfig,
+};
 use squall_wire::{Side, VERSION_1, VERSION_2};
 
 use crate::certificate::tls;
@@ -417,11 +419,15 @@ fn transport_of(rng: &mut Rng, patience: Duration) -> TransportConfig {
         key_update_after: pick(rng, &[20, 300, 7 << 20]),
         max_ack_delay: ms(pick(rng, &[1, 25, 25])),
         versions: versions[rng.below(3) as usize].clone(),
-        ack_frequency: rng.chance(0.2).then(|| squall_core::AckFrequencyConfig {
-            ack_eliciting_threshold: rng.below(20),
-            max_ack_delay: ms(1 + rng.below(50)),
-            reordering_threshold: rng.below(4),
-        }),
+        ack_frequency: if rng.chance(0.2) {
+            AckFrequencyRequest::Fixed(AckFrequencyConfig {
+                ack_eliciting_threshold: rng.below(20),
+                max_ack_delay: ms(1 + rng.below(50)),
+                reordering_threshold: rng.below(4),
+            })
+        } else {
+            AckFrequencyRequest::Adaptive
+        },
         ..TransportConfig::default()
     }
 }

@@ -71,8 +71,8 @@ pub use endpoint::{Endpoint, Incoming};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
 pub use rustls;
 pub use squall_core::{
-    AckFrequencyConfig, ClientConfig, CloseReason, CongestionAlgorithm, DatagramError,
-    MigrateError, Priority, ServerConfig, Stage, Stages, Stats, TransportConfig,
+    AckFrequencyConfig, AckFrequencyRequest, ClientConfig, CloseReason, CongestionAlgorithm,
+    DatagramError, MigrateError, Priority, ServerConfig, Stage, Stages, Stats, TransportConfig,
 };
 pub use squall_tls::provider;
 pub use squall_wire::{Direction, Side, StreamId, TransportErrorCode};

@@ -7,7 +7,7 @@ use squall_wire::{Ack, StreamId, TransportError, TransportErrorCode};
 use super::Connection;
 use super::log::packet_type;
 use super::receive::Trip;
-use crate::config::MIN_UDP_PAYLOAD;
+use crate::config::{AckFrequencyRequest, MIN_ACK_DELAY, MIN_UDP_PAYLOAD};
 use crate::congestion::Acknowledged;
 use crate::path::ecn::Counting;
 use crate::recovery::loss;
@@ -15,6 +15,16 @@ use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
 use crate::space::sent::{Acked, SentPacket};
 use crate::time::Time;
+
+/// Acknowledgements that a full congestion window gets, where they may be asked for: enough for the window's growth, and
+/// for slow start to see in time that round trips take longer (RFC 9406 §4.2 wants 8 samples).
+const ACKS_OF_A_WINDOW: u64 = 8;
+/// Fewer packets than so many are not worth a request.
+const LEAST_ACK_THRESHOLD: u64 = 8;
+/// Packets between two acknowledgements, at most: about six bundles.
+const MOST_ACK_THRESHOLD: u64 = 256;
+/// The longest delay that is asked for: what RFC 9000 §18.2 has without a request.
+const ACK_DELAY_LIMIT: Duration = Duration::from_millis(25);
 
 /// What the acknowledgements of one run came to, handed to congestion control once.
 #[derive(Debug, Default)]
@@ -201,7 +211,6 @@ impl Connection {
             spaces,
             streams,
             remote_ids,
-            config,
             ack_request,
             peer,
             ..
@@ -227,14 +236,10 @@ impl Connection {
                 SentFrame::ResetStream(id) => streams.on_reset_acked(id, 0),
                 SentFrame::ResetStreamAt { id, reliable } => streams.on_reset_acked(id, reliable),
                 SentFrame::RetireConnectionId(sequence) => remote_ids.on_acked(sequence),
-                SentFrame::AckFrequency(sequence) => {
-                    // draft-ietf-quic-ack-frequency §7: the peer follows the newest request from now on.
-                    if let (Some(wanted), true) =
-                        (config.ack_frequency, sequence + 1 == ack_request.count)
-                    {
-                        let least = peer.min_ack_delay.unwrap_or_default();
-                        peer.max_ack_delay = wanted.max_ack_delay.max(least);
-                    }
+                // draft-ietf-quic-ack-frequency §7: the peer follows the newest request from now on.
+                SentFrame::AckFrequency(sequence) if sequence + 1 == ack_request.count => {
+                    let least = peer.min_ack_delay.unwrap_or_default();
+                    peer.max_ack_delay = ack_request.wanted.max_ack_delay.max(least);
                 }
                 _ => {}
             }
@@ -383,6 +388,7 @@ impl Connection {
             };
             let flow = &mut self.path.flow;
             flow.congestion.on_ack(now, &acked, &flow.rtt);
+            self.adapt_ack_frequency();
         }
         // RFC 9002 §6.2.1: a client that may be locked out keeps its backoff.
         if self.side == squall_wire::Side::Server
@@ -397,6 +403,30 @@ impl Connection {
             self.log_metrics(now);
         }
         self.set_loss_timer(now);
+    }
+
+    /// Asks for acknowledgements as rare as the congestion window allows, when that has changed by half
+    /// (draft-ietf-quic-ack-frequency §6): each is a system call there, and one here.
+    fn adapt_ack_frequency(&mut self) {
+        if self.config.ack_frequency != AckFrequencyRequest::Adaptive
+            || !self.handshake_confirmed
+            || self.peer.min_ack_delay.is_none()
+        {
+            return;
+        }
+        let flow = &self.path.flow;
+        let packets = flow.congestion.window() / u64::from(self.path.mtu.current()).max(1);
+        let threshold = match packets / ACKS_OF_A_WINDOW {
+            few if few < LEAST_ACK_THRESHOLD => 1,
+            many => many.min(MOST_ACK_THRESHOLD),
+        };
+        let wanted = &mut self.ack_request.wanted;
+        let before = wanted.ack_eliciting_threshold;
+        if threshold >= 2 * before || 2 * threshold <= before {
+            wanted.ack_eliciting_threshold = threshold;
+            wanted.max_ack_delay = (flow.rtt.smoothed() / 4).clamp(MIN_ACK_DELAY, ACK_DELAY_LIMIT);
+            self.ack_request.due = true;
+        }
     }
 
     /// Whether the run acknowledged anything.

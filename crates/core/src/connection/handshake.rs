@@ -14,8 +14,8 @@ use super::timers::Timer;
 use super::tls::Refusal;
 use super::{Connection, State};
 use crate::config::{
-    MAX_CRYPTO_BUFFER, MAX_CRYPTO_BUFFER_AFTER, MAX_CRYPTO_PIECES, MAX_DATAGRAM_FRAME,
-    MAX_REMOTE_IDS, MIN_ACK_DELAY, TransportConfig,
+    AckFrequencyRequest, MAX_CRYPTO_BUFFER, MAX_CRYPTO_BUFFER_AFTER, MAX_CRYPTO_PIECES,
+    MAX_DATAGRAM_FRAME, MAX_REMOTE_IDS, MIN_ACK_DELAY, TransportConfig,
 };
 use crate::event::{EndpointEvent, Event};
 use crate::space::{LevelKeys, SpaceId};
@@ -334,7 +334,10 @@ impl Connection {
         self.log_handshake(now, "handshake_confirmed");
         // RFC 9001 §4.9.3: what still comes in 0-RTT packets comes again in 1-RTT ones.
         self.space(SpaceId::Data).keys = None;
-        self.ack_request.due = self.config.ack_frequency.is_some();
+        if let AckFrequencyRequest::Fixed(wanted) = self.config.ack_frequency {
+            self.ack_request.wanted = wanted;
+            self.ack_request.due = true;
+        }
         self.discard_space(SpaceId::Initial, now);
         self.discard_space(SpaceId::Handshake, now);
         self.set_loss_timer(now);

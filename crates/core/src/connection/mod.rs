@@ -34,6 +34,7 @@ mod zero_rtt;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rand::rngs::StdRng;
@@ -42,7 +43,7 @@ use squall_wire::{
     ConnectionId, Direction, Path, PreferredAddress, Side, StreamId, TransportParameters,
 };
 
-use crate::config::TransportConfig;
+use crate::config::{AckFrequencyConfig, TransportConfig};
 use crate::datagram::Datagrams;
 use crate::error::{ReadError, WriteError};
 use crate::event::{EndpointEvent, Event};
@@ -100,11 +101,28 @@ struct PeerParameters {
 }
 
 /// What this end asks of the peer's acknowledgements (draft-ietf-quic-ack-frequency §4).
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct AckRequest {
     /// Requests made so far.
     count: u64,
     due: bool,
+    /// What is asked, now or last.
+    wanted: AckFrequencyConfig,
+}
+
+impl Default for AckRequest {
+    /// What RFC 9000 §13.2 says is what nobody has to ask for.
+    fn default() -> Self {
+        Self {
+            count: 0,
+            due: false,
+            wanted: AckFrequencyConfig {
+                ack_eliciting_threshold: 1,
+                max_ack_delay: Duration::ZERO,
+                reordering_threshold: 3,
+            },
+        }
+    }
 }
 
 /// What only a client knows at the beginning.

@@ -549,10 +549,10 @@ impl Connection {
             return;
         }
         self.ack_request.due = false;
-        let (Some(wanted), Some(least)) = (self.config.ack_frequency, self.peer.min_ack_delay)
-        else {
+        let Some(least) = self.peer.min_ack_delay else {
             return;
         };
+        let wanted = self.ack_request.wanted;
         let sequence = self.ack_request.count;
         self.ack_request.count += 1;
         let delay = wanted.max_ack_delay.max(least);

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use squall_core::{
-    AckFrequencyConfig, CloseReason, CongestionAlgorithm, Event, Move, Priority, TransportConfig,
+    AckFrequencyConfig, AckFrequencyRequest, CloseReason, CongestionAlgorithm, Event, Move,
+    Priority, TransportConfig,
 };
 use squall_wire::{
     ConnectionId, Direction, Ecn, Frame, Frames, PacketType, Path, PreferredAddress, Side,
@@ -84,11 +85,15 @@ fn terms(victim: Side, input: &mut Input<'_>) -> Terms {
     let is = |bits: u16, n: u16| bits & (1 << n) != 0;
     let transport = TransportConfig {
         congestion: CongestionAlgorithm::ALL[usize::from(ours & 3).min(2)],
-        ack_frequency: is(ours, 2).then_some(AckFrequencyConfig {
-            ack_eliciting_threshold: 4,
-            max_ack_delay: Duration::from_millis(20),
-            reordering_threshold: 3,
-        }),
+        ack_frequency: if is(ours, 2) {
+            AckFrequencyRequest::Fixed(AckFrequencyConfig {
+                ack_eliciting_threshold: 4,
+                max_ack_delay: Duration::from_millis(20),
+                reordering_threshold: 3,
+            })
+        } else {
+            AckFrequencyRequest::Adaptive
+        },
         allow_migration: !is(ours, 3),
         keep_alive: is(ours, 4).then_some(Duration::from_secs(5)),
         key_update_after: if ours & 0x60 != 0 { 20 } else { 1 << 20 },
