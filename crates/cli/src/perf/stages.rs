@@ -79,6 +79,9 @@ pub(crate) struct Table {
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
     pub(crate) cpu_s: f64,
+    /// What the stamps' clock claims of the thread's CPU time before it is scaled: above 100 the
+    /// thread was preempted inside stages, and the rows are blurred.
+    pub(crate) claimed_percent: f64,
     pub(crate) stamps: u64,
 }
 
@@ -121,6 +124,7 @@ impl Table {
             packets: sample.packets,
             bytes: sample.bytes,
             cpu_s: sample.cpu.as_secs_f64(),
+            claimed_percent: claimed / cpu_ns * 100.0,
             stamps: sample.stamps,
         })
     }
@@ -134,8 +138,8 @@ impl Table {
 
 /// Tables of one thread each, side by side: of bulk transfer with the cost of a packet and of a
 /// byte, of operations with that of one of them.
-pub(crate) fn text(title: &str, tables: &[(&str, &Table)]) -> String {
-    let Some((_, first)) = tables.first() else {
+pub(crate) fn text(title: &str, named: &[(&str, &Table)]) -> String {
+    let Some((_, first)) = named.first() else {
         return String::new();
     };
     let operations = first.total.us_per_operation.is_some();
@@ -145,17 +149,17 @@ pub(crate) fn text(title: &str, tables: &[(&str, &Table)]) -> String {
         format!("{:>10}{:>13}{:>10}", "ns/packet", "cycles/byte", "percent")
     };
     let mut text = format!("{title:<20}");
-    for (name, _) in tables {
+    for (name, _) in named {
         let _ = write!(text, "{name:^33} ");
     }
     text = format!("{}\n{:<20}", text.trim_end(), "");
-    text += &vec![columns; tables.len()].join(" ");
+    text += &vec![columns; named.len()].join(" ");
     let rows = |table: &Table| {
         let ends = [table.total.clone(), table.overhead.clone()];
         let rows = table.rows.iter().cloned();
         rows.chain(ends).collect::<Vec<Row>>()
     };
-    let tables: Vec<Vec<Row>> = tables.iter().map(|(_, table)| rows(table)).collect();
+    let tables: Vec<Vec<Row>> = named.iter().map(|(_, table)| rows(table)).collect();
     for (at, row) in tables[0].iter().enumerate() {
         let _ = write!(text, "\n{:<20}", row.stage);
         let cells = tables.iter().filter_map(|rows| rows.get(at)).map(|row| {
@@ -168,7 +172,17 @@ pub(crate) fn text(title: &str, tables: &[(&str, &Table)]) -> String {
         });
         text += &cells.collect::<Vec<_>>().join(" ");
     }
-    text + "\n"
+    text += "\n";
+    for (name, table) in named {
+        if table.claimed_percent > 100.0 {
+            let _ = writeln!(
+                text,
+                "({name}: preempted; stages took {:.0} % of the CPU time by the clock, scaled)",
+                table.claimed_percent
+            );
+        }
+    }
+    text
 }
 
 /// How the tables were made.
@@ -225,6 +239,8 @@ mod tests {
         assert!(close(table.rows[0].cycles_per_byte.expect("clock"), 2.4));
         assert_eq!(table.rows[2].stage, "unattributed");
         assert!(close(table.attributed_percent(), 60.0));
+        assert!(close(table.claimed_percent, 60.0));
+        assert!(!text("t", &[("server", &table)]).contains("preempted"));
         assert!(close(table.rows[2].percent, 40.0));
         assert!(close(table.overhead.ns_per_packet, 16.0));
     }
@@ -233,6 +249,8 @@ mod tests {
     fn stages_that_claim_too_much_are_scaled_to_the_cpu_clock() {
         let table = Table::new(&sample(), rates(2.0)).expect("work was done");
         assert!(close(table.rows[2].percent, 0.0));
+        assert!(close(table.claimed_percent, 120.0));
+        assert!(text("t", &[("server", &table)]).contains("(server: preempted"));
         assert!(close(
             table.rows[0].ns_per_packet,
             1_000.0 * 2.0 / 3.0 / 5.0
