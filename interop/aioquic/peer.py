@@ -8,6 +8,7 @@ standard output, one line each:
 
     listening PORT                          a server is ready
     connected ALPN VERSION                  the handshake is complete
+    resumed YES|NO early YES|NO             by a ticket; its early data was taken (told with `connected`)
     sent STREAM BYTES SHA256                a stream was opened and given all of this
     stream STREAM BYTES SHA256              a stream has ended, this is what it brought
     reset STREAM CODE                       the other side gave a stream up
@@ -22,6 +23,7 @@ On standard input come commands, one a line:
     update-keys               start a key update
     change-id                 use another connection id of the other side's
     close CODE TEXT           end the connection
+    again BYTES               a client: connect once more, with the last ticket, and send so much at once on one stream
 
 At the end of the input the program ends: it never outlives the test.
 """
@@ -53,6 +55,10 @@ def tell(*words):
     print(*words, flush=True)
 
 
+def yes(flag):
+    return "YES" if flag else "NO"
+
+
 class Peer(QuicConnectionProtocol):
     """One connection. The last one made is the one that commands are for."""
 
@@ -68,6 +74,7 @@ class Peer(QuicConnectionProtocol):
         match event:
             case events.HandshakeCompleted():
                 tell("connected", event.alpn_protocol, self.version())
+                tell("resumed", yes(event.session_resumed), "early", yes(event.early_data_accepted))
             case events.StreamDataReceived():
                 self.take(event.stream_id, event.data, event.end_stream)
             case events.StreamReset():
@@ -112,6 +119,8 @@ class Peer(QuicConnectionProtocol):
                 self._quic.request_key_update()
             case ["change-id"]:
                 self._quic.change_connection_id()
+            case ["again", length]:
+                asyncio.get_running_loop().create_task(Client.again(int(length)))
             case ["close", code, text]:
                 self._quic.close(error_code=int(code), reason_phrase=text)
             case _:
@@ -130,11 +139,49 @@ async def server(arguments):
     settings = configuration(arguments, is_client=False)
     settings.load_cert_chain(arguments.certificate, arguments.key)
     loop = asyncio.get_running_loop()
+    # Each ticket is good once: early data cannot be repeated then.
+    tickets = {}
     transport, _ = await loop.create_datagram_endpoint(
-        lambda: QuicServer(configuration=settings, create_protocol=Peer, retry=arguments.retry),
+        lambda: QuicServer(
+            configuration=settings,
+            create_protocol=Peer,
+            retry=arguments.retry,
+            session_ticket_fetcher=lambda label: tickets.pop(label, None),
+            session_ticket_handler=lambda ticket: tickets.update({ticket.ticket: ticket}),
+        ),
         local_addr=("127.0.0.1", 0),
     )
     tell("listening", transport.get_extra_info("sockname")[1])
+
+
+class Client:
+    """What a client needs to connect, and to do so again."""
+
+    settings = None
+    port = None
+
+    @staticmethod
+    def keep(ticket):
+        Client.settings.session_ticket = ticket
+        tell("ticket")
+
+    @staticmethod
+    async def connect(early=None):
+        connection = QuicConnection(
+            configuration=Client.settings, session_ticket_handler=Client.keep
+        )
+        _, peer = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: Peer(connection), local_addr=("127.0.0.1", 0)
+        )
+        # With a ticket, what is written before the handshake's end is early data.
+        peer.connect(("127.0.0.1", Client.port), transmit=early is None)
+        if early is not None:
+            peer.send("bi", early)
+            peer.transmit()
+
+    @staticmethod
+    async def again(length):
+        await Client.connect(early=length)
 
 
 async def client(arguments):
@@ -143,12 +190,9 @@ async def client(arguments):
     if arguments.version:
         settings.original_version = VERSIONS[arguments.version]
         settings.supported_versions = [VERSIONS[arguments.version]]
-    loop = asyncio.get_running_loop()
-    remote = ("127.0.0.1", arguments.port)
-    _, peer = await loop.create_datagram_endpoint(
-        lambda: Peer(QuicConnection(configuration=settings)), local_addr=("127.0.0.1", 0)
-    )
-    peer.connect(remote)
+    Client.settings = settings
+    Client.port = arguments.port
+    await Client.connect()
 
 
 async def main():

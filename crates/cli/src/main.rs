@@ -6,17 +6,21 @@
 //!   bench/    what one part costs by itself: packet protection
 //!   doctor    what this machine has, and what was chosen for it
 //!   kernels   kernels of packet protection by name; SQUALL_CPU
+//!   interrupt Ctrl-C
 //!   output    lines and JSON to standard output
+//!   svg       pictures
 //!   error     one line to the user
-//!   sys       cores and clocks; the only unsafe
+//!   sys       cores, clocks and signals; the only unsafe
 //! ```
 
 mod bench;
 mod doctor;
 mod error;
+mod interrupt;
 mod kernels;
 mod output;
 mod perf;
+mod svg;
 mod sys;
 
 use std::process::ExitCode;
@@ -33,7 +37,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Perf(perf::args::Perf),
+    Perf(Box<perf::args::Perf>),
     Bench(bench::args::Bench),
     Doctor(doctor::Doctor),
 }
@@ -53,7 +57,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let result = match command {
-        Command::Perf(args) => perf::main(args),
+        Command::Perf(args) => perf::main(*args),
         Command::Bench(args) => bench::main(args),
         Command::Doctor(args) => doctor::main(&args),
     };

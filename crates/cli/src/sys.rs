@@ -12,6 +12,41 @@ pub(crate) fn thread_cpu() -> Duration {
     clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
 }
 
+/// The CPU time of all threads of this process, user and system, ended ones included.
+pub(crate) fn process_cpu() -> Duration {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
+}
+
+/// The signals that ask a program to end: Ctrl-C's, and that of `kill` and of service managers.
+fn end_signals() -> libc::sigset_t {
+    // SAFETY: all-zero bytes are memory that sigemptyset then makes a set.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is writable, and both numbers are signals.
+    unsafe {
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGINT);
+        libc::sigaddset(&raw mut set, libc::SIGTERM);
+    }
+    set
+}
+
+/// Holds SIGINT and SIGTERM back from the calling thread and those that it starts, for
+/// [`wait_for_end_signal`].
+pub(crate) fn block_end_signals() {
+    let set = end_signals();
+    // SAFETY: `set` is a valid set; the old one is not asked for. Fails only for a bad first
+    // argument.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+}
+
+/// Waits for SIGINT or SIGTERM, which [`block_end_signals`] holds back; false if that cannot be.
+pub(crate) fn wait_for_end_signal() -> bool {
+    let set = end_signals();
+    let mut signal = 0;
+    // SAFETY: `set` is a valid set and `signal` is writable.
+    unsafe { libc::sigwait(&raw const set, &raw mut signal) == 0 }
+}
+
 /// The CPU time, user and system, of the thread `tid` of this process; `None` once it has ended.
 #[cfg(target_os = "linux")]
 pub(crate) fn thread_cpu_of(tid: i32) -> Option<Duration> {

@@ -441,6 +441,51 @@ fn the_environment_chooses_the_kernel_and_is_told_when_it_cannot() {
 }
 
 #[test]
+fn the_doctor_tells_of_the_network_and_what_it_is_worth() {
+    let report = json(None, &["doctor", "--json"]);
+    assert!(
+        report["cores"]["usable"]
+            .as_u64()
+            .is_some_and(|cores| cores > 0)
+    );
+    let network = &report["network"];
+    for section in ["offload", "buffers", "qdisc", "drops"] {
+        let worth = network[section]["worth"].as_str();
+        assert!(worth.is_some_and(|worth| !worth.is_empty()), "{section}");
+    }
+    let segments = network["offload"]["gso_segments"]
+        .as_u64()
+        .expect("a number");
+    assert_eq!(
+        network["offload"]["mend"].is_string(),
+        segments <= 1 || network["offload"]["gro"] == false
+    );
+    let buffer = |key: &str| network["buffers"][key].as_u64().expect("bytes");
+    let small = [
+        ("receive_granted", "receive_wanted"),
+        ("send_granted", "send_wanted"),
+    ];
+    let small = small
+        .iter()
+        .filter(|(granted, wanted)| buffer(granted) < buffer(wanted));
+    let mends = network["buffers"]["mend"].as_array().expect("a list");
+    assert_eq!(mends.len(), small.count());
+    let output = squall(None, &["doctor"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    for part in [
+        "UDP in bundles",
+        "GSO",
+        "GRO",
+        "Socket buffers",
+        "Queueing discipline",
+        "UDP drops",
+        "Cores",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
 fn the_doctor_tells_what_is_there_and_what_was_chosen() {
     let report = json(None, &["doctor", "--json"]);
     assert!(report["cpu"]["architecture"].is_string() && report["cpu"]["cores"].is_u64());

@@ -1,69 +1,10 @@
 //! The built binary, run as a user runs it.
 
-use std::io::{BufRead as _, BufReader};
+mod common;
+
 use std::net::UdpSocket;
-use std::process::{Child, Command, Output, Stdio};
 
-fn squall(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_squall"))
-        .args(args)
-        .output()
-        .expect("the binary runs")
-}
-
-fn json(args: &[&str]) -> serde_json::Value {
-    let output = squall(args);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}: {stderr}");
-    // Nothing on a pipe but the object: no live line, no heading.
-    assert!(stderr.is_empty(), "{stderr}");
-    serde_json::from_slice(&output.stdout).expect("exactly one JSON object")
-}
-
-/// One line on standard error, nothing on standard output, exit code 1; returns the line.
-fn failure(args: &[&str]) -> String {
-    let output = squall(args);
-    assert_eq!(output.status.code(), Some(1), "{args:?}");
-    assert!(output.stdout.is_empty());
-    let stderr = String::from_utf8(output.stderr).expect("text");
-    assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    stderr
-}
-
-/// A perf server on a port that the system chose; ends with the test.
-struct Server {
-    process: Child,
-    port: u16,
-}
-
-impl Server {
-    fn start() -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_squall"))
-            .args(["perf", "server", "--listen", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the binary runs");
-        let stdout = process.stdout.take().expect("piped");
-        let line = BufReader::new(stdout)
-            .lines()
-            .next()
-            .expect("a line")
-            .expect("text");
-        // "listening on 127.0.0.1:PORT (UDP), …"
-        let port = line
-            .split([':', ' '])
-            .find_map(|word| word.parse().ok())
-            .unwrap_or_else(|| panic!("no port in {line:?}"));
-        Self { process, port }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
+use common::{Server, failure, json, squall};
 
 fn assert_figures(report: &serde_json::Value, contender: &str) {
     for key in ["gbit_per_s", "server_cpu_s_per_gb", "client_cpu_s_per_gb"] {

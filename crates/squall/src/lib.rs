@@ -75,7 +75,7 @@ pub use squall_core::{
     DatagramError, MigrateError, Priority, ServerConfig, Stage, Stages, Stats, TransportConfig,
 };
 pub use squall_tls::provider;
-pub use squall_wire::{Direction, Side, StreamId, TransportErrorCode};
+pub use squall_wire::{Direction, Side, StreamId, TransportErrorCode, VERSION_1, VERSION_2};
 pub use stream::{RecvStream, SendStream};
 #[doc(hidden)]
 pub use sys::ticks;

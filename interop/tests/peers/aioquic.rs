@@ -3,12 +3,14 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use squall::{CloseReason, TransportConfig};
 
 use crate::payload::{Check, Payload, transfer_size};
+use crate::proxy::{Faults, Proxy};
 use crate::setup::{ALPN, Identity, NAME, run, squall_client, squall_server};
 
 /// How long the peer may take for its next line.
@@ -361,6 +363,112 @@ fn our_new_keys() {
         }
         let updates = connection.stats().key_updates;
         assert!(updates >= 3, "only {updates} key updates");
+    });
+}
+
+/// A server that speaks only QUIC version 2 (RFC 9369) with a client that does.
+#[test]
+fn version_2_as_client() {
+    run(0, async {
+        let transport = TransportConfig {
+            versions: vec![squall::VERSION_2],
+            ..TransportConfig::default()
+        };
+        let (connection, mut peer) = connect_with(&[], transport).await;
+        assert_connected(&connection, &mut peer, 2);
+        echo_both_ways(&connection, &mut peer, 50_000).await;
+    });
+}
+
+/// The server takes a ticket and the early data that comes with it (RFC 9001 §4.6).
+#[test]
+fn early_data_as_server() {
+    run(0, async {
+        let (_connection, mut peer, server) = accept(&[]).await;
+        assert_eq!(peer.line("resumed"), "NO early NO");
+        peer.line("ticket");
+        peer.command("again 5000");
+        let incoming = server.accept().await.expect("an attempt");
+        // No answer before the early data is there.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let Ok((connection, there)) = incoming.accept().into_0rtt().await else {
+            panic!("a server can always read early");
+        };
+        let (to, from) = connection.accept_bi().await.expect("squall accepts");
+        assert!(from.is_early());
+        squall_echoes(to, from).await;
+        let _ = there.await;
+        assert_eq!(peer.line("stream"), peer.line("sent"));
+        assert_eq!(peer.line("resumed"), "YES early YES");
+    });
+}
+
+/// squall comes again with aioquic's ticket, and sends early data.
+#[test]
+fn early_data_as_client() {
+    run(0, async {
+        let identity = Identity::new();
+        let files = Files::new(&identity);
+        let (certificate, key) = (files.path("certificate.pem"), files.path("key.pem"));
+        let mut peer = Peer::start(&["server", &certificate, &key]);
+        let port: u16 = peer.line("listening").parse().expect("a port");
+        let client = squall_client(&identity, TransportConfig::default());
+        let connect = || {
+            let to = ([127, 0, 0, 1], port).into();
+            client.connect(to, NAME).expect("a start")
+        };
+        let connection = connect().await.expect("squall's handshake");
+        echo_both_ways(&connection, &mut peer, 50_000).await;
+        assert_eq!(peer.line("resumed"), "NO early NO");
+        let Ok((connection, accepted)) = connect().into_0rtt().await else {
+            panic!("aioquic's ticket is not good for early data");
+        };
+        let payload = Payload { seed: 9, len: 5000 };
+        let (to, from) = connection.open_bi().await.expect("squall opens");
+        let (sent, received) =
+            tokio::join!(squall_sends(to, payload), squall_receives(from, payload));
+        assert_eq!(sent, received);
+        assert!(accepted.await, "aioquic did not take early data");
+        assert_eq!(peer.line("resumed"), "YES early YES");
+    });
+}
+
+/// Between the two stands a NAT that forgets: the client's port changes again and again.
+#[test]
+fn a_nat_that_forgets() {
+    let faults = Faults {
+        rebind_after: 60,
+        ..Faults::default()
+    };
+    run(0, async {
+        let identity = Identity::new();
+        let files = Files::new(&identity);
+        let (certificate, key) = (files.path("certificate.pem"), files.path("key.pem"));
+        let mut peer = Peer::start(&["server", &certificate, &key]);
+        let port: u16 = peer.line("listening").parse().expect("a port");
+        let proxy = Proxy::start(([127, 0, 0, 1], port).into(), 1, faults).await;
+        let client = squall_client(&identity, TransportConfig::default());
+        let connecting = client.connect(proxy.address, NAME).expect("a start");
+        let connection = connecting.await.expect("squall's handshake");
+        for _ in 0..3 {
+            echo_both_ways(&connection, &mut peer, 200_000).await;
+        }
+        assert!(proxy.counts.rebound.load(Ordering::Relaxed) > 2);
+    });
+    run(0, async {
+        let identity = Identity::new();
+        let files = Files::new(&identity);
+        let server = squall_server(&identity, TransportConfig::default());
+        let proxy = Proxy::start(server.local_addr().expect("an address"), 1, faults).await;
+        let port = proxy.address.port().to_string();
+        let mut peer = Peer::start(&["client", &port, &files.path("certificate.pem")]);
+        let incoming = server.accept().await.expect("an attempt");
+        let connection = incoming.await.expect("squall's handshake");
+        for _ in 0..3 {
+            echo_both_ways(&connection, &mut peer, 200_000).await;
+        }
+        assert!(proxy.counts.rebound.load(Ordering::Relaxed) > 2);
+        assert!(connection.stats().migrations > 0);
     });
 }
 

@@ -47,12 +47,14 @@ impl Identity {
 
 /// squall as a server, with this transport.
 pub(crate) fn squall_server(identity: &Identity, transport: TransportConfig) -> squall::Endpoint {
-    let tls = squall::server_tls(
+    let mut tls = squall::server_tls(
         vec![identity.certificate.clone()],
         identity.key.clone_key().into(),
         &[ALPN],
     )
     .expect("squall's server TLS");
+    // For those who ask for it.
+    tls.max_early_data_size = u32::MAX;
     let config = squall::ServerConfig {
         tls: Arc::new(tls),
         transport: Arc::new(transport),
@@ -62,7 +64,8 @@ pub(crate) fn squall_server(identity: &Identity, transport: TransportConfig) -> 
 
 /// squall as a client, with this transport.
 pub(crate) fn squall_client(identity: &Identity, transport: TransportConfig) -> squall::Endpoint {
-    let tls = squall::client_tls(identity.roots(), &[ALPN]).expect("squall's client TLS");
+    let mut tls = squall::client_tls(identity.roots(), &[ALPN]).expect("squall's client TLS");
+    tls.enable_early_data = true;
     let config = squall::ClientConfig {
         tls: Arc::new(tls),
         transport: Arc::new(transport),

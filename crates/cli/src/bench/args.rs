@@ -67,7 +67,7 @@ pub(crate) struct Idle {
     pub(crate) connections: usize,
 
     /// Time in seconds over which CPU time is counted
-    #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = crate::perf::args::seconds)]
+    #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = crate::perf::parse::seconds)]
     pub(crate) time: Duration,
 
     /// Print one JSON object

@@ -1,16 +1,12 @@
 //! The table as a picture: ns a packet against size, a panel for each suite and direction.
 //!
-//! Written by hand: a few lines, texts and dots need no library, and texts in the viewer's own font
-//! need no font here. Both axes are logarithmic, so a fixed cost bends the left end up and an
+//! Both axes are logarithmic, so a fixed cost bends the left end up and an
 //! overhead in percent is the same distance everywhere.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Write as _;
-use std::path::Path;
 
 use super::table::Row;
-use crate::error::{Result, context};
+use crate::svg::escaped;
 
 /// A panel with its margins, in pixels.
 const WIDTH: f64 = 560.0;
@@ -27,33 +23,6 @@ const FOOT: f64 = 56.0;
 const COLOURS: [&str; 6] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00",
 ];
-
-/// The file that the chart goes to, opened before anything is measured.
-pub(super) struct Plot {
-    file: File,
-    name: String,
-}
-
-impl Plot {
-    /// Opens the file, or empties it.
-    ///
-    /// # Errors
-    /// The file system's.
-    pub(super) fn create(path: &Path) -> Result<Self> {
-        let name = path.display().to_string();
-        let file = File::create(path).map_err(context(&format!("writing {name} (--plot)")))?;
-        Ok(Self { file, name })
-    }
-
-    /// Writes the chart.
-    ///
-    /// # Errors
-    /// The file system's.
-    pub(super) fn write(mut self, machine: &str, rows: &[Row]) -> Result<()> {
-        let written = self.file.write_all(chart(machine, rows).as_bytes());
-        written.map_err(context(&format!("writing {}", self.name)))
-    }
-}
 
 /// A logarithmic axis between two pixels.
 struct Axis {
@@ -132,7 +101,7 @@ fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
 }
 
 /// The chart as SVG.
-fn chart(machine: &str, rows: &[Row]) -> String {
+pub(super) fn chart(machine: &str, rows: &[Row]) -> String {
     let panels = panels(rows);
     let columns = panels.len().clamp(1, 2);
     let (width, height) = (
@@ -303,13 +272,6 @@ fn legend(svg: &mut String, batches: &[usize], width: f64, top: f64) {
     );
 }
 
-/// Text that is safe between tags.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -326,10 +288,5 @@ mod tests {
                 .at(7.0)
                 .is_finite()
         );
-    }
-
-    #[test]
-    fn text_is_escaped() {
-        assert_eq!(escaped("a<b & c>d"), "a&lt;b &amp; c&gt;d");
     }
 }

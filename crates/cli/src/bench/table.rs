@@ -5,12 +5,13 @@ use squall_protect::ablation::Way;
 
 use super::args::Protect;
 use super::measure::{Cell, Course, Reference, Samples, Side, measure};
-use super::plot::Plot;
+use super::plot;
 use super::progress::Progress;
 use super::stats::{lower_quartile, overhead};
 use super::{Group, Report, SIZES, Setup, Subject, groups, reference};
 use crate::error::Result;
 use crate::output::say;
+use crate::svg::File;
 
 /// Packets in a call.
 const BATCHES: [usize; 3] = [1, 8, 32];
@@ -161,7 +162,7 @@ bytes: payload. Limits, in calls of 8 packets: 10 % at 64 bytes, 5 % at 256, 2 %
 /// The mode.
 pub(super) fn main(args: &Protect) -> Result<()> {
     let groups = groups(args, &BATCHES, &SIZES)?;
-    let plot = args.plot.as_deref().map(Plot::create).transpose()?;
+    let picture = args.plot.as_deref().map(File::create).transpose()?;
     let wanted = args.rounds.unwrap_or(ROUNDS);
     let setup = Setup::new(wanted).with_clock();
     let mut reference = reference();
@@ -185,8 +186,8 @@ pub(super) fn main(args: &Protect) -> Result<()> {
         }
     }
     drop(progress);
-    if let Some(plot) = plot {
-        plot.write(&setup.machine(), &rows)?;
+    if let Some(picture) = picture {
+        picture.write(&plot::chart(&setup.machine(), &rows))?;
     }
     if args.json {
         Report {

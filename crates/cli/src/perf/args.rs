@@ -2,9 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+
+use super::options::Options;
+use super::parse::{cores, count};
+use super::work::Work;
 
 /// Measure throughput and CPU-seconds per GB (10^9 bytes) of QUIC, TLS over TCP and plain TCP
 ///
@@ -39,6 +42,10 @@ pub(crate) struct Server {
     #[arg(short, long, value_name = "ADDR:PORT", default_value = "[::]:4433")]
     pub(crate) listen: SocketAddr,
 
+    /// UDP port to listen on, at the address of --listen
+    #[arg(short, long, value_name = "PORT")]
+    pub(crate) port: Option<u16>,
+
     /// Certificate chain (PEM); without one, a certificate is made in memory
     #[arg(long, value_name = "FILE", requires = "key")]
     pub(crate) cert: Option<PathBuf>,
@@ -47,9 +54,25 @@ pub(crate) struct Server {
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
 
-    /// UDP payload of a full datagram in bytes
-    #[arg(long, value_name = "N", default_value = "1472", value_parser = clap::value_parser!(u16).range(1200..=65_507))]
-    pub(crate) payload: u16,
+    /// Pin the workers to these cores, one each in turn
+    #[arg(
+        long,
+        value_name = "N,...",
+        visible_alias = "affinity",
+        value_delimiter = ','
+    )]
+    pub(crate) cpu: Vec<usize>,
+
+    /// Print statistics of each connection at its end
+    #[arg(long)]
+    pub(crate) conn_stats: bool,
+
+    /// Print the summary as one JSON object
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) options: Options,
 }
 
 /// Measure against a perf server (QUIC, draft-banks-quic-performance)
@@ -59,6 +82,10 @@ pub(crate) struct Client {
     #[arg(value_name = "HOST[:PORT]")]
     pub(crate) server: String,
 
+    /// The server's UDP port, as :PORT behind the host
+    #[arg(short, long, value_name = "PORT")]
+    pub(crate) port: Option<u16>,
+
     /// Trust the certificates in this file (PEM) instead of the system's
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     pub(crate) cacert: Option<PathBuf>,
@@ -67,82 +94,77 @@ pub(crate) struct Client {
     #[arg(short = 'k', long)]
     pub(crate) insecure: bool,
 
-    /// Send to the server
-    #[arg(long, conflicts_with = "download")]
-    pub(crate) upload: bool,
+    /// Pin the workers to these cores, one each in turn
+    #[arg(
+        long,
+        value_name = "N,...",
+        visible_alias = "affinity",
+        value_delimiter = ','
+    )]
+    pub(crate) cpu: Vec<usize>,
 
-    /// Receive from the server (default)
-    #[arg(long)]
-    pub(crate) download: bool,
+    #[command(flatten)]
+    pub(crate) work: Work,
 
-    /// Number of connections
-    #[arg(short, long, value_name = "N", default_value = "1", value_parser = count)]
-    pub(crate) connections: usize,
+    #[command(flatten)]
+    pub(crate) options: Options,
 
-    /// Number of parallel streams a connection
-    #[arg(short, long, value_name = "N", default_value = "1", value_parser = count)]
-    pub(crate) streams: usize,
-
-    /// Number of bytes to transmit a stream (instead of -t)
-    #[arg(short = 'n', long, value_name = "N[KMG]", value_parser = size, conflicts_with = "time")]
-    pub(crate) bytes: Option<u64>,
-
-    /// Time in seconds to transmit for
-    #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = seconds)]
-    pub(crate) time: Duration,
-
-    /// UDP payload of a full datagram in bytes
-    #[arg(long, value_name = "N", default_value = "1472", value_parser = clap::value_parser!(u16).range(1200..=65_507))]
-    pub(crate) payload: u16,
-
-    /// Print one JSON object
-    #[arg(short = 'J', long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 /// A measurement over loopback.
 #[derive(Args, Debug)]
 pub(crate) struct Local {
-    /// Number of connections
-    #[arg(short, long, value_name = "N", default_value = "1", value_parser = count)]
-    pub(crate) connections: usize,
-
-    /// Number of parallel streams a connection (for TCP: connections)
-    #[arg(short, long, value_name = "N", default_value = "1", value_parser = count)]
-    pub(crate) streams: usize,
-
-    /// Number of bytes to transmit a stream, in every round (instead of -t)
-    #[arg(short = 'n', long, value_name = "N[KMG]", value_parser = size, conflicts_with = "time")]
-    pub(crate) bytes: Option<u64>,
-
-    /// Time in seconds to transmit for, a contender: the sum of its rounds
-    #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = seconds)]
-    pub(crate) time: Duration,
+    #[command(flatten)]
+    pub(crate) work: Work,
 
     /// Number of rounds; the order of the contenders rotates
     #[arg(long, value_name = "N", default_value = "5", value_parser = count)]
     pub(crate) rounds: usize,
 
     /// Run only this contender; give it again for another one
-    #[arg(long, value_name = "CONTENDER", value_enum)]
+    #[arg(long, value_name = "CONTENDER", value_enum, conflicts_with_all = ["requests", "handshakes"])]
     pub(crate) only: Vec<Contender>,
 
-    /// UDP payload of a full datagram in bytes
-    #[arg(long, value_name = "N", default_value = "1472", value_parser = clap::value_parser!(u16).range(1200..=65_507))]
-    pub(crate) payload: u16,
-
-    /// Pin the server to core A and the client to core B (default: the first two)
+    /// Pin the server to core A and the client to core B (default: the first two; with several
+    /// workers: none)
     #[arg(long, value_name = "A,B", visible_alias = "affinity", value_parser = cores)]
     pub(crate) cpu: Option<(usize, usize)>,
 
+    /// Measure nothing: move a seeded pattern (-n a stream, default 1G) and compare SHA-256
+    /// digests at both ends
+    #[arg(long, conflicts_with_all = ["time", "rounds", "requests", "handshakes", "csv", "plot"])]
+    pub(crate) verify: bool,
+
+    #[command(flatten)]
+    pub(crate) options: Options,
+
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// In which form results are told.
+#[derive(Args, Debug)]
+pub(crate) struct Output {
     /// Print one JSON object
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 
-    /// Measure nothing: move a seeded pattern (-n a stream, default 1G) and compare SHA-256
-    /// digests at both ends
-    #[arg(long, conflicts_with_all = ["time", "rounds"])]
-    pub(crate) verify: bool,
+    /// Print rows of comma-separated values
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
+
+    /// Draw the cost by stage into this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+}
+
+impl Output {
+    /// Whether people read it, and not a program.
+    pub(crate) fn is_text(&self) -> bool {
+        !self.json && !self.csv
+    }
 }
 
 /// What can be measured.
@@ -177,99 +199,5 @@ impl Local {
             .into_iter()
             .filter(|contender| self.only.is_empty() || self.only.contains(contender))
             .collect()
-    }
-}
-
-fn count(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(count @ 1..=10_000) => Ok(count),
-        _ => Err("give a whole number from 1 to 10000".to_owned()),
-    }
-}
-
-/// A number of bytes: digits, then nothing, K, M or G (10^3, 10^6, 10^9).
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let (digits, unit) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 1_000),
-        Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),
-        Some((at, 'g' | 'G')) => (&text[..at], 1_000_000_000),
-        _ => (text, 1),
-    };
-    let number: Option<u64> = digits
-        .bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then(|| digits.parse().ok())
-        .flatten();
-    match number.and_then(|number| number.checked_mul(unit)) {
-        Some(0) | None => {
-            Err("give a number of bytes above zero, such as 1200, 64K, 10M or 1G".to_owned())
-        }
-        Some(bytes) => Ok(bytes),
-    }
-}
-
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    text.parse()
-        .ok()
-        .filter(|seconds| (0.01..=86_400.0).contains(seconds))
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| "give seconds from 0.01 to 86400, such as 10 or 0.5".to_owned())
-}
-
-fn cores(text: &str) -> Result<(usize, usize), String> {
-    text.split_once(',')
-        .and_then(|(server, client)| {
-            Some((server.trim().parse().ok()?, client.trim().parse().ok()?))
-        })
-        .ok_or_else(|| "give two core numbers, such as 0,1".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn suffixes_are_powers_of_ten() {
-        assert_eq!(size("1472"), Ok(1_472));
-        assert_eq!(size("64K"), Ok(64_000));
-        assert_eq!(size("64k"), Ok(64_000));
-        assert_eq!(size("10M"), Ok(10_000_000));
-        assert_eq!(size("2G"), Ok(2_000_000_000));
-    }
-
-    #[test]
-    fn what_is_not_a_size_is_refused() {
-        for text in [
-            "",
-            "K",
-            "0",
-            "0G",
-            "-1",
-            "+1",
-            "1.5G",
-            "1T",
-            "1KB",
-            "1é",
-            "99999999999G",
-        ] {
-            assert!(size(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn seconds_may_be_fractions_but_not_nothing() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for text in ["0", "-1", "NaN", "inf", "ten"] {
-            assert!(seconds(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn cores_come_in_pairs() {
-        assert_eq!(cores("0,1"), Ok((0, 1)));
-        assert_eq!(cores("3, 2"), Ok((3, 2)));
-        for text in ["0", "0,", "a,b", "0,1,2"] {
-            assert!(cores(text).is_err(), "{text}");
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! The controls' frame: what plain TCP and TLS over TCP have in common.
 //!
 //! ```text
-//!   client thread                      server thread             (one pair a TCP connection)
+//!   receiving thread                   sending thread            (one pair a TCP connection)
 //!   connect, handshake                 accept, handshake
 //!   clocks on                          clock on
 //!   request: 8 bytes, how much  ---->  read it
@@ -18,9 +18,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::source::{Digest, Sink, Source};
-use super::{Amount, Load, Outcome};
+use super::{Amount, Flow, Load, Outcome};
 use crate::error::{Failure, Result, context};
-use crate::sys;
+use crate::{interrupt, sys};
 
 /// Plaintext bytes a write call and at most a read call. Plain TCP's CPU-seconds a GB with 64, 128,
 /// 256, 512 and 1024 KiB (busy Zen 5, turn by turn): 0.48, 0.40, 0.34, 0.33, 0.34.
@@ -33,6 +33,8 @@ pub(crate) trait Channel {
     /// Makes one read call, or none when a whole record is buffered, and gives what came to
     /// `sink`; returns how many bytes that was. `None`: the peer sent everything and said so.
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> io::Result<Option<usize>>;
+    /// Sets what a bulk receiver would set; after the handshake, whose messages are small.
+    fn prepare_to_receive(&self) -> io::Result<()>;
     /// Says that everything was sent.
     fn finish(&mut self) -> io::Result<()>;
 }
@@ -75,13 +77,13 @@ pub(crate) fn congestion_control() -> Option<String> {
     sys::congestion_control(&socket)
 }
 
-/// What a server thread brings back.
+/// What a sending thread brings back.
 struct Sent {
     cpu: Duration,
     digest: Option<Digest>,
 }
 
-/// What a client thread brings back.
+/// What a receiving thread brings back.
 struct Received {
     cpu: Duration,
     bytes: u64,
@@ -90,37 +92,86 @@ struct Received {
     digest: Option<Digest>,
 }
 
-/// Runs one round: `connections × streams` TCP connections over loopback, server to client.
+/// Runs one round: `connections × streams` TCP connections over loopback.
 pub(crate) fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .map_err(context("no TCP port to listen on at 127.0.0.1"))?;
     let address = listener.local_addr().map_err(context("local address"))?;
-    let mut servers = Vec::new();
-    let mut clients = Vec::new();
+    let mut senders = Vec::new();
+    let mut receivers = Vec::new();
     for index in 0..load.connections * load.streams {
         let (near, far) = TcpStream::connect(address)
             .and_then(|near| Ok((near, listener.accept()?.0)))
             .map_err(context("cannot connect over loopback"))?;
         let seed = load.seed.map(|seed| seed.wrapping_add(index as u64));
-        servers.push(serve(protocol, far, load, seed)?);
-        clients.push(fetch(protocol, near, load)?);
+        let (server, client) = (
+            End::new(protocol, true, far, load.cores.server),
+            End::new(protocol, false, near, load.cores.client),
+        );
+        let (sender, receiver) = match load.flow {
+            Flow::Down => (server, client),
+            Flow::Up => (client, server),
+        };
+        senders.push(serve(sender, load, seed)?);
+        receivers.push(fetch(receiver, load)?);
     }
-    let received = join(clients);
-    // A server's own failure says more than what its client saw of it.
-    let sent = join(servers)?;
+    let received = join(receivers);
+    // A sender's own failure says more than what its receiver saw of it.
+    let sent = join(senders)?;
     let received = received?;
     let begin = received.iter().map(|one| one.begin).min();
     let end = received.iter().map(|one| one.end).max();
     let elapsed = begin.zip(end).map_or(Duration::ZERO, |(a, b)| b - a);
+    let sender_cpu = sent.iter().map(|one| one.cpu).sum();
+    let receiver_cpu = received.iter().map(|one| one.cpu).sum();
+    let (server_cpu, client_cpu) = match load.flow {
+        Flow::Down => (sender_cpu, receiver_cpu),
+        Flow::Up => (receiver_cpu, sender_cpu),
+    };
     Ok(Outcome {
         bytes: received.iter().map(|one| one.bytes).sum(),
         elapsed,
-        server_cpu: sent.iter().map(|one| one.cpu).sum(),
-        client_cpu: received.iter().map(|one| one.cpu).sum(),
+        server_cpu,
+        client_cpu,
         sent: sent.iter().filter_map(|one| one.digest).collect(),
         received: received.iter().filter_map(|one| one.digest).collect(),
-        stages: None,
+        used: None,
     })
+}
+
+/// One end of a connection before its handshake.
+struct End<P> {
+    protocol: Arc<P>,
+    is_server: bool,
+    socket: TcpStream,
+    core: Option<usize>,
+}
+
+impl<P: Protocol> End<P> {
+    fn new(protocol: &Arc<P>, is_server: bool, socket: TcpStream, core: Option<usize>) -> Self {
+        Self {
+            protocol: Arc::clone(protocol),
+            is_server,
+            socket,
+            core,
+        }
+    }
+
+    fn name(&self) -> String {
+        let side = if self.is_server { "server" } else { "client" };
+        format!("{} {side}", P::NAME)
+    }
+
+    /// Makes the handshake.
+    fn open(self) -> Result<P::Channel> {
+        let doing = format!("{} handshake", self.name());
+        let channel = if self.is_server {
+            self.protocol.server(self.socket)
+        } else {
+            self.protocol.client(self.socket)
+        };
+        channel.map_err(context(&doing))
+    }
 }
 
 fn join<T>(threads: Vec<JoinHandle<Result<T>>>) -> Result<Vec<T>> {
@@ -151,26 +202,22 @@ fn spawn<T: Send + 'static>(
 }
 
 fn serve<P: Protocol>(
-    protocol: &Arc<P>,
-    socket: TcpStream,
+    end: End<P>,
     load: &Load,
     seed: Option<u64>,
 ) -> Result<JoinHandle<Result<Sent>>> {
-    let protocol = Arc::clone(protocol);
     let timed = matches!(load.amount, Amount::Time(_));
-    let name = format!("{} server", P::NAME);
-    spawn(name, load.cores.server, move || {
-        let mut channel = protocol
-            .server(socket)
-            .map_err(context(&format!("{} server handshake", P::NAME)))?;
+    let name = end.name();
+    spawn(name.clone(), end.core, move || {
+        let mut channel = end.open()?;
         let start = sys::thread_cpu();
         let mut source = Source::new(seed);
         let result = answer(&mut channel, &mut source);
         let cpu = sys::thread_cpu().saturating_sub(start);
         match result {
             // Time is up: the client went away in the middle of an endless answer.
-            Err(error) if timed && is_gone(&error) => {}
-            result => result.map_err(context(&format!("{} server", P::NAME)))?,
+            Err(error) if (timed || interrupt::raised()) && is_gone(&error) => {}
+            result => result.map_err(context(&name))?,
         }
         Ok(Sent {
             cpu,
@@ -179,7 +226,7 @@ fn serve<P: Protocol>(
     })
 }
 
-/// The server's side of one transfer: reads how much is wanted and sends it.
+/// The sender's side of one transfer: reads how much is wanted and sends it.
 fn answer(channel: &mut impl Channel, source: &mut Source) -> io::Result<()> {
     let mut request = Vec::new();
     while request.len() < size_of::<u64>() {
@@ -210,18 +257,13 @@ fn is_gone(error: &io::Error) -> bool {
     )
 }
 
-fn fetch<P: Protocol>(
-    protocol: &Arc<P>,
-    socket: TcpStream,
-    load: &Load,
-) -> Result<JoinHandle<Result<Received>>> {
-    let protocol = Arc::clone(protocol);
-    let (amount, digests, live) = (load.amount, load.seed.is_some(), Arc::clone(&load.live));
-    let name = format!("{} client", P::NAME);
-    spawn(name, load.cores.client, move || {
-        let mut channel = protocol
-            .client(socket)
-            .map_err(context(&format!("{} client handshake", P::NAME)))?;
+fn fetch<P: Protocol>(end: End<P>, load: &Load) -> Result<JoinHandle<Result<Received>>> {
+    let (amount, digests) = (load.amount, load.seed.is_some());
+    let live = Arc::clone(&load.gauges.live);
+    let name = end.name();
+    spawn(name.clone(), end.core, move || {
+        let mut channel = end.open()?;
+        channel.prepare_to_receive().map_err(context(&name))?;
         let begin = Instant::now();
         let start = sys::thread_cpu();
         let mut sink = Sink::new(digests);
@@ -230,10 +272,9 @@ fn fetch<P: Protocol>(
             Amount::Time(time) => (u64::MAX, Some(begin + time)),
         };
         let mut bytes = 0;
-        let doing = format!("{} client", P::NAME);
-        let error = context(&doing);
+        let error = context(&name);
         channel.send(&wanted.to_be_bytes()).map_err(&error)?;
-        while deadline.is_none_or(|deadline| Instant::now() < deadline) {
+        while !interrupt::due(deadline) {
             let Some(count) = channel
                 .receive(&mut |piece| sink.take(piece))
                 .map_err(&error)?
@@ -245,10 +286,9 @@ fn fetch<P: Protocol>(
         }
         let cpu = sys::thread_cpu().saturating_sub(start);
         let end = Instant::now();
-        if deadline.is_none() && bytes != wanted {
+        if deadline.is_none() && bytes != wanted && !interrupt::raised() {
             return Err(Failure::new(format!(
-                "{}: the connection ended after {bytes} of {wanted} bytes",
-                P::NAME
+                "{name}: the connection ended after {bytes} of {wanted} bytes"
             )));
         }
         Ok(Received {

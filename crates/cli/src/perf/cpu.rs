@@ -20,6 +20,12 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
+    /// Neither end is pinned, or that is not ours to say.
+    pub(crate) const NONE: Self = Self {
+        server: None,
+        client: None,
+    };
+
     /// The first two cores that this process may use; with fewer than two, nothing is pinned.
     pub(crate) fn pick(allowed: &[usize]) -> Self {
         match allowed {
@@ -27,10 +33,18 @@ impl Cores {
                 server: Some(*server),
                 client: Some(*client),
             },
-            _ => Self {
-                server: None,
-                client: None,
-            },
+            _ => Self::NONE,
+        }
+    }
+}
+
+impl std::fmt::Display for Cores {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.server, self.client) {
+            (Some(server), Some(client)) => {
+                write!(f, "server on core {server}, client on core {client}")
+            }
+            _ => f.write_str("not pinned"),
         }
     }
 }

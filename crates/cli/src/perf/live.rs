@@ -7,19 +7,49 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Bytes that the receivers have counted so far.
+use super::latency::Shared;
+
+/// What was done so far: bytes received, requests answered, or handshakes made.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     /// Called once per read, not per packet.
-    pub(crate) fn add(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
+    pub(crate) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
     }
 
     fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// What the counter counts, and so how its speed is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Bytes,
+    Requests,
+    Handshakes,
+}
+
+impl Unit {
+    fn speed(self, per_s: f64) -> String {
+        match self {
+            Self::Bytes => format!("{:.2} Gbit/s", per_s * 8.0 / 1e9),
+            Self::Requests => format!("{per_s:.0} requests/s"),
+            Self::Handshakes => format!("{per_s:.0} handshakes/s"),
+        }
+    }
+}
+
+/// What transfers tell while they run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gauges {
+    pub(crate) live: Arc<Counter>,
+    /// Smoothed round-trip times of the sending end, one each 256 KiB.
+    pub(crate) rtt: Shared,
+    /// From a stream's creation to the first byte of its download.
+    pub(crate) first_byte: Shared,
 }
 
 /// A live line on standard error; gone when dropped.
@@ -33,7 +63,7 @@ impl Live {
     const TICK: Duration = Duration::from_millis(200);
 
     /// Starts the line. Without a terminal there is no thread and no output.
-    pub(crate) fn start(title: String, counter: &Arc<Counter>) -> Self {
+    pub(crate) fn start(title: String, unit: Unit, counter: &Arc<Counter>) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let stop = Arc::new(AtomicBool::new(false));
         let ticker = if bar.is_hidden() {
@@ -45,24 +75,24 @@ impl Live {
             let (bar, stop, counter) = (bar.clone(), Arc::clone(&stop), Arc::clone(counter));
             thread::Builder::new()
                 .name("live line".to_owned())
-                .spawn(move || tick(&bar, &stop, &counter, &title))
+                .spawn(move || tick(&bar, &stop, &counter, unit, &title))
                 .ok()
         };
         Self { bar, stop, ticker }
     }
 }
 
-fn tick(bar: &ProgressBar, stop: &AtomicBool, counter: &Counter, title: &str) {
-    let mut bytes = counter.get();
+fn tick(bar: &ProgressBar, stop: &AtomicBool, counter: &Counter, unit: Unit, title: &str) {
+    let mut done = counter.get();
     let mut at = Instant::now();
     bar.set_message(title.to_owned());
     while !stop.load(Ordering::Relaxed) {
         thread::park_timeout(Live::TICK);
-        let (bytes_now, now) = (counter.get(), Instant::now());
-        let gbit = (bytes_now - bytes) as f64 * 8.0 / (now - at).as_secs_f64() / 1e9;
-        bar.set_message(format!("{title}: {gbit:.2} Gbit/s"));
+        let (done_now, now) = (counter.get(), Instant::now());
+        let per_s = (done_now - done) as f64 / (now - at).as_secs_f64();
+        bar.set_message(format!("{title}: {}", unit.speed(per_s)));
         bar.tick();
-        (bytes, at) = (bytes_now, now);
+        (done, at) = (done_now, now);
     }
 }
 

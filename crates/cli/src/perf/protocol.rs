@@ -8,22 +8,26 @@
 //!   2^64 - 1: no limit; STOP_SENDING ends it
 //! ```
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Instant;
 
 use bytes::Bytes;
 use squall::{Connection, Endpoint, RecvStream, SendStream, WriteError};
 
 use super::Amount;
-use super::live::Counter;
+use super::latency::Shared;
+use super::live::Gauges;
 use super::source::{Digest, Sink, Source};
 use crate::error::{Failure, Result, context};
+use crate::interrupt;
 
 /// draft §2.1: the application protocol's name.
 pub(crate) const ALPN: &[u8] = b"perf";
 /// Bytes handed to a stream, and at most taken from one, in one call.
-const PIECE: usize = 256 * 1024;
+pub(crate) const PIECE: usize = 256 * 1024;
 /// draft §2.3.1: a response without limit.
 const UNLIMITED: u64 = u64::MAX;
 
@@ -34,13 +38,16 @@ pub(crate) struct Service {
     pub(crate) seed: Option<u64>,
     answers: AtomicU64,
     digests: Mutex<Vec<Digest>>,
+    /// Round-trip times while sending, see [`Gauges`].
+    rtt: Shared,
 }
 
 impl Service {
     /// A server that answers with the fixed buffer, or with patterns from this seed on.
-    pub(crate) fn new(seed: Option<u64>) -> Self {
+    pub(crate) fn new(seed: Option<u64>, rtt: &Shared) -> Self {
         Self {
             seed,
+            rtt: rtt.clone(),
             ..Self::default()
         }
     }
@@ -67,21 +74,28 @@ impl Service {
 pub(crate) struct Tally {
     pub(crate) sent: AtomicU64,
     pub(crate) received: AtomicU64,
+    /// Streams answered to their end.
+    pub(crate) answered: AtomicU64,
 }
 
-/// Serves connections until the endpoint closes. To be run on the endpoint's worker, as its
-/// connections and streams are. `report` is told of each connection's end.
+/// Serves connections until the endpoint closes, each on its own worker. `report` is told of each
+/// connection's end.
 pub(crate) async fn serve<R>(endpoint: Endpoint, service: Arc<Service>, report: R)
 where
     R: Fn(&Connection, &Tally) + Clone + Send + 'static,
 {
     while let Some(incoming) = endpoint.accept().await {
-        let (worker, service, report) = (endpoint.clone(), Arc::clone(&service), report.clone());
-        endpoint.spawn(async move {
+        // Before the end of the handshake, so that early data is answered at once: a request of
+        // this protocol may be repeated.
+        let Ok((connection, _)) = incoming.accept().into_0rtt().await else {
+            continue;
+        };
+        let (service, report) = (Arc::clone(&service), report.clone());
+        connection.clone().spawn(async move {
+            let tally = Arc::new(Tally::default());
+            serve_connection(&connection, &service, &tally).await;
             // A handshake that fails is the client's affair; it is told.
-            if let Ok(connection) = incoming.await {
-                let tally = Arc::new(Tally::default());
-                serve_connection(&worker, &connection, &service, &tally).await;
+            if connection.handshake_kind().is_some() {
                 report(&connection, &tally);
             }
         });
@@ -89,55 +103,51 @@ where
 }
 
 /// Answers every stream of a connection, until it ends.
-async fn serve_connection(
-    worker: &Endpoint,
-    connection: &Connection,
-    service: &Arc<Service>,
-    tally: &Arc<Tally>,
-) {
-    let (other, own_service, own_tally) = (connection.clone(), service.clone(), tally.clone());
-    let own_worker = worker.clone();
-    worker.spawn(async move {
-        while let Ok(recv) = other.accept_uni().await {
-            let (connection, service, tally) =
-                (other.clone(), own_service.clone(), own_tally.clone());
-            own_worker.spawn(async move {
-                answer(&connection, None, recv, &service, &tally).await;
-            });
+async fn serve_connection(connection: &Connection, service: &Arc<Service>, tally: &Arc<Tally>) {
+    let shared = Arc::new(Stream {
+        connection: connection.clone(),
+        service: Arc::clone(service),
+        tally: Arc::clone(tally),
+    });
+    let own = Arc::clone(&shared);
+    connection.spawn(async move {
+        while let Ok(recv) = own.connection.accept_uni().await {
+            run(&own.connection, answer(Arc::clone(&own), None, recv)).await;
         }
     });
     while let Ok((send, recv)) = connection.accept_bi().await {
-        let (connection, service, tally) = (connection.clone(), service.clone(), tally.clone());
-        worker.spawn(async move {
-            answer(&connection, Some(send), recv, &service, &tally).await;
-        });
+        run(connection, answer(Arc::clone(&shared), Some(send), recv)).await;
     }
+}
+
+/// Begins with a stream at once, and makes a task of it only if it has to wait: a request that is
+/// here already costs no task.
+async fn run(connection: &Connection, answer: impl Future<Output = ()> + Send + 'static) {
+    let mut answer = Box::pin(answer);
+    let first = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut answer).poll(cx))).await;
+    if first.is_pending() {
+        connection.spawn(answer);
+    }
+}
+
+/// What the answer to a stream needs.
+struct Stream {
+    connection: Connection,
+    service: Arc<Service>,
+    tally: Arc<Tally>,
 }
 
 /// Answers one stream. Whatever ends it early ends only this stream: dropped halves are finished
 /// and stopped.
-async fn answer(
-    connection: &Connection,
-    send: Option<SendStream>,
-    mut recv: RecvStream,
-    service: &Service,
-    tally: &Tally,
-) {
-    let mut wanted = [0; 8];
-    // draft §2.3.1: a stream that ends before its eight bytes is ignored.
-    if recv.read_exact(&mut wanted).await.is_err() {
+async fn answer(shared: Arc<Stream>, send: Option<SendStream>, mut recv: RecvStream) {
+    let Stream {
+        connection,
+        service,
+        tally,
+    } = &*shared;
+    let Some(wanted) = read(&mut recv, &tally.received).await else {
         return;
-    }
-    let wanted = u64::from_be_bytes(wanted);
-    loop {
-        match recv.read_chunk(PIECE).await {
-            Ok(Some(chunk)) => tally
-                .received
-                .fetch_add(chunk.len() as u64, Ordering::Relaxed),
-            Ok(None) => break,
-            Err(_) => return,
-        };
-    }
+    };
     let mut send = match send {
         Some(send) => send,
         // draft §2.3.2: a unidirectional request is answered on a new stream, or not at all.
@@ -148,28 +158,51 @@ async fn answer(
         },
     };
     let mut source = service.source();
-    let sent = write(&mut send, wanted, &mut source, &tally.sent).await;
+    let sent = write(&mut send, wanted, &mut source, |len| {
+        tally.sent.fetch_add(len, Ordering::Relaxed);
+        // A small answer says little of it and should not pay for it.
+        if wanted > PIECE as u64 {
+            service.rtt.record(connection.stats().rtt);
+        }
+    })
+    .await;
     if sent.is_ok() {
         service.keep(source.digest());
         // An error would say that the peer has stopped it meanwhile.
         let _ = send.finish();
+        tally.answered.fetch_add(1, Ordering::Relaxed);
     } else {
         let _ = send.reset(0);
     }
 }
 
+/// Reads a stream to its end and returns how much is wanted back. `None`: it broke off, or ended
+/// before its eight bytes, and is ignored (draft §2.3.1).
+async fn read(recv: &mut RecvStream, received: &AtomicU64) -> Option<u64> {
+    let mut wanted = [0; 8];
+    let mut known = 0;
+    while let Some(chunk) = recv.read_chunk(PIECE).await.ok()? {
+        let head = chunk.len().min(wanted.len() - known);
+        wanted[known..known + head].copy_from_slice(&chunk[..head]);
+        known += head;
+        received.fetch_add((chunk.len() - head) as u64, Ordering::Relaxed);
+    }
+    (known == wanted.len()).then(|| u64::from_be_bytes(wanted))
+}
+
+/// Writes so many bytes, and tells of each piece.
 async fn write(
     send: &mut SendStream,
     bytes: u64,
     source: &mut Source,
-    sent: &AtomicU64,
+    mut written: impl FnMut(u64),
 ) -> std::result::Result<(), WriteError> {
     let mut left = bytes;
     while left > 0 {
         let piece = source.next(usize::try_from(left).map_or(PIECE, |left| left.min(PIECE)));
         let len = piece.len() as u64;
         send.write_chunk(piece).await?;
-        sent.fetch_add(len, Ordering::Relaxed);
+        written(len);
         left -= len;
     }
     Ok(())
@@ -194,7 +227,7 @@ pub(crate) async fn download(
     connection: Connection,
     amount: Amount,
     digest: bool,
-    live: Arc<Counter>,
+    gauges: Gauges,
 ) -> Result<Transfer> {
     let begin = Instant::now();
     let (mut send, mut recv) = connection.open_bi().await.map_err(context("no stream"))?;
@@ -210,35 +243,32 @@ pub(crate) async fn download(
     let mut sink = Sink::new(digest);
     let mut bytes = 0;
     let read = async {
-        while deadline.is_none_or(|deadline| Instant::now() < deadline) {
+        while !interrupt::due(deadline) {
             let Some(chunk) = recv.read_chunk(PIECE).await? else {
                 break;
             };
+            if bytes == 0 {
+                gauges.first_byte.record(begin.elapsed());
+            }
             sink.take(&chunk);
             bytes += chunk.len() as u64;
-            live.add(chunk.len() as u64);
+            gauges.live.add(chunk.len() as u64);
         }
         Ok::<(), squall::ReadError>(())
     };
-    let read = match deadline {
-        // Ends a download that stands still; one that flows looks at the clock itself.
-        Some(deadline) => tokio::time::timeout_at(deadline.into(), read)
-            .await
-            .unwrap_or(Ok(())),
-        None => read.await,
-    };
+    // Ends a download that stands still; one that flows looks at the clock itself.
+    let read = interrupt::unless_due(deadline, read).await;
     let end = Instant::now();
-    read.map_err(context("the download broke off"))?;
-    match deadline {
+    read.unwrap_or(Ok(()))
+        .map_err(context("the download broke off"))?;
+    if interrupt::due(deadline) {
         // draft §2.3.1: a client cancels an unlimited response with STOP_SENDING. An error
         // would say that the stream is at its end already.
-        Some(_) => drop(recv.stop(0)),
-        None if bytes != wanted => {
-            return Err(Failure::new(format!(
-                "the server sent {bytes} of {wanted} bytes: is it a perf server?"
-            )));
-        }
-        None => {}
+        drop(recv.stop(0));
+    } else if deadline.is_none() && bytes != wanted {
+        return Err(Failure::new(format!(
+            "the server sent {bytes} of {wanted} bytes: is it a perf server?"
+        )));
     }
     Ok(Transfer {
         bytes,
@@ -255,7 +285,7 @@ pub(crate) async fn download(
 pub(crate) async fn upload(
     connection: Connection,
     amount: Amount,
-    live: Arc<Counter>,
+    gauges: Gauges,
 ) -> Result<Transfer> {
     let begin = Instant::now();
     let (mut send, mut recv) = connection.open_bi().await.map_err(context("no stream"))?;
@@ -270,22 +300,30 @@ pub(crate) async fn upload(
     send.write_chunk(Bytes::from_static(&[0; 8]))
         .await
         .map_err(&error)?;
-    while bytes < wanted && deadline.is_none_or(|deadline| Instant::now() < deadline) {
-        let left = usize::try_from(wanted - bytes).map_or(PIECE, |left| left.min(PIECE));
-        let piece = source.next(left);
-        let len = piece.len() as u64;
-        send.write_chunk(piece).await.map_err(&error)?;
-        bytes += len;
-        live.add(len);
-    }
+    let write = async {
+        while bytes < wanted && !interrupt::due(deadline) {
+            let left = usize::try_from(wanted - bytes).map_or(PIECE, |left| left.min(PIECE));
+            let piece = source.next(left);
+            let len = piece.len() as u64;
+            send.write_chunk(piece).await?;
+            bytes += len;
+            gauges.live.add(len);
+            gauges.rtt.record(connection.stats().rtt);
+        }
+        Ok::<(), WriteError>(())
+    };
+    let written = interrupt::unless_due(deadline, write).await;
+    written.unwrap_or(Ok(())).map_err(&error)?;
     send.finish().map_err(&error)?;
-    // The server's FIN says that everything has arrived.
-    while recv
-        .read_chunk(PIECE)
+    // The server's FIN says that everything has arrived; who is in a hurry does not wait for it.
+    let confirmed = interrupt::unless_due(None, async {
+        while recv.read_chunk(PIECE).await?.is_some() {}
+        Ok::<(), squall::ReadError>(())
+    });
+    confirmed
         .await
-        .map_err(context("the server's answer broke off"))?
-        .is_some()
-    {}
+        .unwrap_or(Ok(()))
+        .map_err(context("the server's answer broke off"))?;
     Ok(Transfer {
         bytes,
         begin,

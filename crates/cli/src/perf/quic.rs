@@ -1,144 +1,288 @@
 //! squall over loopback: two endpoints in this process, each with its one worker thread.
 //!
 //! ```text
-//!   connect all    ->  clocks and stages read  ->  streams, as `protocol` says  ->  read again
+//!   bind both  ->  connect  ->  clocks and stages read  ->  the work, as `protocol` says  ->  read again
 //! ```
-//! The application's tasks run on the workers' threads ([`Endpoint::spawn`]), so that each end is
-//! one thread with one clock. The server hands over slices of one buffer and nothing is copied;
+//! The application's tasks run on the workers' threads ([`Connection::spawn`]), so that each end is
+//! its workers' threads, and their clocks. The server hands over slices of one buffer and nothing is copied;
 //! the client takes the chunks that the receiver holds.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use rustls::crypto::CryptoProvider;
-use rustls::{CipherSuite, ClientConfig, ServerConfig};
-use squall::{Builder, Connection, Endpoint, Stage, Stages, TransportConfig};
+use rustls::server::ServerSessionMemoryCache;
+use rustls::{ClientConfig, ServerConfig};
+use squall::{CloseReason, ConnectError, Connection, Endpoint};
 
 use super::certificate::{Certificate, NAME};
+use super::cpu::Cores;
+use super::handshakes::{Handshakes, Kind, Target, Watch};
+use super::live::Counter;
+use super::meter::{Reading, Used, Volume};
+use super::options::{Options, Suite};
 use super::protocol::{self, ALPN, Service, Transfer};
-use super::stages::Sample;
-use super::{Load, Outcome};
+use super::requests::{Done, Requests};
+use super::{Flow, Load, Outcome};
 use crate::error::{Failure, Result, context};
+use crate::interrupt;
 use crate::sys;
 
-/// The two configurations, TLS_AES_128_GCM_SHA256 only.
+/// Sessions that a server remembers for resumption.
+const SESSIONS: usize = 65_536;
+
+/// What both ends are made of, one cipher suite only.
 pub(crate) struct Quic {
-    server: Arc<ServerConfig>,
+    options: Options,
+    server: ServerConfig,
     client: Arc<ClientConfig>,
+    watch: Arc<Watch>,
 }
 
-/// squall's provider with the one cipher suite that all contenders use.
-pub(crate) fn provider() -> Arc<CryptoProvider> {
-    let mut provider = CryptoProvider::clone(&squall::provider());
-    provider
-        .cipher_suites
-        .retain(|suite| suite.suite() == CipherSuite::TLS13_AES_128_GCM_SHA256);
-    Arc::new(provider)
+/// A server's TLS: the perf protocol, session tickets, key log.
+///
+/// # Errors
+/// The certificate and its key do not go together, or secrets cannot be logged as asked for.
+pub(crate) fn server_tls(certificate: &Certificate, options: &Options) -> Result<ServerConfig> {
+    let mut tls = certificate.server(options.provider())?;
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.key_log = options.key_log()?;
+    tls.session_storage = ServerSessionMemoryCache::new(SESSIONS);
+    // One for each connection that may follow.
+    tls.send_tls13_tickets = 1;
+    Ok(tls)
 }
 
-/// Settings of the transport for bulk transfer.
-pub(crate) fn transport(payload: u16, streams: usize) -> Arc<TransportConfig> {
-    let mut config = TransportConfig {
-        max_udp_payload: payload,
-        ..TransportConfig::default()
-    };
-    config.max_concurrent_bidi_streams = config.max_concurrent_bidi_streams.max(streams as u64);
-    Arc::new(config)
+/// Finishes a client's TLS: the perf protocol, key log, and a watch over its handshakes.
+///
+/// # Errors
+/// Secrets cannot be logged as asked for.
+pub(crate) fn client_tls(
+    mut tls: ClientConfig,
+    options: &Options,
+) -> Result<(ClientConfig, Arc<Watch>)> {
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.key_log = options.key_log()?;
+    let watch = Watch::over(&mut tls);
+    Ok((tls, watch))
+}
+
+/// What a server gives its clients for another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tickets {
+    None,
+    /// For resumption.
+    Plain,
+    /// For resumption with early data.
+    Early,
+}
+
+/// RFC 9001 §4.6.1: early data is allowed; QUIC's own limits count.
+pub(crate) const EARLY_DATA: u32 = u32::MAX;
+
+/// Both endpoints and the clocks between them.
+pub(crate) struct Pair {
+    pub(crate) server: Endpoint,
+    pub(crate) client: Endpoint,
+    pub(crate) address: SocketAddr,
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.client.close(0, b"");
+        self.server.close(0, b"");
+    }
 }
 
 impl Quic {
     /// Both ends' TLS around a certificate.
-    pub(crate) fn new(certificate: &Certificate) -> Result<Self> {
-        let provider = provider();
-        let mut server = certificate.server(Arc::clone(&provider))?;
-        server.alpn_protocols = vec![ALPN.to_vec()];
-        // Tickets would only be bytes that the other contenders do not send.
-        server.send_tls13_tickets = 0;
-        let mut client = certificate.client(provider)?;
-        client.alpn_protocols = vec![ALPN.to_vec()];
+    ///
+    /// # Errors
+    /// As [`server_tls`] and [`client_tls`].
+    pub(crate) fn new(certificate: &Certificate, options: &Options) -> Result<Self> {
+        let mut options = options.clone();
+        options.suite.get_or_insert(Suite::Aes128);
+        let server = server_tls(certificate, &options)?;
+        let (client, watch) = client_tls(certificate.client(options.provider())?, &options)?;
         Ok(Self {
-            server: Arc::new(server),
+            options,
+            server,
             client: Arc::new(client),
+            watch,
         })
     }
 
-    /// Runs one round: `connections` connections of `streams` streams, server to client.
-    pub(crate) fn run(&self, load: &Load) -> Result<Outcome> {
-        let transport = transport(load.payload, load.streams);
-        let server = self.bind_server(load, &transport)?;
-        let client = self.bind_client(load, &transport)?;
-        let service = Arc::new(Service::new(load.seed));
+    /// A server that serves on loopback, and a client.
+    ///
+    /// # Errors
+    /// The system's: no port, no such core.
+    pub(crate) fn bind(
+        &self,
+        cores: Cores,
+        streams: usize,
+        tickets: Tickets,
+        service: &Arc<Service>,
+    ) -> Result<Pair> {
+        let transport = self.options.transport(streams);
+        let mut tls = self.server.clone();
+        if tickets == Tickets::None {
+            // Only bytes that the other contenders do not send.
+            tls.send_tls13_tickets = 0;
+        }
+        if tickets == Tickets::Early {
+            tls.max_early_data_size = EARLY_DATA;
+        }
+        let here = || self.options.builder((Ipv4Addr::LOCALHOST, 0).into());
+        let mut builder = here().server(squall::ServerConfig {
+            tls: Arc::new(tls),
+            transport: Arc::clone(&transport),
+        });
+        builder.cpus.extend(cores.server);
+        let server = builder
+            .bind()
+            .map_err(context("cannot start the QUIC server on loopback"))?;
+        let mut builder = here().client(squall::ClientConfig {
+            tls: Arc::clone(&self.client),
+            transport,
+        });
+        builder.cpus.extend(cores.client);
+        let client = builder
+            .bind()
+            .map_err(context("cannot start the QUIC client on loopback"))?;
+        let address = server.local_addr().map_err(context("local address"))?;
         server.spawn(protocol::serve(
             server.clone(),
-            Arc::clone(&service),
+            Arc::clone(service),
             |_, _| (),
         ));
-        let address = server.local_addr().map_err(context("local address"))?;
-        let outcome = transfer(&server, &client, address, load);
-        client.close(0, b"");
-        server.close(0, b"");
-        let mut outcome = outcome?;
-        outcome.sent = service.digests();
-        Ok(outcome)
+        Ok(Pair {
+            server,
+            client,
+            address,
+        })
     }
 
-    fn bind_server(&self, load: &Load, transport: &Arc<TransportConfig>) -> Result<Endpoint> {
-        let mut builder = Builder::new((Ipv4Addr::LOCALHOST, 0).into())
-            .server(squall::ServerConfig {
-                tls: Arc::clone(&self.server),
-                transport: Arc::clone(transport),
-            })
-            .accounting(true);
-        builder.cpus.extend(load.cores.server);
-        builder
-            .bind()
-            .map_err(context("cannot start the QUIC server on loopback"))
+    /// The measuring of a pair's work: what its threads and this process used for it.
+    fn measure<T>(
+        pair: &Pair,
+        work: impl FnOnce() -> Result<T>,
+        volumes: impl FnOnce(&T) -> [Volume; 2],
+    ) -> Result<(T, Used)> {
+        let process = sys::process_cpu();
+        let before = [&pair.server, &pair.client].map(Reading::of);
+        let result = work()?;
+        let [server, client] = volumes(&result);
+        let used = Used {
+            ends: [
+                before[0].until_now(&pair.server, server),
+                before[1].until_now(&pair.client, client),
+            ],
+            soft: [Duration::ZERO; 2],
+            process: sys::process_cpu().saturating_sub(process),
+        };
+        Ok((result, used))
     }
 
-    fn bind_client(&self, load: &Load, transport: &Arc<TransportConfig>) -> Result<Endpoint> {
-        let mut builder = Builder::new((Ipv4Addr::LOCALHOST, 0).into())
-            .client(squall::ClientConfig {
-                tls: Arc::clone(&self.client),
-                transport: Arc::clone(transport),
-            })
-            .accounting(true);
-        builder.cpus.extend(load.cores.client);
-        builder
-            .bind()
-            .map_err(context("cannot start the QUIC client on loopback"))
+    /// Runs one round of bulk transfer: `connections` connections of `streams` streams.
+    ///
+    /// # Errors
+    /// A connection or stream broke.
+    pub(crate) fn bulk(&self, load: &Load) -> Result<Outcome> {
+        let service = Arc::new(Service::new(load.seed, &load.gauges.rtt));
+        let pair = self.bind(load.cores, load.streams, Tickets::None, &service)?;
+        let connections = connect(&pair.client, pair.address, NAME, load.connections)?;
+        let sum = |transfers: &Vec<Transfer>| transfers.iter().map(|one| one.bytes).sum();
+        let (transfers, used) = Self::measure(
+            &pair,
+            || bulk(&connections, load),
+            |transfers| {
+                let bytes = sum(transfers);
+                [
+                    Volume::of_server(load.flow, bytes),
+                    Volume::of_client(load.flow, bytes),
+                ]
+            },
+        )?;
+        Ok(Outcome {
+            bytes: sum(&transfers),
+            elapsed: span(&transfers),
+            server_cpu: used.ends[0].cpu,
+            client_cpu: used.ends[1].cpu,
+            sent: service.digests(),
+            received: transfers.iter().filter_map(|one| one.digest).collect(),
+            used: Some(used),
+        })
+    }
+
+    /// Runs one round of requests.
+    ///
+    /// # Errors
+    /// A connection or stream broke.
+    pub(crate) fn requests(
+        &self,
+        requests: &Requests,
+        connections: usize,
+        cores: Cores,
+        live: &Arc<Counter>,
+    ) -> Result<(Done, Used)> {
+        let pair = self.bind(cores, requests.in_flight, Tickets::None, &Arc::default())?;
+        let connections = connect(&pair.client, pair.address, NAME, connections)?;
+        Self::measure(
+            &pair,
+            || requests.run(&connections, live),
+            |done| [Volume::Operations(done.count()); 2],
+        )
+    }
+
+    /// Runs one round of handshakes.
+    ///
+    /// # Errors
+    /// A handshake failed.
+    pub(crate) fn handshakes(
+        &self,
+        handshakes: &Handshakes,
+        cores: Cores,
+        live: &Arc<Counter>,
+    ) -> Result<(Done, Used)> {
+        let tickets = match handshakes.kind {
+            Kind::Early => Tickets::Early,
+            Kind::Full | Kind::Resumed => Tickets::Plain,
+        };
+        let pair = self.bind(cores, 1, tickets, &Arc::default())?;
+        let target = Target {
+            client: pair.client.clone(),
+            address: pair.address,
+            name: NAME.to_owned(),
+            watch: Arc::clone(&self.watch),
+        };
+        let ready = handshakes.prepare(target)?;
+        Self::measure(
+            &pair,
+            || handshakes.run(&ready, live),
+            |done| [Volume::Operations(done.count()); 2],
+        )
     }
 }
 
-/// Connects, moves the load and reads both ends' clocks around it.
-fn transfer(
-    server: &Endpoint,
-    client: &Endpoint,
-    address: SocketAddr,
-    load: &Load,
-) -> Result<Outcome> {
-    let connections = connect(client, address, NAME, load.connections)?;
-    let before = [Reading::of(server), Reading::of(client)];
-    let (live, amount, digest) = (&load.live, load.amount, load.seed.is_some());
-    let transfers = run_all(client, &connections, load.streams, |connection| {
-        protocol::download(connection, amount, digest, Arc::clone(live))
-    })?;
-    let after = [Reading::of(server), Reading::of(client)];
-    let bytes = transfers.iter().map(|one| one.bytes).sum();
-    let [server_stages, client_stages] = [0, 1].map(|end| after[end].since(&before[end], bytes));
-    let mut stages = [server_stages, client_stages];
-    // The payload's direction: sent by the one, received by the other.
-    stages[0].packets = after[0].datagrams_sent - before[0].datagrams_sent;
-    stages[1].packets = after[1].datagrams_received - before[1].datagrams_received;
-    Ok(Outcome {
-        bytes,
-        elapsed: span(&transfers),
-        server_cpu: stages[0].cpu,
-        client_cpu: stages[1].cpu,
-        sent: Vec::new(),
-        received: transfers.iter().filter_map(|one| one.digest).collect(),
-        stages: Some(stages),
-    })
+/// Starts the transfers of a load on connections and waits for them.
+///
+/// # Errors
+/// A connection or stream broke.
+pub(crate) fn bulk(connections: &[Connection], load: &Load) -> Result<Vec<Transfer>> {
+    let (amount, digest, gauges) = (load.amount, load.seed.is_some(), &load.gauges);
+    let streams = connections
+        .iter()
+        .flat_map(|connection| std::iter::repeat_n(connection, load.streams));
+    match load.flow {
+        Flow::Down => run_all(streams.map(|one| {
+            let task = protocol::download(one.clone(), amount, digest, gauges.clone());
+            (one, task)
+        })),
+        Flow::Up => run_all(streams.map(|one| {
+            let task = protocol::upload(one.clone(), amount, gauges.clone());
+            (one, task)
+        })),
+    }
 }
 
 /// From the first stream's begin to the last one's end.
@@ -150,7 +294,10 @@ pub(crate) fn span(transfers: &[Transfer]) -> Duration {
         .map_or(Duration::ZERO, |(a, b): (Instant, Instant)| b - a)
 }
 
-/// Connects so many times, from the client's worker.
+/// Connects so many times, from the client's worker. Ctrl-C gives up.
+///
+/// # Errors
+/// There is no connection; what to do about it.
 pub(crate) fn connect(
     client: &Endpoint,
     address: SocketAddr,
@@ -162,43 +309,45 @@ pub(crate) fn connect(
         let connecting = client
             .connect(address, name)
             .map_err(context("cannot connect"))?;
-        let connection =
-            wait(client, connecting)?.map_err(|error| super::remote::explain(&error, address))?;
-        connections.push(connection);
+        let connected = wait(client, interrupt::unless_due(None, connecting))?;
+        let connected = connected
+            .ok_or_else(|| Failure::new(format!("interrupted before {address} answered")))?;
+        connections.push(connected.map_err(|error| explain(&error, address))?);
     }
     Ok(connections)
 }
 
-/// Starts `streams` transfers on each connection, on the client's worker, and waits for all.
-pub(crate) fn run_all<F, T>(
-    client: &Endpoint,
-    connections: &[Connection],
-    streams: usize,
-    transfer: F,
-) -> Result<Vec<Transfer>>
+/// Starts tasks, each on its connection's worker, and waits for all.
+///
+/// # Errors
+/// The first failure.
+pub(crate) fn run_all<'a, F, T>(tasks: impl Iterator<Item = (&'a Connection, F)>) -> Result<Vec<T>>
 where
-    F: Fn(Connection) -> T,
-    T: Future<Output = Result<Transfer>> + Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+    T: Send + 'static,
 {
     let (results, done) = mpsc::channel();
-    for connection in connections {
-        for _ in 0..streams {
-            let (transfer, results) = (transfer(connection.clone()), results.clone());
-            client.spawn(async move {
-                // Nobody listens any more once another stream has failed.
-                let _ = results.send(transfer.await);
-            });
-        }
+    let mut count = 0;
+    for (connection, task) in tasks {
+        let results = results.clone();
+        count += 1;
+        connection.spawn(async move {
+            // Nobody listens any more once another one has failed.
+            let _ = results.send(task.await);
+        });
     }
     drop(results);
-    let transfers: Vec<Transfer> = done.iter().collect::<Result<_>>()?;
-    if transfers.len() < connections.len() * streams {
+    let outcomes: Vec<T> = done.iter().collect::<Result<_>>()?;
+    if outcomes.len() < count {
         return Err(Failure::new("the client's worker ended too early"));
     }
-    Ok(transfers)
+    Ok(outcomes)
 }
 
 /// Runs a future on an endpoint's worker and waits for it on this thread.
+///
+/// # Errors
+/// The worker ended.
 pub(crate) fn wait<F>(endpoint: &Endpoint, future: F) -> Result<F::Output>
 where
     F: Future + Send + 'static,
@@ -213,64 +362,73 @@ where
         .map_err(|_| Failure::new("the endpoint's worker ended too early"))
 }
 
-/// The CPU time that an endpoint's workers have taken.
-pub(crate) fn cpu_of(endpoint: &Endpoint) -> Duration {
-    let threads = endpoint.worker_thread_ids();
-    threads.into_iter().filter_map(sys::thread_cpu_of).sum()
+/// Closes an endpoint and waits until its peers were told, for a second at most: one that is gone is
+/// not waited for.
+///
+/// # Errors
+/// The worker ended.
+pub(crate) fn close(endpoint: &Endpoint, reason: &'static [u8]) -> Result<()> {
+    endpoint.close(0, reason);
+    let idle = endpoint.clone();
+    wait(endpoint, async move {
+        let _ = tokio::time::timeout(Duration::from_secs(1), idle.wait_idle()).await;
+    })
 }
 
-/// One end's counters at a moment.
-struct Reading {
-    stages: Stages,
-    cpu: Duration,
-    datagrams_sent: u64,
-    datagrams_received: u64,
+/// Why there is no connection, and what to do about it.
+pub(crate) fn explain(error: &ConnectError, address: SocketAddr) -> Failure {
+    /// RFC 9001 §4.8: the crypto error of TLS alert no_application_protocol.
+    const NO_APPLICATION_PROTOCOL: u64 = 0x100 + 120;
+    /// The same of handshake_failure: no suite or group in common.
+    const HANDSHAKE_FAILURE: u64 = 0x100 + 40;
+    Failure::new(match error {
+        ConnectError::Closed(CloseReason::HandshakeTimeout | CloseReason::IdleTimeout) => format!(
+            "no answer from {address}: check that a server listens there (squall perf server) and that UDP passes"
+        ),
+        ConnectError::Closed(CloseReason::Transport { code, .. })
+            if code.0 == NO_APPLICATION_PROTOCOL =>
+        {
+            format!("{address} is a QUIC server but does not speak perf: start squall perf server")
+        }
+        ConnectError::Closed(CloseReason::Transport { code, .. })
+            if code.0 == HANDSHAKE_FAILURE =>
+        {
+            format!(
+                "{address} and this end have no cipher suite in common: leave out --suite at one end"
+            )
+        }
+        ConnectError::Closed(CloseReason::Transport {
+            code,
+            reason,
+            remote: false,
+        }) if (0x100..0x200).contains(&code.0) => format!(
+            "{address} is not trusted ({reason}): give its certificate with --cacert FILE, or -k to skip verification"
+        ),
+        error => format!("cannot connect to {address}: {error}"),
+    })
 }
 
-impl Reading {
-    fn of(endpoint: &Endpoint) -> Self {
-        let udp = endpoint.stats().udp;
-        Self {
-            stages: endpoint.stages(),
-            cpu: cpu_of(endpoint),
-            datagrams_sent: udp.datagrams_sent,
-            datagrams_received: udp.datagrams_received,
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// What was counted since then; the packets are the caller's to choose.
-    fn since(&self, earlier: &Self, bytes: u64) -> Sample {
-        let stages = Stage::ALL
-            .into_iter()
-            // Waiting is no CPU time; what is left over becomes its own row.
-            .filter(|stage| !matches!(stage, Stage::Idle | Stage::Other))
-            .map(|stage| {
-                let now = self.stages.ticks()[stage as usize];
-                let then = earlier.stages.ticks()[stage as usize];
-                (stage.name(), now - then)
-            })
-            .collect();
-        Sample {
-            stages,
-            stamps: self.stages.stamps() - earlier.stages.stamps(),
-            cpu: self.cpu.saturating_sub(earlier.cpu),
-            packets: 0,
-            bytes,
-        }
+    #[test]
+    fn a_silent_server_and_a_wrong_certificate_are_told_apart() {
+        let address = ([127, 0, 0, 1], 4433).into();
+        let silent = explain(
+            &ConnectError::Closed(CloseReason::HandshakeTimeout),
+            address,
+        );
+        assert!(silent.to_string().contains("no answer"));
+        let untrusted = ConnectError::Closed(CloseReason::Transport {
+            code: squall::TransportErrorCode::crypto(48),
+            reason: "unknown issuer".to_owned(),
+            remote: false,
+        });
+        assert!(
+            explain(&untrusted, address)
+                .to_string()
+                .contains("--cacert")
+        );
     }
-}
-
-/// The measured cost of one stamp in nanoseconds.
-pub(crate) fn ns_per_stamp() -> f64 {
-    const STAMPS: u32 = 100_000;
-    let mut best = f64::INFINITY;
-    for _ in 0..5 {
-        let mut stages = Stages::on(squall::ticks);
-        let start = Instant::now();
-        for _ in 0..STAMPS {
-            stages.mark(std::hint::black_box(Stage::Other));
-        }
-        best = best.min(start.elapsed().as_secs_f64() * 1e9 / f64::from(STAMPS));
-    }
-    best
 }

@@ -4,14 +4,18 @@
 //! contenders within each round, a second apart, because the machine drifts from minute to
 //! minute; what is shown is the median of the rounds' ratios.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::Outcome;
 use super::args::Contender;
-use super::stages::Table;
+use super::latency::Percentiles;
+use super::live::Gauges;
+use super::rows::{self, Row};
+use super::stages::{self, Table};
+use crate::svg::{Bar, Bars};
 
 /// What one contender did in one round, `ksoftirqd` included.
 #[derive(Clone, Debug)]
@@ -50,6 +54,12 @@ pub(crate) struct Figures {
 /// The cost of QUIC by stage.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Stages {
+    /// CPU of all threads of this process while it was measured.
+    pub(crate) process_cpu_s: f64,
+    /// How much of that the two tables' stages claim.
+    pub(crate) attributed_percent: f64,
+    /// Stamps times the measured cost of one, of both threads' CPU.
+    pub(crate) overhead_percent: f64,
     pub(crate) server: Table,
     pub(crate) client: Table,
     /// The core's clock that turns nanoseconds into cycles.
@@ -62,11 +72,20 @@ pub(crate) struct Stages {
 pub(crate) struct Setup {
     pub(crate) connections: usize,
     pub(crate) streams: usize,
+    /// `download`: the server sends; `upload`.
+    pub(crate) direction: &'static str,
     pub(crate) bytes_per_stream: Option<u64>,
     pub(crate) seconds: Option<f64>,
     pub(crate) rounds: usize,
+    /// Ctrl-C ended it before its time.
+    pub(crate) interrupted: bool,
     pub(crate) payload: u16,
     pub(crate) cipher_suite: &'static str,
+    /// QUIC's.
+    pub(crate) congestion: &'static str,
+    pub(crate) gso: bool,
+    pub(crate) gro: bool,
+    pub(crate) pacing: bool,
     pub(crate) server_core: Option<usize>,
     pub(crate) client_core: Option<usize>,
     pub(crate) ksoftirqd_threads: usize,
@@ -88,13 +107,22 @@ pub(crate) struct Report {
     pub(crate) ratio_to_tcp: Option<f64>,
     /// TLS over TCP's CPU against plain TCP's, both ends summed.
     pub(crate) tls_tcp_ratio_to_tcp: Option<f64>,
+    /// QUIC's smoothed round-trip time at the sending end, in microseconds, over the time.
+    pub(crate) rtt_us: Option<Percentiles>,
+    /// QUIC's time from a stream's creation to the first byte of its download, in microseconds.
+    pub(crate) first_byte_us: Option<Percentiles>,
     pub(crate) stages: Option<Stages>,
     pub(crate) setup: Setup,
 }
 
 impl Report {
-    /// Draws the figures out of the rounds.
-    pub(crate) fn new(rounds: &[Round], stages: Option<Stages>, setup: Setup) -> Self {
+    /// Draws the figures out of the rounds; `gauges` are QUIC's.
+    pub(crate) fn new(
+        rounds: &[Round],
+        stages: Option<Stages>,
+        gauges: &Gauges,
+        setup: Setup,
+    ) -> Self {
         use Contender::{Quic, Tcp, TlsTcp};
         Self {
             quic: figures(rounds, Quic),
@@ -103,8 +131,83 @@ impl Report {
             ratio_to_tls_tcp: ratio(rounds, Quic, TlsTcp),
             ratio_to_tcp: ratio(rounds, Quic, Tcp),
             tls_tcp_ratio_to_tcp: ratio(rounds, TlsTcp, Tcp),
+            rtt_us: gauges.rtt.read().percentiles(),
+            first_byte_us: gauges.first_byte.read().percentiles(),
             stages,
             setup,
+        }
+    }
+
+    /// The contenders that ran, with their names.
+    fn contenders(&self) -> impl Iterator<Item = (&'static str, &Figures)> {
+        let all = [
+            (Contender::Quic, &self.quic),
+            (Contender::TlsTcp, &self.tls_tcp),
+            (Contender::Tcp, &self.tcp),
+        ];
+        all.into_iter()
+            .filter_map(|(contender, figures)| Some((contender.name(), figures.as_ref()?)))
+    }
+
+    /// A row for each contender.
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        let rows = self.contenders().map(|(contender, figures)| Row {
+            workload: rows::bulk(self.setup.connections, self.setup.streams),
+            contender,
+            gbit_per_s: Some(figures.gbit_per_s),
+            per_s: None,
+            server_cpu: Some(figures.server_cpu_s_per_gb),
+            client_cpu: Some(figures.client_cpu_s_per_gb),
+            cpu_unit: rows::PER_GB,
+            latency_us: None,
+        });
+        rows.collect()
+    }
+
+    /// Two bars a contender, QUIC's by stage.
+    pub(crate) fn chart(&self) -> Bars {
+        let mut bars = Vec::new();
+        for (contender, figures) in self.contenders() {
+            let tables = self.stages.as_ref().filter(|_| contender == "quic");
+            for (end, cpu, table) in [
+                (
+                    "server",
+                    figures.server_cpu_s_per_gb,
+                    tables.map(|tables| &tables.server),
+                ),
+                (
+                    "client",
+                    figures.client_cpu_s_per_gb,
+                    tables.map(|tables| &tables.client),
+                ),
+            ] {
+                let parts = match table {
+                    Some(table) => {
+                        let rows = table.rows.iter();
+                        rows.map(|row| (row.stage, cpu * row.percent / 100.0))
+                            .collect()
+                    }
+                    None => vec![("not split", cpu)],
+                };
+                bars.push(Bar {
+                    label: format!("{contender}, {end}"),
+                    parts,
+                });
+            }
+        }
+        let setup = &self.setup;
+        Bars {
+            title: "squall perf: CPU by stage".to_owned(),
+            subtitle: format!(
+                "{}, {} connection(s) of {} stream(s), {}, datagrams of {} bytes, loopback",
+                setup.direction,
+                setup.connections,
+                setup.streams,
+                setup.cipher_suite,
+                setup.payload
+            ),
+            unit: "CPU-seconds for each GB delivered",
+            bars,
         }
     }
 }
@@ -203,49 +306,42 @@ impl fmt::Display for Report {
                 writeln!(f, "QUIC costs {ratio:.2} times the CPU of {control}.")?;
             }
         }
+        for (name, times) in [
+            ("Smoothed round-trip time of the sender", &self.rtt_us),
+            ("Time to the first byte", &self.first_byte_us),
+        ] {
+            if let Some(times) = times {
+                writeln!(f, "{name}: {times}.")?;
+            }
+        }
+        if self.setup.interrupted {
+            writeln!(f, "Interrupted: these are the figures up to then.")?;
+        }
+        let ends = match self.setup.direction {
+            "upload" => ("server (receives)", "client (sends)"),
+            _ => ("server (sends)", "client (receives)"),
+        };
         match &self.stages {
-            Some(stages) => write!(f, "\n{stages}"),
+            Some(stages) => write!(f, "\n{}", stages.table("QUIC by stage", ends.0, ends.1)),
             None => Ok(()),
         }
     }
 }
 
-impl fmt::Display for Stages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{:<20}{:^33} {:^33}",
-            "QUIC by stage", "server (sends)", "client (receives)"
-        )?;
-        let columns = format!("{:>10}{:>13}{:>10}", "ns/packet", "cycles/byte", "percent");
-        writeln!(f, "{:<20}{columns} {columns}", "")?;
-        let totals = [
-            (&self.server.total, &self.client.total),
-            (&self.server.overhead, &self.client.overhead),
-        ];
-        for (server, client) in self.server.rows.iter().zip(&self.client.rows).chain(totals) {
-            let mut line = format!("{:<20}", server.stage);
-            for (row, gap) in [(server, " "), (client, "")] {
-                let cycles = row
-                    .cycles_per_byte
-                    .map_or_else(|| "-".to_owned(), |cycles| format!("{cycles:.3}"));
-                write!(
-                    line,
-                    "{:>10.1}{cycles:>13}{:>10.1}{gap}",
-                    row.ns_per_packet, row.percent
-                )?;
-            }
-            writeln!(f, "{line}")?;
-        }
-        let clock = self.core_ghz.map_or_else(
-            || "core clock not measurable here".to_owned(),
-            |ghz| format!("core clock {ghz:.2} GHz (a chain of additions)"),
-        );
-        writeln!(
-            f,
-            "({clock}; {} and {} stamps of {:.1} ns)",
-            self.server.stamps, self.client.stamps, self.ns_per_stamp
-        )
+impl Stages {
+    /// The table for people.
+    pub(crate) fn table(&self, title: &str, server: &str, client: &str) -> String {
+        stages::text(title, &[(server, &self.server), (client, &self.client)])
+            + &stages::remarks(
+                self.core_ghz,
+                self.server.stamps + self.client.stamps,
+                self.ns_per_stamp,
+                self.overhead_percent,
+            )
+            + &format!(
+                "(of {:.3} CPU-seconds of this process {:.1} % are in a stage's row above)\n",
+                self.process_cpu_s, self.attributed_percent
+            )
     }
 }
 
@@ -265,7 +361,7 @@ mod tests {
                 client_cpu: Duration::from_millis(cpu_ms),
                 sent: Vec::new(),
                 received: Vec::new(),
-                stages: None,
+                used: None,
             },
             ksoftirqd: Duration::ZERO,
         }
@@ -275,11 +371,17 @@ mod tests {
         Setup {
             connections: 1,
             streams: 1,
+            direction: "download",
             bytes_per_stream: None,
             seconds: Some(10.0),
             rounds: 3,
+            interrupted: false,
             payload: 1472,
             cipher_suite: "TLS_AES_128_GCM_SHA256",
+            congestion: "cubic",
+            gso: true,
+            gro: true,
+            pacing: true,
             server_core: Some(0),
             client_core: Some(1),
             ksoftirqd_threads: 2,
@@ -296,6 +398,7 @@ mod tests {
             cpu: Duration::from_nanos(1_000),
             packets: 10,
             bytes: 14_000,
+            operations: 0,
         };
         let rates = Rates {
             ns_per_tick: 1.0,
@@ -304,6 +407,9 @@ mod tests {
         };
         let table = Table::new(&sample, rates).expect("work was done");
         Stages {
+            process_cpu_s: 2e-6,
+            attributed_percent: 60.0,
+            overhead_percent: 1.0,
             server: table.clone(),
             client: table,
             core_ghz: None,
@@ -351,7 +457,7 @@ mod tests {
             round(Contender::TlsTcp, 0, 150),
             round(Contender::Tcp, 0, 100),
         ];
-        let report = Report::new(&rounds, Some(stages()), setup());
+        let report = Report::new(&rounds, Some(stages()), &Gauges::default(), setup());
         let json = serde_json::to_value(&report).expect("plain data");
         for contender in ["quic", "tls_tcp", "tcp"] {
             for key in ["gbit_per_s", "server_cpu_s_per_gb", "client_cpu_s_per_gb"] {
@@ -367,9 +473,23 @@ mod tests {
     }
 
     #[test]
+    fn the_chart_has_two_bars_a_contender_and_quic_is_split() {
+        let rounds = [
+            round(Contender::Quic, 0, 200),
+            round(Contender::Tcp, 0, 100),
+        ];
+        let report = Report::new(&rounds, Some(stages()), &Gauges::default(), setup());
+        let bars = report.chart().bars;
+        let parts: Vec<usize> = bars.iter().map(|bar| bar.parts.len()).collect();
+        assert_eq!(parts, [2, 2, 1, 1]);
+        assert_eq!(report.rows().len(), 2);
+        assert_eq!(report.rows()[0].workload, "W1");
+    }
+
+    #[test]
     fn contenders_that_did_not_run_are_null_and_absent_from_the_table() {
         let rounds = [round(Contender::Tcp, 0, 100)];
-        let report = Report::new(&rounds, None, setup());
+        let report = Report::new(&rounds, None, &Gauges::default(), setup());
         let json = serde_json::to_value(&report).expect("plain data");
         assert!(json["quic"].is_null() && json["stages"].is_null());
         let text = report.to_string();
@@ -382,7 +502,7 @@ mod tests {
             round(Contender::Quic, 0, 200),
             round(Contender::Tcp, 0, 100),
         ];
-        let text = Report::new(&rounds, Some(stages()), setup()).to_string();
+        let text = Report::new(&rounds, Some(stages()), &Gauges::default(), setup()).to_string();
         assert!(text.contains("unattributed") && text.contains("of which stamps"));
         for line in text.lines() {
             assert!(line.chars().count() <= 90, "{line}");

@@ -6,6 +6,7 @@
 //! (the thread was preempted inside one) they are all scaled down to it. So each table sums to
 //! its thread's CPU time.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -23,6 +24,8 @@ pub(crate) struct Sample {
     pub(crate) packets: u64,
     /// Stream bytes delivered.
     pub(crate) bytes: u64,
+    /// Requests or handshakes; of a bulk transfer none.
+    pub(crate) operations: u64,
 }
 
 impl Sample {
@@ -39,6 +42,7 @@ impl Sample {
         self.cpu += other.cpu;
         self.packets += other.packets;
         self.bytes += other.bytes;
+        self.operations += other.operations;
     }
 }
 
@@ -58,6 +62,8 @@ pub(crate) struct Rates {
 pub(crate) struct Row {
     pub(crate) stage: &'static str,
     pub(crate) ns_per_packet: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) us_per_operation: Option<f64>,
     pub(crate) cycles_per_byte: Option<f64>,
     pub(crate) percent: f64,
 }
@@ -80,13 +86,15 @@ impl Table {
     /// Scales what a thread counted; `None` when it moved nothing.
     pub(crate) fn new(sample: &Sample, rates: Rates) -> Option<Self> {
         let cpu_ns = sample.cpu.as_secs_f64() * 1e9;
-        if sample.packets == 0 || sample.bytes == 0 || cpu_ns <= 0.0 {
+        if sample.packets == 0 || sample.bytes + sample.operations == 0 || cpu_ns <= 0.0 {
             return None;
         }
         let row = |stage, ns: f64| Row {
             stage,
             ns_per_packet: ns / sample.packets as f64,
-            cycles_per_byte: rates.core_ghz.map(|ghz| ns * ghz / sample.bytes as f64),
+            us_per_operation: (sample.operations > 0).then(|| ns / 1e3 / sample.operations as f64),
+            cycles_per_byte: (rates.core_ghz.filter(|_| sample.bytes > 0))
+                .map(|ghz| ns * ghz / sample.bytes as f64),
             percent: ns / cpu_ns * 100.0,
         };
         let claimed: f64 = sample
@@ -105,7 +113,7 @@ impl Table {
             .iter()
             .map(|&(stage, ticks)| row(stage, ticks as f64 * rates.ns_per_tick * scale))
             .collect();
-        rows.push(row("unattributed", (cpu_ns - claimed * scale).max(0.0)));
+        rows.push(row(UNATTRIBUTED, (cpu_ns - claimed * scale).max(0.0)));
         Some(Self {
             rows,
             total: row("total", cpu_ns),
@@ -116,7 +124,71 @@ impl Table {
             stamps: sample.stamps,
         })
     }
+
+    /// The part of the thread's time that a stage claims.
+    pub(crate) fn attributed_percent(&self) -> f64 {
+        let claimed = self.rows.iter().filter(|row| row.stage != UNATTRIBUTED);
+        claimed.map(|row| row.percent).sum()
+    }
 }
+
+/// Tables of one thread each, side by side: of bulk transfer with the cost of a packet and of a
+/// byte, of operations with that of one of them.
+pub(crate) fn text(title: &str, tables: &[(&str, &Table)]) -> String {
+    let Some((_, first)) = tables.first() else {
+        return String::new();
+    };
+    let operations = first.total.us_per_operation.is_some();
+    let columns = if operations {
+        format!("{:>10}{:>13}{:>10}", "us/each", "ns/packet", "percent")
+    } else {
+        format!("{:>10}{:>13}{:>10}", "ns/packet", "cycles/byte", "percent")
+    };
+    let mut text = format!("{title:<20}");
+    for (name, _) in tables {
+        let _ = write!(text, "{name:^33} ");
+    }
+    text = format!("{}\n{:<20}", text.trim_end(), "");
+    text += &vec![columns; tables.len()].join(" ");
+    let rows = |table: &Table| {
+        let ends = [table.total.clone(), table.overhead.clone()];
+        let rows = table.rows.iter().cloned();
+        rows.chain(ends).collect::<Vec<Row>>()
+    };
+    let tables: Vec<Vec<Row>> = tables.iter().map(|(_, table)| rows(table)).collect();
+    for (at, row) in tables[0].iter().enumerate() {
+        let _ = write!(text, "\n{:<20}", row.stage);
+        let cells = tables.iter().filter_map(|rows| rows.get(at)).map(|row| {
+            let cost = match (row.us_per_operation, row.cycles_per_byte) {
+                (Some(us), _) => format!("{us:>10.3}{:>13.1}", row.ns_per_packet),
+                (None, Some(cycles)) => format!("{:>10.1}{cycles:>13.3}", row.ns_per_packet),
+                (None, None) => format!("{:>10.1}{:>13}", row.ns_per_packet, "-"),
+            };
+            format!("{cost}{:>10.1}", row.percent)
+        });
+        text += &cells.collect::<Vec<_>>().join(" ");
+    }
+    text + "\n"
+}
+
+/// How the tables were made.
+pub(crate) fn remarks(
+    core_ghz: Option<f64>,
+    stamps: u64,
+    ns_per_stamp: f64,
+    overhead_percent: f64,
+) -> String {
+    let clock = core_ghz.map_or_else(
+        || "core clock not measurable here".to_owned(),
+        |ghz| format!("core clock {ghz:.2} GHz (a chain of additions)"),
+    );
+    format!(
+        "({clock}; {stamps} stamps of {ns_per_stamp:.1} ns: {overhead_percent:.2} % of the time)\n"
+    )
+}
+
+/// The row of what no stage claims.
+const UNATTRIBUTED: &str = "unattributed";
 
 #[cfg(test)]
 mod tests {
@@ -129,6 +201,7 @@ mod tests {
             cpu: Duration::from_nanos(1_000),
             packets: 5,
             bytes: 500,
+            operations: 0,
         }
     }
 
@@ -151,6 +224,7 @@ mod tests {
         assert!(close(table.rows[0].percent, 40.0));
         assert!(close(table.rows[0].cycles_per_byte.expect("clock"), 2.4));
         assert_eq!(table.rows[2].stage, "unattributed");
+        assert!(close(table.attributed_percent(), 60.0));
         assert!(close(table.rows[2].percent, 40.0));
         assert!(close(table.overhead.ns_per_packet, 16.0));
     }
@@ -172,6 +246,21 @@ mod tests {
             let sum: f64 = table.rows.iter().map(|row| row.percent).sum();
             assert!(close(sum, 100.0));
         }
+    }
+
+    #[test]
+    fn operations_have_their_own_measure_and_no_cycles_a_byte() {
+        let sample = Sample {
+            bytes: 0,
+            operations: 4,
+            ..sample()
+        };
+        let table = Table::new(&sample, rates(1.0)).expect("work was done");
+        assert!(close(
+            table.rows[0].us_per_operation.expect("operations"),
+            0.1
+        ));
+        assert_eq!(table.rows[0].cycles_per_byte, None);
     }
 
     #[test]

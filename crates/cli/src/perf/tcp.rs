@@ -17,7 +17,6 @@ impl Protocol for Plain {
     }
 
     fn client(&self, socket: TcpStream) -> io::Result<PlainChannel> {
-        prepare_receiver(&socket)?;
         PlainChannel::new(socket)
     }
 }
@@ -50,6 +49,10 @@ impl Channel for PlainChannel {
         }
         sink(&self.buffer[..count]);
         Ok(Some(count))
+    }
+
+    fn prepare_to_receive(&self) -> io::Result<()> {
+        prepare_receiver(&self.socket)
     }
 
     fn finish(&mut self) -> io::Result<()> {

@@ -18,19 +18,21 @@ use std::time::Duration;
 use rustls::client::UnbufferedClientConnection;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::cipher::{
-    InboundOpaqueMessage, MessageDecrypter, MessageEncrypter, OutboundChunks, OutboundPlainMessage,
+    AeadKey, InboundOpaqueMessage, Iv, MessageDecrypter, MessageEncrypter, OutboundChunks,
+    OutboundPlainMessage,
 };
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{
-    CipherSuite, ClientConfig, ConnectionTrafficSecrets, ContentType, ExtractedSecrets,
-    ProtocolVersion, ServerConfig, SupportedCipherSuite, Tls13CipherSuite,
+    ClientConfig, ConnectionTrafficSecrets, ContentType, ExtractedSecrets, ProtocolVersion,
+    ServerConfig, SupportedCipherSuite, Tls13CipherSuite,
 };
 
 use super::certificate::{Certificate, NAME};
 use super::control::{BATCH, Channel, Protocol, prepare, prepare_receiver};
+use super::options::Suite;
 use crate::error::{Failure, Result, context};
 use crate::sys;
 
@@ -57,18 +59,20 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// The two configurations, TLS_AES_128_GCM_SHA256 only.
-    pub(crate) fn new(mut provider: CryptoProvider, certificate: &Certificate) -> Result<Self> {
-        provider
-            .cipher_suites
-            .retain(|suite| suite.suite() == CipherSuite::TLS13_AES_128_GCM_SHA256);
+    /// The two configurations, of one cipher suite only.
+    pub(crate) fn new(
+        provider: CryptoProvider,
+        suite: Suite,
+        certificate: &Certificate,
+    ) -> Result<Self> {
+        let provider = suite.alone(provider);
         let Some(SupportedCipherSuite::Tls13(suite)) = provider.cipher_suites.first().copied()
         else {
-            return Err(Failure::new(
-                "this TLS provider has no TLS_AES_128_GCM_SHA256",
-            ));
+            return Err(Failure::new(format!(
+                "this TLS provider has no {}",
+                suite.name()
+            )));
         };
-        let provider = Arc::new(provider);
         let mut server = certificate.server(Arc::clone(&provider))?;
         // Tickets would only be bytes that the other contenders do not send.
         server.send_tls13_tickets = 0;
@@ -115,9 +119,7 @@ impl Protocol for Tls {
 
     fn client(&self, socket: TcpStream) -> io::Result<Self::Channel> {
         prepare(&socket)?;
-        let channel = self.connect(socket)?;
-        prepare_receiver(&channel.socket)?;
-        Ok(channel)
+        self.connect(socket)
     }
 }
 
@@ -395,6 +397,10 @@ impl Channel for TlsChannel<TcpStream> {
         self.receive_batch(sink)
     }
 
+    fn prepare_to_receive(&self) -> io::Result<()> {
+        prepare_receiver(&self.socket)
+    }
+
     fn finish(&mut self) -> io::Result<()> {
         self.push(ContentType::Alert, &[1, 0])?;
         self.flush()?;
@@ -415,6 +421,16 @@ fn record_len(bytes: &[u8]) -> io::Result<Option<usize>> {
     Ok((bytes.len() >= len).then_some(len))
 }
 
+/// A key and its vector, whatever the suite.
+fn key_and_iv(secrets: ConnectionTrafficSecrets) -> io::Result<(AeadKey, Iv)> {
+    match secrets {
+        ConnectionTrafficSecrets::Aes128Gcm { key, iv }
+        | ConnectionTrafficSecrets::Aes256Gcm { key, iv }
+        | ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => Ok((key, iv)),
+        _ => Err(io::Error::other("not a cipher suite of TLS 1.3")),
+    }
+}
+
 /// Seals records with one key.
 struct Sealer {
     cipher: Box<dyn MessageEncrypter>,
@@ -426,9 +442,7 @@ impl Sealer {
         suite: &Tls13CipherSuite,
         (sequence, secrets): (u64, ConnectionTrafficSecrets),
     ) -> io::Result<Self> {
-        let ConnectionTrafficSecrets::Aes128Gcm { key, iv } = secrets else {
-            return Err(io::Error::other("not TLS_AES_128_GCM_SHA256"));
-        };
+        let (key, iv) = key_and_iv(secrets)?;
         Ok(Self {
             cipher: suite.aead_alg.encrypter(key, iv),
             sequence,
@@ -461,9 +475,7 @@ impl Opener {
         suite: &Tls13CipherSuite,
         (sequence, secrets): (u64, ConnectionTrafficSecrets),
     ) -> io::Result<Self> {
-        let ConnectionTrafficSecrets::Aes128Gcm { key, iv } = secrets else {
-            return Err(io::Error::other("not TLS_AES_128_GCM_SHA256"));
-        };
+        let (key, iv) = key_and_iv(secrets)?;
         Ok(Self {
             cipher: suite.aead_alg.decrypter(key, iv),
             sequence,
@@ -495,13 +507,13 @@ pub(crate) struct Choice {
 
 /// Measures sealing and opening of 16 KiB records with each provider, for some 40 ms each, and
 /// takes the faster one.
-pub(crate) fn choose(certificate: &Certificate) -> Result<Choice> {
+pub(crate) fn choose(certificate: &Certificate, suite: Suite) -> Result<Choice> {
     let mut pairs = Vec::new();
     for (name, provider) in [
         ("ring", rustls::crypto::ring::default_provider()),
         ("aws-lc-rs", rustls::crypto::aws_lc_rs::default_provider()),
     ] {
-        let tls = Tls::new(provider, certificate)?;
+        let tls = Tls::new(provider, suite, certificate)?;
         let ends = memory_pair(&tls)?;
         pairs.push((name, tls, ends, f64::INFINITY));
     }
@@ -509,7 +521,7 @@ pub(crate) fn choose(certificate: &Certificate) -> Result<Choice> {
     // choose.
     for _ in 0..TURNS {
         for (_, _, (server, client), best) in &mut pairs {
-            let turn = seal_and_open(server, client).map_err(context("measuring AES-128-GCM"))?;
+            let turn = seal_and_open(server, client).map_err(context("measuring TLS providers"))?;
             *best = best.min(turn);
         }
     }
@@ -575,7 +587,12 @@ mod tests {
 
     fn pair() -> (TlsChannel<UnixStream>, TlsChannel<UnixStream>) {
         let certificate = Certificate::generate().expect("a certificate");
-        let tls = Tls::new(rustls::crypto::ring::default_provider(), &certificate).expect("ring");
+        let tls = Tls::new(
+            rustls::crypto::ring::default_provider(),
+            Suite::Aes128,
+            &certificate,
+        )
+        .expect("ring");
         memory_pair(&tls).expect("handshake")
     }
 
@@ -634,7 +651,12 @@ mod tests {
     #[test]
     fn a_request_that_comes_with_the_clients_finished_is_not_lost() {
         let certificate = Certificate::generate().expect("a certificate");
-        let tls = Tls::new(rustls::crypto::ring::default_provider(), &certificate).expect("ring");
+        let tls = Tls::new(
+            rustls::crypto::ring::default_provider(),
+            Suite::Aes128,
+            &certificate,
+        )
+        .expect("ring");
         let (near, far) = UnixStream::pair().expect("sockets");
         let (done, client_is_done) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {

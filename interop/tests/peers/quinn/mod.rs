@@ -6,11 +6,13 @@
 //!     │
 //!  streams      data: long, many, given up, held back, on a bad network
 //!  connections  handshakes, keys, ends
+//!  addresses    Retry, tickets and early data, clients that move
 //! ```
 //!
 //! Once connected, both sides can do the same; so a test gets a pair of connections, does not see which of them began,
 //! and runs twice.
 
+mod addresses;
 mod connections;
 mod pair;
 mod streams;

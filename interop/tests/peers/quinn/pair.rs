@@ -50,6 +50,7 @@ pub(super) fn quinn_server(identity: &Identity, tls: CryptoProvider) -> quinn::E
             identity.key.clone_key().into(),
         )
         .expect("the certificate");
+    tls.max_early_data_size = u32::MAX;
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let crypto =
         QuicServerConfig::with_initial(Arc::new(tls), initial_suite()).expect("quinn's server TLS");
@@ -66,6 +67,7 @@ pub(super) fn quinn_client(
         .expect("TLS 1.3")
         .with_root_certificates(roots)
         .with_no_client_auth();
+    tls.enable_early_data = true;
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let crypto =
         QuicClientConfig::with_initial(Arc::new(tls), initial_suite()).expect("quinn's client TLS");

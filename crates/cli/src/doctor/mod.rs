@@ -5,8 +5,11 @@
 //!   kernels    which there are, which of them run here, for which suites
 //!   choices    the one that each suite gets
 //!   wish       SQUALL_CPU, and what came of it
+//!   network    bundles, buffers, queueing discipline, drops, and what each is worth
 //! ```
 //! One section each, in the report and in JSON.
+
+mod network;
 
 use std::fmt;
 
@@ -14,11 +17,13 @@ use clap::Args;
 use serde::Serialize;
 use squall_protect::{KernelKind, kernel_choices};
 
+use self::network::Network;
 use crate::error::Result;
 use crate::kernels::{SUITES, VARIABLE, Wish, able, suite_name};
 use crate::output::{print_json, say};
 
-/// Show the CPU, the kernels it can run, and which one packet protection uses and why
+/// Show what this machine has and squall makes of it: CPU, kernels of packet protection, UDP bundles,
+/// socket buffers, queueing discipline, drops; with what each is worth and how to mend it
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
     /// Print one JSON object
@@ -237,6 +242,25 @@ struct Report {
     kernels: Vec<KernelRow>,
     choices: Vec<Choice>,
     squall_cpu: WishRow,
+    cores: Cores,
+    network: Network,
+}
+
+/// Cores, and what another one is worth.
+#[derive(Debug, Serialize)]
+struct Cores {
+    /// That this process may use.
+    usable: usize,
+    worth: &'static str,
+}
+
+impl Cores {
+    fn read() -> Self {
+        Self {
+            usable: crate::sys::allowed_cores().len().max(1),
+            worth: "a connection lives on one worker, so one core is one connection's limit; `--workers N` serves several (not measured on more than 2 cores)",
+        }
+    }
 }
 
 impl Report {
@@ -256,6 +280,8 @@ impl Report {
             kernels: kernels.collect(),
             choices: choices(),
             squall_cpu: WishRow::new(&Wish::read()),
+            cores: Cores::read(),
+            network: Network::read(),
         }
     }
 }
@@ -326,7 +352,10 @@ impl fmt::Display for Report {
             Some(value) => writeln!(f, "={value}")?,
             None => writeln!(f)?,
         }
-        writeln!(f, "  {}", self.squall_cpu.effect)
+        writeln!(f, "  {}", self.squall_cpu.effect)?;
+        writeln!(f, "\nCores\n  {} usable", self.cores.usable)?;
+        writeln!(f, "  worth    {}\n", self.cores.worth)?;
+        self.network.fmt(f)
     }
 }
 

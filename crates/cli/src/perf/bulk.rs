@@ -1,0 +1,297 @@
+//! Bulk transfer: QUIC beside TLS over TCP and plain TCP, the contenders taking turns.
+
+use std::sync::Arc;
+
+use super::args::{Contender, Local};
+use super::certificate::Certificate;
+use super::cpu::{Cores, Ksoftirqd};
+use super::live::{self, Gauges, Unit};
+use super::meter::{Ticker, Used};
+use super::options::Suite;
+use super::quic::Quic;
+use super::report::{Report, Round, Setup};
+use super::{Amount, Flow, Load, Outcome, control, cores, rotated, rows, source, tcp, tls};
+use crate::error::{Failure, Result};
+use crate::output::{print_json, say};
+use crate::svg::File;
+use crate::{interrupt, sys};
+
+/// Everything that is settled before the first round.
+pub(super) struct Plan {
+    args: Local,
+    flow: Flow,
+    amount: Amount,
+    suite: Suite,
+    contenders: Vec<Contender>,
+    cores: Cores,
+    quic: Quic,
+    tls: Option<(Arc<tls::Tls>, &'static str)>,
+    providers: Vec<(&'static str, f64)>,
+    congestion_control: Option<String>,
+}
+
+impl Plan {
+    /// Prepares both ends of every contender.
+    ///
+    /// # Errors
+    /// A core that cannot be had, a file that cannot be written.
+    pub(super) fn new(mut args: Local, flow: Flow, amount: Amount) -> Result<Self> {
+        let cores = cores(args.cpu, args.options.workers, &sys::allowed_cores())?;
+        let contenders = args.contenders();
+        let certificate = Certificate::generate()?;
+        let suite = *args.options.suite.get_or_insert(Suite::Aes128);
+        if args.verify && flow == Flow::Up {
+            return Err(Failure::new(
+                "--verify compares what the server sends: leave out --upload",
+            ));
+        }
+        let quic = Quic::new(&certificate, &args.options)?;
+        let mut plan = Self {
+            args,
+            flow,
+            amount,
+            suite,
+            contenders,
+            cores,
+            quic,
+            tls: None,
+            providers: Vec::new(),
+            congestion_control: None,
+        };
+        if plan.contenders.iter().any(|&one| one != Contender::Quic) {
+            plan.congestion_control = control::congestion_control();
+        }
+        if plan.contenders.contains(&Contender::TlsTcp) {
+            let choice = tls::choose(&certificate, suite)?;
+            plan.tls = Some((Arc::new(choice.tls), choice.name));
+            plan.providers = choice.measured;
+        }
+        Ok(plan)
+    }
+
+    /// Measures or verifies, as the arguments say.
+    ///
+    /// # Errors
+    /// A contender failed.
+    pub(super) fn run(&self) -> Result<()> {
+        if self.args.verify {
+            self.verify()
+        } else {
+            self.measure()
+        }
+    }
+
+    fn load(&self, amount: Amount, seed: Option<u64>, gauges: Gauges) -> Load {
+        Load {
+            connections: self.args.work.connections,
+            streams: self.args.work.streams,
+            flow: self.flow,
+            amount,
+            cores: self.cores,
+            seed,
+            gauges,
+        }
+    }
+
+    /// Runs one contender once, a live line beside it.
+    fn run_one(&self, contender: Contender, load: &Load, title: String) -> Result<Outcome> {
+        let _live = live::Live::start(title, Unit::Bytes, &load.gauges.live);
+        match (contender, &self.tls) {
+            (Contender::Quic, _) => self.quic.bulk(load),
+            (Contender::TlsTcp, Some((tls, _))) => control::run(tls, load),
+            (Contender::TlsTcp, None) => Err(Failure::new("TLS over TCP was not prepared")),
+            (Contender::Tcp, _) => control::run(&Arc::new(tcp::Plain), load),
+        }
+    }
+
+    /// All rounds, then the report. Ctrl-C ends them early.
+    fn measure(&self) -> Result<()> {
+        let plot = self
+            .args
+            .output
+            .plot
+            .as_deref()
+            .map(File::create)
+            .transpose()?;
+        let count = self.args.rounds;
+        let amount = match self.amount {
+            Amount::Bytes(bytes) => Amount::Bytes(bytes),
+            Amount::Time(time) => Amount::Time(time / u32::try_from(count).unwrap_or(u32::MAX)),
+        };
+        if self.args.output.is_text() {
+            say(&self.heading());
+        }
+        let ksoftirqd = Ksoftirqd::find(self.cores);
+        let ticker = Ticker::start();
+        let mut used: Option<Used> = None;
+        let quic = Gauges::default();
+        let mut rounds = Vec::new();
+        'rounds: for index in 0..count {
+            for contender in rotated(&self.contenders, index) {
+                let gauges = match contender {
+                    Contender::Quic => Gauges {
+                        live: Arc::default(),
+                        ..quic.clone()
+                    },
+                    _ => Gauges::default(),
+                };
+                let load = self.load(amount, None, gauges);
+                let before = ksoftirqd.now();
+                let title = format!("round {} of {count}, {}", index + 1, contender.name());
+                let mut outcome = self.run_one(contender, &load, title)?;
+                let soft = ksoftirqd.now() - before;
+                if let Some(more) = outcome.used.take() {
+                    used.get_or_insert_default().add(&more);
+                }
+                outcome.server_cpu += soft.server;
+                outcome.client_cpu += soft.client;
+                rounds.push(Round {
+                    contender,
+                    index,
+                    outcome,
+                    ksoftirqd: soft.server + soft.client,
+                });
+                if interrupt::raised() {
+                    break 'rounds;
+                }
+            }
+        }
+        let stages = used.and_then(|used| used.tables(ticker.rates()));
+        let report = Report::new(&rounds, stages, &quic, self.setup(ksoftirqd.count()));
+        if let Some(plot) = plot {
+            plot.write(&report.chart().svg())?;
+        }
+        let output = &self.args.output;
+        if output.json {
+            return print_json(&report);
+        }
+        say(&if output.csv {
+            rows::csv(&report.rows())
+        } else {
+            report.to_string()
+        });
+        Ok(())
+    }
+
+    /// One transfer of a seeded pattern a contender, digests at both ends.
+    fn verify(&self) -> Result<()> {
+        const DEFAULT: u64 = 1_000_000_000;
+        let bytes = match self.amount {
+            Amount::Bytes(bytes) => bytes,
+            Amount::Time(_) => DEFAULT,
+        };
+        let mut results = serde_json::Map::new();
+        let mut different = Vec::new();
+        for &contender in &self.contenders {
+            if interrupt::raised() {
+                return Err(Failure::new("interrupted: nothing was compared"));
+            }
+            let load = self.load(Amount::Bytes(bytes), Some(1), Gauges::default());
+            let outcome = self.run_one(contender, &load, format!("verify {}", contender.name()))?;
+            let server = source::combine(outcome.sent);
+            let client = source::combine(outcome.received);
+            let equal = server == client;
+            if !equal {
+                different.push(contender.name());
+            }
+            if !self.args.output.json {
+                say(&format!(
+                    "{:<8} {} bytes   server sha256 {server}\n{:<8} {:>width$}         client sha256 {client}   {}",
+                    contender.name(),
+                    outcome.bytes,
+                    "",
+                    "",
+                    if equal { "equal" } else { "DIFFERENT" },
+                    width = outcome.bytes.to_string().len(),
+                ));
+            }
+            results.insert(
+                contender.name().to_owned(),
+                serde_json::json!({
+                    "bytes": outcome.bytes,
+                    "server_sha256": server,
+                    "client_sha256": client,
+                    "equal": equal,
+                }),
+            );
+        }
+        if self.args.output.json {
+            print_json(&results)?;
+        }
+        if different.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::new(format!(
+                "what arrived is not what was sent over {}: please report this",
+                different.join(" and ")
+            )))
+        }
+    }
+
+    fn setup(&self, ksoftirqd_threads: usize) -> Setup {
+        let work = &self.args.work;
+        let (bytes, seconds) = match self.amount {
+            Amount::Bytes(bytes) => (Some(bytes), None),
+            Amount::Time(time) => (None, Some(time.as_secs_f64())),
+        };
+        Setup {
+            connections: work.connections,
+            streams: work.streams,
+            direction: self.flow.name(),
+            bytes_per_stream: bytes,
+            seconds,
+            rounds: self.args.rounds,
+            interrupted: interrupt::raised(),
+            payload: self.args.options.payload,
+            cipher_suite: self.suite.name(),
+            congestion: self.args.options.congestion.name(),
+            gso: !self.args.options.no_gso,
+            gro: !self.args.options.no_gro,
+            pacing: !self.args.options.no_pacing,
+            server_core: self.cores.server,
+            client_core: self.cores.client,
+            ksoftirqd_threads,
+            tls_provider: self.tls.as_ref().map(|tls| tls.1),
+            tls_providers_ns: self.providers.clone(),
+            tcp_congestion_control: self.congestion_control.clone(),
+        }
+    }
+
+    /// What is measured, in a few lines before the first round.
+    fn heading(&self) -> String {
+        let (args, work) = (&self.args, &self.args.work);
+        let amount = match self.amount {
+            Amount::Bytes(bytes) => {
+                format!("{bytes} bytes a stream in each of {} rounds", args.rounds)
+            }
+            Amount::Time(time) => format!(
+                "{} s a contender in {} rounds",
+                time.as_secs_f64(),
+                args.rounds
+            ),
+        };
+        let direction = match self.flow {
+            Flow::Down => "server to client",
+            Flow::Up => "client to server",
+        };
+        let mut text = format!(
+            "loopback, {}, {direction}, {} connection(s) of {} stream(s),\n{amount},\n{}\n",
+            self.cores, work.connections, work.streams, args.options
+        );
+        if let Some((_, name)) = &self.tls {
+            let measured: Vec<String> = self
+                .providers
+                .iter()
+                .map(|(name, ns)| format!("{name} {ns:.0} ns"))
+                .collect();
+            text += &format!(
+                "tls_tcp uses {name}, the faster one here ({} to seal and open 16 KiB)\n",
+                measured.join(", ")
+            );
+        }
+        if let Some(name) = &self.congestion_control {
+            text += &format!("TCP's congestion control: {name}\n");
+        }
+        text
+    }
+}

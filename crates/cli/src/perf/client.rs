@@ -1,0 +1,376 @@
+//! `squall perf client`: measures against a perf server in another process or on another machine,
+//! ours or another implementation's.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use squall::{Connection, Endpoint};
+
+use super::args::Client;
+use super::cpu::Cores;
+use super::handshakes::{Target, Watch};
+use super::live::{Gauges, Live, Unit};
+use super::meter::{Reading, Ticker, Volume};
+use super::protocol::Transfer;
+use super::quic::{self, client_tls};
+use super::rates::{self, Job};
+use super::rows::{self, Row};
+use super::stages::{Rates, Sample, Table};
+use super::work::Task;
+use super::{Amount, Flow, Load, certificate, stages};
+use crate::error::{Failure, Result, context};
+use crate::interrupt;
+use crate::output::{print_json, say};
+use crate::svg::{Bar, Bars, File};
+
+/// The port where none is given.
+const PORT: u16 = 4433;
+
+/// Measures against a server.
+///
+/// # Errors
+/// There is no connection, or it broke.
+pub(crate) fn measure(args: &Client) -> Result<()> {
+    let task = args.work.task()?;
+    let plot = args.output.plot.as_deref().map(File::create).transpose()?;
+    let session = Session::start(args)?;
+    let result = match task {
+        Task::Bulk(flow, amount) => session.bulk(flow, amount, plot),
+        Task::Requests(requests) => session.rates(&[Job::Requests(requests)], plot),
+        Task::Handshakes(kinds) => {
+            let jobs: Vec<Job> = kinds.into_iter().map(Job::Handshakes).collect();
+            session.rates(&jobs, plot)
+        }
+    };
+    // The peer is told before the process ends, however it went.
+    quic::close(&session.endpoint, b"")?;
+    result
+}
+
+/// A client and where it goes.
+struct Session<'a> {
+    args: &'a Client,
+    endpoint: Endpoint,
+    address: SocketAddr,
+    host: String,
+    watch: Arc<Watch>,
+    ticker: Ticker,
+}
+
+impl<'a> Session<'a> {
+    fn start(args: &'a Client) -> Result<Self> {
+        let (host, port) = split(&args.server)?;
+        let port = match (args.port, port) {
+            (Some(_), Some(_)) => {
+                return Err(Failure::new(
+                    "the port is given twice: leave out -p or :PORT",
+                ));
+            }
+            (one, other) => one.or(other).unwrap_or(PORT),
+        };
+        let address = (host.as_str(), port)
+            .to_socket_addrs()
+            .ok()
+            .and_then(|mut addresses| addresses.next())
+            .ok_or_else(|| {
+                Failure::new(format!(
+                    "cannot find the address of {host}: check the name, or give an IP address"
+                ))
+            })?;
+        let any: SocketAddr = if address.is_ipv4() {
+            (Ipv4Addr::UNSPECIFIED, 0).into()
+        } else {
+            (Ipv6Addr::UNSPECIFIED, 0).into()
+        };
+        let (tls, watch) = client_tls(trust(args)?, &args.options)?;
+        let mut builder = args.options.builder(any).client(squall::ClientConfig {
+            tls: Arc::new(tls),
+            transport: args.options.transport(args.work.open_streams()),
+        });
+        builder.cpus = super::these_cores(&args.cpu)?;
+        let endpoint = builder
+            .bind()
+            .map_err(context("cannot open a UDP socket"))?;
+        Ok(Self {
+            args,
+            endpoint,
+            address,
+            host,
+            watch,
+            ticker: Ticker::start(),
+        })
+    }
+
+    fn connect(&self) -> Result<Vec<Connection>> {
+        let count = self.args.work.connections;
+        quic::connect(&self.endpoint, self.address, &self.host, count)
+    }
+
+    /// What connections did, where that was asked for.
+    fn tell_connections(&self, connections: &[Connection]) {
+        if self.args.work.conn_stats {
+            for (at, connection) in connections.iter().enumerate() {
+                // Beside the one JSON object or the rows, not among them.
+                eprintln!(
+                    "connection {}: {}",
+                    at + 1,
+                    super::connection_stats(connection)
+                );
+            }
+        }
+    }
+
+    fn bulk(&self, flow: Flow, amount: Amount, plot: Option<File>) -> Result<()> {
+        let work = &self.args.work;
+        let connections = self.connect()?;
+        let load = Load {
+            connections: work.connections,
+            streams: work.streams,
+            flow,
+            amount,
+            cores: Cores::NONE,
+            seed: None,
+            gauges: Gauges::default(),
+        };
+        let line = Live::start(self.args.server.clone(), Unit::Bytes, &load.gauges.live);
+        let before = Reading::of(&self.endpoint);
+        let transfers = quic::bulk(&connections, &load)?;
+        let bytes = transfers.iter().map(|one| one.bytes).sum();
+        let sample = before.until_now(&self.endpoint, Volume::of_client(flow, bytes));
+        drop(line);
+        self.tell_connections(&connections);
+        let report = Bulk::new(self.args, &load, &transfers, &sample, self.ticker.rates());
+        report.tell(self.args, plot)
+    }
+
+    fn rates(&self, jobs: &[Job], plot: Option<File>) -> Result<()> {
+        let mut rows = Vec::new();
+        for job in jobs {
+            let live = Arc::default();
+            let title = format!("{}, {}", self.args.server, job.name());
+            let (done, sample) = match job {
+                Job::Requests(requests) => {
+                    let connections = self.connect()?;
+                    let _line = Live::start(title, job.unit(), &live);
+                    let before = Reading::of(&self.endpoint);
+                    let done = requests.run(&connections, &live)?;
+                    let volume = Volume::Operations(done.count());
+                    let sample = before.until_now(&self.endpoint, volume);
+                    self.tell_connections(&connections);
+                    (done, sample)
+                }
+                Job::Handshakes(handshakes) => {
+                    let ready = handshakes.prepare(Target {
+                        client: self.endpoint.clone(),
+                        address: self.address,
+                        name: self.host.clone(),
+                        watch: Arc::clone(&self.watch),
+                    })?;
+                    let _line = Live::start(title, job.unit(), &live);
+                    let before = Reading::of(&self.endpoint);
+                    let done = handshakes.run(&ready, &live)?;
+                    let volume = Volume::Operations(done.count());
+                    let sample = before.until_now(&self.endpoint, volume);
+                    (done, sample)
+                }
+            };
+            if done.count() == 0 {
+                break;
+            }
+            let cpu_us = sample.cpu.as_secs_f64() * 1e6;
+            let tables = rates::Tables::client(&sample, self.ticker.rates());
+            rows.push(rates::Figures::new(job, &done, None, cpu_us, tables));
+        }
+        if rows.is_empty() {
+            return Err(Failure::new("interrupted before anything was measured"));
+        }
+        let setup = rates::Setup {
+            what: jobs.iter().map(Job::describe).collect(),
+            where_to: format!("{} ({})", self.args.server, self.address),
+            options: self.args.options.to_string(),
+            interrupted: interrupt::raised(),
+        };
+        rates::Report::new(rows, setup).tell(&self.args.output, plot)
+    }
+}
+
+/// The result of a bulk transfer.
+#[derive(serde::Serialize)]
+struct Bulk {
+    direction: &'static str,
+    bytes: u64,
+    seconds: f64,
+    gbit_per_s: f64,
+    client_cpu_s_per_gb: f64,
+    /// Smoothed round-trip time of an upload, sampled over the time.
+    rtt_us: Option<super::latency::Percentiles>,
+    first_byte_us: Option<super::latency::Percentiles>,
+    interrupted: bool,
+    stages: Option<Table>,
+    #[serde(skip)]
+    remarks: String,
+}
+
+impl Bulk {
+    fn new(
+        args: &Client,
+        load: &Load,
+        transfers: &[Transfer],
+        sample: &Sample,
+        rates: Rates,
+    ) -> Self {
+        let bytes: u64 = transfers.iter().map(|one| one.bytes).sum();
+        let seconds = quic::span(transfers).as_secs_f64();
+        let stages = Table::new(sample, rates);
+        let overhead = stages.as_ref().map_or(0.0, |table| table.overhead.percent);
+        let remarks = stages::remarks(rates.core_ghz, sample.stamps, rates.ns_per_stamp, overhead);
+        Self {
+            direction: load.flow.name(),
+            bytes,
+            seconds,
+            gbit_per_s: bytes as f64 * 8.0 / seconds / 1e9,
+            client_cpu_s_per_gb: sample.cpu.as_secs_f64() / (bytes as f64 / 1e9),
+            rtt_us: load.gauges.rtt.read().percentiles(),
+            first_byte_us: load.gauges.first_byte.read().percentiles(),
+            interrupted: interrupt::raised(),
+            stages,
+            remarks: format!("({})\n{remarks}", args.options),
+        }
+    }
+
+    fn tell(&self, args: &Client, plot: Option<File>) -> Result<()> {
+        if let Some(plot) = plot {
+            plot.write(&self.chart(args).svg())?;
+        }
+        if args.output.json {
+            return print_json(self);
+        }
+        if args.output.csv {
+            say(&rows::csv(&[Row {
+                workload: rows::bulk(args.work.connections, args.work.streams),
+                contender: "squall",
+                gbit_per_s: Some(self.gbit_per_s),
+                per_s: None,
+                server_cpu: None,
+                client_cpu: Some(self.client_cpu_s_per_gb),
+                cpu_unit: rows::PER_GB,
+                latency_us: None,
+            }]));
+            return Ok(());
+        }
+        let moved = if self.direction == "upload" {
+            "sent"
+        } else {
+            "received"
+        };
+        say(&format!(
+            "{moved} {} bytes in {:.3} s: {:.3} Gbit/s, {:.3} CPU-seconds for each GB here",
+            self.bytes, self.seconds, self.gbit_per_s, self.client_cpu_s_per_gb
+        ));
+        for (name, times) in [
+            ("smoothed round-trip time", &self.rtt_us),
+            ("time to the first byte", &self.first_byte_us),
+        ] {
+            if let Some(times) = times {
+                say(&format!("{name}: {times}"));
+            }
+        }
+        if self.interrupted {
+            say("interrupted: these are the figures up to then");
+        }
+        if let Some(table) = &self.stages {
+            let text = stages::text("by stage", &[("client", table)]);
+            say(&format!("\n{text}{}", self.remarks.trim_end()));
+        }
+        Ok(())
+    }
+
+    fn chart(&self, args: &Client) -> Bars {
+        let rows = self.stages.iter().flat_map(|table| &table.rows);
+        let parts = rows.map(|row| (row.stage, self.client_cpu_s_per_gb * row.percent / 100.0));
+        Bars {
+            title: "squall perf client: CPU by stage".to_owned(),
+            subtitle: format!("{} of {}, {}", self.direction, args.server, args.options),
+            unit: "CPU-seconds for each GB delivered",
+            bars: vec![Bar {
+                label: "client".to_owned(),
+                parts: parts.collect(),
+            }],
+        }
+    }
+}
+
+/// Whom the client trusts: anyone, the given anchors, or the system's.
+fn trust(args: &Client) -> Result<ClientConfig> {
+    let provider = args.options.provider();
+    if args.insecure {
+        return certificate::trusting_anyone(provider);
+    }
+    if let Some(file) = &args.cacert {
+        return certificate::trusting(&certificate::read_certificates(file)?, provider);
+    }
+    let system = rustls_native_certs::load_native_certs().certs;
+    if system.is_empty() {
+        return Err(Failure::new(
+            "this system has no trusted certificates: give the server's with --cacert FILE, or -k to skip verification",
+        ));
+    }
+    certificate::trusting(&system, provider)
+}
+
+/// `HOST[:PORT]`; IPv6 addresses stand in brackets where a port follows.
+fn split(text: &str) -> Result<(String, Option<u16>)> {
+    let wrong = || {
+        Failure::new(format!(
+            "{text:?} is not HOST or HOST:PORT: write an IPv6 address with a port as [ADDR]:PORT"
+        ))
+    };
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Ok((text.to_owned(), None));
+    }
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']').ok_or_else(wrong)? {
+            (host, "") => (host, None),
+            (host, tail) => (host, Some(tail.strip_prefix(':').ok_or_else(wrong)?)),
+        },
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let port = port
+        .map(|port| port.parse().map_err(|_| wrong()))
+        .transpose()?;
+    if host.is_empty() {
+        return Err(wrong());
+    }
+    Ok((host.to_owned(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_ports() {
+        let ok = |text: &str| split(text).expect(text);
+        assert_eq!(ok("example.org"), ("example.org".to_owned(), None));
+        assert_eq!(ok("example.org:443"), ("example.org".to_owned(), Some(443)));
+        assert_eq!(ok("::1"), ("::1".to_owned(), None));
+        assert_eq!(ok("[::1]"), ("::1".to_owned(), None));
+        assert_eq!(ok("[::1]:443"), ("::1".to_owned(), Some(443)));
+        assert_eq!(ok("127.0.0.1:1"), ("127.0.0.1".to_owned(), Some(1)));
+        for text in [
+            "",
+            ":443",
+            "host:",
+            "host:70000",
+            "[::1",
+            "[::1]443",
+            "a:b:c",
+        ] {
+            assert!(split(text).is_err(), "{text}");
+        }
+    }
+}

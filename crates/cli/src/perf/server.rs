@@ -1,0 +1,187 @@
+//! `squall perf server`: answers perf clients, ours and others', until Ctrl-C.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use squall::{Connection, Endpoint};
+
+use super::args::Server;
+use super::certificate::Certificate;
+use super::meter::{Reading, Ticker, Volume};
+use super::protocol::{self, Service, Tally};
+use super::quic;
+use super::stages::{self, Table};
+use crate::error::{Failure, Result, context};
+use crate::interrupt;
+use crate::output::{print_json, say};
+
+/// Streams that a client may have open at a time on one connection.
+const STREAMS: usize = 10_000;
+
+/// Serves until the user ends it, then tells what was done.
+///
+/// # Errors
+/// The certificate, the port or the core cannot be had.
+pub(crate) fn serve(args: &Server) -> Result<()> {
+    let (certificate, made) = match (&args.cert, &args.key) {
+        (Some(cert), Some(key)) => (Certificate::read(cert, key)?, false),
+        _ => (Certificate::generate()?, true),
+    };
+    let endpoint = bind(args, &certificate)?;
+    let address = endpoint.local_addr().map_err(context("local address"))?;
+    let inform = |text: &str| {
+        // One object is all that a program wants to read.
+        if args.json {
+            eprintln!("{text}");
+        } else {
+            say(text);
+        }
+    };
+    inform(&format!(
+        "listening on {address} (UDP), application protocol perf"
+    ));
+    if made {
+        inform(&format!(
+            "certificate made in memory for localhost, SHA-256 fingerprint {}",
+            certificate.fingerprint()
+        ));
+    }
+    let book = Arc::new(Book::new(args));
+    let before = Reading::of(&endpoint);
+    let ticker = Ticker::start();
+    let entries = Arc::clone(&book);
+    endpoint.spawn(protocol::serve(
+        endpoint.clone(),
+        Arc::new(Service::default()),
+        move |connection, tally| entries.enter(connection, tally),
+    ));
+    quic::wait(&endpoint, interrupt::wait())?;
+    quic::close(&endpoint, b"the server ends")?;
+    let (operations, each) = book.operations();
+    let sample = before.until_now(&endpoint, Volume::Operations(operations));
+    let rates = ticker.rates();
+    let table = Table::new(&sample, rates).filter(|_| operations > 0);
+    book.tell(sample.cpu.as_secs_f64(), table.as_ref())?;
+    if let Some(table) = table.filter(|_| !args.json) {
+        let text = stages::text("by stage", &[(each, &table)]);
+        let overhead = table.overhead.percent;
+        let remarks = stages::remarks(rates.core_ghz, sample.stamps, rates.ns_per_stamp, overhead);
+        say(&format!("\n{text}{}", remarks.trim_end()));
+    }
+    Ok(())
+}
+
+fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
+    let mut listen = args.listen;
+    if let Some(port) = args.port {
+        listen.set_port(port);
+    }
+    let mut tls = quic::server_tls(certificate, &args.options)?;
+    // A request of this protocol does no harm when somebody repeats it.
+    tls.max_early_data_size = quic::EARLY_DATA;
+    let mut builder = args.options.builder(listen).server(squall::ServerConfig {
+        tls: Arc::new(tls),
+        transport: args.options.transport(STREAMS),
+    });
+    builder.cpus = super::these_cores(&args.cpu)?;
+    builder.bind().map_err(|error| {
+        Failure::new(format!(
+            "cannot listen on UDP {listen}: {error}; choose another address or port with --listen ADDR:PORT"
+        ))
+    })
+}
+
+/// What the server has done, an entry for each connection that has ended.
+struct Book {
+    started: Instant,
+    conn_stats: bool,
+    json: bool,
+    sums: Mutex<Sums>,
+}
+
+/// The summary, but for the costs.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+struct Sums {
+    connections: u64,
+    /// Streams answered to their end.
+    answered: u64,
+    bytes_sent: u64,
+    bytes_received: u64,
+}
+
+impl Book {
+    fn new(args: &Server) -> Self {
+        Self {
+            started: Instant::now(),
+            conn_stats: args.conn_stats,
+            json: args.json,
+            sums: Mutex::default(),
+        }
+    }
+
+    fn sums(&self) -> MutexGuard<'_, Sums> {
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection has ended.
+    fn enter(&self, connection: &Connection, tally: &Tally) {
+        let [sent, received, answered] = [&tally.sent, &tally.received, &tally.answered]
+            .map(|count| count.load(Ordering::Relaxed));
+        let mut sums = self.sums();
+        sums.connections += 1;
+        sums.answered += answered;
+        sums.bytes_sent += sent;
+        sums.bytes_received += received;
+        drop(sums);
+        // Thousands of handshakes a second would be as many lines.
+        if sent + received > 0 && !self.json {
+            let reason = connection
+                .close_reason()
+                .map_or_else(String::new, |reason| format!(", {reason}"));
+            say(&format!(
+                "[{:8.1} s] {}: sent {sent} bytes, received {received} bytes{reason}",
+                self.started.elapsed().as_secs_f64(),
+                connection.remote_address(),
+            ));
+        }
+        if self.conn_stats {
+            eprintln!(
+                "{}: {}",
+                connection.remote_address(),
+                super::connection_stats(connection)
+            );
+        }
+    }
+
+    /// What the costs are related to: answers, or handshakes where there were none.
+    fn operations(&self) -> (u64, &'static str) {
+        let sums = self.sums();
+        match sums.answered {
+            0 => (sums.connections, "a connection"),
+            answered => (answered, "an answer"),
+        }
+    }
+
+    /// The summary.
+    fn tell(&self, cpu_s: f64, table: Option<&Table>) -> Result<()> {
+        let sums = *self.sums();
+        if self.json {
+            return print_json(&serde_json::json!({
+                "seconds": self.started.elapsed().as_secs_f64(),
+                "sums": sums,
+                "server_cpu_s": cpu_s,
+                "stages": table,
+            }));
+        }
+        say(&format!(
+            "served {} connection(s) and {} stream(s) in {:.1} s: sent {} bytes, received {} bytes, {cpu_s:.3} CPU-seconds",
+            sums.connections,
+            sums.answered,
+            self.started.elapsed().as_secs_f64(),
+            sums.bytes_sent,
+            sums.bytes_received,
+        ));
+        Ok(())
+    }
+}

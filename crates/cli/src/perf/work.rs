@@ -1,0 +1,238 @@
+//! What a client does with a server: bulk transfer, requests, or handshakes; in the words of iperf3
+//! and quinn-perf.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::handshakes::{Handshakes, Kind, MAX_TICKETS};
+use super::parse::{count, seconds, size};
+use super::requests::Requests;
+use super::{Amount, Flow};
+use crate::error::{Failure, Result};
+
+/// Bytes of a request where nothing else is said, its length field included.
+const REQUEST: u64 = 100;
+/// Bytes of a response where nothing else is said.
+const RESPONSE: u64 = 1024;
+/// Requests at a time on a connection, and handshakes at a time, where nothing else is said.
+const REQUESTS_IN_FLIGHT: usize = 100;
+const HANDSHAKES_IN_FLIGHT: usize = 10;
+
+/// Options of the work.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Work {
+    /// Number of connections
+    #[arg(short, long, value_name = "N", default_value = "1", value_parser = count)]
+    pub(crate) connections: usize,
+
+    /// Number of parallel streams a connection (for TCP: connections)
+    #[arg(short, long, value_name = "N", default_value = "1", value_parser = count,
+          visible_short_alias = 'P', visible_alias = "parallel")]
+    pub(crate) streams: usize,
+
+    /// Number of bytes to transmit a stream (instead of -t)
+    #[arg(short = 'n', long, value_name = "N[KMG]", value_parser = size, conflicts_with = "time")]
+    pub(crate) bytes: Option<u64>,
+
+    /// Time in seconds to measure for; where contenders take turns, the sum of one's rounds
+    #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = seconds,
+          visible_short_alias = 'd', visible_alias = "duration")]
+    pub(crate) time: Duration,
+
+    /// The client sends
+    #[arg(long, conflicts_with = "download")]
+    pub(crate) upload: bool,
+
+    /// The server sends (default)
+    #[arg(long, visible_short_alias = 'R', visible_alias = "reverse")]
+    pub(crate) download: bool,
+
+    /// Requests and responses on streams of their own instead of a bulk transfer
+    #[arg(long, conflicts_with_all = ["handshakes", "bytes", "streams", "upload", "download"])]
+    pub(crate) requests: bool,
+
+    /// Bytes of a request (default: 100); without --requests, upload as many a stream
+    #[arg(long, value_name = "N[KMG]", value_parser = size, conflicts_with_all = ["bytes", "download"])]
+    pub(crate) upload_size: Option<u64>,
+
+    /// Bytes of a response (default: 1024); without --requests, download as many a stream
+    #[arg(long, value_name = "N[KMG]", value_parser = size, conflicts_with_all = ["bytes", "upload"])]
+    pub(crate) download_size: Option<u64>,
+
+    /// Handshakes instead of a bulk transfer; without a list: all kinds in turns
+    #[arg(long, value_name = "KIND,...", value_enum, num_args = 0..=1, require_equals = true,
+          value_delimiter = ',', default_missing_value = Kind::LIST,
+          conflicts_with_all = ["bytes", "connections", "streams", "upload", "download", "upload_size", "download_size"])]
+    pub(crate) handshakes: Vec<Kind>,
+
+    /// Requests at a time on a connection (default: 100), or handshakes at a time (default: 10)
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) in_flight: Option<usize>,
+
+    /// Print statistics of each connection at its end
+    #[arg(long)]
+    pub(crate) conn_stats: bool,
+}
+
+/// The work, settled.
+#[derive(Clone, Debug)]
+pub(crate) enum Task {
+    /// Long streams in one direction.
+    Bulk(Flow, Amount),
+    /// Many short streams.
+    Requests(Requests),
+    /// Connections that are closed as soon as they stand.
+    Handshakes(Vec<Handshakes>),
+}
+
+impl Work {
+    /// What is to be done.
+    ///
+    /// # Errors
+    /// Options that say different things.
+    pub(crate) fn task(&self) -> Result<Task> {
+        if self.requests {
+            return self.requests().map(Task::Requests);
+        }
+        if !self.handshakes.is_empty() {
+            let in_flight = self.in_flight.unwrap_or(HANDSHAKES_IN_FLIGHT);
+            if in_flight > MAX_TICKETS {
+                return Err(Failure::new(format!(
+                    "at most {MAX_TICKETS} handshakes at a time: give a smaller --in-flight"
+                )));
+            }
+            let mut kinds = self.handshakes.clone();
+            kinds.dedup();
+            let time = self.time;
+            let all = kinds.into_iter().map(|kind| Handshakes {
+                kind,
+                in_flight,
+                time,
+            });
+            return Ok(Task::Handshakes(all.collect()));
+        }
+        if self.in_flight.is_some() {
+            return Err(Failure::new(
+                "--in-flight goes with --requests or --handshakes: bulk transfers have --streams",
+            ));
+        }
+        let (flow, size) = match (self.upload_size, self.download_size) {
+            (Some(_), Some(_)) => {
+                return Err(Failure::new(
+                    "--upload-size with --download-size is for --requests: add it, or choose one direction",
+                ));
+            }
+            (Some(size), None) => (Flow::Up, Some(size)),
+            (None, Some(size)) => (Flow::Down, Some(size)),
+            (None, None) if self.upload => (Flow::Up, self.bytes),
+            (None, None) => (Flow::Down, self.bytes),
+        };
+        Ok(Task::Bulk(
+            flow,
+            size.map_or(Amount::Time(self.time), Amount::Bytes),
+        ))
+    }
+
+    fn requests(&self) -> Result<Requests> {
+        let up = self.upload_size.unwrap_or(REQUEST);
+        let up = usize::try_from(up)
+            .ok()
+            .filter(|up| Requests::UP.contains(up))
+            .ok_or_else(|| {
+                Failure::new(format!(
+                    "a request holds the 8 bytes of its response's length, and is buffered: give --upload-size from {} to {}",
+                    Requests::UP.start(),
+                    Requests::UP.end()
+                ))
+            })?;
+        Ok(Requests {
+            up,
+            down: self.download_size.unwrap_or(RESPONSE),
+            in_flight: self.in_flight.unwrap_or(REQUESTS_IN_FLIGHT),
+            time: self.time,
+        })
+    }
+
+    /// Streams that are open at a time on one connection.
+    pub(crate) fn open_streams(&self) -> usize {
+        match self.task() {
+            Ok(Task::Requests(requests)) => requests.in_flight,
+            _ => self.streams,
+        }
+    }
+}
+
+impl Kind {
+    /// All, for `--handshakes` alone.
+    const LIST: &str = "full,resumed,0rtt";
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Parser, ValueEnum as _};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        work: Work,
+    }
+
+    fn task(args: &[&str]) -> Result<Task> {
+        let line = Line::try_parse_from([&["perf"], args].concat()).expect("arguments");
+        line.work.task()
+    }
+
+    #[test]
+    fn names_that_people_know() {
+        for args in [
+            &["-P", "4", "-d", "2", "-R"][..],
+            &["--parallel", "4", "--duration", "2", "--reverse"],
+            &["-s", "4", "-t", "2", "--download"],
+        ] {
+            let line = Line::try_parse_from([&["perf"], args].concat()).expect("arguments");
+            assert_eq!(line.work.streams, 4, "{args:?}");
+            assert!(matches!(
+                line.work.task(),
+                Ok(Task::Bulk(Flow::Down, Amount::Time(time))) if time.as_secs() == 2
+            ));
+        }
+    }
+
+    #[test]
+    fn sizes_choose_a_direction_or_shape_requests() {
+        assert!(matches!(
+            task(&["--upload-size", "1M"]),
+            Ok(Task::Bulk(Flow::Up, Amount::Bytes(1_000_000)))
+        ));
+        let requests = ["--requests", "--upload-size", "10", "--download-size", "2K"];
+        assert!(matches!(
+            task(&requests),
+            Ok(Task::Requests(Requests {
+                up: 10,
+                down: 2_000,
+                in_flight: 100,
+                ..
+            }))
+        ));
+        assert!(task(&["--upload-size", "1K", "--download-size", "1K"]).is_err());
+        assert!(task(&["--requests", "--upload-size", "7"]).is_err());
+        assert!(task(&["--in-flight", "7"]).is_err());
+    }
+
+    #[test]
+    fn handshakes_come_in_kinds() {
+        let kinds = |args: &[&str]| match task(args) {
+            Ok(Task::Handshakes(all)) => all.iter().map(|one| one.kind).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            kinds(&["--handshakes"]),
+            [Kind::Full, Kind::Resumed, Kind::Early]
+        );
+        assert_eq!(kinds(&["--handshakes=resumed"]), [Kind::Resumed]);
+        assert!(Kind::from_str("quarter", true).is_err());
+    }
+}

@@ -1,0 +1,95 @@
+//! The built binary, run as a user runs it: what the tests of its modes share.
+#![allow(dead_code, reason = "each test file uses a part of this")]
+
+use std::io::{BufRead as _, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+pub(crate) fn squall(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_squall"))
+        .args(args)
+        .output()
+        .expect("the binary runs")
+}
+
+pub(crate) fn json(args: &[&str]) -> serde_json::Value {
+    let output = squall(args);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {stderr}");
+    // Nothing on a pipe but the object: no live line, no heading.
+    assert!(stderr.is_empty(), "{stderr}");
+    serde_json::from_slice(&output.stdout).expect("exactly one JSON object")
+}
+
+/// One line on standard error, nothing on standard output, exit code 1; returns the line.
+pub(crate) fn failure(args: &[&str]) -> String {
+    let output = squall(args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    assert!(output.stdout.is_empty());
+    let stderr = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    stderr
+}
+
+/// A perf server on a port that the system chose; ends with the test.
+pub(crate) struct Server {
+    pub(crate) process: Child,
+    /// What it prints after its first line.
+    pub(crate) lines: Lines<BufReader<ChildStdout>>,
+    pub(crate) port: u16,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// One with more arguments.
+    pub(crate) fn with(args: &[&str]) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_squall"))
+            .args(["perf", "server", "--listen", "127.0.0.1:0"])
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let stdout = process.stdout.take().expect("piped");
+        let mut lines = BufReader::new(stdout).lines();
+        let line = lines.next().expect("a line").expect("text");
+        // "listening on 127.0.0.1:PORT (UDP), …"
+        let port = line
+            .split([':', ' '])
+            .find_map(|word| word.parse().ok())
+            .unwrap_or_else(|| panic!("no port in {line:?}"));
+        Self {
+            process,
+            lines,
+            port,
+        }
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Asks it to end, as Ctrl-C does, and gives its exit code and its last lines.
+    pub(crate) fn interrupt(mut self) -> (Option<i32>, String) {
+        signal(&self.process, "INT");
+        let status = self.process.wait().expect("it ends");
+        let lines: Vec<String> = self.lines.by_ref().map_while(Result::ok).collect();
+        (status.code(), lines.join("\n"))
+    }
+}
+
+/// Sends a signal by its name.
+pub(crate) fn signal(process: &Child, name: &str) {
+    let killed = Command::new("kill")
+        .args([format!("-{name}"), process.id().to_string()])
+        .status();
+    assert!(killed.expect("kill(1)").success());
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,344 @@
+//! Requests, handshakes, options of the transport, forms of output, and Ctrl-C.
+
+mod common;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Server, failure, json, signal, squall};
+
+fn number(value: &serde_json::Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Percentiles that rise.
+fn assert_latency(latency: &serde_json::Value) {
+    let times = ["p50", "p90", "p99", "p99_9", "max"].map(|key| number(&latency[key]));
+    assert!(times[0] > 0.0 && times.is_sorted(), "{times:?}");
+}
+
+#[test]
+fn requests_give_their_rate_cpu_latency_and_stages() {
+    let report = json(&[
+        "perf",
+        "--requests",
+        "-t",
+        "0.5",
+        "--rounds",
+        "2",
+        "--in-flight",
+        "20",
+        "-c",
+        "2",
+        "--json",
+    ]);
+    let row = &report["rows"][0];
+    assert_eq!(
+        (&row["workload"], &row["contender"]),
+        (&"W3".into(), &"squall".into())
+    );
+    for key in ["per_s", "server_cpu", "client_cpu"] {
+        assert!(number(&row[key]) > 0.0, "{key}");
+    }
+    // At most so many at a time: Little's law, with room for rounding.
+    let (count, seconds) = (number(&row["count"]), number(&row["seconds"]));
+    assert!((number(&row["per_s"]) - count / seconds).abs() < 1.0);
+    assert!(number(&row["per_s"]) * number(&row["latency_us"]["p50"]) / 1e6 < 80.0);
+    assert_latency(&row["latency_us"]);
+    let stages = &row["stages"];
+    for end in ["server", "client"] {
+        let rows = stages[end]["rows"].as_array().expect("rows");
+        let percent: f64 = rows.iter().map(|row| number(&row["percent"])).sum();
+        assert!((percent - 100.0).abs() < 0.01, "{end}: {percent}");
+        let us: f64 = rows
+            .iter()
+            .map(|row| number(&row["us_per_operation"]))
+            .sum();
+        assert!(
+            (us / number(&row[format!("{end}_cpu")]) - 1.0).abs() < 0.2,
+            "{end}: {us}"
+        );
+    }
+    assert!(number(&stages["overhead_percent"]) > 0.0);
+    assert!(number(&stages["attributed_percent"]) > 30.0);
+}
+
+#[test]
+fn handshakes_of_every_kind_are_what_they_are_called() {
+    let report = json(&[
+        "perf",
+        "--handshakes",
+        "-t",
+        "0.3",
+        "--rounds",
+        "1",
+        "--in-flight",
+        "3",
+        "--group",
+        "x25519",
+        "--json",
+    ]);
+    let options = report["options"].as_str().expect("text");
+    assert!(
+        options.contains("X25519") && !options.contains("MLKEM"),
+        "{options}"
+    );
+    let rows = report["rows"].as_array().expect("rows");
+    let names: Vec<_> = rows
+        .iter()
+        .filter_map(|row| row["workload"].as_str())
+        .collect();
+    assert_eq!(names, ["W4", "W4-resumed", "W4-0rtt"]);
+    for row in rows {
+        // Whole batches only; a handshake of another kind would have ended the run with an error.
+        assert_eq!(row["count"].as_u64().expect("count") % 3, 0);
+        assert_latency(&row["latency_us"]);
+    }
+    assert!(number(&report["resumed_to_full"]) > 0.0);
+}
+
+#[test]
+fn a_client_measures_requests_and_handshakes_against_a_server() {
+    let server = Server::start();
+    let address = server.address();
+    let client = |args: &[&str]| {
+        let all = [
+            &["perf", "client", &address, "-k", "-t", "0.3", "--json"],
+            args,
+        ]
+        .concat();
+        json(&all)
+    };
+    let report = client(&["--requests", "--upload-size", "50", "--download-size", "5K"]);
+    assert_eq!(report["rows"][0]["workload"], "W3");
+    assert!(report["rows"][0]["server_cpu"].is_null());
+    for kind in ["full", "resumed", "0rtt"] {
+        let report = client(&[&format!("--handshakes={kind}"), "--in-flight", "2"]);
+        assert!(number(&report["rows"][0]["count"]) > 0.0, "{kind}");
+    }
+}
+
+#[test]
+fn uploads_arrive_with_every_contender() {
+    let report = json(&[
+        "perf", "--upload", "-n", "1M", "-s", "2", "--rounds", "1", "--json",
+    ]);
+    for contender in ["quic", "tls_tcp", "tcp"] {
+        assert_eq!(report[contender]["bytes"], 2_000_000, "{contender}");
+    }
+    assert_eq!(report["setup"]["direction"], "upload");
+    assert_latency(&report["rtt_us"]);
+}
+
+#[test]
+fn every_suite_and_congestion_control_moves_bytes() {
+    for (suite, congestion) in [("aes256", "newreno"), ("chacha20", "bbr")] {
+        let report = json(&[
+            "perf",
+            "-n",
+            "300K",
+            "--rounds",
+            "1",
+            "--suite",
+            suite,
+            "--congestion",
+            congestion,
+            "--no-gso",
+            "--no-gro",
+            "--no-pacing",
+            "--workers",
+            "2",
+            "--json",
+        ]);
+        let setup = &report["setup"];
+        let name = setup["cipher_suite"]
+            .as_str()
+            .expect("a name")
+            .to_lowercase();
+        assert!(name.replace('_', "").contains(suite), "{name}");
+        assert_eq!(
+            (&setup["congestion"], &setup["gso"]),
+            (&congestion.into(), &false.into())
+        );
+        for contender in ["quic", "tls_tcp", "tcp"] {
+            assert_eq!(report[contender]["bytes"], 300_000, "{contender} {suite}");
+        }
+    }
+}
+
+#[test]
+fn no_gso_sends_every_datagram_alone() {
+    // As many packets as messages would need: seen in the client's own statistics of the kernel.
+    let server = Server::with(&["--no-gso"]);
+    let bundled = Server::start();
+    let calls = |server: Server| {
+        json(&[
+            "perf",
+            "client",
+            &server.address(),
+            "-k",
+            "-n",
+            "3M",
+            "--json",
+        ]);
+        let (code, text) = server.interrupt();
+        assert_eq!(code, Some(0));
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("UDP send"))
+            .expect("the table");
+        let us: f64 = line
+            .split_whitespace()
+            .nth(2)
+            .and_then(|us| us.parse().ok())
+            .expect("us");
+        us
+    };
+    let (alone, together) = (calls(server), calls(bundled));
+    assert!(alone > 2.0 * together, "{alone} {together}");
+}
+
+#[test]
+fn rows_of_values_have_a_heading_and_a_plot_is_a_picture() {
+    let file = std::env::temp_dir().join(format!("squall-perf-{}.svg", std::process::id()));
+    let name = file.to_str().expect("text");
+    let output = squall(&[
+        "perf", "-n", "300K", "--rounds", "1", "--csv", "--plot", name,
+    ]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).expect("text");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(
+        lines[0].starts_with("workload,contender,gbit_per_s"),
+        "{text}"
+    );
+    assert!(
+        lines[1].starts_with("W1,quic,") && lines[3].starts_with("W1,tcp,"),
+        "{text}"
+    );
+    let svg = std::fs::read_to_string(&file).expect("the picture");
+    std::fs::remove_file(&file).expect("it was there");
+    let document = roxmltree::Document::parse(&svg).expect("XML");
+    let parts = document.descendants().filter(|node| {
+        node.has_tag_name("title") && node.text().is_some_and(|text| text.starts_with("AEAD"))
+    });
+    // One in the server's bar, one in the client's.
+    assert_eq!(parts.count(), 2);
+}
+
+#[test]
+fn ctrl_c_ends_a_server_with_a_summary_and_tells_its_client() {
+    let server = Server::start();
+    let client = Command::new(env!("CARGO_BIN_EXE_squall"))
+        .args([
+            "perf",
+            "client",
+            &server.address(),
+            "-k",
+            "-t",
+            "30",
+            "--json",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    std::thread::sleep(Duration::from_secs(1));
+    let begin = std::time::Instant::now();
+    let (code, text) = server.interrupt();
+    assert_eq!(code, Some(0));
+    for part in ["served 1 connection(s)", "UDP send"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // Told at once, not by a timeout.
+    let output = client.wait_with_output().expect("it ends");
+    assert!(begin.elapsed() < Duration::from_secs(8));
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("the server ends") && stderr.lines().count() == 1,
+        "{stderr}"
+    );
+}
+
+#[test]
+fn ctrl_c_ends_a_measurement_with_what_it_has() {
+    let server = Server::start();
+    let address = server.address();
+    for (args, key) in [
+        (&["perf", "-t", "60", "--json"][..], "/setup/interrupted"),
+        (
+            &["perf", "--requests", "-t", "60", "--json"],
+            "/interrupted",
+        ),
+        (
+            &["perf", "client", &address, "-k", "-n", "900G", "--json"],
+            "/interrupted",
+        ),
+    ] {
+        let child = Command::new(env!("CARGO_BIN_EXE_squall"))
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        std::thread::sleep(Duration::from_secs(1));
+        signal(&child, "TERM");
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
+        assert_eq!(report.pointer(key), Some(&true.into()), "{args:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_in_a_line_that_says_what_to_do() {
+    let server = Server::with(&["--suite", "aes256"]);
+    let address = server.address();
+    for (args, word) in [
+        (
+            &[
+                "perf",
+                "server",
+                "--cert",
+                "/nowhere/c.pem",
+                "--key",
+                "/nowhere/k.pem",
+            ][..],
+            "/nowhere/c.pem",
+        ),
+        (&["perf", "--plot", "/nowhere/p.svg", "-n", "1K"], "--plot"),
+        (
+            &["perf", "client", &address, "--cacert", "/nowhere/ca.pem"],
+            "/nowhere/ca.pem",
+        ),
+        (
+            &[
+                "perf", "client", &address, "-k", "--suite", "chacha20", "-n", "1K",
+            ],
+            "--suite",
+        ),
+        (&["perf", "client", &address, "-k", "-p", "1"], "-p"),
+        (
+            &["perf", "client", "127.0.0.1", "--cpu", "4000", "-k"],
+            "--cpu",
+        ),
+        (
+            &["perf", "--upload-size", "1K", "--download-size", "1K"],
+            "--requests",
+        ),
+        (&["perf", "--in-flight", "3"], "--requests"),
+    ] {
+        let line = failure(args);
+        assert!(line.contains(word), "{args:?}: {line}");
+    }
+    // Whatever the environment of the test says.
+    let output = Command::new(env!("CARGO_BIN_EXE_squall"))
+        .args(["perf", "--keylog", "-n", "1K"])
+        .env_remove("SSLKEYLOGFILE")
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("SSLKEYLOGFILE"));
+}

@@ -1,0 +1,192 @@
+//! What depends on where a client is, and was before: Retry, tickets and early data, new addresses.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use squall::TransportConfig;
+use squall::rustls::HandshakeKind;
+use tokio::sync::Notify;
+
+use super::pair::{BOTH, Pair, SquallIs, quinn_client, quinn_server, quinn_tls};
+use super::traffic::transfer;
+use crate::setup::{ANY, Identity, NAME, run, squall_client, squall_server};
+
+/// Time for an answer to the client's first packets to be held back, so that early data is on its way before it.
+const A_WHILE: Duration = Duration::from_millis(20);
+
+/// A server that has the client's address proved first (RFC 9000 §8.1.2).
+#[test]
+fn a_retry() {
+    for role in BOTH {
+        run(0, async {
+            let identity = Identity::new();
+            let transport = TransportConfig::default();
+            let pair = match role {
+                SquallIs::Client => {
+                    let server = quinn_server(&identity, quinn_tls());
+                    let client = squall_client(&identity, transport);
+                    let to = server.local_addr().expect("an address");
+                    let connecting = client.connect(to, NAME).expect("a start");
+                    let accepting = async {
+                        // Its ClientHello fills two packets; to quinn each of them is an attempt until one has a token.
+                        loop {
+                            let incoming = server.accept().await.expect("an attempt");
+                            if incoming.remote_address_validated() {
+                                break incoming.await;
+                            }
+                            incoming.retry().expect("it may");
+                        }
+                    };
+                    let (squall, quinn) = tokio::join!(connecting, accepting);
+                    Pair {
+                        squall: squall.expect("squall's handshake"),
+                        quinn: quinn.expect("quinn's handshake"),
+                        endpoints: (client, server),
+                    }
+                }
+                SquallIs::Server => {
+                    let server = squall_server(&identity, transport);
+                    let client = quinn_client(identity.roots(), quinn_tls());
+                    let to = server.local_addr().expect("an address");
+                    let connecting = client.connect(to, NAME).expect("a start");
+                    let accepting = async {
+                        server.accept().await.expect("an attempt").retry();
+                        let second = server.accept().await.expect("the same, with a token");
+                        assert!(second.remote_address_validated() && !second.may_retry());
+                        second.await
+                    };
+                    let (quinn, squall) = tokio::join!(connecting, accepting);
+                    Pair {
+                        squall: squall.expect("squall's handshake"),
+                        quinn: quinn.expect("quinn's handshake"),
+                        endpoints: (server, client),
+                    }
+                }
+            };
+            transfer(&pair, 100_000).await;
+        });
+    }
+}
+
+/// Tickets come ahead of what is sent behind them, unless they are lost on the way and sent again.
+async fn tickets_arrive(pair: &Pair) {
+    transfer(pair, 10_000).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+}
+
+/// A client comes again with a ticket, and its first stream travels with its first packets (RFC 9001 §4.6).
+#[test]
+fn squall_resumes_with_early_data() {
+    run(0, async {
+        let pair = Pair::new(SquallIs::Client).await;
+        tickets_arrive(&pair).await;
+        let (client, server) = &pair.endpoints;
+        let to = server.local_addr().expect("an address");
+        let connecting = client.connect(to, NAME).expect("a start");
+        let written = Notify::new();
+        let asking = async {
+            let Ok((connection, accepted)) = connecting.into_0rtt().await else {
+                panic!("quinn's ticket is not good for early data");
+            };
+            let (mut send, mut recv) = connection.open_bi().await.expect("squall opens");
+            send.write_all(b"early").await.expect("squall writes");
+            send.finish().expect("squall finishes");
+            written.notify_one();
+            let answer = recv.read_to_end(100).await.expect("squall reads");
+            assert_eq!(answer, b"late");
+            assert!(accepted.await, "quinn did not take early data");
+            assert_eq!(connection.handshake_kind(), Some(HandshakeKind::Resumed));
+        };
+        let answering = async {
+            let incoming = server.accept().await.expect("an attempt");
+            written.notified().await;
+            tokio::time::sleep(A_WHILE).await;
+            let connecting = incoming.accept().expect("quinn accepts");
+            let Ok((connection, accepted)) = connecting.into_0rtt() else {
+                panic!("a server can always read early");
+            };
+            let (mut send, mut recv) = connection.accept_bi().await.expect("quinn accepts");
+            assert!(recv.is_0rtt());
+            let early = recv.read_to_end(100).await.expect("quinn reads");
+            assert_eq!(early, b"early");
+            send.write_all(b"late").await.expect("quinn writes");
+            send.finish().expect("quinn finishes");
+            accepted.await;
+            connection.closed().await;
+        };
+        tokio::select! {
+            () = asking => {}
+            () = answering => panic!("squall closed too early"),
+        }
+    });
+}
+
+#[test]
+fn quinn_resumes_with_early_data() {
+    run(0, async {
+        let pair = Pair::new(SquallIs::Server).await;
+        tickets_arrive(&pair).await;
+        let (server, client) = &pair.endpoints;
+        let to = server.local_addr().expect("an address");
+        let connecting = client.connect(to, NAME).expect("a start");
+        let Ok((connection, accepted)) = connecting.into_0rtt() else {
+            panic!("squall's ticket is not good for early data");
+        };
+        let asking = async {
+            let (mut send, mut recv) = connection.open_bi().await.expect("quinn opens");
+            send.write_all(b"early").await.expect("quinn writes");
+            send.finish().expect("quinn finishes");
+            let answer = recv.read_to_end(100).await.expect("quinn reads");
+            assert_eq!(answer, b"late");
+            assert!(accepted.await, "squall did not take early data");
+        };
+        let answering = async {
+            let incoming = server.accept().await.expect("an attempt");
+            tokio::time::sleep(A_WHILE).await;
+            let Ok((connection, there)) = incoming.accept().into_0rtt().await else {
+                panic!("a server can always read early");
+            };
+            let (mut send, mut recv) = connection.accept_bi().await.expect("squall accepts");
+            assert!(recv.is_early());
+            let early = recv.read_to_end(100).await.expect("squall reads");
+            assert_eq!(early, b"early");
+            send.write_all(b"late").await.expect("squall writes");
+            send.finish().expect("squall finishes");
+            let _ = there.await;
+            assert_eq!(connection.handshake_kind(), Some(HandshakeKind::Resumed));
+            connection
+        };
+        let ((), _connection) = tokio::join!(asking, answering);
+    });
+}
+
+/// A client goes on from another socket (RFC 9000 §9).
+#[test]
+fn a_client_moves() {
+    for role in BOTH {
+        run(0, async {
+            let pair = Pair::new(role).await;
+            transfer(&pair, 100_000).await;
+            let (squall_end, quinn_end) = &pair.endpoints;
+            let port = |address: std::io::Result<std::net::SocketAddr>| {
+                address.expect("an address").port()
+            };
+            for _ in 0..3 {
+                let (now, seen) = match role {
+                    SquallIs::Client => {
+                        squall_end.rebind(ANY).expect("another socket");
+                        transfer(&pair, 100_000).await;
+                        (port(squall_end.local_addr()), pair.quinn.remote_address())
+                    }
+                    SquallIs::Server => {
+                        let other = UdpSocket::bind(ANY).expect("another socket");
+                        quinn_end.rebind(other).expect("quinn moves");
+                        transfer(&pair, 100_000).await;
+                        (port(quinn_end.local_addr()), pair.squall.remote_address())
+                    }
+                };
+                assert_eq!(seen.port(), now, "{role:?}");
+            }
+        });
+    }
+}
