@@ -81,7 +81,7 @@ fn a_client_moves_to_a_path_that_it_has_validated() {
 #[test]
 fn a_client_whose_address_is_gone_moves_at_once() {
     sweep(&seeds(30), |seed| {
-        let mut sim = begun(setup(seed, lossy(0.1)), 500_000)?;
+        let mut sim = begun(setup(seed, lossy(0.05)), 500_000)?;
         sim.pair.network().add_address(Side::Client, SECOND);
         sim.pair.network().remove_address(Side::Client);
         sim.pair.migrate(SECOND.ip(), Move::AtOnce)?;

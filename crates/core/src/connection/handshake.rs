@@ -342,6 +342,9 @@ impl Connection {
         self.discard_space(SpaceId::Handshake, now);
         self.set_loss_timer(now);
         self.seek_preferred_address(now);
+        // Who only asks one thing and leaves shall not pay for it.
+        let rested = now + self.probe_timeout();
+        self.timers.set(Timer::PathSize, Some(rested));
     }
 
     /// Drops a level's keys and all that is open there (RFC 9001 §4.9, RFC 9002 §6.4).

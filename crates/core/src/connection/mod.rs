@@ -219,6 +219,8 @@ pub struct Connection {
     timers: Timers,
     /// Scratch of loss detection.
     lost: Lost,
+    /// Whether the path's size is looked for when there is nothing else to send: not right after the handshake.
+    seeks_size_idly: bool,
     handshake_confirmed: bool,
     handshake_done_pending: bool,
     /// NEW_TOKEN frames to be sent.
@@ -343,6 +345,7 @@ impl Connection {
             pto_count: 0,
             timers: Timers::default(),
             lost: Lost::default(),
+            seeks_size_idly: false,
             handshake_confirmed: false,
             handshake_done_pending: false,
             new_tokens_due: 0,

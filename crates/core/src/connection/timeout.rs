@@ -48,6 +48,7 @@ impl Connection {
                 }
                 Timer::Close => self.abandon(now, CloseReason::IdleTimeout),
                 Timer::Path => self.on_path_timer(now),
+                Timer::PathSize => self.seeks_size_idly = true,
             }
             if self.is_drained() {
                 return;

@@ -24,9 +24,11 @@ pub(crate) enum Timer {
     Close,
     /// The validation of a path, or the end of one (RFC 9000 §8.2.4).
     Path,
+    /// The path's size is looked for, though nothing is sent.
+    PathSize,
 }
 
-const COUNT: usize = 9;
+const COUNT: usize = 10;
 
 impl Timer {
     /// All timers.
@@ -40,6 +42,7 @@ impl Timer {
         Self::KeyDiscard,
         Self::Close,
         Self::Path,
+        Self::PathSize,
     ];
 }
 

@@ -166,7 +166,7 @@ impl Connection {
         let must_ack = self.spaces[SpaceId::Data as usize].received.must_ack(now)
             && self.may_acknowledge(SpaceId::Data);
         if !wants_data && !must_ack && probes == 0 {
-            return self.transmit_mtu_probe(now, buffer, stages);
+            return self.transmit_idle_probe(now, buffer, stages);
         }
         let most = max_segments.min(buffer.len() / segment).min(MAX_GROUP);
         let budget = if wants_data || probes > 0 {
@@ -189,7 +189,7 @@ impl Connection {
         let (written, len) = self.write_bundle(now, buffer, segment, count, &mut spans, &mut tails);
         stages.mark(Stage::PacketBuilding);
         if written == 0 {
-            return self.transmit_mtu_probe(now, buffer, stages);
+            return self.transmit_idle_probe(now, buffer, stages);
         }
         // 4 seal
         self.seal_bundle(buffer, &mut spans[..written], &tails[..written]);
@@ -398,6 +398,20 @@ impl Connection {
         // A probe or an ack-eliciting acknowledgement restarts the timer too (RFC 9002 §A.5).
         if wants_data || self.spaces[SpaceId::Data as usize].last_eliciting == now {
             self.set_loss_timer(now);
+        }
+    }
+
+    /// There is nothing else to send: a probe for the path's size, unless the handshake is just over.
+    fn transmit_idle_probe(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        stages: &mut Stages,
+    ) -> Option<Transmit> {
+        if self.seeks_size_idly {
+            self.transmit_mtu_probe(now, buffer, stages)
+        } else {
+            None
         }
     }
 
