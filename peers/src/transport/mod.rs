@@ -34,6 +34,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 pub(crate) use self::process::SUBCOMMAND;
 
 use self::controls::certificate::Certificate;
+use self::controls::options::Suite;
 use self::job::{Contender, Job, Message, Role, Sample, Workload};
 use self::process::{Count, End};
 use self::report::{Measured, Report};
@@ -169,7 +170,9 @@ impl Bench {
     fn new() -> Result<Self> {
         let files = identity::Files::new()?;
         let certificate = Certificate::read(&files.certificate, &files.key)?;
-        let provider = controls::tls::choose(&certificate)?.name.to_owned();
+        let provider = controls::tls::choose(&certificate, Suite::Aes128)?
+            .name
+            .to_owned();
         let cores = match sys::allowed_cores().as_slice() {
             [server, client, ..] => Some([*server, *client]),
             _ => None,

@@ -16,6 +16,8 @@ pub(crate) trait Channel {
     /// Makes one read call, or none when a whole record is buffered, and gives what came to
     /// `sink`; returns how many bytes that was. `None`: the peer sent everything and said so.
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> io::Result<Option<usize>>;
+    /// Sets what a bulk receiver would set; after the handshake, whose messages are small.
+    fn prepare_to_receive(&self) -> io::Result<()>;
     /// Says that everything was sent.
     fn finish(&mut self) -> io::Result<()>;
 }
@@ -37,7 +39,7 @@ pub(crate) fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)
 }
 
-/// Sets what a bulk receiver would set; after the handshake, whose messages are small.
+/// A read waits for half a batch, or for the end.
 pub(crate) fn prepare_receiver(socket: &TcpStream) -> io::Result<()> {
     sys::set_receive_low_water(socket, BATCH as i32 / 2)
 }

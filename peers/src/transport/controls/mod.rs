@@ -12,6 +12,9 @@ pub(super) mod certificate;
 pub(super) mod control;
 mod handshakes;
 #[allow(dead_code, reason = "the tool uses more of it")]
+#[path = "../../../../crates/cli/src/perf/options.rs"]
+pub(super) mod options;
+#[allow(dead_code, reason = "the tool uses more of it")]
 #[path = "../../../../crates/cli/src/perf/source.rs"]
 pub(super) mod source;
 #[path = "../../../../crates/cli/src/perf/tcp.rs"]
@@ -29,12 +32,12 @@ use rustls::crypto::CryptoProvider;
 
 use self::certificate::Certificate;
 use self::control::{BATCH, Channel, Protocol, prepare};
+use self::options::Suite;
 use self::source::Source;
 use super::job::{Contender, Job, Message, Role, Shape, Workload};
 use super::process::{Count, say};
 use super::verify::{Verifier, message};
 use crate::error::{Failure, Result, context};
-use crate::sys;
 
 /// Does one end's work.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
@@ -45,7 +48,7 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
         return run_as(&Arc::new(tcp::Plain), job, count);
     }
     let certificate = Certificate::read(&job.certificate, &job.key)?;
-    let tls = tls::Tls::new(provider(&job.provider), &certificate)?;
+    let tls = tls::Tls::new(provider(&job.provider), Suite::Aes128, &certificate)?;
     run_as(&Arc::new(tls), job, count)
 }
 
@@ -141,6 +144,7 @@ fn download<P: Protocol>(
     check: bool,
 ) -> io::Result<()> {
     let mut channel = protocol.client(TcpStream::connect(address)?)?;
+    channel.prepare_to_receive()?;
     channel.send(&shape.answer.to_be_bytes())?;
     let mut verifier = Verifier::new(check, shape.answer);
     while channel
@@ -187,11 +191,7 @@ fn requests<P: Protocol>(
     count: &Count,
     check: bool,
 ) -> io::Result<()> {
-    let socket = TcpStream::connect(address)?;
-    let same = socket.try_clone()?;
-    let mut channel = protocol.client(socket)?;
-    // A bulk receiver waits for half a batch; 100 answers are less than that.
-    sys::set_receive_low_water(&same, 1)?;
+    let mut channel = protocol.client(TcpStream::connect(address)?)?;
     let one = message(&shape);
     let requests = one.repeat(shape.streams);
     let total = shape.repeat.saturating_mul(shape.streams as u64);
