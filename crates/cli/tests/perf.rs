@@ -54,6 +54,8 @@ fn all_contenders_give_figures_ratios_and_stages_that_sum_to_the_thread() {
                 "streams and copies",
                 "timers",
                 "application",
+                "tasks and wake-ups",
+                "waiting and waking",
                 "unattributed"
             ]
         );

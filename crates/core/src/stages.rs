@@ -27,6 +27,8 @@ pub enum Stage {
     Timers,
     /// The application's own code, run on the worker.
     Application,
+    /// Events handed out, tasks woken and chosen: what the asynchronous runtime takes.
+    Runtime,
     /// Waiting for events: no CPU time.
     Idle,
     /// All that no other row names.
@@ -35,7 +37,7 @@ pub enum Stage {
 
 impl Stage {
     /// Number of stages.
-    pub const COUNT: usize = 12;
+    pub const COUNT: usize = 13;
 
     /// All stages, in the order of the table.
     pub const ALL: [Self; Self::COUNT] = [
@@ -49,6 +51,7 @@ impl Stage {
         Self::Streams,
         Self::Timers,
         Self::Application,
+        Self::Runtime,
         Self::Idle,
         Self::Other,
     ];
@@ -67,6 +70,7 @@ impl Stage {
             Self::Streams => "streams and copies",
             Self::Timers => "timers",
             Self::Application => "application",
+            Self::Runtime => "tasks and wake-ups",
             Self::Idle => "idle",
             Self::Other => "unattributed",
         }

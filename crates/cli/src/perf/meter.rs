@@ -34,14 +34,14 @@ impl Reading {
     /// What an endpoint counted since this reading.
     pub(crate) fn until_now(&self, endpoint: &Endpoint, volume: Volume) -> Sample {
         let now = Self::of(endpoint);
+        let ticks = |stage: Stage| {
+            let of = |reading: &Self| reading.stages.ticks()[stage as usize];
+            of(&now) - of(self)
+        };
         let stages = Stage::ALL
             .into_iter()
-            // Waiting is no CPU time; what is left over becomes its own row.
             .filter(|stage| !matches!(stage, Stage::Idle | Stage::Other))
-            .map(|stage| {
-                let ticks = |reading: &Self| reading.stages.ticks()[stage as usize];
-                (stage.name(), ticks(&now) - ticks(self))
-            })
+            .map(|stage| (stage.name(), ticks(stage)))
             .collect();
         let sent = now.datagrams_sent - self.datagrams_sent;
         let received = now.datagrams_received - self.datagrams_received;
@@ -52,6 +52,8 @@ impl Reading {
         };
         Sample {
             stages,
+            idle: ticks(Stage::Idle),
+            other: ticks(Stage::Other),
             stamps: now.stages.stamps() - self.stages.stamps(),
             cpu: now.cpu.saturating_sub(self.cpu),
             packets,

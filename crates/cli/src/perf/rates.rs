@@ -105,7 +105,7 @@ pub(crate) enum Tables {
     Both(Box<Stages>),
     /// The server is another one.
     Client {
-        client: Table,
+        client: Box<Table>,
         #[serde(skip)]
         remarks: String,
     },
@@ -118,7 +118,7 @@ impl Tables {
         let overhead = client.overhead.percent;
         Some(Self::Client {
             remarks: stages::remarks(rates.core_ghz, sample.stamps, rates.ns_per_stamp, overhead),
-            client,
+            client: Box::new(client),
         })
     }
 

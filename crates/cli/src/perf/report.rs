@@ -394,6 +394,8 @@ mod tests {
     fn stages() -> Stages {
         let sample = Sample {
             stages: vec![("AEAD", 600)],
+            idle: 0,
+            other: 0,
             stamps: 1,
             cpu: Duration::from_nanos(1_000),
             packets: 10,
@@ -481,7 +483,7 @@ mod tests {
         let report = Report::new(&rounds, Some(stages()), &Gauges::default(), setup());
         let bars = report.chart().bars;
         let parts: Vec<usize> = bars.iter().map(|bar| bar.parts.len()).collect();
-        assert_eq!(parts, [2, 2, 1, 1]);
+        assert_eq!(parts, [3, 3, 1, 1]);
         assert_eq!(report.rows().len(), 2);
         assert_eq!(report.rows()[0].workload, "W1");
     }

@@ -1,8 +1,10 @@
 //! The cost table by stage (design §7): what the WinQuic table shows, with finer rows.
 //!
 //! A worker stamps the time-stamp counter when it passes from one stage to the next, once a
-//! batch. Ticks become nanoseconds by the rate of that counter. What the thread's CPU clock
-//! counts and no stage claims is *unattributed*; should the stages claim more than the CPU clock
+//! batch. Ticks become nanoseconds by the rate of that counter. Every tick is some stage's or that
+//! of the waiting: what the thread's CPU clock counts beyond the stages was spent inside the waits,
+//! by the system calls that put the thread to sleep and wake it (at most as long as they lasted).
+//! What is left after that is *unattributed*; should the stages claim more than the CPU clock
 //! (the thread was preempted inside one) they are all scaled down to it. So each table sums to
 //! its thread's CPU time.
 
@@ -14,8 +16,11 @@ use serde::Serialize;
 /// What one worker thread counted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sample {
-    /// Name of the stage and ticks spent in it; waiting is not among them.
+    /// Name of the stage and ticks spent in it.
     pub(crate) stages: Vec<(&'static str, u64)>,
+    /// Ticks of waiting, most of which are no CPU time, and of what no stage names.
+    pub(crate) idle: u64,
+    pub(crate) other: u64,
     /// How often the counter was read.
     pub(crate) stamps: u64,
     /// The thread's CPU time.
@@ -38,6 +43,8 @@ impl Sample {
                 sum.1 += more.1;
             }
         }
+        self.idle += other.idle;
+        self.other += other.other;
         self.stamps += other.stamps;
         self.cpu += other.cpu;
         self.packets += other.packets;
@@ -116,7 +123,11 @@ impl Table {
             .iter()
             .map(|&(stage, ticks)| row(stage, ticks as f64 * rates.ns_per_tick * scale))
             .collect();
-        rows.push(row(UNATTRIBUTED, (cpu_ns - claimed * scale).max(0.0)));
+        let left = (cpu_ns - claimed * scale).max(0.0);
+        let ns = |ticks: u64| ticks as f64 * rates.ns_per_tick;
+        let waiting = (left - ns(sample.other)).clamp(0.0, ns(sample.idle));
+        rows.push(row("waiting and waking", waiting));
+        rows.push(row(UNATTRIBUTED, left - waiting));
         Some(Self {
             rows,
             total: row("total", cpu_ns),
@@ -211,6 +222,8 @@ mod tests {
     fn sample() -> Sample {
         Sample {
             stages: vec![("AEAD", 400), ("UDP send", 200)],
+            idle: 300,
+            other: 20,
             stamps: 10,
             cpu: Duration::from_nanos(1_000),
             packets: 5,
@@ -237,11 +250,13 @@ mod tests {
         assert!(close(table.rows[0].ns_per_packet, 80.0));
         assert!(close(table.rows[0].percent, 40.0));
         assert!(close(table.rows[0].cycles_per_byte.expect("clock"), 2.4));
-        assert_eq!(table.rows[2].stage, "unattributed");
-        assert!(close(table.attributed_percent(), 60.0));
+        // 400 ns are left: 300 of waiting at most.
+        assert!(close(table.rows[2].percent, 30.0));
+        assert_eq!(table.rows[3].stage, "unattributed");
+        assert!(close(table.attributed_percent(), 90.0));
         assert!(close(table.claimed_percent, 60.0));
         assert!(!text("t", &[("server", &table)]).contains("preempted"));
-        assert!(close(table.rows[2].percent, 40.0));
+        assert!(close(table.rows[3].percent, 10.0));
         assert!(close(table.overhead.ns_per_packet, 16.0));
     }
 

@@ -37,7 +37,7 @@ pub(crate) async fn run(mut worker: Worker, mut fd: AsyncFd<Arc<Socket>>) -> std
         .await;
         let woken = {
             let mut stages = lock(&shared.stages);
-            stages.mark(Stage::Other);
+            stages.mark(Stage::Runtime);
             worker.now = shared.clock.now();
             shared.counters.turns.add(1);
             if readable.is_some() || busy {
@@ -57,13 +57,13 @@ pub(crate) async fn run(mut worker: Worker, mut fd: AsyncFd<Arc<Socket>>) -> std
         {
             let mut stages = lock(&shared.stages);
             if woken {
-                stages.mark(Stage::Other);
+                stages.mark(Stage::Runtime);
                 worker.now = shared.clock.now();
             }
             worker.take_inbox(&mut stages);
             worker.transmit(&mut stages)?;
             worker.wake_tasks();
-            stages.mark(Stage::Other);
+            stages.mark(Stage::Runtime);
         }
         if worker.is_done() {
             return Ok(());
@@ -213,7 +213,7 @@ impl<F: Future> Future for Accounted<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<F::Output> {
-        mark(&self.shared, Stage::Other);
+        mark(&self.shared, Stage::Runtime);
         let poll = self.task.as_mut().poll(cx);
         mark(&self.shared, Stage::Application);
         poll

@@ -158,7 +158,7 @@ impl Worker {
             let len = run.len.clamp(1, rest.len());
             let (bytes, tail) = rest.split_at_mut(len);
             rest = tail;
-            stages.mark(Stage::Other);
+            stages.mark(Stage::FrameParsing);
             let run_bytes = DatagramBatch {
                 path,
                 ecn,
@@ -231,7 +231,7 @@ impl Worker {
         }
         self.shared.counters.locks.add(1);
         self.shared.counters.runs_received.add(1);
-        stages.mark(Stage::Other);
+        stages.mark(Stage::Runtime);
     }
 
     /// Sends one stateless datagram. If there is no room it is lost, as it might be on the way.
@@ -444,7 +444,7 @@ impl Worker {
         let mut share = Share::default();
         loop {
             let round = self.fill(connection, &mut share, stages);
-            stages.mark(Stage::Other);
+            stages.mark(Stage::Runtime);
             match round {
                 Round::Gone => return Ok(()),
                 Round::Done { drained, deadline } => {

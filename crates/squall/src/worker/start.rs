@@ -69,7 +69,7 @@ fn prepare(cpu: Option<usize>, shared: &Arc<Shared>) -> io::Result<Runtime> {
     builder.enable_io().enable_time();
     if shared.accounting {
         let (parked, unparked) = (Arc::clone(shared), Arc::clone(shared));
-        builder.on_thread_park(move || mark(&parked, Stage::Other));
+        builder.on_thread_park(move || mark(&parked, Stage::Runtime));
         builder.on_thread_unpark(move || mark(&unparked, Stage::Idle));
     }
     builder.build()
