@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Pair, within};
-use squall::{EndpointStats, Stats, TransportConfig};
+use squall::{AckFrequencyRequest, EndpointStats, Stats, TransportConfig};
 use tokio::sync::Semaphore;
 
 struct Counting;
@@ -73,6 +73,8 @@ async fn a_bundle_costs_one_of_everything() {
         pacing: false,
         // A lone PING is acknowledged with the next bundle, however slow the machine is.
         max_ack_delay: Duration::from_secs(10),
+        // The contract counts an acknowledgement a bundle.
+        ack_frequency: AckFrequencyRequest::Nothing,
         ..TransportConfig::default()
     };
     let pair = within(Pair::with(transport.clone(), transport, |builder| builder)).await;

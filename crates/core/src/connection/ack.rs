@@ -7,7 +7,7 @@ use squall_wire::{Ack, StreamId, TransportError, TransportErrorCode};
 use super::Connection;
 use super::log::packet_type;
 use super::receive::Trip;
-use crate::config::{AckFrequencyRequest, MIN_ACK_DELAY, MIN_UDP_PAYLOAD};
+use crate::config::{AckFrequencyRequest, MIN_UDP_PAYLOAD};
 use crate::congestion::Acknowledged;
 use crate::path::ecn::Counting;
 use crate::recovery::loss;
@@ -23,8 +23,9 @@ const ACKS_OF_A_WINDOW: u64 = 8;
 const LEAST_ACK_THRESHOLD: u64 = 8;
 /// Packets between two acknowledgements, at most: about six bundles.
 const MOST_ACK_THRESHOLD: u64 = 256;
-/// The longest delay that is asked for: what RFC 9000 §18.2 has without a request.
-const ACK_DELAY_LIMIT: Duration = Duration::from_millis(25);
+/// The delays that are asked for, at least and at most: one that a busy machine can keep, for the probe timeout counts on it,
+/// and what RFC 9000 §18.2 has without a request.
+const ACK_DELAYS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(25)];
 
 /// What the acknowledgements of one run came to, handed to congestion control once.
 #[derive(Debug, Default)]
@@ -424,7 +425,7 @@ impl Connection {
         let before = wanted.ack_eliciting_threshold;
         if threshold >= 2 * before || 2 * threshold <= before {
             wanted.ack_eliciting_threshold = threshold;
-            wanted.max_ack_delay = (flow.rtt.smoothed() / 4).clamp(MIN_ACK_DELAY, ACK_DELAY_LIMIT);
+            wanted.max_ack_delay = (flow.rtt.smoothed() / 4).clamp(ACK_DELAYS[0], ACK_DELAYS[1]);
             self.ack_request.due = true;
         }
     }

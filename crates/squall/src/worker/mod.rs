@@ -106,7 +106,7 @@ impl Worker {
             wheel: TimerWheel::new(now),
             send: SendBatch::packed(SEND_MESSAGES, MESSAGE_BYTES, SEND_BYTES),
             ready: VecDeque::new(),
-            inbox: Inbox::default(),
+            inbox: Inbox::with_room(),
             forwarded: Vec::new(),
             held: Held::default(),
             wakers: Vec::new(),

@@ -84,6 +84,17 @@ pub(crate) struct Inbox {
     dead: bool,
 }
 
+impl Inbox {
+    /// With room for the usual line: an inbox and the one that it is swapped with take turns, and which of them would grow
+    /// first is chance.
+    pub(crate) fn with_room() -> Self {
+        Self {
+            ready: Vec::with_capacity(64),
+            ..Self::default()
+        }
+    }
+}
+
 /// Sleeping and waking of the worker.
 #[derive(Default)]
 struct Doorbell {
@@ -195,7 +206,7 @@ impl Shared {
             accounting: stages.is_on(),
             stages: Mutex::new(stages),
             runtime: OnceLock::new(),
-            inbox: Mutex::default(),
+            inbox: Mutex::new(Inbox::with_room()),
             has_forwarded: AtomicBool::new(false),
             doorbell: Doorbell::default(),
         }
