@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::proxy::{Faults, Proxy};
-use common::{ALPN, ANY, Identity, Pair, pattern, within};
+use common::{ALPN, ANY, Identity, Pair, meet, pattern, within};
 use squall::{Builder, Bytes, Connection, TransportConfig};
 
 /// Sends `len` bytes of a pattern on a stream of its own and checks what arrives. `in_the_middle` is called for every chunk
@@ -64,10 +64,7 @@ async fn ten_megabytes_arrive_whole_over_a_bad_network() {
             .unwrap();
         let proxy = Proxy::start(server.local_addr().unwrap(), seed, faults).await;
         let connecting = client.connect(proxy.address, "localhost").unwrap();
-        let (near, far) = within(async {
-            tokio::join!(connecting, async { server.accept().await.unwrap().await })
-        })
-        .await;
+        let (near, far) = meet(connecting, &server).await;
         let (near, far) = (near.unwrap(), far.unwrap());
         // The client sends, for its datagrams are those that change their port.
         let began = std::time::Instant::now();

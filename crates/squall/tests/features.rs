@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{ALPN, ANY, Identity, Pair, pattern, within};
+use common::{ALPN, ANY, Identity, Pair, meet, pattern, within};
 use squall::rustls::server::WebPkiClientVerifier;
 use squall::rustls::{self, RootCertStore};
 use squall::{Builder, CloseReason, Endpoint, MigrateError, TransportConfig};
@@ -191,9 +191,7 @@ async fn a_client_moves_to_another_address_and_to_another_socket() {
         .unwrap();
     let address = (Ipv4Addr::LOCALHOST, server.local_addr().unwrap().port()).into();
     let connecting = client.connect(address, "localhost").unwrap();
-    let (near, far) =
-        within(async { tokio::join!(connecting, async { server.accept().await.unwrap().await }) })
-            .await;
+    let (near, far) = meet(connecting, &server).await;
     let (near, far) = (near.unwrap(), far.unwrap());
     let talk = async |seed: u64| {
         let sent = pattern(100_000, seed);
@@ -333,9 +331,7 @@ async fn both_ends_show_certificates() {
     let client = Endpoint::client(ANY).unwrap();
     let address = server.local_addr().unwrap();
     let connecting = client.connect_with(config, address, "localhost").unwrap();
-    let (near, far) =
-        within(async { tokio::join!(connecting, async { server.accept().await.unwrap().await }) })
-            .await;
+    let (near, far) = meet(connecting, &server).await;
     let shown = far.unwrap().peer_certificates().unwrap();
     assert_eq!(shown, vec![clients.certificate.clone()]);
     drop(near.unwrap());
@@ -344,9 +340,7 @@ async fn both_ends_show_certificates() {
     let connecting = client
         .connect_with(anonymous, address, "localhost")
         .unwrap();
-    let (near, far) =
-        within(async { tokio::join!(connecting, async { server.accept().await.unwrap().await }) })
-            .await;
+    let (near, far) = meet(connecting, &server).await;
     assert!(far.is_err());
     // A client may think that it is connected until it hears otherwise (RFC 8446 §4.4.2.4).
     if let Ok(near) = near {

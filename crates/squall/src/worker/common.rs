@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use squall_core::{ResetTokenDirectory, Time};
-use squall_wire::{Ecn, Path};
+use squall_wire::{DatagramBatch, Ecn, Path};
 use tokio::sync::Notify;
 
 use super::incoming::AttemptKey;
@@ -50,6 +50,28 @@ pub(crate) struct HeldRun {
     pub(crate) ecn: Ecn,
     pub(crate) segment_size: u16,
     pub(crate) bytes: Vec<u8>,
+}
+
+impl HeldRun {
+    /// A copy of a run.
+    pub(crate) fn of(run: &DatagramBatch<'_>) -> Self {
+        Self {
+            path: run.path,
+            ecn: run.ecn,
+            segment_size: run.segment_size,
+            bytes: run.bytes.to_vec(),
+        }
+    }
+
+    /// The run, as it came.
+    pub(crate) fn batch(&mut self) -> DatagramBatch<'_> {
+        DatagramBatch {
+            path: self.path,
+            ecn: self.ecn,
+            segment_size: self.segment_size,
+            bytes: &mut self.bytes,
+        }
+    }
 }
 
 /// A connection attempt that waits for the application's word, with the datagrams that made it.

@@ -15,9 +15,9 @@ use std::net::SocketAddr;
 use squall_core::Stages;
 use squall_wire::{ConnectionId, DatagramBatch};
 
+use super::Worker;
 use super::common::{HeldRun, Offer};
 use super::state::Handle;
-use super::{Worker, hold};
 use crate::error::ConnectError;
 
 /// Bytes held for an attempt that is not decided.
@@ -56,7 +56,7 @@ impl Held {
         let here: usize = runs.iter().map(|run| run.bytes.len()).sum();
         let len = run.bytes.len();
         if here + len <= MAX_HELD_OF_ONE && self.bytes + len <= MAX_HELD {
-            runs.push(hold(run));
+            runs.push(HeldRun::of(run));
             self.bytes += len;
         }
     }
@@ -91,7 +91,7 @@ impl Worker {
         let offer = Box::new(Offer {
             worker: self.shared.index,
             incoming,
-            run: hold(run),
+            run: HeldRun::of(run),
         });
         match self.shared.common.offer(offer, &mut self.wakers) {
             Ok(()) => self.held.begin(key),
@@ -117,22 +117,8 @@ impl Worker {
         let result = match self.endpoint.accept(self.now, offer.incoming) {
             Ok((handle, core)) => {
                 let connection = self.insert(handle, core);
-                let HeldRun {
-                    path,
-                    ecn,
-                    segment_size,
-                    mut bytes,
-                } = offer.run;
-                self.deliver(
-                    handle,
-                    DatagramBatch {
-                        path,
-                        ecn,
-                        segment_size,
-                        bytes: &mut bytes,
-                    },
-                    stages,
-                );
+                let mut run = offer.run;
+                self.deliver(handle, run.batch(), stages);
                 Ok(Handle(connection))
             }
             Err(error) => {
@@ -144,22 +130,8 @@ impl Worker {
             }
         };
         // Routed anew: what belongs to this attempt finds its connection, what begins another is offered next.
-        for HeldRun {
-            path,
-            ecn,
-            segment_size,
-            mut bytes,
-        } in held
-        {
-            self.dispatch(
-                DatagramBatch {
-                    path,
-                    ecn,
-                    segment_size,
-                    bytes: &mut bytes,
-                },
-                stages,
-            );
+        for mut run in held {
+            self.dispatch(run.batch(), stages);
         }
         result
     }

@@ -179,30 +179,16 @@ impl Worker {
     fn take_forwarded(&mut self, stages: &mut Stages) {
         let mut runs = std::mem::take(&mut self.forwarded);
         self.shared.take_forwarded(&mut runs);
-        for HeldRun {
-            path,
-            ecn,
-            segment_size,
-            mut bytes,
-        } in runs.drain(..)
-        {
-            self.dispatch(
-                DatagramBatch {
-                    path,
-                    ecn,
-                    segment_size,
-                    bytes: &mut bytes,
-                },
-                stages,
-            );
+        for mut run in runs.drain(..) {
+            self.dispatch(run.batch(), stages);
         }
         self.forwarded = runs;
     }
 
     /// Hands a run to the worker that it belongs to.
     fn forward(&self, index: u8, run: &DatagramBatch<'_>) {
-        let taken =
-            (self.workers.get(usize::from(index))).is_some_and(|worker| worker.forward(hold(run)));
+        let taken = (self.workers.get(usize::from(index)))
+            .is_some_and(|worker| worker.forward(HeldRun::of(run)));
         let counters = &self.shared.counters;
         let fate = if taken {
             &counters.runs_forwarded
@@ -619,14 +605,4 @@ enum Round {
     ShareUsed,
     /// The connection was let go before.
     Gone,
-}
-
-/// A copy of a run, for later.
-fn hold(run: &DatagramBatch<'_>) -> HeldRun {
-    HeldRun {
-        path: run.path,
-        ecn: run.ecn,
-        segment_size: run.segment_size,
-        bytes: run.bytes.to_vec(),
-    }
 }

@@ -12,7 +12,10 @@ use std::time::Duration;
 
 use squall::rustls::RootCertStore;
 use squall::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use squall::{Builder, ClientConfig, Connection, Endpoint, ServerConfig, TransportConfig};
+use squall::{
+    Builder, ClientConfig, ConnectError, Connecting, Connection, Endpoint, ServerConfig,
+    TransportConfig,
+};
 
 pub mod proxy;
 
@@ -102,6 +105,17 @@ impl Pair {
             far: far.unwrap(),
         }
     }
+}
+
+/// Both ends of a connection to the server's next attempt, or why there is none.
+pub async fn meet(
+    connecting: Connecting,
+    server: &Endpoint,
+) -> (
+    Result<Connection, ConnectError>,
+    Result<Connection, ConnectError>,
+) {
+    within(async { tokio::join!(connecting, async { server.accept().await.unwrap().await }) }).await
 }
 
 /// No test hangs.
