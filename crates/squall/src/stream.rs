@@ -254,6 +254,25 @@ impl AsyncWrite for SendStream {
     }
 }
 
+impl futures_io::AsyncWrite for SendStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        AsyncWrite::poll_write(self, cx, data)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        AsyncWrite::poll_flush(self, cx)
+    }
+
+    /// Finishes the stream.
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        AsyncWrite::poll_shutdown(self, cx)
+    }
+}
+
 /// The receiving half of a stream.
 ///
 /// Dropping the half before its end was read stops the stream with code 0.
@@ -431,5 +450,17 @@ impl AsyncRead for RecvStream {
             buffer.put_slice(chunk.get(..room).unwrap_or(&chunk));
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl futures_io::AsyncRead for RecvStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        ready!(AsyncRead::poll_read(self, cx, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().len()))
     }
 }

@@ -299,3 +299,46 @@ async fn offload_that_fails_in_the_field_heals_without_a_loss() {
     );
     assert_eq!(pair.near.stats().packets_lost, 0);
 }
+
+/// The traits of runtimes other than tokio (futures-io) do the same.
+#[tokio::test]
+async fn streams_speak_the_traits_of_other_runtimes() {
+    use futures_io::{AsyncRead, AsyncWrite};
+    use std::future::poll_fn;
+    use std::pin::Pin;
+
+    let pair = Pair::new().await;
+    tokio::spawn(echo(pair.far.clone()));
+    let (mut send, mut recv) = within(pair.near.open_bi()).await.unwrap();
+    let sent = pattern(100_000, 5);
+    let writing = async {
+        let mut at = 0;
+        while at < sent.len() {
+            let rest = &sent[at..];
+            at += poll_fn(|cx| AsyncWrite::poll_write(Pin::new(&mut send), cx, rest))
+                .await
+                .unwrap();
+        }
+        poll_fn(|cx| AsyncWrite::poll_flush(Pin::new(&mut send), cx))
+            .await
+            .unwrap();
+        poll_fn(|cx| AsyncWrite::poll_close(Pin::new(&mut send), cx))
+            .await
+            .unwrap();
+    };
+    let mut all = Vec::new();
+    let reading = async {
+        let mut buffer = [0; 4000];
+        loop {
+            let read = poll_fn(|cx| AsyncRead::poll_read(Pin::new(&mut recv), cx, &mut buffer))
+                .await
+                .unwrap();
+            if read == 0 {
+                break;
+            }
+            all.extend_from_slice(&buffer[..read]);
+        }
+    };
+    within(async { tokio::join!(writing, reading) }).await;
+    assert!(all == sent);
+}
