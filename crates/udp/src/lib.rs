@@ -9,11 +9,11 @@
 //! ```
 //!
 //! Floors, lowest first: `counters`, `cmsg` (control messages as bytes), `batch` (the buffers and what lies in
-//! them), `linux` or `fallback` (one system call each way), `steer`
-//! (which socket of a port gets a datagram), `socket` (what to do when a call fails).
+//! them), `linux` or `fallback` (one system call each way), `steer` (which
+//! socket of a port gets a datagram), `socket` (what to do when a call fails).
 //!
-//! Nothing is allocated after construction. The crate knows nothing of QUIC: it moves datagrams, their ECN marks
-//! and their addresses. On systems other than Linux every message is one datagram and ECN marks are not carried.
+//! Nothing is allocated after construction. The crate moves datagrams, their ECN marks and their
+//! addresses; of QUIC it knows where RFC 8999 puts a connection id (`steer`), and no more. On systems other than Linux every message is one datagram and ECN marks are not carried.
 
 mod batch;
 #[cfg(target_os = "linux")]

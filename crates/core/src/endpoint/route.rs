@@ -106,16 +106,19 @@ impl Endpoint {
         if workers == 1 {
             return None;
         }
+        // A reset's bytes name nobody: who is named by chance asks whose it is (RFC 9000 §10.3), and its owner keeps it.
+        let token = reset_token(datagram);
+        if token.is_some_and(|token| self.reset_tokens.contains_key(token)) {
+            return None;
+        }
         let own = self.config.cid_generator.worker_index();
-        // A reset's bytes name nobody, so it may come to any worker (RFC 9000 §10.3).
-        let of_token = (self.reset_token_directory.as_ref())
-            .zip(reset_token(datagram))
-            .and_then(|(directory, token)| directory.worker(token));
-        let named = of_token.unwrap_or_else(|| {
-            let first_byte = destination.first().copied().unwrap_or(own);
-            worker_of(first_byte, workers)
-        });
-        (named != own).then_some(named)
+        let first_byte = destination.first().copied().unwrap_or(own);
+        let named = worker_of(first_byte, workers);
+        if named != own {
+            return Some(named);
+        }
+        let directory = self.reset_token_directory.as_ref()?;
+        directory.worker(token?).filter(|owner| *owner != own)
     }
 
     fn route_unknown(&mut self, now: Time, path: Path, datagram: &[u8]) -> Route {
