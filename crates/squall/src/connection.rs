@@ -167,9 +167,11 @@ impl Connection {
         })?;
         poll_fn(|cx| {
             let mut state = self.0.0.lock();
-            match (state.moved, &state.closed) {
-                (Some(true), _) => Poll::Ready(Ok(())),
-                (Some(false), None) => Poll::Ready(Err(MigrateError::NotValidated)),
+            // Another move, to the server's preferred address say, is not the one that is waited for.
+            let moved = state.moved.filter(|(path, _)| path.local == Some(local));
+            match (moved, &state.closed) {
+                (Some((_, true)), _) => Poll::Ready(Ok(())),
+                (Some((_, false)), None) => Poll::Ready(Err(MigrateError::NotValidated)),
                 (_, Some(_)) => Poll::Ready(Err(MigrateError::Closed)),
                 (None, None) => {
                     state.movers.register(cx.waker());

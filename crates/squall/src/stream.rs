@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use squall_core::Priority;
@@ -131,13 +131,7 @@ impl SendStream {
     /// # Errors
     /// There is nothing left to reset, or the connection ended.
     pub fn reset(&mut self, code: u64) -> Result<(), WriteError> {
-        self.ended = true;
-        self.connection.0.call(|state| {
-            state
-                .core
-                .reset(self.id, code)
-                .map_err(|error| self.ending_error(error, state))
-        })
+        self.give_up(|core, id| core.reset(id, code))
     }
 
     /// Gives up what lies behind the first `reliable` bytes written: the peer gets those, and then `code`
@@ -146,13 +140,26 @@ impl SendStream {
     /// # Errors
     /// There is nothing left to reset, or the connection ended.
     pub fn reset_at(&mut self, code: u64, reliable: u64) -> Result<(), WriteError> {
+        self.give_up(|core, id| core.reset_at(id, code, reliable))
+    }
+
+    /// Ends the stream undelivered.
+    fn give_up(
+        &mut self,
+        reset: impl FnOnce(
+            &mut squall_core::Connection,
+            StreamId,
+        ) -> Result<(), squall_core::WriteError>,
+    ) -> Result<(), WriteError> {
         self.ended = true;
-        self.connection.0.call(|state| {
-            state
-                .core
-                .reset_at(self.id, code, reliable)
-                .map_err(|error| self.ending_error(error, state))
-        })
+        let (result, waiting) = self.connection.0.call(|state| {
+            let result =
+                reset(&mut state.core, self.id).map_err(|error| self.ending_error(error, state));
+            (result, state.delivery.take())
+        });
+        // Who waits for deliveries waits for this one no more.
+        waiting.into_iter().for_each(Waker::wake);
+        result
     }
 
     /// How the stream ranks among those of the connection that have something to send; `None` after its end.

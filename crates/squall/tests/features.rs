@@ -143,6 +143,26 @@ async fn a_farewell_loses_nothing_that_was_finished() {
     assert_eq!(server.stats().connections + client.stats().connections, 0);
 }
 
+/// What is given up need not be waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_farewell_does_not_wait_for_what_is_reset() {
+    let pair = Pair::new().await;
+    let mut send = pair.near.open_uni().await.unwrap();
+    // Nobody reads it: the window is full before all is there.
+    let window = TransportConfig::default().initial_stream_window as usize;
+    let near = pair.near.clone();
+    within(send.write_all(&pattern(2 * window, 8)))
+        .await
+        .unwrap();
+    send.finish().unwrap();
+    let farewell = tokio::spawn(async move { near.shutdown(3, b"").await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!farewell.is_finished() && pair.near.close_reason().is_none());
+    send.reset(1).unwrap();
+    within(farewell).await.unwrap();
+    within(pair.far.closed()).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_that_shuts_down_delivers_first() {
     let Pair {

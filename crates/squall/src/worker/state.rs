@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 use squall_core::{CloseReason, ConnectionHandle, Event, Time};
-use squall_wire::{Direction, StreamId};
+use squall_wire::{Direction, Path, StreamId};
 
 use super::common::{Waiters, lock};
 use super::shared::Shared;
@@ -50,10 +50,10 @@ pub(crate) struct State {
     /// Who waits for the handshake, the word on early data, or the end.
     pub(crate) lifetime: Waiters,
     /// Who waits until what was finished is delivered.
-    delivery: Waiters,
+    pub(crate) delivery: Waiters,
     /// Who waits for the outcome of a move to another path, and how the last one went.
     pub(crate) movers: Waiters,
-    pub(crate) moved: Option<bool>,
+    pub(crate) moved: Option<(Path, bool)>,
     opening: [Waiters; 2],
     accepting: [Waiters; 2],
     /// Who waits for a datagram, and for room to send one.
@@ -197,8 +197,8 @@ impl State {
                 }
                 Event::Finished(id) => self.on_send_end(id, SendEnd::Delivered, wakers),
                 Event::Stopped(id, code) => self.on_send_end(id, SendEnd::Stopped(code), wakers),
-                Event::Migrated(_) => self.on_moved(true, wakers),
-                Event::MigrationFailed(_) => self.on_moved(false, wakers),
+                Event::Migrated(path) => self.on_moved(path, true, wakers),
+                Event::MigrationFailed(path) => self.on_moved(path, false, wakers),
                 Event::EarlyDataAccepted => self.on_early_data(true, wakers),
                 Event::EarlyDataRejected => self.on_early_data(false, wakers),
                 Event::DatagramsReadable => self.datagram_readers.move_into(wakers),
@@ -208,8 +208,8 @@ impl State {
         }
     }
 
-    fn on_moved(&mut self, there: bool, wakers: &mut Vec<Waker>) {
-        self.moved = Some(there);
+    fn on_moved(&mut self, path: Path, there: bool, wakers: &mut Vec<Waker>) {
+        self.moved = Some((path, there));
         self.movers.move_into(wakers);
     }
 
