@@ -17,57 +17,11 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::channel::{Channel, Protocol, answer, prepare};
 use super::source::{Digest, Sink, Source};
 use super::{Amount, Flow, Load, Outcome};
 use crate::error::{Failure, Result, context};
 use crate::{interrupt, sys};
-
-/// Plaintext bytes a write call and at most a read call. Plain TCP's CPU-seconds a GB with 64, 128,
-/// 256, 512 and 1024 KiB (busy Zen 5, turn by turn): 0.48, 0.40, 0.34, 0.33, 0.34.
-pub(crate) const BATCH: usize = 256 * 1024;
-
-/// One end of a connection, after its handshake.
-pub(crate) trait Channel {
-    /// Sends at most [`BATCH`] bytes with one write call (more only where the kernel took a part).
-    fn send(&mut self, data: &[u8]) -> io::Result<()>;
-    /// Makes one read call, or none when a whole record is buffered, and gives what came to
-    /// `sink`; returns how many bytes that was. `None`: the peer sent everything and said so.
-    fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> io::Result<Option<usize>>;
-    /// Sets what a bulk receiver would set; after the handshake, whose messages are small.
-    fn prepare_to_receive(&self) -> io::Result<()>;
-    /// Says that everything was sent.
-    fn finish(&mut self) -> io::Result<()>;
-}
-
-/// How to make the two ends of a contender.
-pub(crate) trait Protocol: Send + Sync + 'static {
-    /// Names the threads.
-    const NAME: &'static str;
-    type Channel: Channel;
-    fn server(&self, socket: TcpStream) -> io::Result<Self::Channel>;
-    fn client(&self, socket: TcpStream) -> io::Result<Self::Channel>;
-}
-
-/// The congestion control of the controls, where the kernel has it: Linux's own default, and the
-/// algorithm that QUIC uses here. A machine set to BBR would pace loopback and pay for it (0.39
-/// against 0.21 CPU-seconds a GB on a Zen 5).
-const CONGESTION_CONTROL: &str = "cubic";
-
-/// A receiver wakes for half a batch, not for a segment: the sender is the slower end, and reads
-/// of what is just there would be small ones (0.27 against 0.32 CPU-seconds a GB, busy Zen 5).
-const RECEIVE_LOW_WATER: i32 = BATCH as i32 / 2;
-
-/// Sets what a bulk sender would set; before the handshake, at both ends.
-pub(crate) fn prepare(socket: &TcpStream) -> io::Result<()> {
-    // A kernel without CUBIC keeps its own choice; the report shows which.
-    let _ = sys::set_congestion_control(socket, CONGESTION_CONTROL);
-    socket.set_nodelay(true)
-}
-
-/// Sets what a bulk receiver would set; after the handshake, whose messages are small.
-pub(crate) fn prepare_receiver(socket: &TcpStream) -> io::Result<()> {
-    sys::set_receive_low_water(socket, RECEIVE_LOW_WATER)
-}
 
 /// The congestion control that the controls get on this machine.
 pub(crate) fn congestion_control() -> Option<String> {
@@ -224,29 +178,6 @@ fn serve<P: Protocol>(
             digest: source.digest(),
         })
     })
-}
-
-/// The sender's side of one transfer: reads how much is wanted and sends it.
-fn answer(channel: &mut impl Channel, source: &mut Source) -> io::Result<()> {
-    let mut request = Vec::new();
-    while request.len() < size_of::<u64>() {
-        if channel
-            .receive(&mut |bytes| request.extend_from_slice(bytes))?
-            .is_none()
-        {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    }
-    let mut left = request
-        .first_chunk()
-        .map_or(0, |bytes| u64::from_be_bytes(*bytes));
-    while left > 0 {
-        let len = usize::try_from(left).map_or(BATCH, |left| left.min(BATCH));
-        let piece = source.next(len);
-        channel.send(&piece)?;
-        left -= piece.len() as u64;
-    }
-    channel.finish()
 }
 
 /// Whether an error says no more than that the peer closed.

@@ -15,6 +15,7 @@
 pub(crate) mod args;
 mod bulk;
 pub(crate) mod certificate;
+mod channel;
 mod client;
 mod control;
 mod cpu;

@@ -3,7 +3,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 
-use super::control::{BATCH, Channel, Protocol, prepare, prepare_receiver};
+use super::channel::{BATCH, Channel, Protocol, prepare, prepare_receiver};
 
 /// Plain TCP.
 pub(crate) struct Plain;

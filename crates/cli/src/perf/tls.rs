@@ -31,7 +31,7 @@ use rustls::{
 };
 
 use super::certificate::{Certificate, NAME};
-use super::control::{BATCH, Channel, Protocol, prepare, prepare_receiver};
+use super::channel::{BATCH, Channel, Protocol, prepare, prepare_receiver};
 use super::options::Suite;
 use crate::error::{Failure, Result, context};
 use crate::sys;

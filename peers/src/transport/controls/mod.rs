@@ -9,7 +9,9 @@
 #[allow(dead_code, reason = "the tool uses more of it")]
 #[path = "../../../../crates/cli/src/perf/certificate.rs"]
 pub(super) mod certificate;
-pub(super) mod control;
+#[allow(dead_code, reason = "the tool names threads")]
+#[path = "../../../../crates/cli/src/perf/channel.rs"]
+mod channel;
 mod handshakes;
 #[allow(dead_code, reason = "the tool uses more of it")]
 #[path = "../../../../crates/cli/src/perf/options.rs"]
@@ -31,7 +33,7 @@ use std::thread;
 use rustls::crypto::CryptoProvider;
 
 use self::certificate::Certificate;
-use self::control::{BATCH, Channel, Protocol, prepare};
+use self::channel::{Channel, Protocol, answer, prepare};
 use self::options::Suite;
 use self::source::Source;
 use super::job::{Contender, Job, Message, Role, Shape, Workload};
@@ -107,33 +109,10 @@ fn serve<P: Protocol>(protocol: &Arc<P>, shape: Shape, workload: Workload) -> Re
             if workload == Workload::W3 {
                 answer_requests(&mut channel, shape)
             } else {
-                answer(&mut channel)
+                answer(&mut channel, &mut Source::new(None))
             }
         });
     }
-}
-
-/// Reads how much is wanted and sends it.
-fn answer(channel: &mut impl Channel) -> io::Result<()> {
-    let mut request = Vec::new();
-    while request.len() < size_of::<u64>() {
-        if channel
-            .receive(&mut |bytes| request.extend_from_slice(bytes))?
-            .is_none()
-        {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    }
-    let mut left = request
-        .first_chunk()
-        .map_or(0, |bytes| u64::from_be_bytes(*bytes));
-    let mut source = Source::new(None);
-    while left > 0 {
-        let piece = source.next(usize::try_from(left).map_or(BATCH, |left| left.min(BATCH)));
-        channel.send(&piece)?;
-        left -= piece.len() as u64;
-    }
-    channel.finish()
 }
 
 fn download<P: Protocol>(
