@@ -25,6 +25,7 @@ mod log;
 mod migration;
 mod probe;
 mod receive;
+mod receive_run;
 mod stats;
 mod timeout;
 mod timers;
