@@ -198,7 +198,7 @@ impl Connection {
         let pn_offset = 1 + self.ids.len;
         let packet = &bytes[start..end];
         // RFC 9000 §12.2: the destination is that of the datagram. RFC 9287 §3: the fixed bit may be anything.
-        let foreign = packet.get(1..pn_offset) != Some(trip.dcid.as_slice());
+        let foreign = !packet.get(1..pn_offset).is_some_and(|id| trip.dcid.is(id));
         if foreign || packet.len() < pn_offset + MIN_PROTECTED + TAG_LEN {
             self.drop_short(now, end, bytes);
             return;

@@ -30,18 +30,21 @@ impl Connection {
         if !plain || !received.expects(first.packet_number) {
             return 0;
         }
-        let Some((id, start, data)) = stream_alone(bytes, first) else {
+        let Some((id, head)) = payload_alone(bytes, first).and_then(Head::of) else {
             return 0;
         };
         let mut pieces: [&[u8]; MAX_GROUP] = [&[]; MAX_GROUP];
-        pieces[0] = data;
-        let (mut count, mut end) = (1, start + data.len() as u64);
-        for (span, piece) in spans.iter().zip(&mut pieces).skip(1) {
+        let (mut count, mut start, mut end) = (0, 0, 0);
+        for (span, piece) in spans.iter().zip(&mut pieces) {
             let follows = span.packet_number == first.packet_number + count as u64;
-            match stream_alone(bytes, span) {
-                Some((of, offset, data))
-                    if follows && span.slot == CURRENT && of == id && offset == end =>
+            let next = payload_alone(bytes, span).and_then(|payload| head.data_behind(payload));
+            match next {
+                Some((offset, data))
+                    if follows && span.slot == CURRENT && (offset == end || count == 0) =>
                 {
+                    if count == 0 {
+                        (start, end) = (offset, offset);
+                    }
                     *piece = data;
                     end += data.len() as u64;
                     count += 1;
@@ -49,7 +52,7 @@ impl Connection {
                 _ => break,
             }
         }
-        if count == 1 || self.note_key_slot(now, first).is_err() {
+        if count < 2 || self.note_key_slot(now, first).is_err() {
             return 0;
         }
         if !(self.streams).on_stream_run(id, start, end - start, &pieces[..count]) {
@@ -64,17 +67,48 @@ impl Connection {
     }
 }
 
-/// The stream data of an opened 1-RTT packet that carries one STREAM frame, which fills it and is not the stream's last.
+/// The frames of an opened 1-RTT packet whose header has nothing to object to.
 #[inline]
-fn stream_alone<'a>(bytes: &'a [u8], span: &PacketSpan) -> Option<(StreamId, u64, &'a [u8])> {
+fn payload_alone<'a>(bytes: &'a [u8], span: &PacketSpan) -> Option<&'a [u8]> {
     let packet = bytes.get(span.start as usize..(span.start + span.len) as usize)?;
+    // A short header without reserved bits.
+    let plain = span.outcome == Outcome::Open && packet.first()? & 0x98 == 0;
     let payload = packet.get(span.header_len.into()..packet.len().checked_sub(TAG_LEN)?)?;
-    // A short header without reserved bits; OFF or nothing, for FIN and LEN are more than data.
-    let (flags, ty) = (*packet.first()?, *payload.first()?);
-    if span.outcome != Outcome::Open || flags & 0x98 != 0 || ty & 0xfb != 0x08 {
-        return None;
+    plain.then_some(payload)
+}
+
+/// The type and the id of STREAM frames with an offset, without a length and without FIN (RFC 9000 §19.8): what the frames of a
+/// run begin with.
+struct Head {
+    bytes: u128,
+    len: usize,
+}
+
+impl Head {
+    /// That of a packet's first frame, and the stream.
+    #[inline]
+    fn of(payload: &[u8]) -> Option<(StreamId, Self)> {
+        let ty = *payload.first().filter(|ty| **ty == 0x0c)?;
+        let (id, ..) = stream_to_end(ty, payload)?;
+        let len = 1 + (1 << (payload.get(1)? >> 6));
+        // Type, id and an offset of any width are read at once.
+        let bytes = u128::from_be_bytes(*payload.first_chunk()?) >> (128 - 8 * len);
+        (len + 8 <= 16).then_some((id, Self { bytes, len }))
     }
-    stream_to_end(ty, payload).filter(|(_, _, data)| !data.is_empty())
+
+    /// The offset and the data of a frame that begins like this and goes on to the packet's end.
+    #[inline]
+    fn data_behind<'a>(&self, payload: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        let first = u128::from_be_bytes(*payload.first_chunk()?);
+        if first >> (128 - 8 * self.len) != self.bytes {
+            return None;
+        }
+        // RFC 9000 §16: the two high bits of the first byte tell the width.
+        let rest = first << (8 * self.len);
+        let width = 1 << (rest >> 126);
+        let offset = (rest << 2 >> 2) >> (128 - 8 * width);
+        Some((offset as u64, payload.get(self.len + width..)?))
+    }
 }
 
 #[cfg(test)]
