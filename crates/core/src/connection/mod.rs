@@ -13,6 +13,7 @@
 //! The pipelines are `impl Connection` blocks in the files beside this one; what lies on lower floors gets plain data.
 
 mod ack;
+mod bundle;
 mod close;
 mod datagrams;
 mod early;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use squall_protect::PacketSpan;
-use squall_wire::varint;
+use squall_wire::{StreamId, varint};
 
 use crate::sent_frame::SentFrame;
 use crate::time::Time;
@@ -45,6 +45,27 @@ pub(crate) struct SentPacket {
 }
 
 const _: () = assert!(size_of::<SentPacket>() <= 32);
+
+impl SentPacket {
+    /// An ack-eliciting packet of `size` bytes, with one frame that is still to be named.
+    pub(crate) const fn with_one_frame(
+        time_sent: Time,
+        size: u16,
+        flow: u8,
+        window_limited: bool,
+    ) -> Self {
+        Self {
+            time_sent,
+            first_frame: 0,
+            size,
+            frames: 1,
+            state: State::Outstanding,
+            ack_eliciting: true,
+            flow,
+            window_limited,
+        }
+    }
+}
 
 /// How a packet number answered an acknowledgement.
 #[derive(Clone, Copy, Debug)]
@@ -157,6 +178,29 @@ impl SentPackets {
             flow,
             window_limited,
         });
+    }
+
+    /// Records as many packets of one stream: each of `size` bytes, filled by one frame with `len` bytes of data, the first
+    /// of them at `start`.
+    pub(crate) fn push_run(
+        &mut self,
+        like: SentPacket,
+        count: usize,
+        (id, start, len): (StreamId, u64, u32),
+    ) {
+        let first_frame = self.frame_mark();
+        self.frames
+            .extend((0..count as u64).map(|k| SentFrame::Stream {
+                id,
+                start: start + k * u64::from(len),
+                len,
+                fin: false,
+            }));
+        self.packets.extend((0..count as u64).map(|k| SentPacket {
+            first_frame: first_frame + k,
+            ..like
+        }));
+        self.outstanding_eliciting += count;
     }
 
     /// Leaves the next number out.
