@@ -39,7 +39,7 @@ pub struct Options {
     pub send_buffer: usize,
     /// Send bundles (generic segmentation offload) where the kernel can.
     pub gso: bool,
-    /// Receive bundles (generic receive offload) where the kernel can.
+    /// Receive bundles (generic receive offload) where the kernel can; never on Windows.
     pub gro: bool,
     /// Let several sockets of this user bind the same address (`SO_REUSEPORT`).
     pub reuse_port: bool,
@@ -98,7 +98,8 @@ impl Socket {
     /// Binds to `address` (port 0: any free port).
     ///
     /// # Errors
-    /// Those of `socket(2)` and `bind(2)`: address in use, not permitted, family not there.
+    /// Those of `socket(2)` and `bind(2)`: address in use, not permitted, family not there. `Unsupported` for a shared
+    /// port on Windows.
     pub fn bind(address: SocketAddr, options: &Options) -> io::Result<Self> {
         let v6 = address.is_ipv6();
         let domain = socket2::Domain::for_address(address);
@@ -111,6 +112,11 @@ impl Socket {
         #[cfg(unix)]
         if options.reuse_port {
             socket.set_reuse_port(true)?;
+        }
+        #[cfg(not(unix))]
+        if options.reuse_port {
+            let why = "on this system sockets cannot share a port";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let (inner, gro) = sys::configure(socket, v6, options.gro)?;
         let receive_buffer = sys::buffer(&inner, true, options.receive_buffer);
