@@ -70,7 +70,7 @@ pub(crate) fn configure(
 ) -> io::Result<(Inner, bool)> {
     let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    trim(&socket, gro)?;
+    trim(&socket, gro);
     let socket = UdpSocket::from(socket);
     // Windows has a number here whether or not it is on.
     let gro = gro && cfg!(not(windows)) && state.gro_segments() > 1;
@@ -80,14 +80,13 @@ pub(crate) fn configure(
 /// Takes back what quinn-udp turned on unasked: bundles that are not wanted, and times of arrival, which nobody reads and
 /// which fill the room where a bundle's ECN mark would be told (quinn-udp 0.6.3: 96 bytes for all control messages).
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn trim(socket: &socket2::Socket, gro: bool) -> io::Result<()> {
+fn trim(socket: &socket2::Socket, gro: bool) {
     use crate::option::set;
-    set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)?;
+    // A kernel that does not know them does not do them either.
+    let _ = set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0);
     if !gro {
-        // A kernel that does not know it does not do it either.
         let _ = set(socket, libc::SOL_UDP, libc::UDP_GRO, 0);
     }
-    Ok(())
 }
 
 /// Asks for a receive (else send) buffer of `bytes`, or the next best by halves, and returns what was granted.
