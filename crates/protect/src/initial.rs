@@ -66,6 +66,14 @@ pub fn keys(version: u32, client_dcid: &[u8], side_client: bool) -> Pair {
     Pair { local, remote }
 }
 
+/// Of these the client's alone: what a server opens a first packet with.
+#[must_use]
+pub fn client_keys(version: u32, client_dcid: &[u8]) -> Keys {
+    let schedule = schedule(version);
+    let (_, initial) = Hkdf::<Sha256>::extract(Some(schedule.salt), client_dcid);
+    direction(&initial, b"client in", &schedule)
+}
+
 fn direction(initial: &Hkdf<Sha256>, label: &[u8], schedule: &Schedule) -> Keys {
     let secret = Zeroizing::new(expand_label::<32>(initial, label));
     let secret = Hkdf::<Sha256>::from_prk(secret.as_slice()).expect("a hash is a long enough key");

@@ -100,12 +100,12 @@ impl Incoming {
 
 /// Whether a first packet is authentic under the keys that its destination gives.
 pub(super) fn opens(version: u32, dcid: &ConnectionId, packet: &[u8], pn_offset: usize) -> bool {
-    let mut keys = initial::keys(version, dcid.as_slice(), false);
+    let mut keys = initial::client_keys(version, dcid.as_slice());
     let mut copy = packet.to_vec();
     let mut spans = [PacketSpan::new(0, copy.len() as u32, pn_offset as u16)];
-    keys.remote.header.unprotect(&mut copy, &mut spans);
+    keys.header.unprotect(&mut copy, &mut spans);
     // A first packet has a small number: nothing to expand it against.
-    keys.remote.packet.open(&mut copy, &mut spans, 0);
+    keys.packet.open(&mut copy, &mut spans, 0);
     spans[0].outcome == Outcome::Open
 }
 

@@ -103,7 +103,7 @@ struct Key<const R: usize, const S: usize> {
     rounds: Rounds,
     /// The IV in its first twelve bytes.
     iv: Iv,
-    long: Option<Box<Powers<{ LONG + ROOM }>>>,
+    long: Option<Box<Lined>>,
 }
 
 const _: () = assert!(size_of::<Key<14, POWERS>>() <= 1024, "an idle key's budget");
@@ -120,6 +120,10 @@ const _: () = assert!(
     size_of::<Key<14, POWERS_512>>() + size_of::<Powers<{ LONG + ROOM }>>() <= 5120,
     "a busy key's budget with 512-bit registers"
 );
+
+/// The powers of a busy key, at the beginning of a cache line.
+#[repr(C, align(64))]
+struct Lined(Powers<{ LONG + ROOM }>);
 
 struct Iv(u128);
 
@@ -157,8 +161,8 @@ impl<const R: usize, const S: usize> Key<R, S> {
     /// Builds the long class of powers.
     #[inline(always)]
     fn grow<L: Lanes>(&mut self, l: L) {
-        let mut long = Box::new(Powers::EMPTY);
-        long.extend(l.single(), &self.short.table(S - ROOM), LONG);
+        let mut long = Box::new(Lined(Powers::EMPTY));
+        long.0.extend(l.single(), &self.short.table(S - ROOM), LONG);
         self.long = Some(long);
     }
 
@@ -169,7 +173,7 @@ impl<const R: usize, const S: usize> Key<R, S> {
     #[inline(always)]
     fn table(&self) -> Table<'_> {
         match &self.long {
-            Some(long) => long.table(LONG),
+            Some(long) => long.0.table(LONG),
             None => self.short.table(S - ROOM),
         }
     }

@@ -20,7 +20,7 @@ const POLYNOMIAL: u64 = 0xc200_0000_0000_0000;
 
 /// Powers of H, descending, and for each the sum of its halves. Each is taken times x, which makes up for the
 /// mirrored bit order.
-#[repr(C, align(32))]
+#[repr(C, align(16))]
 pub(super) struct Powers<const N: usize> {
     h: [Block; N],
     halves: [Block; N],

@@ -5,8 +5,9 @@ use zeroize::Zeroize;
 use super::ghash::Acc;
 use super::lanes::{Block, Lanes};
 
-/// AES round keys; AES-128 uses eleven of them.
-#[repr(C, align(32))]
+/// AES round keys; AES-128 uses eleven of them. Aligned for one block: where more is asked for, each key takes an allocation
+/// that costs three times as much.
+#[repr(C, align(16))]
 pub(crate) struct Rounds(pub(super) [Block; 15]);
 
 impl Rounds {
