@@ -42,11 +42,18 @@ impl Entry {
     };
 }
 
+/// Bytes between slots: without them the first bytes of all slots, whose length is a power of two, would share a few lines of
+/// each cache.
+const SKEW: usize = 25 * 64;
+
 /// The buffer of a receive call: some slots of one message each.
 #[derive(Debug)]
 pub struct RecvBatch {
     buffer: Box<[u8]>,
     slot_bytes: usize,
+    /// Slots that the next call may fill, and the bytes that they are meant to hold together.
+    room: usize,
+    within: usize,
     entries: Box<[Entry]>,
     filled: usize,
     drained: bool,
@@ -54,15 +61,23 @@ pub struct RecvBatch {
 }
 
 impl RecvBatch {
-    /// A batch of `messages` slots (at least 1) of `bytes` bytes each. With GRO a slot should hold 65,536 bytes;
-    /// 4 such slots still fit the level-2 cache of a core together with what is made of them.
+    /// A batch of `messages` slots (at least 1) of `bytes` bytes each. With GRO a slot should hold 65,536 bytes.
     #[must_use]
     pub fn new(messages: usize, bytes: usize) -> Self {
+        Self::within(messages, bytes, usize::MAX)
+    }
+
+    /// The same, but a call asks for fewer messages where they are long: for as many as make up `within` bytes if they are like
+    /// those that came last, and two at least. What is received is then still in the level-2 cache when it is opened.
+    #[must_use]
+    pub fn within(messages: usize, bytes: usize, within: usize) -> Self {
         let messages = messages.max(1);
         let slot_bytes = bytes.max(1);
         Self {
-            buffer: vec![0; messages * slot_bytes].into_boxed_slice(),
+            buffer: vec![0; messages * (slot_bytes + SKEW)].into_boxed_slice(),
             slot_bytes,
+            room: messages,
+            within,
             entries: vec![Entry::EMPTY; messages].into_boxed_slice(),
             filled: 0,
             drained: false,
@@ -73,7 +88,7 @@ impl RecvBatch {
     /// The bundles of the last receive call, in order of arrival. Empty datagrams are left out: they were counted
     /// as messages received, and there is nothing in them to look at.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = DatagramBatch<'_>> {
-        let slots = self.buffer.chunks_exact_mut(self.slot_bytes);
+        let slots = self.buffer.chunks_exact_mut(self.slot_bytes + SKEW);
         self.entries
             .iter()
             .take(self.filled)
@@ -114,13 +129,14 @@ impl RecvBatch {
     }
 
     /// The slots to receive into and the entries to describe them with.
-    pub(crate) fn parts(&mut self) -> (std::slice::ChunksExactMut<'_, u8>, &mut [Entry]) {
+    pub(crate) fn parts(&mut self) -> (impl Iterator<Item = &mut [u8]>, &mut [Entry]) {
         self.filled = 0;
         self.drained = false;
-        (
-            self.buffer.chunks_exact_mut(self.slot_bytes),
-            &mut self.entries,
-        )
+        let slot_bytes = self.slot_bytes;
+        let slots = self.buffer.chunks_exact_mut(slot_bytes + SKEW);
+        let slots = slots.take(self.room);
+        let slots = slots.filter_map(move |slot| slot.get_mut(..slot_bytes));
+        (slots, &mut self.entries[..self.room])
     }
 
     /// Tells what a receive call brought: `filled` messages of `asked`, and so many new drops.
@@ -128,6 +144,11 @@ impl RecvBatch {
         self.filled = filled.min(self.entries.len());
         self.drained = drained;
         self.dropped += dropped;
+        let total = self.within.saturating_mul(self.filled);
+        if let Some(like_these) = total.checked_div(self.bytes()) {
+            // Little by little: one short message says nothing about the long ones behind it.
+            self.room = like_these.clamp(2, 2 * self.room).min(self.entries.len());
+        }
     }
 }
 
@@ -443,5 +464,25 @@ mod tests {
         let lens: Vec<usize> = batch.iter_mut().map(|b| b.bytes.len()).collect();
         assert_eq!(lens, [4, 5]);
         assert_eq!(batch.dropped(), 2);
+    }
+
+    #[test]
+    fn long_messages_are_asked_for_by_twos_and_short_ones_by_more_each_time() {
+        let mut batch = RecvBatch::within(16, 1000, 2000);
+        let mut room = |lens: &[usize]| {
+            let (_, entries) = batch.parts();
+            for (entry, len) in entries.iter_mut().zip(lens) {
+                entry.len = *len;
+            }
+            batch.received(lens.len(), true, 0);
+            batch.parts().0.count()
+        };
+        assert_eq!(room(&[1000; 16]), 2, "as many as make up 2,000 bytes");
+        assert_eq!(room(&[10]), 4);
+        assert_eq!(room(&[10; 4]), 8);
+        assert_eq!(room(&[0; 8]), 8, "nothing is known of empty ones");
+        assert_eq!(room(&[10; 8]), 16);
+        assert_eq!(room(&[10; 16]), 16, "there are no more slots");
+        assert_eq!(room(&[400; 16]), 5);
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 
 use super::common::lock;
 use super::shared::Shared;
-use super::{MESSAGE_BYTES, RECV_MESSAGES, Worker};
+use super::{MESSAGE_BYTES, RECV_BYTES, RECV_MESSAGES, Worker};
 use crate::sys::{self, Readable};
 
 /// Runs a worker until its endpoint is dropped and its last connection is gone.
@@ -22,7 +22,7 @@ use crate::sys::{self, Readable};
 pub(crate) async fn run(mut worker: Worker, mut fd: Readable) -> std::io::Result<()> {
     let shared = Arc::clone(&worker.shared);
     let mut alarm = Alarm::new(&shared);
-    let mut recv = RecvBatch::new(RECV_MESSAGES, MESSAGE_BYTES);
+    let mut recv = RecvBatch::within(RECV_MESSAGES, MESSAGE_BYTES, RECV_BYTES);
     // Nothing is known of the socket before the first look.
     let mut busy = true;
     loop {

@@ -44,8 +44,10 @@ use timer_wheel::TimerWheel;
 
 /// Bytes of one message: the largest GRO bundle.
 const MESSAGE_BYTES: usize = 65_536;
-/// Messages of one receive call: with what is made of them they fit the level-2 cache.
-const RECV_MESSAGES: usize = 4;
+/// Messages of one receive call, at most.
+const RECV_MESSAGES: usize = 16;
+/// Bytes of one receive call, about: with what is made of them they fit the level-2 cache.
+const RECV_BYTES: usize = 2 * MESSAGE_BYTES;
 /// Receive calls of one turn: timers and senders must get theirs under a flood too.
 const RECV_CALLS: usize = 1;
 /// Messages of one flush: most of them small ones, for a full flush holds `SEND_BYTES`.
