@@ -15,8 +15,8 @@ use crate::sys;
 /// The hidden subcommand that makes this program one end of a measurement.
 pub(crate) const SUBCOMMAND: &str = "transport-end";
 
-/// How long a child may take to answer: a case of `interop` takes a fifth of a second, on a machine that is busy with other
-/// things, or to a debugger's pace, a hundred times that.
+/// How long a child may take to answer. A case of `interop` takes a fifth of a second, and ten times that beside four busy
+/// loops on two cores; CI's machines may be busier.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A child that is killed when it is dropped.
