@@ -108,7 +108,8 @@ impl Builder {
         self
     }
 
-    /// Sets the number of worker threads.
+    /// Sets the number of worker threads. On Windows, where sockets cannot share a port, more than one is an error of the
+    /// bind.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;

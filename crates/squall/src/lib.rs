@@ -53,13 +53,15 @@
 //!   this file, for a look at packets.
 //! - `QLOGDIR`: a qlog of every connection is written into this folder, unless [`Builder::qlog_dir`] names another.
 //!
-//! Floors, lowest first: `sys`, `config`, `qlog` and `error`, `worker`, `stream`, `connection`, `endpoint`.
+//! Floors, lowest first: `readiness` (for Windows), `sys`, `config`, `qlog` and `error`, `worker`, `stream`, `connection`, `endpoint`.
 
 mod config;
 mod connection;
 mod endpoint;
 mod error;
 mod qlog;
+#[cfg(any(not(unix), test))]
+mod readiness;
 mod stream;
 mod sys;
 mod worker;

@@ -2,18 +2,31 @@
 //! readiness of our own sockets. The only `unsafe` of this crate.
 
 use std::io;
+#[cfg(unix)]
 use std::os::fd::{AsFd, OwnedFd};
+#[cfg(unix)]
 use std::sync::Arc;
 
+#[cfg(unix)]
 use squall_udp::Socket;
+#[cfg(unix)]
 use tokio::io::Interest;
+#[cfg(unix)]
 use tokio::io::unix::AsyncFd;
+
+#[cfg(not(unix))]
+pub(crate) use crate::readiness::{Readable, readable, writable};
+
+/// A socket of which tokio is told when there is something to receive.
+#[cfg(unix)]
+pub(crate) type Readable = AsyncFd<Arc<Socket>>;
 
 /// Readiness of the socket to receive. Not to send too: the kernel then wakes the worker for every packet that leaves
 /// the machine.
 ///
 /// To be called on a runtime's thread.
-pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<AsyncFd<Arc<Socket>>> {
+#[cfg(unix)]
+pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<Readable> {
     // SAFETY: the socket owns its descriptor until it is dropped, always names the same one, and the `AsyncFd` holds
     // a share of the socket.
     unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }.map_err(Into::into)
@@ -21,8 +34,9 @@ pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<AsyncFd<Arc<Socket>>> 
 
 /// Readiness of the socket to send, for as long as it is needed: a second descriptor, since a descriptor can be
 /// registered once.
-pub(crate) fn writable(socket: &Socket) -> io::Result<AsyncFd<OwnedFd>> {
-    let second = socket.as_fd().try_clone_to_owned()?;
+#[cfg(unix)]
+pub(crate) fn writable(readable: &Readable) -> io::Result<AsyncFd<OwnedFd>> {
+    let second = readable.get_ref().as_fd().try_clone_to_owned()?;
     // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped, and the `AsyncFd` owns it.
     unsafe { AsyncFd::register_with_interest(second, Interest::WRITABLE) }.map_err(Into::into)
 }

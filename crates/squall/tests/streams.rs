@@ -70,8 +70,10 @@ async fn ten_streams_of_ten_megabytes_each_way() {
     }
     let stats = pair.server.stats();
     assert!(stats.udp.bytes_received > 10 * LEN as u64);
-    // Once a run and once a round, and not once a packet.
-    assert!(stats.locks < stats.udp.datagrams_received / 2, "{stats:?}");
+    // Once a run and once a round, and not once a packet: where datagrams come in bundles.
+    if pair.server.limits().gro && pair.client.limits().gso_segments > 1 {
+        assert!(stats.locks < stats.udp.datagrams_received / 2, "{stats:?}");
+    }
 }
 
 #[tokio::test]

@@ -29,9 +29,10 @@ macro_rules! counters {
 }
 
 counters! {
-    /// `sendmmsg` calls, failed ones included.
+    /// System calls that send (on Linux `sendmmsg`), failed ones included.
     send_calls,
-    /// `recvmmsg` calls, empty ones included.
+    /// Rounds of receiving, empty ones included: one `recvmmsg` each on Linux, on other systems as many calls as it takes
+    /// to fill the batch or empty the queue.
     recv_calls,
     /// Messages given to the kernel: GSO bundles and single datagrams.
     messages_sent,

@@ -9,23 +9,33 @@
 //! ```
 //!
 //! Floors, lowest first: `counters`, `cmsg` (control messages as bytes), `batch` (the buffers and what lies in
-//! them), `linux` or `fallback` (one system call each way), `steer` (which
-//! socket of a port gets a datagram), `socket` (what to do when a call fails).
+//! them), `call` (what a system call came to), `option` (integers that
+//! a socket is set to), `linux` or `portable` (the calls themselves: ours on Linux, quinn-udp's on
+//! other systems), `steer` (which socket of a port gets a datagram), `socket` (what to do when a call fails).
 //!
 //! Nothing is allocated after construction. The crate moves datagrams, their ECN marks and their
-//! addresses; of QUIC it knows where RFC 8999 puts a connection id (`steer`), and no more. On systems other than Linux every message is one datagram and ECN marks are not carried.
+//! addresses; of QUIC it knows where RFC 8999 puts a connection id (`steer`), and no more. What systems other than
+//! Linux offer stands in `portable`: mostly one datagram a message, with its ECN mark and its local address.
 
 mod batch;
+mod call;
 #[cfg(target_os = "linux")]
 mod cmsg;
 mod counters;
-#[cfg(any(not(target_os = "linux"), test))]
-mod fallback;
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod option;
+#[cfg(any(not(target_os = "linux"), test))]
+mod portable;
 mod socket;
 #[cfg(target_os = "linux")]
 mod steer;
+
+#[cfg(target_os = "linux")]
+use linux as sys;
+#[cfg(not(target_os = "linux"))]
+use portable as sys;
 
 pub use batch::{MAX_BUNDLE_BYTES, RecvBatch, SendBatch};
 pub use counters::Stats;

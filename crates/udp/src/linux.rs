@@ -17,7 +17,9 @@ use libc::c_int;
 use squall_wire::{Ecn, Path};
 
 use crate::batch::{Entry, MAX_BUNDLE_BYTES, Outgoing, RecvBatch};
+use crate::call::{Failure, Received, Sent};
 use crate::cmsg::{self, Control};
+use crate::option::set;
 
 /// Messages given to one system call. 16 full bundles are 1 MB: more would not fit the level-2 cache anyway.
 const MESSAGES: usize = 16;
@@ -48,55 +50,38 @@ impl Headers {
     }
 }
 
-/// A socket option of integer type.
-fn set(socket: &impl AsRawFd, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
-    // SAFETY: the pointer is to a live c_int and the length is its size.
-    let rc = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            (&raw const value).cast(),
-            size_of::<c_int>() as libc::socklen_t,
-        )
-    };
-    if rc == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-/// Turns on what a bound socket needs: ECN marks, local addresses and drops on receive, no fragments on send.
-/// Returns whether GRO is on. Only a missing local address is an error; the rest is an amenity of newer kernels.
-pub(crate) fn configure(socket: &socket2::Socket, v6: bool, gro: bool) -> io::Result<bool> {
+/// Turns on what a socket needs before it is bound: ECN marks, local addresses and drops on receive, no fragments on
+/// send. Returns whether GRO is on. Only a missing local address is an error; the rest is an amenity of newer kernels.
+pub(crate) fn configure(socket: socket2::Socket, v6: bool, gro: bool) -> io::Result<(Inner, bool)> {
+    let socket = Inner::from(socket);
     // IPv4 options matter on a dual-stack socket too: for its IPv4-mapped traffic.
-    let _ = set(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1);
+    let _ = set(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1);
     // "Don't fragment", and no path MTU of the kernel's either: RFC 9000 §14 and RFC 8899 probe for it.
     let _ = set(
-        socket,
+        &socket,
         libc::IPPROTO_IP,
         libc::IP_MTU_DISCOVER,
         libc::IP_PMTUDISC_PROBE,
     );
     if v6 {
-        let _ = set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1);
+        let _ = set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1);
         let _ = set(
-            socket,
+            &socket,
             libc::IPPROTO_IPV6,
             libc::IPV6_MTU_DISCOVER,
             libc::IPV6_PMTUDISC_PROBE,
         );
-        set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+        set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
     } else {
-        set(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+        set(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
     }
-    let _ = set(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
-    Ok(gro && set(socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok())
+    let _ = set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
+    let gro = gro && set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+    Ok((socket, gro))
 }
 
 /// Asks for a receive (else send) buffer of `bytes`, past the system's limit where we may; returns what was granted.
-pub(crate) fn buffer(socket: &socket2::Socket, receive: bool, bytes: usize) -> usize {
+pub(crate) fn buffer(socket: &Inner, receive: bool, bytes: usize) -> usize {
     let wanted = c_int::try_from(bytes).unwrap_or(c_int::MAX);
     let force = if receive {
         libc::SO_RCVBUFFORCE
@@ -112,6 +97,7 @@ pub(crate) fn buffer(socket: &socket2::Socket, receive: bool, bytes: usize) -> u
         };
         let _ = set(socket, libc::SOL_SOCKET, option, wanted);
     }
+    let socket = socket2::SockRef::from(socket);
     let granted = if receive {
         socket.recv_buffer_size()
     } else {
@@ -122,7 +108,7 @@ pub(crate) fn buffer(socket: &socket2::Socket, receive: bool, bytes: usize) -> u
 }
 
 /// The most segments that this kernel sends as one bundle; 1: no GSO. Found once per process, by really sending.
-pub(crate) fn probe_gso() -> usize {
+pub(crate) fn probe_gso(_: &Inner) -> usize {
     static SEGMENTS: OnceLock<usize> = OnceLock::new();
     // 128 since Linux 6.9, 64 before (UDP_MAX_SEGMENTS).
     *SEGMENTS.get_or_init(|| {
@@ -157,14 +143,6 @@ fn bundle_arrives(segments: usize) -> io::Result<bool> {
     }
     let mut buffer = [0; SEGMENT + 1];
     Ok(to.recv(&mut buffer)? == SEGMENT)
-}
-
-/// What one `sendmmsg` did.
-pub(crate) struct Sent {
-    /// Messages in front that the kernel took.
-    pub(crate) messages: usize,
-    /// `Err` when it took none.
-    pub(crate) result: io::Result<()>,
 }
 
 /// Sends as many messages as one call takes, at most 16. `v6` is the socket's family.
@@ -289,20 +267,6 @@ fn encode_name(name: &mut Name, address: SocketAddr, v6: bool) -> libc::socklen_
     }
 }
 
-/// What one `recvmmsg` brought beside the entries.
-pub(crate) struct Received {
-    /// Entries filled.
-    pub(crate) messages: usize,
-    /// The kernel had no more.
-    pub(crate) drained: bool,
-    /// Datagrams in the entries, empty ones included.
-    pub(crate) datagrams: usize,
-    /// Messages that did not fit their slot; their entries are empty.
-    pub(crate) truncated: usize,
-    /// The socket's drop counter as the last message told it (it counts from the bind and wraps at 2^32).
-    pub(crate) drops: Option<u32>,
-}
-
 /// Receives as many messages as are there and one call takes: at most the batch's slots, and at most 16.
 pub(crate) fn receive(socket: &impl AsRawFd, batch: &mut RecvBatch) -> io::Result<Received> {
     let mut headers = Headers::new();
@@ -347,9 +311,7 @@ pub(crate) fn receive(socket: &impl AsRawFd, batch: &mut RecvBatch) -> io::Resul
     let mut received = Received {
         messages,
         drained,
-        datagrams: 0,
-        truncated: 0,
-        drops: None,
+        ..Received::default()
     };
     for (((head, name), control), entry) in heads
         .iter()
@@ -459,23 +421,6 @@ fn decode_name(name: &Name) -> Option<SocketAddr> {
         }
         _ => None,
     }
-}
-
-/// What a failed call means.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// The socket's buffer is full, or its queue empty: wait.
-    WouldBlock,
-    /// A signal came: call again.
-    Interrupted,
-    /// A device of the route cannot do GSO (its checksum offload is off, say).
-    Gso,
-    /// The message as such was refused: too large for the route, or too many segments.
-    Size,
-    /// ICMP-like: this message is lost, as it might have been on the network; the socket is sound.
-    Lost,
-    /// The socket itself is broken.
-    Fatal,
 }
 
 /// Sorts an error of `sendmmsg` or `recvmmsg`.

@@ -1,7 +1,7 @@
 //! The socket: what to do when a call fails, so that the floors above never see a passing fault.
 //!
 //! ```text
-//! sendmmsg fails with   a bundle in front                        a single datagram in front
+//! a send fails with     a bundle in front                        a single datagram in front
 //!   EAGAIN              WouldBlock; the rest stays, in order     the same
 //!   EIO                 GSO off for the socket, resent singly    dropped, counted
 //!   EINVAL, EMSGSIZE    this bundle resent singly; GSO off when  dropped, counted (the route's MTU)
@@ -9,6 +9,8 @@
 //!   ICMP-like           dropped, counted                         the same
 //!   anything else       returned                                 returned
 //! ```
+//! The names are Linux's; each backend's `classify` sorts its system's errors into these rows.
+//!
 //! GSO fails in the field after a good probe: a device without checksum offload, a tunnel, a VPN that comes up later.
 
 use std::io;
@@ -16,12 +18,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use crate::batch::{RecvBatch, SendBatch};
+use crate::call::{Failure, Received, Sent};
 use crate::counters::{Counters, Stats};
-#[cfg(not(target_os = "linux"))]
-use crate::fallback as sys;
-#[cfg(target_os = "linux")]
-use crate::linux as sys;
-use sys::Failure;
+// The backend is the parent's choice: the tests of `portable` stand this file on theirs.
+use super::sys;
 
 /// Bundles refused with EINVAL or EMSGSIZE one after the other, though their datagrams then went out singly, after
 /// which GSO is switched off: the route's MTU is not the matter.
@@ -39,7 +39,7 @@ pub struct Options {
     pub send_buffer: usize,
     /// Send bundles (generic segmentation offload) where the kernel can.
     pub gso: bool,
-    /// Receive bundles (generic receive offload) where the kernel can.
+    /// Receive bundles (generic receive offload) where the kernel can; never on Windows.
     pub gro: bool,
     /// Let several sockets of this user bind the same address (`SO_REUSEPORT`).
     pub reuse_port: bool,
@@ -98,7 +98,8 @@ impl Socket {
     /// Binds to `address` (port 0: any free port).
     ///
     /// # Errors
-    /// Those of `socket(2)` and `bind(2)`: address in use, not permitted, family not there.
+    /// Those of `socket(2)` and `bind(2)`: address in use, not permitted, family not there. `Unsupported` for a shared
+    /// port on Windows.
     pub fn bind(address: SocketAddr, options: &Options) -> io::Result<Self> {
         let v6 = address.is_ipv6();
         let domain = socket2::Domain::for_address(address);
@@ -112,13 +113,22 @@ impl Socket {
         if options.reuse_port {
             socket.set_reuse_port(true)?;
         }
-        let gro = sys::configure(&socket, v6, options.gro)?;
-        let receive_buffer = sys::buffer(&socket, true, options.receive_buffer);
-        let send_buffer = sys::buffer(&socket, false, options.send_buffer);
-        socket.bind(&address.into())?;
-        let gso_segments = if options.gso { sys::probe_gso() } else { 1 };
+        #[cfg(not(unix))]
+        if options.reuse_port {
+            let why = "on this system sockets cannot share a port";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        let (inner, gro) = sys::configure(socket, v6, options.gro)?;
+        let receive_buffer = sys::buffer(&inner, true, options.receive_buffer);
+        let send_buffer = sys::buffer(&inner, false, options.send_buffer);
+        socket2::SockRef::from(&inner).bind(&address.into())?;
+        let gso_segments = if options.gso {
+            sys::probe_gso(&inner)
+        } else {
+            1
+        };
         Ok(Self {
-            inner: sys::Inner::from(socket),
+            inner,
             v6,
             gro,
             receive_buffer,
@@ -197,7 +207,7 @@ impl Socket {
         Ok(0)
     }
 
-    fn count_received(&self, batch: &mut RecvBatch, received: &sys::Received) {
+    fn count_received(&self, batch: &mut RecvBatch, received: &Received) {
         let dropped = received.drops.map_or(0, |drops| {
             drops.wrapping_sub(self.drops.swap(drops, Ordering::Relaxed))
         });
@@ -211,6 +221,9 @@ impl Socket {
         self.counters.bytes_received.add(batch.bytes() as u64);
         if received.truncated > 0 {
             self.counters.recv_truncated.add(received.truncated as u64);
+        }
+        if received.errors > 0 {
+            self.counters.recv_errors.add(received.errors as u64);
         }
         if dropped > 0 {
             self.counters.recv_dropped.add(u64::from(dropped));
@@ -232,7 +245,7 @@ impl Socket {
             self.counters.send_calls.add(1);
             let sent = match self.injected.swap(0, Ordering::Relaxed) {
                 0 => sys::send(&self.inner, self.v6, batch.pending(gso)),
-                errno => sys::Sent {
+                errno => Sent {
                     messages: 0,
                     result: Err(io::Error::from_raw_os_error(errno)),
                 },
@@ -328,5 +341,12 @@ impl std::os::fd::AsFd for Socket {
 impl std::os::fd::AsRawFd for Socket {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.inner.as_raw_fd()
+    }
+}
+
+#[cfg(windows)]
+impl std::os::windows::io::AsSocket for Socket {
+    fn as_socket(&self) -> std::os::windows::io::BorrowedSocket<'_> {
+        self.inner.as_socket()
     }
 }

@@ -44,6 +44,17 @@ impl ConnectionId {
         self.bytes.get(..self.len()).unwrap_or_default()
     }
 
+    /// Whether it has these bytes.
+    #[inline]
+    #[must_use]
+    pub fn is(&self, id: &[u8]) -> bool {
+        // The length that squall gives out gets one comparison in place of a call to memcmp.
+        match (<&[u8; 8]>::try_from(id), self.bytes.first_chunk::<8>()) {
+            (Ok(id), Some(own)) if self.len == 8 => id == own,
+            _ => self.as_slice() == id,
+        }
+    }
+
     /// Its length in bytes, 0 to 20.
     #[inline]
     #[must_use]

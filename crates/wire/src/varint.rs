@@ -18,6 +18,13 @@ pub const fn size(v: u64) -> usize {
     1 << prefix(v)
 }
 
+/// The largest value whose encoding takes as many bytes as that of `v`, which is at most [`MAX`].
+#[inline]
+#[must_use]
+pub const fn last_of_size(v: u64) -> u64 {
+    MAX >> (64 - 8 * size(v))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,6 +42,9 @@ mod tests {
             (1_073_741_824, 8),
             (MAX, 8),
         ] {
+            let last = last_of_size(value);
+            assert!(value <= last && size(last) == bytes);
+            assert!(last == MAX || size(last + 1) > bytes);
             assert_eq!(size(value), bytes, "{value}");
         }
     }

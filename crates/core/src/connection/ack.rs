@@ -13,7 +13,7 @@ use crate::path::ecn::Counting;
 use crate::recovery::loss;
 use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
-use crate::space::sent::{Acked, SentPacket};
+use crate::space::sent::{Acked, AckedRun, SentPacket};
 use crate::time::Time;
 
 /// Acknowledgements that a full congestion window gets, where they may be asked for: enough for the window's growth, and
@@ -57,10 +57,9 @@ impl StreamRun {
         &mut self,
         id: StreamId,
         start: u64,
-        len: u32,
+        end: u64,
         fin: bool,
     ) -> Option<(StreamId, u64, u64, bool)> {
-        let end = start + u64::from(len);
         match &mut self.run {
             Some((run_id, _, run_end, run_fin)) if *run_id == id && *run_end == start => {
                 *run_end = end;
@@ -103,11 +102,20 @@ impl Connection {
                 // Ranges descend: what follows is settled too.
                 break;
             }
-            for number in (*range.start()).max(first)..=*range.end() {
+            let (mut number, last) = ((*range.start()).max(first), *range.end());
+            while number <= last {
+                if let Some(acked) = self.take_acked_run(id, number, last, &mut run, trip) {
+                    if number + acked.count > ack.largest {
+                        largest_newly = Some(acked.time_sent);
+                    }
+                    eliciting_newly = true;
+                    number += acked.count;
+                    continue;
+                }
                 match self.spaces[id as usize].sent.acknowledge(number) {
                     Acked::Newly(packet) => {
                         if number == ack.largest && packet.flow == self.path.flow.tag {
-                            largest_newly = Some(packet);
+                            largest_newly = Some(packet.time_sent);
                         }
                         eliciting_newly |= packet.ack_eliciting;
                         self.on_packet_acked(id, number, &packet, &mut run, trip);
@@ -126,6 +134,7 @@ impl Connection {
                     Acked::Already => {}
                     Acked::NeverSent => return Err(never_sent),
                 }
+                number += 1;
             }
         }
         if let Some((id, start, end, fin)) = run.run {
@@ -150,7 +159,7 @@ impl Connection {
             ring.on_acked(ack.largest);
         }
         // RFC 9002 §5.1: a sample needs the largest newly acknowledged and one packet that asked.
-        if let Some(packet) = largest_newly.filter(|_| eliciting_newly) {
+        if let Some(time_sent) = largest_newly.filter(|_| eliciting_newly) {
             let delay = ack
                 .delay
                 .checked_shl(self.peer.ack_delay_exponent)
@@ -164,9 +173,39 @@ impl Connection {
             if self.handshake_confirmed {
                 delay = delay.min(self.peer.max_ack_delay);
             }
-            self.path.flow.rtt.update(now - packet.time_sent, delay);
+            self.path.flow.rtt.update(now - time_sent, delay);
         }
         Ok(())
+    }
+
+    /// Settles packets from `number` on that carried nothing but the next bytes of one stream: what `on_packet_acked` does for
+    /// each, once.
+    fn take_acked_run(
+        &mut self,
+        id: SpaceId,
+        number: u64,
+        last: u64,
+        run: &mut StreamRun,
+        trip: &mut Trip,
+    ) -> Option<AckedRun> {
+        let flow = &mut self.path.flow;
+        if trip.acked.counting == Counting::EachByNumber {
+            return None;
+        }
+        let acked = (self.spaces[id as usize].sent).acknowledge_run(number, last, flow.tag)?;
+        flow.leave(acked.bytes);
+        let totals = &mut trip.acked;
+        totals.spaces[id as usize] = true;
+        totals.packets += acked.count;
+        totals.bytes += acked.bytes;
+        if acked.time_sent >= totals.newest_sent {
+            totals.newest_sent = acked.time_sent;
+            totals.window_limited = acked.window_limited;
+        }
+        if let Some((id, start, end, fin)) = run.add(acked.id, acked.start, acked.end, false) {
+            self.streams.on_acked(id, start, end - start, fin);
+        }
+        Some(acked)
     }
 
     #[inline]
@@ -186,7 +225,7 @@ impl Connection {
             self.settle_acked_frames(id, packet, run);
             return;
         }
-        self.path.flow.leave(packet.size);
+        self.path.flow.leave(packet.size.into());
         totals.packets += 1;
         if totals.counting == Counting::EachByNumber {
             totals.marked += u64::from(self.path.flow.ecn.covers(number));
@@ -226,7 +265,8 @@ impl Connection {
                     len,
                     fin,
                 } => {
-                    if let Some((id, start, end, fin)) = run.add(id, start, len, fin) {
+                    let end = start + u64::from(len);
+                    if let Some((id, start, end, fin)) = run.add(id, start, end, fin) {
                         streams.on_acked(id, start, end - start, fin);
                     }
                 }
@@ -274,7 +314,7 @@ impl Connection {
             }
             let here = packet.flow == self.path.flow.tag;
             if here {
-                self.path.flow.leave(packet.size);
+                self.path.flow.leave(packet.size.into());
                 self.path.flow.ecn.on_lost(*number);
             } else {
                 self.settle_elsewhere(&packet);

@@ -3,8 +3,9 @@
 use squall_protect::{Outcome, PacketSpan, TAG_LEN};
 use squall_wire::{LongType, PacketType, Side, Transmit, Writer, frame, header, packet_number};
 
+use super::bundle::FILL;
 use super::log::packet_type;
-use super::transmit::{FILL, Written};
+use super::transmit::Written;
 use super::{Connection, State};
 use crate::config::{MIN_PROTECTED, MIN_UDP_PAYLOAD};
 use crate::qlog::Packet;

@@ -311,7 +311,7 @@ pub(super) fn is_probing(payload: &[u8]) -> bool {
 
 /// The fields of a STREAM frame without a length (RFC 9000 §19.8); `None` leaves the error to the full parser.
 #[inline]
-fn stream_to_end(ty: u8, payload: &[u8]) -> Option<(StreamId, u64, &[u8])> {
+pub(super) fn stream_to_end(ty: u8, payload: &[u8]) -> Option<(StreamId, u64, &[u8])> {
     let mut reader = Reader::new(payload.get(1..)?);
     let id = StreamId(reader.varint().ok()?);
     let offset = if ty & 0x04 == 0 {

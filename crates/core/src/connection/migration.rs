@@ -160,7 +160,7 @@ impl Connection {
         if let Some(paths) = &mut self.paths
             && let Some(state) = paths.others.iter_mut().find(|p| p.flow.tag == packet.flow)
         {
-            state.flow.leave(packet.size);
+            state.flow.leave(packet.size.into());
         }
     }
 

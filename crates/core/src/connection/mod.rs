@@ -13,6 +13,7 @@
 //! The pipelines are `impl Connection` blocks in the files beside this one; what lies on lower floors gets plain data.
 
 mod ack;
+mod bundle;
 mod close;
 mod datagrams;
 mod early;
@@ -24,6 +25,7 @@ mod log;
 mod migration;
 mod probe;
 mod receive;
+mod receive_run;
 mod stats;
 mod timeout;
 mod timers;

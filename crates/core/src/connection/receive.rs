@@ -33,13 +33,13 @@ pub(super) struct Trip {
     /// Whether the newest packet came from elsewhere and was no probe.
     moved: bool,
     pub(super) acked: AckTotals,
-    ecn: Ecn,
+    pub(super) ecn: Ecn,
     /// Bytes of the datagram being cut.
     datagram_len: usize,
     /// Whether a packet was opened: the peer lives.
-    opened: bool,
+    pub(super) opened: bool,
     /// Spaces with an ack-eliciting packet.
-    eliciting: [bool; 3],
+    pub(super) eliciting: [bool; 3],
     /// Whether the packet being worked is a 0-RTT one.
     pub(super) early: bool,
 }
@@ -198,7 +198,7 @@ impl Connection {
         let pn_offset = 1 + self.ids.len;
         let packet = &bytes[start..end];
         // RFC 9000 §12.2: the destination is that of the datagram. RFC 9287 §3: the fixed bit may be anything.
-        let foreign = packet.get(1..pn_offset) != Some(trip.dcid.as_slice());
+        let foreign = !packet.get(1..pn_offset).is_some_and(|id| trip.dcid.is(id));
         if foreign || packet.len() < pn_offset + MIN_PROTECTED + TAG_LEN {
             self.drop_short(now, end, bytes);
             return;
@@ -506,10 +506,18 @@ impl Connection {
         now: Time,
         bytes: &[u8],
         id: SpaceId,
-        spans: &[PacketSpan],
+        mut spans: &[PacketSpan],
         trip: &mut Trip,
     ) {
-        for span in spans {
+        while let Some((span, rest)) = spans.split_first() {
+            if id == SpaceId::Data {
+                let run = self.take_stream_run(now, bytes, spans, trip);
+                if run > 0 {
+                    spans = &spans[run..];
+                    continue;
+                }
+            }
+            spans = rest;
             match span.outcome {
                 Outcome::Open => {}
                 Outcome::Forged => {
@@ -600,7 +608,11 @@ impl Connection {
     }
 
     #[inline]
-    fn note_key_slot(&mut self, now: Time, span: &PacketSpan) -> Result<(), TransportError> {
+    pub(super) fn note_key_slot(
+        &mut self,
+        now: Time,
+        span: &PacketSpan,
+    ) -> Result<(), TransportError> {
         let Some(ring) = &mut self.ring else {
             return Ok(());
         };

@@ -1,6 +1,5 @@
 //! The send path: a bundle of datagrams out, in the five steps of `design.md` §3.
 
-use rand::RngCore;
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
 use squall_wire::{
     AckFrequency, Ecn, PacketType, Transmit, TransportErrorCode, Writer, frame, header,
@@ -9,7 +8,7 @@ use squall_wire::{
 
 use super::timers::Timer;
 use super::{Connection, State};
-use crate::config::{LEAST_PACKETS_IN_FLIGHT, MIN_PROTECTED};
+use crate::config::LEAST_PACKETS_IN_FLIGHT;
 use crate::error::CloseReason;
 use crate::qlog::Packet;
 use crate::sent_frame::SentFrame;
@@ -21,8 +20,6 @@ use crate::token;
 
 /// ACK-only packets after which a PING asks for a sign that they arrive (RFC 9000 §13.2.4).
 const MAX_ACK_ONLY: u32 = 64;
-/// A packet with less room than this left is filled with PADDING rather than ending its bundle.
-pub(super) const FILL: usize = 32;
 /// Records of packets kept free for probes: with every doubling of the timeout two more.
 const PROBE_RECORDS: usize = 24;
 /// Distance between packet numbers left out on purpose, at least and at most (RFC 9000 §21.4).
@@ -186,7 +183,9 @@ impl Connection {
         }
         // 3 write
         let (mut spans, mut tails) = ([PacketSpan::new(0, 0, 0); MAX_GROUP], [NO_RANGE; MAX_GROUP]);
-        let (written, len) = self.write_bundle(now, buffer, segment, count, &mut spans, &mut tails);
+        self.skip_a_number(now);
+        let form = self.form(segment, count);
+        let (written, len) = self.write_bundle(now, buffer, &form, count, &mut spans, &mut tails);
         stages.mark(Stage::PacketBuilding);
         if written == 0 {
             return self.transmit_idle_probe(now, buffer, stages);
@@ -254,93 +253,8 @@ impl Connection {
         room.min(paced)
     }
 
-    /// Writes up to `count` packets at the stride of `segment`; one with acknowledgements alone if `count` is zero.
-    /// Returns how many, and the bytes from the first to the last with its tag.
-    fn write_bundle(
-        &mut self,
-        now: Time,
-        buffer: &mut [u8],
-        segment: usize,
-        count: usize,
-        spans: &mut [PacketSpan; MAX_GROUP],
-        tails: &mut [StreamRange; MAX_GROUP],
-    ) -> (usize, usize) {
-        let dcid = self.remote_ids.current();
-        let phase = self
-            .ring
-            .as_ref()
-            .is_some_and(super::keyring::KeyRing::phase);
-        self.skip_a_number(now);
-        // RFC 9287 §3: unpredictable, a bundle at a time.
-        let greased = self.peer.greased && self.rng.next_u32() & 1 != 0;
-        let space = &self.spaces[SpaceId::Data as usize];
-        let first = space.sent.next_number();
-        // One width for all, wide enough for the last; two bytes at least, so that the sample never needs padding.
-        let pn_len = packet_number::encoded_len(first + count as u64, space.largest_acked).max(2);
-        let header_len = 1 + dcid.len() + pn_len;
-        let window_limited = self.window_limited(segment * count);
-        let spin = self.path.spin.value();
-        let (mut written, mut len) = (0, 0);
-        for (i, packet) in buffer
-            .chunks_exact_mut(segment)
-            .take(count.max(1))
-            .enumerate()
-        {
-            let number = first + i as u64;
-            let mut w = Writer::new(&mut packet[..segment - TAG_LEN]);
-            header::write_short(&mut w, &dcid, spin, phase, number, pn_len);
-            if greased {
-                w.written_mut()[0] &= !header::FIXED_BIT;
-            }
-            let first_frame = self.spaces[SpaceId::Data as usize].sent.frame_mark();
-            let contents = self.write_frames(SpaceId::Data, now, &mut w, i == 0, count == 0);
-            if w.len() == header_len {
-                break;
-            }
-            let room = w.remaining();
-            let more = i + 1 < count;
-            if contents.tail.is_none() {
-                // RFC 9001 §5.4.2: room for the sample. And a packet almost full is filled, for a shorter one ends the bundle.
-                let short = (MIN_PROTECTED + header_len - pn_len).saturating_sub(w.len());
-                frame::write::padding(&mut w, if more && room < FILL { room } else { short });
-            }
-            let size = w.len() + TAG_LEN;
-            if self.qlog.is_some() {
-                let packet = Packet {
-                    ty: PacketType::OneRtt,
-                    number,
-                    len: size,
-                    payload: &w.written_mut()[header_len..],
-                };
-                self.log_sent(now, packet, false);
-            }
-            let counted = if contents.in_flight { size as u16 } else { 0 };
-            let sent = &mut self.spaces[SpaceId::Data as usize].sent;
-            sent.push(
-                now,
-                counted,
-                contents.ack_eliciting,
-                self.path.flow.tag,
-                window_limited,
-                first_frame,
-            );
-            self.note_sent(SpaceId::Data, now, &contents, u64::from(counted));
-            let mut span =
-                PacketSpan::new((i * segment) as u32, size as u32, (1 + dcid.len()) as u16);
-            (span.header_len, span.packet_number) = (header_len as u16, number);
-            spans[i] = span;
-            tails[i] = contents.tail.unwrap_or(NO_RANGE);
-            (written, len) = (i + 1, i * segment + size);
-            if size < segment {
-                break;
-            }
-        }
-        self.streams.rotate();
-        (written, len)
-    }
-
     /// Whether sending `bytes` more shows that the window, not the application, is the limit (RFC 9002 §7.8).
-    fn window_limited(&self, bytes: usize) -> bool {
+    pub(super) fn window_limited(&self, bytes: usize) -> bool {
         let (window, after) = (
             self.path.flow.congestion.window(),
             self.path.flow.bytes_in_flight + bytes as u64,
@@ -361,15 +275,15 @@ impl Connection {
         tails: &[StreamRange],
     ) {
         let mut sources: [&[u8]; MAX_GROUP] = [&[]; MAX_GROUP];
+        let mut lookup = self.streams.tails();
         for ((span, range), source) in spans.iter().zip(tails).zip(&mut sources) {
             if range.len == 0 {
                 continue;
             }
             // The last piece is encrypted from where it lies; what precedes it in another chunk is copied.
-            let (head, tail) = self.streams.tail(range);
-            let end = (span.start + span.len) as usize - TAG_LEN;
+            let (head, tail) = lookup.tail(range);
             if head > 0 {
-                let at = end - range.len as usize;
+                let at = (span.start + span.len) as usize - TAG_LEN - range.len as usize;
                 self.streams.copy_head(range, &mut buffer[at..at + head]);
             }
             *source = tail;
@@ -694,7 +608,6 @@ impl Connection {
         while let Some((range, fills)) = self.streams.next_range(w.remaining()) {
             if let Some((previous, at)) = tail.take() {
                 // Another frame follows: the piece before is no tail, and copied.
-                self.streams.seek(&previous);
                 self.streams.copy_head(
                     &previous,
                     &mut w.written_mut()[at..at + previous.len as usize],
@@ -702,7 +615,6 @@ impl Connection {
             }
             let len = (!fills).then_some(range.len as usize);
             frame::write::stream_header(w, range.id, range.start, len, range.fin);
-            self.streams.seek(&range);
             if range.len > 0 {
                 tail = Some((range, w.len()));
                 w.advance(range.len as usize);
@@ -732,20 +644,30 @@ impl Connection {
     /// Books a packet that is written.
     pub(super) fn note_sent(&mut self, id: SpaceId, now: Time, contents: &Written, size: u64) {
         if contents.ack_eliciting {
-            self.ack_only_run = 0;
-            self.spaces[id as usize].last_eliciting = now;
-            if !self.eliciting_since_receipt {
-                // RFC 9000 §10.1: the first ack-eliciting packet since a receipt restarts the timer too.
-                self.eliciting_since_receipt = true;
-                self.restart_idle_timer(now);
-            }
+            self.note_eliciting(id, now);
         } else {
             self.ack_only_run += 1;
         }
         if size > 0 {
-            self.path.flow.bytes_in_flight += size;
-            self.path.flow.pacer.on_sent(size);
+            self.note_in_flight(size);
         }
+    }
+
+    /// Books that something asks for an acknowledgement.
+    pub(super) fn note_eliciting(&mut self, id: SpaceId, now: Time) {
+        self.ack_only_run = 0;
+        self.spaces[id as usize].last_eliciting = now;
+        if !self.eliciting_since_receipt {
+            // RFC 9000 §10.1: the first ack-eliciting packet since a receipt restarts the timer too.
+            self.eliciting_since_receipt = true;
+            self.restart_idle_timer(now);
+        }
+    }
+
+    /// Books bytes that congestion control counts.
+    pub(super) fn note_in_flight(&mut self, bytes: u64) {
+        self.path.flow.bytes_in_flight += bytes;
+        self.path.flow.pacer.on_sent(bytes);
     }
 }
 

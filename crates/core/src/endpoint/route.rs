@@ -74,15 +74,20 @@ impl Endpoint {
                 to: Route::Discard,
             };
         };
+        let id = ConnectionId::new(destination);
         let mut len = first.len();
         while len < datagrams.len() {
             let next = &datagrams[len..(len + segment).min(datagrams.len())];
-            if header::destination(next, cid_len) != Some(destination) {
+            let belongs = header::destination(next, cid_len).is_some_and(|other| match &id {
+                Some(id) => id.is(other),
+                None => other == destination,
+            });
+            if !belongs {
                 break;
             }
             len += next.len();
         }
-        let known = ConnectionId::new(destination).and_then(|id| self.routes.get(&id));
+        let known = id.and_then(|id| self.routes.get(&id));
         let to = match known {
             Some(handle) => Route::Connection(*handle),
             None => {

@@ -64,8 +64,8 @@ impl Flow {
 
     /// A packet of `size` bytes is no longer in flight.
     #[inline]
-    pub(crate) fn leave(&mut self, size: u16) {
-        self.bytes_in_flight = self.bytes_in_flight.saturating_sub(size.into());
+    pub(crate) fn leave(&mut self, bytes: u64) {
+        self.bytes_in_flight = self.bytes_in_flight.saturating_sub(bytes);
     }
 }
 

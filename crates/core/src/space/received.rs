@@ -116,6 +116,32 @@ impl ReceivedPackets {
         true
     }
 
+    /// Whether `number` follows the largest one.
+    #[inline]
+    #[must_use]
+    pub(crate) fn expects(&self, number: u64) -> bool {
+        self.numbers.last().is_some_and(|r| r.end == number)
+    }
+
+    /// Notes `count` opened packets that follow the largest number, all ack-eliciting and with the same ECN mark: what `insert`
+    /// and `note` would do for each.
+    pub(crate) fn extend(&mut self, count: u32, ecn: Ecn, now: Time) {
+        let Some(next) = self.numbers.last().map(|r| r.end).filter(|_| count > 0) else {
+            return;
+        };
+        self.numbers.insert(next..next + u64::from(count));
+        self.largest_time = now;
+        self.note(true, ecn);
+        let more = count - 1;
+        self.eliciting_since_ack += more;
+        match ecn {
+            Ecn::NotEct => {}
+            Ecn::Ect0 => self.ecn.ect0 += u64::from(more),
+            Ecn::Ect1 => self.ecn.ect1 += u64::from(more),
+            Ecn::Ce => self.ecn.ce += u64::from(more),
+        }
+    }
+
     /// Takes back a number noted by `insert`: the packet was dropped after all and must not be acknowledged.
     pub(crate) fn forget(&mut self, number: u64) {
         self.numbers.remove(number..number + 1);

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use squall_protect::PacketSpan;
-use squall_wire::varint;
+use squall_wire::{StreamId, varint};
 
 use crate::sent_frame::SentFrame;
 use crate::time::Time;
@@ -46,6 +46,27 @@ pub(crate) struct SentPacket {
 
 const _: () = assert!(size_of::<SentPacket>() <= 32);
 
+impl SentPacket {
+    /// An ack-eliciting packet of `size` bytes, with one frame that is still to be named.
+    pub(crate) const fn with_one_frame(
+        time_sent: Time,
+        size: u16,
+        flow: u8,
+        window_limited: bool,
+    ) -> Self {
+        Self {
+            time_sent,
+            first_frame: 0,
+            size,
+            frames: 1,
+            state: State::Outstanding,
+            ack_eliciting: true,
+            flow,
+            window_limited,
+        }
+    }
+}
+
 /// How a packet number answered an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Acked {
@@ -57,6 +78,25 @@ pub(crate) enum Acked {
     Already,
     /// Never sent: RFC 9000 §13.1, PROTOCOL_VIOLATION.
     NeverSent,
+}
+
+/// Packets that were acknowledged one behind the other and carried the bytes of one stream from `start` to `end`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckedRun {
+    /// How many.
+    pub(crate) count: u64,
+    /// Their sizes.
+    pub(crate) bytes: u64,
+    /// When the last of them was sent.
+    pub(crate) time_sent: Time,
+    /// Whether the window was the limit then.
+    pub(crate) window_limited: bool,
+    /// The stream.
+    pub(crate) id: StreamId,
+    /// Offset of the first byte.
+    pub(crate) start: u64,
+    /// Offset behind the last.
+    pub(crate) end: u64,
 }
 
 /// The packets of one packet number space that were sent and are not yet settled.
@@ -159,6 +199,29 @@ impl SentPackets {
         });
     }
 
+    /// Records as many packets of one stream: each of `size` bytes, filled by one frame with `len` bytes of data, the first
+    /// of them at `start`.
+    pub(crate) fn push_run(
+        &mut self,
+        like: SentPacket,
+        count: usize,
+        (id, start, len): (StreamId, u64, u32),
+    ) {
+        let first_frame = self.frame_mark();
+        self.frames
+            .extend((0..count as u64).map(|k| SentFrame::Stream {
+                id,
+                start: start + k * u64::from(len),
+                len,
+                fin: false,
+            }));
+        self.packets.extend((0..count as u64).map(|k| SentPacket {
+            first_frame: first_frame + k,
+            ..like
+        }));
+        self.outstanding_eliciting += count;
+    }
+
     /// Leaves the next number out.
     pub(crate) fn skip_number(&mut self, now: Time) {
         let first_frame = self.frame_mark();
@@ -222,6 +285,60 @@ impl SentPackets {
         }
     }
 
+    /// Marks packets from `number` to `through` as acknowledged, as long as they are of this flow and each carries no more than the
+    /// next bytes of one stream; `None` if not even the first is such a packet.
+    pub(crate) fn acknowledge_run(
+        &mut self,
+        number: u64,
+        through: u64,
+        flow: u8,
+    ) -> Option<AckedRun> {
+        let at = number.checked_sub(self.base)? as usize;
+        let most = (through - number + 1) as usize;
+        let last = self.packets.len().min(at.checked_add(most)?);
+        let first = self.packets.get(at)?;
+        let frame_at = (first.first_frame - self.frame_base) as usize;
+        let SentFrame::Stream { id, start, .. } = *self.frames.get(frame_at)? else {
+            return None;
+        };
+        let mut run = AckedRun {
+            count: 0,
+            bytes: 0,
+            time_sent: first.time_sent,
+            window_limited: first.window_limited,
+            id,
+            start,
+            end: start,
+        };
+        // One frame a packet: the frames are neighbours as the packets are.
+        let packets = self.packets.range_mut(at..last.max(at));
+        for (packet, frame) in packets.zip(self.frames.range(frame_at..)) {
+            let SentFrame::Stream {
+                id,
+                start,
+                len,
+                fin: false,
+            } = *frame
+            else {
+                break;
+            };
+            let plain = packet.state == State::Outstanding
+                && packet.flow == flow
+                && packet.frames == 1
+                && packet.ack_eliciting;
+            if !plain || id != run.id || start != run.end {
+                break;
+            }
+            packet.state = State::Acknowledged;
+            run.end += u64::from(len);
+            run.bytes += u64::from(packet.size);
+            (run.time_sent, run.window_limited) = (packet.time_sent, packet.window_limited);
+            run.count += 1;
+        }
+        self.outstanding_eliciting -= run.count as usize;
+        (run.count > 0).then_some(run)
+    }
+
     /// The outstanding packets numbered up to `through`, ascending.
     pub(crate) fn outstanding_through(
         &self,
@@ -253,19 +370,20 @@ impl SentPackets {
 
     /// Drops the settled packets at the ring's front, with their frames. Once an acknowledgement, not once a packet.
     pub(crate) fn forget_settled(&mut self, largest_acked: u64) {
-        // The newest numbers stay: an acknowledgement of a skipped one must be recognised while its neighbours settle.
-        while let Some(front) = self.packets.front() {
-            if front.state == State::Outstanding
-                || (front.state == State::Skipped && self.base >= largest_acked)
-            {
+        let (mut settled, mut frames) = (0, 0);
+        for packet in &self.packets {
+            // The newest numbers stay: an acknowledgement of a skipped one must be recognised while its neighbours settle.
+            let newest = self.base + settled as u64 >= largest_acked;
+            if packet.state == State::Outstanding || (packet.state == State::Skipped && newest) {
                 break;
             }
-            let frames = front.frames as usize;
-            self.frames.drain(..frames);
-            self.frame_base += frames as u64;
-            self.packets.pop_front();
-            self.base += 1;
+            settled += 1;
+            frames += packet.frames as usize;
         }
+        self.packets.drain(..settled);
+        self.base += settled as u64;
+        self.frames.drain(..frames);
+        self.frame_base += frames as u64;
     }
 
     /// Empties the ring, for a key space that is discarded; returns the bytes that were in flight (RFC 9002 §6.4).

@@ -57,6 +57,38 @@ impl Streams {
         Ok(true)
     }
 
+    /// Takes the frames of one stream that came one behind the other, without a FIN: `pieces` are their data, `len` bytes in all
+    /// from `offset` on. `false`: there is more to it than adding bytes at the end, and nothing is done.
+    pub(crate) fn on_stream_run(
+        &mut self,
+        id: StreamId,
+        offset: u64,
+        len: u64,
+        pieces: &[&[u8]],
+    ) -> bool {
+        let Some(slot) = self.find(id) else {
+            return false;
+        };
+        let pool = &mut self.pool;
+        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return false;
+        };
+        let Some(recv) = stream.recv.as_mut() else {
+            return false;
+        };
+        let Some(rise) = recv.rise_of_run(offset, len, pieces.len()) else {
+            return false;
+        };
+        if self.recv_credit.receive_more(rise).is_none() {
+            return false;
+        }
+        let before = recv.data.pieces();
+        recv.receive_run(offset, pieces, pool);
+        self.fragments = self.fragments + recv.data.pieces() - before;
+        self.tell_reader(slot);
+        true
+    }
+
     /// Takes a RESET_STREAM frame (`reliable` is 0) or a RESET_STREAM_AT one.
     ///
     /// # Errors

@@ -3,8 +3,43 @@
 use squall_wire::{StreamId, frame};
 
 use super::send::StreamRange;
-use super::{Entry, SendState, Streams, send_buffer};
+use super::send_buffer::SendBuffer;
+use super::{Entry, SendState, Streams};
 use crate::event::Event;
+
+/// Where the bytes of ranges lie. Neighbouring ranges are found where the one before ended.
+pub(crate) struct Tails<'a> {
+    streams: &'a Streams,
+    /// The stream of the range before, its bytes, and the chunk that held the last of them.
+    of: Option<(StreamId, &'a SendBuffer, usize)>,
+}
+
+impl<'a> Tails<'a> {
+    /// The bytes at the end of a range that lie in one piece, for sealing without a copy, and how many of the range precede
+    /// them. Call `copy_head` for those.
+    #[inline]
+    pub(crate) fn tail(&mut self, range: &StreamRange) -> (usize, &'a [u8]) {
+        let (buffer, chunk) = match &mut self.of {
+            Some((id, buffer, chunk)) if *id == range.id => (*buffer, chunk),
+            of => {
+                let Some(buffer) = self.streams.send_buffer(range.id) else {
+                    return (0, &[]);
+                };
+                let (_, buffer, chunk) = of.insert((range.id, buffer, 0));
+                (*buffer, chunk)
+            }
+        };
+        let (mut offset, mut left) = (range.start, range.len as usize);
+        loop {
+            let piece = buffer.piece(chunk, offset, left);
+            if piece.len() >= left || piece.is_empty() {
+                return ((offset - range.start) as usize, piece);
+            }
+            offset += piece.len() as u64;
+            left -= piece.len();
+        }
+    }
+}
 
 impl Streams {
     /// Whether a packet could carry stream data or a stream's control frame now.
@@ -141,22 +176,33 @@ impl Streams {
         self.queue.rotate();
     }
 
-    /// The bytes at the end of a range that lie in one piece, for sealing without a copy: at most `len` bytes.
+    /// The bytes that the stream in front may send one packet after the other, each filled by a frame of it alone: never sent
+    /// before, not the stream's first, and without what carries a FIN. Offset of the first, and how many.
     ///
-    /// Returns how many bytes precede them. Call `copy_head` for those.
-    #[must_use]
-    pub(crate) fn tail(&self, range: &StreamRange) -> (usize, &[u8]) {
-        let Some(buffer) = self.send_buffer(range.id) else {
-            return (0, &[]);
+    /// The caller writes some of them and tells `on_sent`.
+    pub(crate) fn ahead(&mut self) -> Option<(StreamId, u64, u64)> {
+        let slot = self.next_sender()?;
+        let connection = self.send_credit.available();
+        let stream = self.slots.get(slot as usize)?.as_ref()?;
+        let send = stream.send.as_ref()?;
+        let (start, end) = (send.buffer.unsent(), send.buffer.end());
+        if start == 0 || send.buffer.has_lost() || send.reset.is_some() {
+            return None;
+        }
+        let end = match send.state {
+            SendState::DataSent => end.saturating_sub(1),
+            _ => end,
         };
-        let (mut offset, mut left) = (range.start, range.len as usize);
-        loop {
-            let piece = buffer.slice_at(offset, left);
-            if piece.len() >= left || piece.is_empty() {
-                return ((offset - range.start) as usize, piece);
-            }
-            offset += piece.len() as u64;
-            left -= piece.len();
+        let limit = send.credit.limit().min(start.saturating_add(connection));
+        let len = end.min(limit).saturating_sub(start);
+        Some((stream.id, start, len))
+    }
+
+    /// Looks up the bytes of ranges, one after the other.
+    pub(crate) fn tails(&self) -> Tails<'_> {
+        Tails {
+            streams: self,
+            of: None,
         }
     }
 
@@ -167,18 +213,8 @@ impl Streams {
         }
     }
 
-    /// Prepares the look-up of the bytes of a range.
     #[inline]
-    pub(crate) fn seek(&mut self, range: &StreamRange) {
-        if let Some(slot) = self.find(range.id)
-            && let Some(send) = self.get(slot).and_then(|s| s.send.as_mut())
-        {
-            send.buffer.seek(range.start);
-        }
-    }
-
-    #[inline]
-    fn send_buffer(&self, id: StreamId) -> Option<&send_buffer::SendBuffer> {
+    fn send_buffer(&self, id: StreamId) -> Option<&SendBuffer> {
         let slot = match self.last {
             Some((last, slot)) if last == id => slot,
             _ => *self.table.get(&id)?,

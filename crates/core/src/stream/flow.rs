@@ -92,6 +92,12 @@ impl ReceiveCredit {
             .map(|_| ())
     }
 
+    /// The limit that the peer was told last.
+    #[must_use]
+    pub(crate) const fn advertised(&self) -> u64 {
+        self.advertised
+    }
+
     /// Highest offset received.
     #[must_use]
     pub(crate) const fn received(&self) -> u64 {

@@ -111,6 +111,12 @@ impl Reassembly {
             || self.segments.back().is_some_and(|s| s.end() == offset)
     }
 
+    /// Whether what is here ends at `offset`.
+    #[must_use]
+    pub(crate) fn ends_at(&self, offset: u64) -> bool {
+        self.segments.back().map_or(self.read, Segment::end) == offset
+    }
+
     /// Takes the bytes at `offset` in; bytes already held or read are ignored.
     ///
     /// # Errors

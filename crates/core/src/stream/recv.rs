@@ -5,6 +5,7 @@ use squall_wire::TransportErrorCode;
 
 use super::flow::ReceiveCredit;
 use super::reassembly::{ChunkPool, Reassembly, TooFragmented};
+use crate::config::MAX_STREAM_FRAGMENTS;
 use crate::error::ReadError;
 
 /// States of RFC 9000 §3.2, figure 3; Data Recvd is part of SizeKnown, for no decision depends on the difference.
@@ -115,6 +116,28 @@ impl RecvStream {
             self.state = RecvState::SizeKnown;
         }
         Ok(Received::More(rise))
+    }
+
+    /// How much of the connection's credit `pieces` frames with `len` bytes from `offset` on take, if they add to the end of what
+    /// is here and nothing stands in their way.
+    pub(crate) fn rise_of_run(&self, offset: u64, len: u64, pieces: usize) -> Option<u64> {
+        let plain = self.state == RecvState::Recv && self.stop.is_none();
+        let end = offset + len;
+        // No piece can find the stream too fragmented.
+        let room = self.data.pieces() + pieces < MAX_STREAM_FRAGMENTS;
+        (plain && room && self.data.ends_at(offset) && end <= self.credit.advertised())
+            .then(|| end.saturating_sub(self.credit.received()))
+    }
+
+    /// Takes the pieces of which `rise_of_run` was asked.
+    pub(crate) fn receive_run(&mut self, mut offset: u64, pieces: &[&[u8]], pool: &mut ChunkPool) {
+        for data in pieces {
+            let taken = self.data.insert(offset, data, pool);
+            debug_assert!(taken.is_ok(), "there is room for each");
+            offset += data.len() as u64;
+        }
+        let rise = self.credit.receive_to(offset);
+        debug_assert!(rise.is_some(), "there is credit for all");
     }
 
     /// Takes a RESET_STREAM frame, or a RESET_STREAM_AT one that promises the first `reliable` bytes.

@@ -25,8 +25,6 @@ pub(crate) struct SendBuffer {
     acked: RangeSet,
     /// Ranges to be sent again.
     lost: RangeSet,
-    /// Index of the chunk that held the last byte looked up: the next look-up is there or one further.
-    hint: usize,
 }
 
 impl SendBuffer {
@@ -115,7 +113,6 @@ impl SendBuffer {
                 .is_some_and(|(start, data)| start + data.len() as u64 <= self.base)
             {
                 self.chunks.pop_front();
-                self.hint = self.hint.saturating_sub(1);
             }
         } else {
             self.acked.insert(range);
@@ -165,40 +162,24 @@ impl SendBuffer {
         before - self.held()
     }
 
-    /// Moves the look-up's hint to the chunk that holds `offset`.
+    /// The contiguous bytes at `offset`, at most `max`; empty if they are gone. `chunk` says which chunk may hold them, and then
+    /// which one does: the next bytes are there or one further.
     #[inline]
-    pub(crate) fn seek(&mut self, offset: u64) {
+    #[must_use]
+    pub(crate) fn piece(&self, chunk: &mut usize, offset: u64, max: usize) -> &[u8] {
         let holds = |c: Option<&(u64, Bytes)>| {
             c.is_some_and(|(s, d)| *s <= offset && offset < s + d.len() as u64)
         };
-        if holds(self.chunks.get(self.hint)) {
-            return;
+        if !holds(self.chunks.get(*chunk)) {
+            *chunk = if holds(self.chunks.get(*chunk + 1)) {
+                *chunk + 1
+            } else {
+                self.chunks
+                    .partition_point(|(start, _)| *start <= offset)
+                    .saturating_sub(1)
+            };
         }
-        self.hint = if holds(self.chunks.get(self.hint + 1)) {
-            self.hint + 1
-        } else {
-            self.chunks
-                .partition_point(|(start, _)| *start <= offset)
-                .saturating_sub(1)
-        };
-    }
-
-    /// The contiguous bytes at `offset`, at most `max`; empty if they are gone. Call `seek(offset)` first for speed.
-    #[inline]
-    #[must_use]
-    pub(crate) fn slice_at(&self, offset: u64, max: usize) -> &[u8] {
-        let mut i = self.hint;
-        if !self
-            .chunks
-            .get(i)
-            .is_some_and(|(s, d)| *s <= offset && offset < s + d.len() as u64)
-        {
-            i = self
-                .chunks
-                .partition_point(|(start, _)| *start <= offset)
-                .saturating_sub(1);
-        }
-        let Some((start, data)) = self.chunks.get(i) else {
+        let Some((start, data)) = self.chunks.get(*chunk) else {
             return &[];
         };
         let at = offset.saturating_sub(*start) as usize;
@@ -207,8 +188,9 @@ impl SendBuffer {
 
     /// Copies `out.len()` bytes from `offset` on; the range must be held.
     pub(crate) fn copy_to(&self, mut offset: u64, mut out: &mut [u8]) {
+        let mut chunk = 0;
         while !out.is_empty() {
-            let piece = self.slice_at(offset, out.len());
+            let piece = self.piece(&mut chunk, offset, out.len());
             if piece.is_empty() {
                 debug_assert!(false, "a range that is not held was asked for");
                 return;
@@ -255,7 +237,7 @@ mod tests {
         let mut out = [0; 6];
         buffer.copy_to(8, &mut out);
         assert_eq!(&out, b"89abcd");
-        assert_eq!(buffer.slice_at(9, 10), b"9");
+        assert_eq!(buffer.piece(&mut 7, 9, 10), b"9");
         assert_eq!(buffer.on_acked(8..18), 10);
         assert_eq!(buffer.next_range(9, 20), Some(18..20));
     }

@@ -6,21 +6,20 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use squall_core::{Stage, Stages, Time};
-use squall_udp::{RecvBatch, Socket};
-use tokio::io::unix::AsyncFd;
+use squall_udp::RecvBatch;
 use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
 use super::common::lock;
 use super::shared::Shared;
 use super::{MESSAGE_BYTES, RECV_MESSAGES, Worker};
-use crate::sys;
+use crate::sys::{self, Readable};
 
 /// Runs a worker until its endpoint is dropped and its last connection is gone.
 ///
 /// # Errors
 /// The socket broke.
-pub(crate) async fn run(mut worker: Worker, mut fd: AsyncFd<Arc<Socket>>) -> std::io::Result<()> {
+pub(crate) async fn run(mut worker: Worker, mut fd: Readable) -> std::io::Result<()> {
     let shared = Arc::clone(&worker.shared);
     let mut alarm = Alarm::new(&shared);
     let mut recv = RecvBatch::new(RECV_MESSAGES, MESSAGE_BYTES);
@@ -149,7 +148,7 @@ impl Alarm {
 /// Sleeps until there is something to do. `blocked`: until then the socket has no room; returns whether that is so
 /// still.
 async fn sleep(
-    fd: &AsyncFd<Arc<Socket>>,
+    fd: &Readable,
     shared: &Shared,
     blocked: bool,
     alarm: &mut Alarm,
@@ -158,7 +157,7 @@ async fn sleep(
     alarm.set(deadline);
     // A new registration tells at once if there is room by now.
     let writable = if blocked {
-        Some(sys::writable(fd.get_ref())?)
+        Some(sys::writable(fd)?)
     } else {
         None
     };

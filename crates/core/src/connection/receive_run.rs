@@ -1,0 +1,319 @@
+//! Packets that came in order and carry one stream's next bytes: what a bulk transfer is made of. They are taken together, with
+//! one look at everything that a packet alone is looked at for; whatever is not as plain as that is taken packet by packet.
+
+use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
+use squall_wire::StreamId;
+
+use super::Connection;
+use super::frames::stream_to_end;
+use super::keyring::CURRENT;
+use super::receive::Trip;
+use crate::space::SpaceId;
+use crate::time::Time;
+
+impl Connection {
+    /// Takes packets that came in order and carry nothing but the next bytes of one stream, with one look at everything that
+    /// `take_packet` looks at for each; returns how many. None at all says nothing about the first one.
+    pub(super) fn take_stream_run(
+        &mut self,
+        now: Time,
+        bytes: &[u8],
+        spans: &[PacketSpan],
+        trip: &mut Trip,
+    ) -> usize {
+        let [first, _, ..] = spans else {
+            return 0;
+        };
+        let received = &self.spaces[SpaceId::Data as usize].received;
+        // What is logged, early or from elsewhere, and what changes keys is taken packet by packet.
+        let plain = trip.home && !trip.early && self.qlog.is_none() && first.slot == CURRENT;
+        if !plain || !received.expects(first.packet_number) {
+            return 0;
+        }
+        let Some((id, head)) = payload_alone(bytes, first).and_then(Head::of) else {
+            return 0;
+        };
+        let mut pieces: [&[u8]; MAX_GROUP] = [&[]; MAX_GROUP];
+        let (mut count, mut start, mut end) = (0, 0, 0);
+        for (span, piece) in spans.iter().zip(&mut pieces) {
+            let follows = span.packet_number == first.packet_number + count as u64;
+            let next = payload_alone(bytes, span).and_then(|payload| head.data_behind(payload));
+            match next {
+                Some((offset, data))
+                    if follows && span.slot == CURRENT && (offset == end || count == 0) =>
+                {
+                    if count == 0 {
+                        (start, end) = (offset, offset);
+                    }
+                    *piece = data;
+                    end += data.len() as u64;
+                    count += 1;
+                }
+                _ => break,
+            }
+        }
+        if count < 2 || self.note_key_slot(now, first).is_err() {
+            return 0;
+        }
+        if !(self.streams).on_stream_run(id, start, end - start, &pieces[..count]) {
+            return 0;
+        }
+        let received = &mut self.spaces[SpaceId::Data as usize].received;
+        received.extend(count as u32, trip.ecn, now);
+        trip.opened = true;
+        trip.eliciting[SpaceId::Data as usize] = true;
+        self.stats.packets_received += count as u64;
+        count
+    }
+}
+
+/// The frames of an opened 1-RTT packet whose header has nothing to object to.
+#[inline]
+fn payload_alone<'a>(bytes: &'a [u8], span: &PacketSpan) -> Option<&'a [u8]> {
+    let packet = bytes.get(span.start as usize..(span.start + span.len) as usize)?;
+    // A short header without reserved bits.
+    let plain = span.outcome == Outcome::Open && packet.first()? & 0x98 == 0;
+    let payload = packet.get(span.header_len.into()..packet.len().checked_sub(TAG_LEN)?)?;
+    plain.then_some(payload)
+}
+
+/// The type and the id of STREAM frames with an offset, without a length and without FIN (RFC 9000 §19.8): what the frames of a
+/// run begin with.
+struct Head {
+    bytes: u128,
+    len: usize,
+}
+
+impl Head {
+    /// That of a packet's first frame, and the stream.
+    #[inline]
+    fn of(payload: &[u8]) -> Option<(StreamId, Self)> {
+        let ty = *payload.first().filter(|ty| **ty == 0x0c)?;
+        let (id, ..) = stream_to_end(ty, payload)?;
+        let len = 1 + (1 << (payload.get(1)? >> 6));
+        // Type, id and an offset of any width are read at once.
+        let bytes = u128::from_be_bytes(*payload.first_chunk()?) >> (128 - 8 * len);
+        (len + 8 <= 16).then_some((id, Self { bytes, len }))
+    }
+
+    /// The offset and the data of a frame that begins like this and goes on to the packet's end.
+    #[inline]
+    fn data_behind<'a>(&self, payload: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        let first = u128::from_be_bytes(*payload.first_chunk()?);
+        if first >> (128 - 8 * self.len) != self.bytes {
+            return None;
+        }
+        // RFC 9000 §16: the two high bits of the first byte tell the width.
+        let rest = first << (8 * self.len);
+        let width = 1 << (rest >> 126);
+        let offset = (rest << 2 >> 2) >> (128 - 8 * width);
+        Some((offset as u64, payload.get(self.len + width..)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    use squall_wire::{DatagramBatch, Direction, Ecn, Side, Writer, frame, header};
+
+    use super::*;
+    use crate::common::Pair;
+    use crate::config::TransportConfig;
+    use crate::stages::Stages;
+
+    const SEGMENT: usize = 400;
+
+    /// What a client has after a bundle: the bytes read of each stream, the numbers received, and the counts.
+    #[derive(Debug, PartialEq)]
+    struct Seen {
+        read: Vec<(u64, Vec<u8>)>,
+        numbers: Vec<std::ops::RangeInclusive<u64>>,
+        counts: [u64; 3],
+        ecn: String,
+        owed: bool,
+        credit_due: bool,
+        failed: bool,
+    }
+
+    /// A server's packets that say what a seed says: mostly the next bytes of a stream, now and then something else, with
+    /// other numbers, other offsets, a FIN, a length, a reserved bit, a forged tag.
+    struct Author {
+        rng: StdRng,
+        next: u64,
+        /// The streams' ids, and how far each was written.
+        streams: [(StreamId, u64); 2],
+        at: usize,
+    }
+
+    impl Author {
+        fn number(&mut self) -> u64 {
+            let number = match self.rng.random_range(0..40) {
+                0 => self.next + 1,
+                1 => self.next.saturating_sub(self.rng.random_range(1..9)),
+                _ => self.next,
+            };
+            self.next = self.next.max(number + 1);
+            number
+        }
+
+        fn payload(&mut self, w: &mut Writer<'_>) {
+            if self.rng.random_ratio(1, 12) {
+                self.at ^= 1;
+            }
+            let (id, end) = &mut self.streams[self.at];
+            let offset = match self.rng.random_range(0..40) {
+                0 => *end + 100,
+                1 => end.saturating_sub(100),
+                2 => 0,
+                _ => *end,
+            };
+            let (fin, with_len) = (self.rng.random_ratio(1, 60), self.rng.random_ratio(1, 20));
+            let header = frame::write::stream_header_size(*id, offset, with_len.then_some(SEGMENT));
+            let mut len = w.remaining() - header;
+            if self.rng.random_ratio(1, 20) {
+                // An unexpectedly short one; without a length it ends where its packet ends.
+                len = self.rng.random_range(0..len);
+            }
+            frame::write::stream_header(w, *id, offset, with_len.then_some(len), fin);
+            // The bytes tell their offset, so that a misplaced one is seen.
+            let bytes = (offset..offset + len as u64).map(|at| (at % 251) as u8);
+            w.bytes(&bytes.collect::<Vec<_>>());
+            *end = (*end).max(offset + len as u64);
+            if self.rng.random_ratio(1, 40) {
+                frame::write::ping(w);
+            }
+        }
+
+        /// Sealed datagrams of equal size but the last.
+        fn bundle(&mut self, server: &mut Connection) -> Vec<u8> {
+            let count = self.rng.random_range(1..=30);
+            let (mut bytes, mut spans) = (vec![0; count * SEGMENT], Vec::new());
+            let mut ends = 0;
+            for (i, packet) in bytes.chunks_exact_mut(SEGMENT).enumerate() {
+                let number = self.number();
+                let dcid = server.remote_ids.current();
+                let mut w = Writer::new(&mut packet[..SEGMENT - TAG_LEN]);
+                header::write_short(&mut w, &dcid, false, false, number, 4);
+                if self.rng.random_ratio(1, 300) {
+                    w.written_mut()[0] |= 0x08;
+                }
+                let header_len = w.len();
+                self.payload(&mut w);
+                let len = w.len() + TAG_LEN;
+                let mut span =
+                    PacketSpan::new((i * SEGMENT) as u32, len as u32, 1 + dcid.len() as u16);
+                (span.header_len, span.packet_number) = (header_len as u16, number);
+                spans.push(span);
+                ends = i * SEGMENT + len;
+                if len < SEGMENT {
+                    break;
+                }
+            }
+            let ring = server.ring.as_mut().expect("the handshake is over");
+            // One by one: the numbers need not ascend.
+            for span in &mut spans {
+                let range = span.start as usize..(span.start + span.len) as usize;
+                let mut alone = PacketSpan { start: 0, ..*span };
+                let packet = std::slice::from_mut(&mut alone);
+                ring.local
+                    .seal(&ring.local_header, &mut bytes[range], packet, &[]);
+            }
+            bytes.truncate(ends);
+            if self.rng.random_ratio(1, 10) {
+                // Behind a connection id, by which the endpoint cuts runs.
+                let packet = self.rng.random_range(0..bytes.len()) / SEGMENT;
+                if let Some(byte) = bytes.get_mut(packet * SEGMENT + 20) {
+                    *byte ^= 1;
+                }
+            }
+            bytes
+        }
+    }
+
+    /// What a client has after each bundle that it gets together or datagram by datagram.
+    fn transfer(seed: u64, together: bool) -> Vec<Seen> {
+        let mut pair = Pair::with(TransportConfig {
+            initial_stream_window: 30_000,
+            stream_receive_window: 30_000,
+            initial_window: 45_000,
+            ..TransportConfig::default()
+        });
+        pair.run();
+        let now = pair.now;
+        let server = pair.connection(Side::Server);
+        let mut author = Author {
+            rng: StdRng::seed_from_u64(seed),
+            next: server.spaces[SpaceId::Data as usize].sent.next_number(),
+            streams: [0, 1].map(|i| (StreamId::new(Side::Server, Direction::Unidirectional, i), 0)),
+            at: 0,
+        };
+        let mut seen = Vec::new();
+        for _ in 0..12 {
+            let mut bytes = author.bundle(pair.connection(Side::Server));
+            let ecn = [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce][author.rng.random_range(0..4)];
+            let client = pair.connection(Side::Client);
+            let (path, size) = (
+                client.path.path,
+                if together { bytes.len() } else { SEGMENT },
+            );
+            for bytes in bytes.chunks_mut(size) {
+                let run = DatagramBatch {
+                    path,
+                    ecn,
+                    segment_size: SEGMENT as u16,
+                    bytes,
+                };
+                client.receive(now, run, &mut Stages::off());
+            }
+            let mut read = Vec::new();
+            if author.rng.random() {
+                for (id, _) in author.streams {
+                    let mut bytes = Vec::new();
+                    while let Ok(Some(piece)) = client.read(id, usize::MAX) {
+                        bytes.extend_from_slice(&piece);
+                    }
+                    read.push((id.0, bytes));
+                }
+            } else if author.rng.random_ratio(1, 8) {
+                let _ = client.stop_sending(author.streams[0].0, 5);
+            }
+            let stats = client.stats();
+            let received = &client.spaces[SpaceId::Data as usize].received;
+            seen.push(Seen {
+                read,
+                numbers: received.ranges().collect(),
+                counts: [
+                    stats.packets_received,
+                    stats.packets_duplicate,
+                    stats.packets_forged,
+                ],
+                ecn: format!("{:?}", received.ecn_counts()),
+                owed: received.may_ack(),
+                credit_due: client.streams.has_control(),
+                failed: client.is_closed(),
+            });
+        }
+        seen
+    }
+
+    #[test]
+    fn packets_taken_together_do_what_they_do_alone() {
+        let (mut bytes, mut failures) = (0, 0);
+        for seed in 0..400 {
+            let (together, alone) = (transfer(seed, true), transfer(seed, false));
+            for (i, (run, single)) in together.iter().zip(&alone).enumerate() {
+                assert!(
+                    run == single,
+                    "seed {seed}, bundle {i}: {run:x?} {single:x?}"
+                );
+                bytes += run.read.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
+                failures += usize::from(run.failed);
+            }
+        }
+        assert!(
+            bytes > 1 << 20 && failures > 100,
+            "{bytes} bytes were read, {failures} failures"
+        );
+    }
+}
