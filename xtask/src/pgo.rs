@@ -17,8 +17,8 @@ const TRAINING: [&[&str]; 4] = [
     &[
         "perf", "--only", "quic", "--time", "6", "--rounds", "2", "-c", "10", "-s", "10",
     ],
-    &["perf", "--requests", "--time", "6"],
-    &["perf", "--handshakes", "--time", "6"],
+    &["perf", "--requests", "--only", "quic", "--time", "6"],
+    &["perf", "--handshakes", "--only", "quic", "--time", "6"],
 ];
 
 /// Builds, trains, builds again, and says where the program is.

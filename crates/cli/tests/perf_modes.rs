@@ -64,6 +64,89 @@ fn requests_give_their_rate_cpu_latency_and_stages() {
     }
     assert!(number(&stages["overhead_percent"]) > 0.0);
     assert!(number(&stages["attributed_percent"]) > 30.0);
+    // The controls did the same in the same run.
+    for (at, control) in [(1, "tls_tcp"), (2, "tcp")] {
+        let other = &report["rows"][at];
+        assert_eq!(
+            (&other["workload"], &other["contender"]),
+            (&"W3".into(), &control.into())
+        );
+        let sum = |row: &serde_json::Value| number(&row["server_cpu"]) + number(&row["client_cpu"]);
+        assert!(number(&other["server_cpu"]) > 0.0 && number(&other["client_cpu"]) > 0.0);
+        assert!(number(&other["per_s"]) * number(&other["latency_us"]["p50"]) / 1e6 < 80.0);
+        assert_latency(&other["latency_us"]);
+        // A median of two rounds' ratios, and the ratio of their sums: not the same, but no strangers.
+        let ratio = number(&row[format!("ratio_to_{control}")]);
+        let of_sums = sum(row) / sum(other);
+        assert!(
+            (0.2..5.0).contains(&(ratio / of_sums)),
+            "{control}: {ratio} {of_sums}"
+        );
+    }
+}
+
+/// The contenders of a report's rows, with their workloads.
+fn contenders(report: &serde_json::Value) -> Vec<(&str, &str)> {
+    let rows = report["rows"].as_array().expect("rows");
+    rows.iter()
+        .filter_map(|row| Some((row["workload"].as_str()?, row["contender"].as_str()?)))
+        .collect()
+}
+
+#[test]
+fn large_requests_and_responses_do_not_make_the_controls_wait_for_each_other() {
+    // 20 at a time would be 4 MB up and 40 MB down: more than sockets hold.
+    let report = json(&[
+        "perf",
+        "--requests",
+        "--upload-size",
+        "200K",
+        "--download-size",
+        "2M",
+        "--in-flight",
+        "20",
+        "-t",
+        "0.3",
+        "--rounds",
+        "1",
+        "--only",
+        "tls-tcp",
+        "--only",
+        "tcp",
+        "--no-gso",
+        "--json",
+    ]);
+    assert_eq!(contenders(&report), [("W3", "tls_tcp"), ("W3", "tcp")]);
+    assert!(number(&report["rows"][0]["count"]) > 0.0);
+    let controls = report["controls"].to_string();
+    for part in ["1 at a time", "for QUIC alone: --no-gso"] {
+        assert!(controls.contains(part), "{part}: {controls}");
+    }
+}
+
+#[test]
+fn one_contender_alone_has_rows_alone() {
+    let brief = ["-t", "0.2", "--rounds", "1"];
+    let args = [
+        &["perf", "--handshakes", "--only", "tls-tcp", "--json"],
+        &brief[..],
+    ]
+    .concat();
+    let report = json(&args);
+    // Early data is squall's only.
+    assert_eq!(
+        contenders(&report),
+        [("W4", "tls_tcp"), ("W4-resumed", "tls_tcp")]
+    );
+    let output = squall(&[&["perf", "--requests", "--csv"], &brief[..]].concat());
+    let text = String::from_utf8(output.stdout).expect("text");
+    let names: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.split(',').nth(1))
+        .collect();
+    assert_eq!(names, ["contender", "squall", "tls_tcp", "tcp"], "{text}");
+    let line = failure(&["perf", "--handshakes", "--only", "tcp"]);
+    assert!(line.contains("--only"), "{line}");
 }
 
 #[test]
@@ -87,16 +170,25 @@ fn handshakes_of_every_kind_are_what_they_are_called() {
         "{options}"
     );
     let rows = report["rows"].as_array().expect("rows");
-    let names: Vec<_> = rows
-        .iter()
-        .filter_map(|row| row["workload"].as_str())
-        .collect();
-    assert_eq!(names, ["W4", "W4-resumed", "W4-0rtt"]);
+    assert_eq!(
+        contenders(&report),
+        [
+            ("W4", "squall"),
+            ("W4", "tls_tcp"),
+            ("W4-resumed", "squall"),
+            ("W4-resumed", "tls_tcp"),
+            ("W4-0rtt", "squall")
+        ]
+    );
     for row in rows {
-        // Whole batches only; a handshake of another kind would have ended the run with an error.
-        assert_eq!(row["count"].as_u64().expect("count") % 3, 0);
+        // A handshake of another kind would have ended the run with an error. squall makes whole batches only.
+        let count = row["count"].as_u64().expect("count");
+        assert!(count > 0 && (row["contender"] == "tls_tcp" || count % 3 == 0));
+        assert!(number(&row["server_cpu"]) > 0.0 && number(&row["client_cpu"]) > 0.0);
         assert_latency(&row["latency_us"]);
     }
+    assert!(number(&rows[0]["ratio_to_tls_tcp"]) > 0.0);
+    assert!(number(&rows[2]["ratio_to_tls_tcp"]) > 0.0);
     assert!(number(&report["resumed_to_full"]) > 0.0);
 }
 

@@ -31,11 +31,6 @@ impl Verifier {
         }
     }
 
-    /// Bytes that are still missing.
-    pub(super) fn left(&self) -> usize {
-        usize::try_from(self.wanted.saturating_sub(self.got)).unwrap_or(usize::MAX)
-    }
-
     /// The answer is at its end.
     pub(super) fn end(self) -> Result<(), String> {
         if self.got != self.wanted {

@@ -128,7 +128,7 @@ pub(crate) struct Local {
     pub(crate) rounds: usize,
 
     /// Run only this contender; give it again for another one
-    #[arg(long, value_name = "CONTENDER", value_enum, conflicts_with_all = ["requests", "handshakes"])]
+    #[arg(long, value_name = "CONTENDER", value_enum)]
     pub(crate) only: Vec<Contender>,
 
     /// Pin the server to core A and the client to core B (default: the first two; with several

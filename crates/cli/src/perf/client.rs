@@ -180,7 +180,14 @@ impl<'a> Session<'a> {
             }
             let cpu_us = sample.cpu.as_secs_f64() * 1e6;
             let tables = rates::Tables::client(&sample, self.ticker.rates());
-            rows.push(rates::Figures::new(job, &done, None, cpu_us, tables));
+            rows.push(rates::Figures::new(
+                job,
+                rates::SQUALL,
+                &done,
+                None,
+                cpu_us,
+                tables,
+            ));
         }
         if rows.is_empty() {
             return Err(Failure::new("interrupted before anything was measured"));
@@ -189,6 +196,7 @@ impl<'a> Session<'a> {
             what: jobs.iter().map(Job::describe).collect(),
             where_to: format!("{} ({})", self.args.server, self.address),
             options: self.args.options.to_string(),
+            controls: Vec::new(),
             interrupted: interrupt::raised(),
         };
         rates::Report::new(rows, setup).tell(&self.args.output, plot)

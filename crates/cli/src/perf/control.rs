@@ -94,15 +94,20 @@ pub(crate) fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome
 }
 
 /// One end of a connection before its handshake.
-struct End<P> {
+pub(super) struct End<P> {
     protocol: Arc<P>,
     is_server: bool,
     socket: TcpStream,
-    core: Option<usize>,
+    pub(super) core: Option<usize>,
 }
 
 impl<P: Protocol> End<P> {
-    fn new(protocol: &Arc<P>, is_server: bool, socket: TcpStream, core: Option<usize>) -> Self {
+    pub(super) fn new(
+        protocol: &Arc<P>,
+        is_server: bool,
+        socket: TcpStream,
+        core: Option<usize>,
+    ) -> Self {
         Self {
             protocol: Arc::clone(protocol),
             is_server,
@@ -111,13 +116,14 @@ impl<P: Protocol> End<P> {
         }
     }
 
-    fn name(&self) -> String {
+    /// Names its thread, and its failures.
+    pub(super) fn name(&self) -> String {
         let side = if self.is_server { "server" } else { "client" };
         format!("{} {side}", P::NAME)
     }
 
     /// Makes the handshake.
-    fn open(self) -> Result<P::Channel> {
+    pub(super) fn open(self) -> Result<P::Channel> {
         let doing = format!("{} handshake", self.name());
         let channel = if self.is_server {
             self.protocol.server(self.socket)
@@ -128,7 +134,8 @@ impl<P: Protocol> End<P> {
     }
 }
 
-fn join<T>(threads: Vec<JoinHandle<Result<T>>>) -> Result<Vec<T>> {
+/// The results of all; the first failure.
+pub(super) fn join<T>(threads: Vec<JoinHandle<Result<T>>>) -> Result<Vec<T>> {
     threads
         .into_iter()
         .map(|thread| {
@@ -139,7 +146,8 @@ fn join<T>(threads: Vec<JoinHandle<Result<T>>>) -> Result<Vec<T>> {
         .collect()
 }
 
-fn spawn<T: Send + 'static>(
+/// A thread on a core.
+pub(super) fn spawn<T: Send + 'static>(
     name: String,
     core: Option<usize>,
     work: impl FnOnce() -> Result<T> + Send + 'static,

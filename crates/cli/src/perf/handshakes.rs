@@ -281,12 +281,13 @@ impl Watch {
     }
 
     /// Forgets all tickets: they may be another server's.
-    fn forget(&self) {
+    pub(crate) fn forget(&self) {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         *tickets = Tickets::default();
     }
 
-    fn give(&self, give: bool) {
+    /// Hands tickets out from now on, or none.
+    pub(crate) fn give(&self, give: bool) {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.give = give;
     }

@@ -66,10 +66,8 @@ impl Reading {
 /// What the work of both ends took, in one round or in several.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Used {
-    /// The server's and the client's thread.
+    /// The server's and the client's thread; without `ksoftirqd`.
     pub(crate) ends: [Sample; 2],
-    /// `ksoftirqd` on the ends' cores: kernel threads, on top of the ends' own.
-    pub(crate) soft: [Duration; 2],
     /// All threads of this process.
     pub(crate) process: Duration,
 }
@@ -80,15 +78,7 @@ impl Used {
         for (sum, more) in self.ends.iter_mut().zip(&other.ends) {
             sum.add(more);
         }
-        for (sum, more) in self.soft.iter_mut().zip(other.soft) {
-            *sum += more;
-        }
         self.process += other.process;
-    }
-
-    /// CPU of the server (0) or the client (1), `ksoftirqd` included.
-    pub(crate) fn cpu(&self, end: usize) -> Duration {
-        self.ends[end].cpu + self.soft[end]
     }
 
     /// The cost by stage; `None` where nothing was moved.

@@ -6,7 +6,8 @@
 //!   options         |   quic      squall, both ends in this process          |
 //!   work            |   tls       rustls over TCP   } control: threads       |-> text, JSON, CSV, plot
 //!                   |   tcp       plain TCP         }                        |
-//!                  rates -- requests, handshakes: squall, kinds in turns -> rows
+//!                  rates -- requests, handshakes: kinds, and squall and the controls, in turns -> rows
+//!                            |   control_rates: tcp_requests, tcp_handshakes
 //!   cpu: threads' clocks and ksoftirqd     meter, stages: the cost by stage     latency: percentiles
 //!   server, client: the same with another process or machine
 //! ```
@@ -18,6 +19,7 @@ pub(crate) mod certificate;
 mod channel;
 mod client;
 mod control;
+mod control_rates;
 mod cpu;
 mod handshakes;
 mod latency;
@@ -35,6 +37,8 @@ mod server;
 mod source;
 mod stages;
 mod tcp;
+mod tcp_handshakes;
+mod tcp_requests;
 mod tls;
 mod work;
 

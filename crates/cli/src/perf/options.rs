@@ -14,11 +14,14 @@ use crate::error::{Failure, Result};
 /// The variable that names the file for TLS secrets.
 const KEY_LOG_VARIABLE: &str = "SSLKEYLOGFILE";
 
+/// UDP payload of a full datagram where nothing else is said: what IPv4 leaves of Ethernet's 1,500 bytes.
+const DEFAULT_PAYLOAD: u16 = 1472;
+
 /// Options of the transport, the same for both ends.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// UDP payload of a full datagram in bytes
-    #[arg(long, value_name = "N", default_value = "1472", value_parser = clap::value_parser!(u16).range(1200..=65_507))]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_PAYLOAD, value_parser = clap::value_parser!(u16).range(1200..=65_507))]
     pub(crate) payload: u16,
 
     /// Congestion control of what this end sends
@@ -184,6 +187,31 @@ impl Options {
             .gro(!self.no_gro)
             .workers(self.workers)
             .accounting(true)
+    }
+
+    /// What was asked for that TCP has not, or does otherwise: its congestion control is the controls' own choice.
+    pub(crate) fn of_quic_alone(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        let congestion = self.congestion.name();
+        for (set, name) in [
+            (
+                self.congestion != Congestion::Cubic,
+                format!("--congestion {congestion}"),
+            ),
+            (
+                self.payload != DEFAULT_PAYLOAD,
+                format!("--payload {}", self.payload),
+            ),
+            (self.workers > 1, format!("--workers {}", self.workers)),
+            (self.no_gso, "--no-gso".to_owned()),
+            (self.no_gro, "--no-gro".to_owned()),
+            (self.no_pacing, "--no-pacing".to_owned()),
+        ] {
+            if set {
+                names.push(name);
+            }
+        }
+        names
     }
 
     /// Where TLS secrets go.

@@ -178,7 +178,6 @@ impl Quic {
                 before[0].until_now(&pair.server, server),
                 before[1].until_now(&pair.client, client),
             ],
-            soft: [Duration::ZERO; 2],
             process: sys::process_cpu().saturating_sub(process),
         };
         Ok((result, used))

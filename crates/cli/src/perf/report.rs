@@ -259,7 +259,7 @@ fn ratio(rounds: &[Round], contender: Contender, control: Contender) -> Option<f
 }
 
 /// The middle value, or the mean of the two in the middle.
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     if values.len().is_multiple_of(2) {

@@ -1,17 +1,14 @@
-//! TLS handshakes over TCP, by rustls' ordinary interface.
+//! TLS handshakes over TCP, as the command-line tool makes them: the threads around them.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::io;
 use std::sync::Arc;
 use std::thread;
 
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, Stream};
-
-use super::{listen, prepared, provider};
+use super::tcp_handshakes::{accept, connect};
+use super::{listen, provider};
 use crate::error::{Failure, Result, context};
 use crate::transport::identity;
-use crate::transport::job::{Job, NAME, Role};
+use crate::transport::job::{Job, Role};
 use crate::transport::process::Count;
 
 /// Does one end's work: as many threads as handshakes at a time.
@@ -59,33 +56,6 @@ where
         one.join()
             .map_err(|_| Failure::new("a thread panicked"))?
             .map_err(context("handshake"))?;
-    }
-    Ok(())
-}
-
-fn accept(socket: TcpStream, config: &Arc<ServerConfig>) -> io::Result<()> {
-    let mut socket = prepared(socket)?;
-    let mut tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
-    let mut stream = Stream::new(&mut tls, &mut socket);
-    let mut request = [0; size_of::<u64>()];
-    stream.read_exact(&mut request)?;
-    tls.send_close_notify();
-    tls.write_tls(&mut socket)?;
-    socket.shutdown(Shutdown::Write)?;
-    // Closing with something unread would reset the connection under the answer.
-    while socket.read(&mut request)? > 0 {}
-    Ok(())
-}
-
-fn connect(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<()> {
-    let mut socket = prepared(TcpStream::connect(address)?)?;
-    let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
-    let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
-    let mut stream = Stream::new(&mut tls, &mut socket);
-    stream.write_all(&0_u64.to_be_bytes())?;
-    let mut answer = [0; 1];
-    if stream.read(&mut answer)? > 0 {
-        return Err(io::Error::other("an answer to an empty request"));
     }
     Ok(())
 }

@@ -21,6 +21,11 @@ pub(super) mod options;
 pub(super) mod source;
 #[path = "../../../../crates/cli/src/perf/tcp.rs"]
 mod tcp;
+#[allow(dead_code, reason = "the tool looks at what came of each")]
+#[path = "../../../../crates/cli/src/perf/tcp_handshakes.rs"]
+mod tcp_handshakes;
+#[path = "../../../../crates/cli/src/perf/tcp_requests.rs"]
+mod tcp_requests;
 #[allow(dead_code, reason = "the tool uses more of it")]
 #[path = "../../../../crates/cli/src/perf/tls.rs"]
 pub(super) mod tls;
@@ -33,9 +38,10 @@ use std::thread;
 use rustls::crypto::CryptoProvider;
 
 use self::certificate::Certificate;
-use self::channel::{Channel, Protocol, answer, prepare};
+use self::channel::{Channel as _, Protocol, answer};
 use self::options::Suite;
 use self::source::Source;
+use self::tcp_requests::{Pipeline, Responses};
 use super::job::{Contender, Job, Message, Role, Shape, Workload};
 use super::process::{Count, say};
 use super::verify::{Verifier, message};
@@ -107,7 +113,7 @@ fn serve<P: Protocol>(protocol: &Arc<P>, shape: Shape, workload: Workload) -> Re
         thread::spawn(move || {
             let mut channel = protocol.server(socket)?;
             if workload == Workload::W3 {
-                answer_requests(&mut channel, shape)
+                tcp_requests::answer(&mut channel, message(&shape).len(), shape.answer)
             } else {
                 answer(&mut channel, &mut Source::new(None))
             }
@@ -138,27 +144,36 @@ fn download<P: Protocol>(
     Ok(())
 }
 
-/// Answers every whole request that a read brings, with one write.
-fn answer_requests(channel: &mut impl Channel, shape: Shape) -> io::Result<()> {
-    let request = message(&shape).len();
-    let Ok(len) = usize::try_from(shape.answer) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let answers = Source::new(None).next(len).repeat(shape.streams);
-    let mut unread = 0;
-    loop {
-        if channel
-            .receive(&mut |bytes| unread += bytes.len())?
-            .is_none()
-        {
-            return channel.finish();
-        }
-        let whole = unread / request;
-        unread %= request;
-        if whole > 0 {
-            // A client never has more in flight.
-            channel.send(&answers[..whole.min(shape.streams) * len])?;
-        }
+/// Compares and counts a client's responses, until there were as many as wanted.
+struct Checked<'a> {
+    check: bool,
+    answer: u64,
+    verifier: Verifier,
+    /// Not asked for yet.
+    left: u64,
+    /// Answered since units were last counted.
+    fresh: u64,
+    count: &'a Count,
+}
+
+impl Responses for Checked<'_> {
+    fn take(&mut self, bytes: &[u8]) {
+        self.verifier.take(bytes);
+        self.count.add_bytes(bytes.len());
+    }
+
+    fn complete(&mut self) -> io::Result<()> {
+        self.fresh += 1;
+        let next = Verifier::new(self.check, self.answer);
+        let done = std::mem::replace(&mut self.verifier, next);
+        done.end().map_err(io::Error::other)
+    }
+
+    fn wanted(&mut self, room: usize) -> usize {
+        self.count.add_units(std::mem::take(&mut self.fresh));
+        let now = usize::try_from(self.left).map_or(room, |left| left.min(room));
+        self.left -= now as u64;
+        now
     }
 }
 
@@ -171,49 +186,18 @@ fn requests<P: Protocol>(
     check: bool,
 ) -> io::Result<()> {
     let mut channel = protocol.client(TcpStream::connect(address)?)?;
-    let one = message(&shape);
-    let requests = one.repeat(shape.streams);
-    let total = shape.repeat.saturating_mul(shape.streams as u64);
-    let (mut sent, mut answered) = (shape.streams as u64, 0);
-    channel.send(&requests)?;
-    let mut verifier = Verifier::new(check, shape.answer);
-    let mut whole = 0;
-    while answered < total {
-        let mut failure = None;
-        let more = channel.receive(&mut |mut bytes| {
-            count.add_bytes(bytes.len());
-            while !bytes.is_empty() {
-                let taken = bytes.len().min(verifier.left());
-                verifier.take(&bytes[..taken]);
-                bytes = &bytes[taken..];
-                if verifier.left() == 0 {
-                    let done = std::mem::replace(&mut verifier, Verifier::new(check, shape.answer));
-                    failure = failure.take().or(done.end().err());
-                    whole += 1;
-                }
-            }
-        })?;
-        if more.is_none() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if let Some(failure) = failure {
-            return Err(io::Error::other(failure));
-        }
-        answered += whole;
-        count.add_units(whole);
-        let next = whole.min(total - sent);
-        sent += next;
-        whole = 0;
-        if next > 0 {
-            let bytes = usize::try_from(next).map_or(0, |next| next * one.len());
-            channel.send(&requests[..bytes])?;
-        }
-    }
-    Ok(())
-}
-
-/// Prepares a socket for handshakes, as for bulk.
-fn prepared(socket: TcpStream) -> io::Result<TcpStream> {
-    prepare(&socket)?;
-    Ok(socket)
+    let pipeline = Pipeline {
+        request: message(&shape),
+        response: shape.answer,
+        in_flight: shape.streams,
+    };
+    let mut checked = Checked {
+        check,
+        answer: shape.answer,
+        verifier: Verifier::new(check, shape.answer),
+        left: shape.repeat.saturating_mul(shape.streams as u64),
+        fresh: 0,
+        count,
+    };
+    tcp_requests::ask(&mut channel, &pipeline, &mut checked)
 }
