@@ -51,6 +51,7 @@ fn all_contenders_give_figures_ratios_and_stages_that_sum_to_the_thread() {
                 "packet building",
                 "frame parsing",
                 "ACK and loss",
+                "handshake",
                 "streams and copies",
                 "timers",
                 "application",

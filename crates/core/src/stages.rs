@@ -21,6 +21,8 @@ pub enum Stage {
     FrameParsing,
     /// Acknowledgements, loss detection, congestion control.
     AckLoss,
+    /// Handshakes: TLS, keys derived and expanded, connections made.
+    Handshake,
     /// Stream data copied into and out of stream buffers, flow control.
     Streams,
     /// Timers.
@@ -37,7 +39,7 @@ pub enum Stage {
 
 impl Stage {
     /// Number of stages.
-    pub const COUNT: usize = 13;
+    pub const COUNT: usize = 14;
 
     /// All stages, in the order of the table.
     pub const ALL: [Self; Self::COUNT] = [
@@ -48,6 +50,7 @@ impl Stage {
         Self::PacketBuilding,
         Self::FrameParsing,
         Self::AckLoss,
+        Self::Handshake,
         Self::Streams,
         Self::Timers,
         Self::Application,
@@ -67,6 +70,7 @@ impl Stage {
             Self::PacketBuilding => "packet building",
             Self::FrameParsing => "frame parsing",
             Self::AckLoss => "ACK and loss",
+            Self::Handshake => "handshake",
             Self::Streams => "streams and copies",
             Self::Timers => "timers",
             Self::Application => "application",

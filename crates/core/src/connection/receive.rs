@@ -428,7 +428,11 @@ impl Connection {
         if id == SpaceId::Data && trip.home {
             self.follow_spin(bytes, spans, before);
         }
-        stages.mark(Stage::Streams);
+        // Before 1-RTT packets there is nothing but handshake messages.
+        stages.mark(match id {
+            SpaceId::Data => Stage::Streams,
+            _ => Stage::Handshake,
+        });
     }
 
     /// Takes the spin bit of the newest packet, once a group (RFC 9000 §17.4).

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use squall_core::Stages;
+use squall_core::{Stage, Stages};
 use squall_wire::{ConnectionId, DatagramBatch};
 
 use super::Worker;
@@ -117,6 +117,7 @@ impl Worker {
         let result = match self.endpoint.accept(self.now, offer.incoming) {
             Ok((handle, core)) => {
                 let connection = self.insert(handle, core);
+                stages.mark(Stage::Handshake);
                 let mut run = offer.run;
                 self.deliver(handle, run.batch(), stages);
                 Ok(Handle(connection))

@@ -277,6 +277,7 @@ impl Worker {
         self.shared.take_inbox(&mut inbox);
         self.ready.extend(inbox.ready.drain(..));
         if !inbox.commands.is_empty() {
+            stages.mark(Stage::Runtime);
             for command in inbox.commands.drain(..) {
                 self.execute(command, stages);
             }
@@ -305,6 +306,7 @@ impl Worker {
                         Err(error) => Err(crate::error::ConnectError::Refused(error.to_string())),
                     }
                 };
+                stages.mark(Stage::Handshake);
                 // If nobody waits any more, the handle drops and the connection closes.
                 let _ = reply.send(result);
             }
