@@ -85,6 +85,7 @@ impl Writable {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::net::SocketAddr;
     use std::time::Duration;
 
     use squall_udp::{Options, RecvBatch};
@@ -98,15 +99,18 @@ mod tests {
         matches!(sign, Ok(Ok(())))
     }
 
+    /// A socket under watch, its address, and one to send from.
+    fn sockets() -> (Readable, SocketAddr, std::net::UdpSocket) {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let socket = Arc::new(Socket::bind(address, &Options::default()).unwrap());
+        let to = socket.local_addr().unwrap();
+        let from = std::net::UdpSocket::bind(address).unwrap();
+        (readable(socket).unwrap(), to, from)
+    }
+
     #[tokio::test]
     async fn each_arrival_is_told_until_the_queue_is_empty() {
-        let address = "127.0.0.1:0".parse().unwrap();
-        let socket = Arc::new(Socket::bind(address, &Options::default()).unwrap());
-        let (to, from) = (
-            socket.local_addr().unwrap(),
-            std::net::UdpSocket::bind(address).unwrap(),
-        );
-        let socket = readable(socket).unwrap();
+        let (socket, to, from) = sockets();
         assert!(!told(&socket).await, "of nothing");
         let mut batch = RecvBatch::new(1, 2048);
         for _ in 0..3 {
@@ -128,13 +132,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_comes_while_the_queue_is_emptied_is_told() {
-        let address = "127.0.0.1:0".parse().unwrap();
-        let socket = Arc::new(Socket::bind(address, &Options::default()).unwrap());
-        let (to, from) = (
-            socket.local_addr().unwrap(),
-            std::net::UdpSocket::bind(address).unwrap(),
-        );
-        let socket = readable(socket).unwrap();
+        let (socket, to, from) = sockets();
         from.send_to(b"a", to).unwrap();
         let mut guard = poll_fn(|cx| socket.poll_read_ready(cx)).await.unwrap();
         let mut batch = RecvBatch::new(1, 2048);
