@@ -96,7 +96,6 @@ struct Template {
     offset: (usize, u64),
     /// How far a number and an offset are moved to the left in those.
     shifts: (u32, u32),
-    len: usize,
 }
 
 impl Template {
@@ -118,7 +117,6 @@ impl Template {
             offset: (at_offset, width_bits),
             bytes,
             shifts,
-            len,
         })
     }
 
@@ -285,8 +283,7 @@ impl Connection {
         let count = (ready / len as u64)
             .min(as_wide / len as u64 + 1)
             .min(packets.len() as u64) as usize;
-        let Some(template) = Template::new(form, id, start).filter(|t| count > 0 && t.len > 0)
-        else {
+        let Some(template) = Template::new(form, id, start).filter(|_| count > 0) else {
             return 0;
         };
         let places = buffer
