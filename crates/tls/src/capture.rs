@@ -84,7 +84,10 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// small structs: call it once a provider and keep the result.
 #[must_use]
 pub fn wrap(base: CryptoProvider) -> CryptoProvider {
-    let tls13 = base.cipher_suites.iter().filter_map(|suite| suite.tls13());
+    let tls13 = base
+        .cipher_suites
+        .iter()
+        .filter_map(SupportedCipherSuite::tls13);
     let wrapped = tls13.filter_map(|suite| wrap_suite(suite, suite.hkdf_provider));
     CryptoProvider {
         cipher_suites: wrapped.collect(),

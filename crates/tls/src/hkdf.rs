@@ -6,7 +6,7 @@
 
 use std::marker::PhantomData;
 
-use hkdf::hmac::digest::{Output, OutputSizeUser};
+use hkdf::hmac::digest::Output;
 use hkdf::{GenericHkdf, HmacImpl, hmac::Hmac};
 use rustls::crypto::hmac::Tag;
 use rustls::crypto::tls13::{Hkdf, HkdfExpander, OkmBlock, OutputLengthError};

@@ -21,8 +21,8 @@ use crate::time::Time;
 const ACKS_OF_A_WINDOW: u64 = 8;
 /// Fewer packets than so many are not worth a request.
 const LEAST_ACK_THRESHOLD: u64 = 8;
-/// Packets between two acknowledgements, at most: about six bundles.
-const MOST_ACK_THRESHOLD: u64 = 256;
+/// Packets between two acknowledgements, at most: about twenty bundles.
+const MOST_ACK_THRESHOLD: u64 = 1024;
 /// The delays that are asked for, at least and at most: one that a busy machine can keep, for the probe timeout counts on it,
 /// and what RFC 9000 §18.2 has without a request.
 const ACK_DELAYS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(25)];
