@@ -143,6 +143,14 @@ impl SentPackets {
         self.base = number;
     }
 
+    /// The numbers left out that are still remembered.
+    #[cfg(test)]
+    pub(crate) fn skipped(&self) -> Vec<u64> {
+        let numbered = (self.base..).zip(&self.packets);
+        let skipped = numbered.filter(|(_, p)| p.state == State::Skipped);
+        skipped.map(|(number, _)| number).collect()
+    }
+
     /// The next packet number to be used.
     #[must_use]
     pub(crate) fn next_number(&self) -> u64 {
@@ -294,9 +302,9 @@ impl SentPackets {
         flow: u8,
     ) -> Option<AckedRun> {
         let at = number.checked_sub(self.base)? as usize;
+        let first = self.packets.get(at)?;
         let most = (through - number + 1) as usize;
         let last = self.packets.len().min(at.checked_add(most)?);
-        let first = self.packets.get(at)?;
         let frame_at = (first.first_frame - self.frame_base) as usize;
         let SentFrame::Stream { id, start, .. } = *self.frames.get(frame_at)? else {
             return None;
@@ -449,5 +457,22 @@ mod tests {
         assert!(matches!(sent.acknowledge(1), Acked::NeverSent));
         assert!(matches!(sent.acknowledge(3), Acked::NeverSent));
         assert!(matches!(sent.acknowledge(2), Acked::Newly(_)));
+    }
+
+    #[test]
+    fn a_run_keeps_to_the_packets_held() {
+        let mut sent = SentPackets::default();
+        let id = StreamId(3);
+        let like = SentPacket::with_one_frame(Time::ZERO, 100, 0, false);
+        sent.push_run(like, 5, (id, 0, 80));
+        assert!(sent.acknowledge_run(5, 9, 0).is_none(), "not sent yet");
+        let run = sent.acknowledge_run(0, 1, 0).expect("a run");
+        assert_eq!((run.count, run.bytes, run.start, run.end), (2, 200, 0, 160));
+        sent.forget_settled(1);
+        assert!(sent.acknowledge_run(1, 4, 0).is_none(), "forgotten");
+        let run = sent.acknowledge_run(2, 1000, 0).expect("a run");
+        assert_eq!((run.count, run.start, run.end), (3, 160, 400));
+        assert_eq!(sent.outstanding_eliciting(), 0);
+        assert!(sent.acknowledge_run(2, 4, 0).is_none(), "known before");
     }
 }

@@ -480,6 +480,21 @@ impl Streams {
         sending.any(|send| send.state == SendState::DataSent)
     }
 
+    /// The sending parts and what is kept of all of them, for tests that compare two histories.
+    #[cfg(test)]
+    pub(crate) fn departures(&self) -> String {
+        format!(
+            "{:?} {:?} {} {} {:?} {:?} {:?}",
+            self.slots,
+            self.queue,
+            self.buffered,
+            self.withheld,
+            self.control,
+            self.blocked_writers,
+            self.events
+        )
+    }
+
     /// Streams that exist.
     #[must_use]
     pub(crate) fn count(&self) -> usize {
