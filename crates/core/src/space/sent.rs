@@ -319,7 +319,7 @@ impl SentPackets {
             end: start,
         };
         // One frame a packet: the frames are neighbours as the packets are.
-        let packets = self.packets.range_mut(at..last.max(at));
+        let packets = self.packets.range_mut(at..last);
         for (packet, frame) in packets.zip(self.frames.range(frame_at..)) {
             let SentFrame::Stream {
                 id,
@@ -330,13 +330,12 @@ impl SentPackets {
             else {
                 break;
             };
-            let plain = packet.state == State::Outstanding
-                && packet.flow == flow
-                && packet.frames == 1
-                && packet.ack_eliciting;
+            let plain =
+                packet.state == State::Outstanding && packet.flow == flow && packet.frames == 1;
             if !plain || id != run.id || start != run.end {
                 break;
             }
+            debug_assert!(packet.ack_eliciting, "STREAM asks for it: RFC 9000 §13.2");
             packet.state = State::Acknowledged;
             run.end += u64::from(len);
             run.bytes += u64::from(packet.size);
