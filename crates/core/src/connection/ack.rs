@@ -531,6 +531,10 @@ mod tests {
             });
             pair.run();
             let server = pair.connection(Side::Server);
+            if rng.random_ratio(1, 3) {
+                // As if the peer did not take RESET_STREAM_AT.
+                server.streams.without_partial_resets();
+            }
             let streams = (0..rng.random_range(1..4))
                 .filter_map(|_| server.open(Direction::Unidirectional))
                 .collect();
@@ -555,8 +559,9 @@ mod tests {
             let server = self.pair.connection(Side::Server);
             let id = self.streams[rng.random_range(0..self.streams.len())];
             // Whether it is taken is part of what is compared: a refusal leaves nothing to send.
-            match rng.random_range(0..24) {
+            match rng.random_range(0..25) {
                 0 => drop(server.finish(id)),
+                11 => drop(server.streams.on_stop_sending(id, 7)),
                 1 => drop(server.reset(id, 7)),
                 2 => drop(server.reset_at(id, 7, 500)),
                 3 => server.ping(),

@@ -145,7 +145,9 @@ impl Streams {
         }
         send.stopped = Some(code);
         send.writer_waits = false;
+        let before = send.is_delivering();
         let freed = send.reset(code);
+        self.count_delivering(before, false);
         self.release(freed);
         self.control.push_back(id);
         self.events.push_back(Event::Stopped(id, code));
