@@ -66,12 +66,37 @@ pub fn keys(version: u32, client_dcid: &[u8], side_client: bool) -> Pair {
     Pair { local, remote }
 }
 
-/// Of these the client's alone: what a server opens a first packet with.
-#[must_use]
-pub fn client_keys(version: u32, client_dcid: &[u8]) -> Keys {
-    let schedule = schedule(version);
-    let (_, initial) = Hkdf::<Sha256>::extract(Some(schedule.salt), client_dcid);
-    direction(&initial, b"client in", &schedule)
+/// A server's Initial keys in two steps: the client's open its first packet, its own are made when the packet has opened and
+/// is to be answered.
+pub struct FirstKeys {
+    version: u32,
+    initial: Hkdf<Sha256>,
+    /// What the first packet is opened with.
+    pub client: Keys,
+}
+
+impl FirstKeys {
+    /// The keys for a first packet to a destination.
+    #[must_use]
+    pub fn new(version: u32, client_dcid: &[u8]) -> Self {
+        let schedule = schedule(version);
+        let (_, initial) = Hkdf::<Sha256>::extract(Some(schedule.salt), client_dcid);
+        let client = direction(&initial, b"client in", &schedule);
+        Self {
+            version,
+            initial,
+            client,
+        }
+    }
+
+    /// The keys of both directions, as [`keys`] gives them to a server.
+    #[must_use]
+    pub fn into_pair(self) -> Pair {
+        Pair {
+            local: direction(&self.initial, b"server in", &schedule(self.version)),
+            remote: self.client,
+        }
+    }
 }
 
 fn direction(initial: &Hkdf<Sha256>, label: &[u8], schedule: &Schedule) -> Keys {
