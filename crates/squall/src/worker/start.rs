@@ -48,8 +48,7 @@ impl Start {
             Err(error) => return drop(report.send(Err(error))),
         };
         drop(entered);
-        // Nobody else sets it.
-        let _ = self.shared.runtime.set(runtime.handle().clone());
+        self.shared.set_runtime(runtime.handle().clone());
         let _ = report.send(Ok(sys::thread_id()));
         let worker = Worker::new(self.shared, self.workers, self.socket, self.endpoint);
         // A task of its own, and not the future that `block_on` drives: the worker then stands in one line with the
