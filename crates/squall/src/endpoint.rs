@@ -326,7 +326,7 @@ impl Builder {
         let common = Arc::new(Common::new(self.max_incoming, qlog));
         let stages = || {
             if self.accounting {
-                Stages::on(sys::ticks)
+                Stages::on(sys::ticks).with_cpu_clock(sys::thread_cpu)
             } else {
                 Stages::off()
             }

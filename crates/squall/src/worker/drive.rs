@@ -217,7 +217,7 @@ impl<F: Future> Future for Accounted<F> {
 }
 
 /// Marks outside of a worker's turn.
-pub(crate) fn mark(shared: &Shared, stage: Stage) {
+fn mark(shared: &Shared, stage: Stage) {
     let mut stages: std::sync::MutexGuard<'_, Stages> = lock(&shared.stages);
     stages.mark(stage);
 }

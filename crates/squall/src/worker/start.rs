@@ -8,7 +8,8 @@ use squall_udp::Socket;
 use tokio::runtime::Runtime;
 
 use super::Worker;
-use super::drive::{mark, run};
+use super::common::lock;
+use super::drive::run;
 use super::shared::Shared;
 use crate::sys;
 
@@ -68,8 +69,8 @@ fn prepare(cpu: Option<usize>, shared: &Arc<Shared>) -> io::Result<Runtime> {
     builder.enable_io().enable_time();
     if shared.accounting {
         let (parked, unparked) = (Arc::clone(shared), Arc::clone(shared));
-        builder.on_thread_park(move || mark(&parked, Stage::Runtime));
-        builder.on_thread_unpark(move || mark(&unparked, Stage::Idle));
+        builder.on_thread_park(move || lock(&parked.stages).wait_begins(Stage::Runtime));
+        builder.on_thread_unpark(move || lock(&unparked.stages).wait_ends());
     }
     builder.build()
 }
