@@ -43,7 +43,8 @@ pub struct Builder {
     /// the steering: each worker then may get what is not its own, and hands it on.
     pub reuse_port: bool,
     /// Write a qlog of every connection into this folder. By default the folder that the environment variable `QLOGDIR`
-    /// names, if it does.
+    /// names, if it does. What is logged of a connection is in its file when the connection is closed, so all of it after
+    /// [`Endpoint::wait_idle`](crate::Endpoint::wait_idle).
     pub qlog_dir: Option<PathBuf>,
     /// Time the stages of the worker's work, see [`Endpoint::stages`](crate::Endpoint::stages).
     pub accounting: bool,
