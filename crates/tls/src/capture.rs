@@ -29,8 +29,13 @@ use rustls::{CipherSuite, Error, SupportedCipherSuite, Tls13CipherSuite};
 use squall_protect::Suite;
 use zeroize::{Zeroize, Zeroizing};
 
-/// aws-lc-rs wrapped by [`wrap`], with the hybrid X25519MLKEM768 as the preferred key exchange and
+use crate::hkdf::{HKDF_SHA256, HKDF_SHA384};
+
+/// aws-lc-rs wrapped as by [`wrap`], with the hybrid X25519MLKEM768 as the preferred key exchange and
 /// AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305 in this order. Made once a process.
+///
+/// Its key schedule (HKDF) is that of RustCrypto, which makes a key, an IV and a mask key of a secret in half the time;
+/// key exchange, signatures and the transcript's hash are those of aws-lc-rs.
 ///
 /// Build `rustls` configurations on it:
 ///
@@ -47,12 +52,16 @@ pub fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     let make = || {
         use aws_lc_rs::{cipher_suite, kx_group};
-        Arc::new(wrap(CryptoProvider {
-            cipher_suites: vec![
-                cipher_suite::TLS13_AES_128_GCM_SHA256,
-                cipher_suite::TLS13_AES_256_GCM_SHA384,
-                cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-            ],
+        let suites = [
+            (cipher_suite::TLS13_AES_128_GCM_SHA256, HKDF_SHA256),
+            (cipher_suite::TLS13_AES_256_GCM_SHA384, HKDF_SHA384),
+            (cipher_suite::TLS13_CHACHA20_POLY1305_SHA256, HKDF_SHA256),
+        ];
+        let wrapped = suites
+            .iter()
+            .filter_map(|(suite, hkdf)| wrap_suite(suite.tls13()?, *hkdf));
+        Arc::new(CryptoProvider {
+            cipher_suites: wrapped.collect(),
             // The order is stated, not left to a rustls feature flag that any crate of the build
             // may turn: the first group is the one whose share goes into the first ClientHello.
             kx_groups: vec![
@@ -62,7 +71,7 @@ pub fn provider() -> Arc<CryptoProvider> {
                 kx_group::SECP384R1,
             ],
             ..aws_lc_rs::default_provider()
-        }))
+        })
     };
     PROVIDER.get_or_init(make).clone()
 }
@@ -75,15 +84,21 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// small structs: call it once a provider and keep the result.
 #[must_use]
 pub fn wrap(base: CryptoProvider) -> CryptoProvider {
-    let cipher_suites = base.cipher_suites.iter().filter_map(wrap_suite).collect();
+    let tls13 = base
+        .cipher_suites
+        .iter()
+        .filter_map(SupportedCipherSuite::tls13);
+    let wrapped = tls13.filter_map(|suite| wrap_suite(suite, suite.hkdf_provider));
     CryptoProvider {
-        cipher_suites,
+        cipher_suites: wrapped.collect(),
         ..base
     }
 }
 
-fn wrap_suite(suite: &SupportedCipherSuite) -> Option<SupportedCipherSuite> {
-    let original = suite.tls13()?;
+fn wrap_suite(
+    original: &Tls13CipherSuite,
+    hkdf: &'static dyn Hkdf,
+) -> Option<SupportedCipherSuite> {
     let capture: &'static Capture = match original.common.suite {
         CipherSuite::TLS13_AES_128_GCM_SHA256 => &AES_128_GCM,
         CipherSuite::TLS13_AES_256_GCM_SHA384 => &AES_256_GCM,
@@ -96,7 +111,7 @@ fn wrap_suite(suite: &SupportedCipherSuite) -> Option<SupportedCipherSuite> {
             hash_provider: original.common.hash_provider,
             confidentiality_limit: original.common.confidentiality_limit,
         },
-        hkdf_provider: Box::leak(Box::new(SecretHkdf(original.hkdf_provider))),
+        hkdf_provider: Box::leak(Box::new(SecretHkdf(hkdf))),
         aead_alg: original.aead_alg,
         quic: Some(capture),
     }));

@@ -11,7 +11,7 @@
 //!                                        KeyChange { LevelMaterial } ──▶ squall-protect
 //! ```
 //!
-//! Floors, lowest first: [`capture`](provider) (the wrapped provider) and [`ClientHello`], [`schedule`](Secrets),
+//! Floors, lowest first: `hkdf`, [`capture`](provider) (the wrapped provider) and [`ClientHello`], [`schedule`](Secrets),
 //! [`Session`].
 //! Initial keys do not come from here: the endpoint needs them before there is a session,
 //! so `squall-protect` derives them.
@@ -20,6 +20,7 @@
 
 mod capture;
 mod client_hello;
+mod hkdf;
 mod schedule;
 mod session;
 mod storage;

@@ -6,101 +6,15 @@
 )]
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use common::{bind, collect, datagrams, pattern, push, reachable, to};
 use squall_udp::{Options, RecvBatch, SendBatch, Socket};
-use squall_wire::{Ecn, Path, Transmit};
+use squall_wire::{Ecn, Path};
+
+mod common;
 
 const SEGMENT: usize = 1472;
-
-fn bind(address: &str) -> Socket {
-    Socket::bind(address.parse().unwrap(), &Options::default()).unwrap()
-}
-
-/// The same address where a wildcard was bound: loopback of that family.
-fn reachable(socket: &Socket) -> SocketAddr {
-    let mut address = socket.local_addr().unwrap();
-    if address.ip().is_unspecified() {
-        let loopback = |v4| {
-            if v4 {
-                IpAddr::from(Ipv4Addr::LOCALHOST)
-            } else {
-                Ipv6Addr::LOCALHOST.into()
-            }
-        };
-        address.set_ip(loopback(address.is_ipv4()));
-    }
-    address
-}
-
-fn to(remote: SocketAddr) -> Path {
-    Path {
-        remote,
-        local: None,
-    }
-}
-
-/// Bytes that tell their place: no two datagrams of a test are alike.
-fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| ((i / 7) ^ (i * 31) ^ (seed * 131)) as u8)
-        .collect()
-}
-
-fn push(batch: &mut SendBatch, path: Path, ecn: Ecn, segment_size: usize, bytes: &[u8]) {
-    batch.free_slot().expect("room")[..bytes.len()].copy_from_slice(bytes);
-    batch.push(Transmit {
-        path,
-        ecn,
-        segment_size: segment_size as u16,
-        len: bytes.len(),
-    });
-}
-
-struct Message {
-    path: Path,
-    ecn: Ecn,
-    segment_size: usize,
-    bytes: Vec<u8>,
-}
-
-impl Message {
-    fn datagrams(&self) -> impl Iterator<Item = &[u8]> {
-        self.bytes.chunks(self.segment_size)
-    }
-}
-
-/// Receives until `bytes` bytes are there; panics after two seconds.
-fn collect(socket: &Socket, bytes: usize) -> Vec<Message> {
-    let mut batch = RecvBatch::new(4, 65_536);
-    let mut messages: Vec<Message> = Vec::new();
-    let deadline = Instant::now() + Duration::from_secs(2);
-    while messages.iter().map(|m| m.bytes.len()).sum::<usize>() < bytes {
-        assert!(
-            Instant::now() < deadline,
-            "{} messages, too few bytes",
-            messages.len()
-        );
-        match socket.recv(&mut batch) {
-            Ok(_) => messages.extend(batch.iter_mut().map(|b| Message {
-                path: b.path,
-                ecn: b.ecn,
-                segment_size: usize::from(b.segment_size),
-                bytes: b.bytes.to_vec(),
-            })),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
-    messages
-}
-
-fn datagrams(messages: &[Message]) -> Vec<&[u8]> {
-    messages.iter().flat_map(Message::datagrams).collect()
-}
 
 #[test]
 fn bundles_cross_byte_exact_and_stay_bundles() {

@@ -21,8 +21,8 @@ use crate::time::Time;
 const ACKS_OF_A_WINDOW: u64 = 8;
 /// Fewer packets than so many are not worth a request.
 const LEAST_ACK_THRESHOLD: u64 = 8;
-/// Packets between two acknowledgements, at most: about six bundles.
-const MOST_ACK_THRESHOLD: u64 = 256;
+/// Packets between two acknowledgements, at most: about twenty bundles.
+const MOST_ACK_THRESHOLD: u64 = 1024;
 /// The delays that are asked for, at least and at most: one that a busy machine can keep, for the probe timeout counts on it,
 /// and what RFC 9000 §18.2 has without a request.
 const ACK_DELAYS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(25)];
@@ -42,6 +42,11 @@ pub(super) struct AckTotals {
     marked: u64,
     /// Packets more that met congestion.
     congested: u64,
+    /// For the twin test: whether no packets are taken together, and how many were.
+    #[cfg(test)]
+    singly: bool,
+    #[cfg(test)]
+    in_runs: u64,
 }
 
 /// Neighbouring stream ranges, merged before the stream hears of them: work by ranges, not by packets.
@@ -192,9 +197,17 @@ impl Connection {
         if trip.acked.counting == Counting::EachByNumber {
             return None;
         }
+        #[cfg(test)]
+        if trip.acked.singly {
+            return None;
+        }
         let acked = (self.spaces[id as usize].sent).acknowledge_run(number, last, flow.tag)?;
         flow.leave(acked.bytes);
         let totals = &mut trip.acked;
+        #[cfg(test)]
+        {
+            totals.in_runs += acked.count;
+        }
         totals.spaces[id as usize] = true;
         totals.packets += acked.count;
         totals.bytes += acked.bytes;
@@ -473,5 +486,294 @@ impl Connection {
     /// Whether the run acknowledged anything.
     pub(super) fn any_acked(totals: &AckTotals) -> bool {
         totals.spaces.iter().any(|s| *s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::ops::RangeInclusive;
+
+    use bytes::Bytes;
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    use squall_protect::{MAX_GROUP, PacketSpan};
+    use squall_wire::frame::{self, EcnCounts};
+    use squall_wire::{ConnectionId, Direction, Ecn, Frame, Frames, Path, Side, Writer};
+
+    use super::*;
+    use crate::common::Pair;
+    use crate::config::TransportConfig;
+    use crate::connection::transmit::NO_RANGE;
+    use crate::stream::Priority;
+
+    /// Bytes of a packet: few, so that runs are long and what is compared is short.
+    const SEGMENT: usize = 120;
+
+    /// A server with a history of sent packets, and what the peer has acknowledged of it.
+    struct History {
+        pair: Pair,
+        rng: StdRng,
+        streams: Vec<StreamId>,
+        /// Packets sent with an ECN mark, and those of them that were acknowledged.
+        marked: BTreeSet<u64>,
+        reported: BTreeSet<u64>,
+    }
+
+    impl History {
+        fn new(seed: u64) -> Self {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mut pair = Pair::with(TransportConfig {
+                initial_stream_window: 400_000,
+                initial_window: 600_000,
+                ecn: rng.random(),
+                ..TransportConfig::default()
+            });
+            pair.run();
+            let server = pair.connection(Side::Server);
+            if rng.random_ratio(1, 3) {
+                // As if the peer did not take RESET_STREAM_AT.
+                server.streams.without_partial_resets();
+            }
+            let streams = (0..rng.random_range(1..4))
+                .filter_map(|_| server.open(Direction::Unidirectional))
+                .collect();
+            // A path beside the active one: what was sent on either is settled there.
+            server.add_path(Path {
+                remote: "198.51.100.7:7000".parse().expect("an address"),
+                local: None,
+            });
+            Self {
+                pair,
+                rng,
+                streams,
+                marked: BTreeSet::new(),
+                reported: BTreeSet::new(),
+            }
+        }
+
+        /// Something that is to be sent, or that makes packets differ.
+        fn happen(&mut self) {
+            let now = self.pair.now;
+            let rng = &mut self.rng;
+            let server = self.pair.connection(Side::Server);
+            let id = self.streams[rng.random_range(0..self.streams.len())];
+            // Whether it is taken is part of what is compared: a refusal leaves nothing to send.
+            match rng.random_range(0..25) {
+                0 => drop(server.finish(id)),
+                11 => drop(server.streams.on_stop_sending(id, 7)),
+                1 => drop(server.reset(id, 7)),
+                2 => drop(server.reset_at(id, 7, 500)),
+                3 => server.ping(),
+                4 => drop(server.send_datagram(Bytes::from(vec![b'd'; 50]))),
+                5 | 6 => server.space(SpaceId::Data).sent.skip_number(now),
+                7 | 8 => {
+                    let space = server.space(SpaceId::Data);
+                    space.received.extend(1, Ecn::NotEct, now);
+                }
+                9 => {
+                    // A probe for the path's size, as `transmit_mtu_probe` books it.
+                    let flow = &mut server.path.flow;
+                    flow.bytes_in_flight += 1400;
+                    let sent = &mut server.spaces[SpaceId::Data as usize].sent;
+                    server.path.mtu.on_probe_sent(sent.next_number(), 1400);
+                    let mark = sent.frame_mark();
+                    sent.push(now, 1400, true, flow.tag, false, mark);
+                }
+                10 => {
+                    // Packets go another way from now on.
+                    let others = server.paths.as_mut().map(|p| &mut p.others);
+                    if let Some(other) = others.and_then(|o| o.first_mut()) {
+                        std::mem::swap(&mut server.path.flow, &mut other.flow);
+                    }
+                }
+                _ => {
+                    let mut chunk = Bytes::from(vec![b'a'; rng.random_range(1..4_000)]);
+                    let _ = server.write(id, &mut chunk);
+                }
+            }
+        }
+
+        /// Lets the streams send in turn, a packet each: one goes on at the offset that the packet of another ended at.
+        fn take_turns(&mut self) {
+            for id in self.streams.clone() {
+                let server = self.pair.connection(Side::Server);
+                let _ = server.write(id, &mut Bytes::from(vec![b'a'; 2_000]));
+                let in_turn = Priority {
+                    incremental: true,
+                    ..Priority::default()
+                };
+                server.set_priority(id, in_turn).expect("it is open");
+            }
+            for _ in 0..12 {
+                self.send(1);
+            }
+        }
+
+        /// Sends a bundle of up to so many packets.
+        fn send(&mut self, count: usize) {
+            let now = self.pair.now;
+            let server = self.pair.connection(Side::Server);
+            let next = server.spaces[SpaceId::Data as usize].sent.next_number();
+            server.path.flow.ecn.begin(next);
+            let mut form = server.form(SEGMENT, count);
+            form.limited_by_window(self.rng.random());
+            let mut buffer = [0; SEGMENT * MAX_GROUP];
+            let (mut spans, mut tails) =
+                ([PacketSpan::new(0, 0, 0); MAX_GROUP], [NO_RANGE; MAX_GROUP]);
+            server.write_bundle(now, &mut buffer, &form, count, &mut spans, &mut tails);
+            let behind = server.spaces[SpaceId::Data as usize].sent.next_number();
+            if server.path.flow.ecn.mark() != Ecn::NotEct {
+                server.path.flow.ecn.on_sent(behind - next, behind);
+                server.ecn.on_sent(behind - next);
+                self.marked.extend(next..behind);
+            }
+        }
+
+        /// Ranges of numbers that were sent, descending, with gaps between; now and then with one that was not.
+        fn ranges(&mut self) -> Vec<RangeInclusive<u64>> {
+            let sent = &self.pair.connection(Side::Server).spaces[SpaceId::Data as usize].sent;
+            let (first, next) = (sent.first_open(), sent.next_number());
+            let skipped = sent.skipped();
+            let honest = !self.rng.random_ratio(1, 60);
+            let mut ranges = Vec::new();
+            let mut end = next - 1 - self.rng.random_range(0..8).min(next - 1);
+            loop {
+                let mut len = self.rng.random_range(1..60);
+                if self.rng.random_ratio(1, 3) {
+                    len = self.rng.random_range(1..4);
+                }
+                let mut start = (end + 1).saturating_sub(len);
+                if honest && let Some(hole) = skipped.iter().rev().find(|s| **s <= end) {
+                    start = start.max(hole + 1);
+                }
+                if start <= end {
+                    ranges.push(start..=end);
+                }
+                let gap = self.rng.random_range(1..4);
+                if start <= gap + first.saturating_sub(10) || ranges.len() > 8 {
+                    return ranges;
+                }
+                end = start - 1 - gap;
+            }
+        }
+
+        /// Takes an ACK frame.
+        fn acknowledge(&mut self, trip: &mut Trip) -> Result<(), TransportError> {
+            let ranges = self.ranges();
+            let covers = |n: &&u64| ranges.iter().any(|r| r.contains(*n));
+            self.reported
+                .extend(self.marked.iter().filter(covers).copied());
+            let counts = EcnCounts {
+                ect0: self.reported.len() as u64,
+                ..EcnCounts::default()
+            };
+            let counts = match self.rng.random_range(0..40) {
+                0 => None,
+                1..5 => Some(EcnCounts {
+                    ect0: counts.ect0.saturating_sub(1),
+                    ce: counts.ect0.min(1),
+                    ect1: 0,
+                }),
+                _ => Some(counts).filter(|c| c.ect0 > 0),
+            };
+            let (mut buffer, delay) = ([0; 500], self.rng.random_range(0..2_000));
+            let mut w = Writer::new(&mut buffer);
+            if frame::write::ack(&mut w, ranges.into_iter(), delay, counts) == 0 {
+                return Ok(());
+            }
+            let len = w.len();
+            let Some(Ok(Frame::Ack(ack))) = Frames::new(&buffer[..len]).next() else {
+                panic!("that was an ACK frame");
+            };
+            let now = self.pair.now;
+            let server = self.pair.connection(Side::Server);
+            server.on_ack(SpaceId::Data, &ack, now, trip)
+        }
+
+        /// All that acknowledgements change, by name.
+        fn state(&mut self, trip: &Trip) -> Vec<(&'static str, String)> {
+            let server = self.pair.connection(Side::Server);
+            let space = &server.spaces[SpaceId::Data as usize];
+            let totals = &trip.acked;
+            let other = server.paths.as_ref().and_then(|p| p.others.first());
+            vec![
+                ("records", format!("{:?}", space.sent)),
+                ("largest", format!("{:?}", space.largest_acked)),
+                ("received", format!("{:?}", space.received)),
+                ("flow", format!("{:?}", server.path.flow)),
+                ("elsewhere", format!("{:?}", other.map(|o| &o.flow))),
+                ("size", format!("{:?}", server.path.mtu)),
+                ("ecn", format!("{:?}", server.ecn)),
+                ("streams", server.streams.departures()),
+                ("stats", format!("{:?}", server.stats)),
+                ("timer", format!("{:?}", server.next_timeout())),
+                ("newly", format!("{:?}", totals.spaces)),
+                ("bytes", format!("{:?}", (totals.packets, totals.bytes))),
+                (
+                    "newest",
+                    format!("{:?}", (totals.newest_sent, totals.window_limited)),
+                ),
+                ("marks", format!("{:?}", (totals.marked, totals.congested))),
+            ]
+        }
+    }
+
+    /// What a server comes to that is told the same things for the same seed, and how many packets came in runs.
+    fn history(seed: u64, singly: bool) -> (Vec<Vec<(&'static str, String)>>, u64) {
+        let mut history = History::new(seed);
+        let (mut states, mut in_runs) = (Vec::new(), 0);
+        let path = history.pair.connection(Side::Server).path.path;
+        if seed.is_multiple_of(3) {
+            history.take_turns();
+        }
+        for _ in 0..25 {
+            for _ in 0..history.rng.random_range(1..4) {
+                history.happen();
+                let passed = history.rng.random_range(0..9_000);
+                history.pair.now += Duration::from_micros(passed);
+                let count = history.rng.random_range(0..=MAX_GROUP);
+                history.send(count);
+            }
+            history.pair.now += Duration::from_micros(history.rng.random_range(100..40_000));
+            let mut trip = Trip::new(ConnectionId::EMPTY, path, true, Ecn::NotEct);
+            trip.acked.singly = singly;
+            for _ in 0..history.rng.random_range(1..3) {
+                let taken = history.acknowledge(&mut trip);
+                states.push(history.state(&trip));
+                if let Err(error) = taken {
+                    states.push(vec![("error", format!("{error:?}"))]);
+                    return (states, in_runs + trip.acked.in_runs);
+                }
+            }
+            in_runs += trip.acked.in_runs;
+            let now = history.pair.now;
+            let server = history.pair.connection(Side::Server);
+            server.settle_acks(now, &trip.acked);
+            states.push(history.state(&trip));
+        }
+        (states, in_runs)
+    }
+
+    /// A run settles as its packets do one by one: with ranges that begin and end anywhere and come again, losses, numbers left
+    /// out, other frames, other paths, probes, FIN, resets and ECN marks.
+    #[test]
+    fn packets_acknowledged_together_settle_as_they_do_alone() {
+        let (mut taken, mut refused) = (0, 0);
+        for seed in 0..150 {
+            let (run, single) = (history(seed, false), history(seed, true));
+            for (i, (run, single)) in run.0.iter().zip(&single.0).enumerate() {
+                for (run, single) in run.iter().zip(single) {
+                    assert!(run == single, "seed {seed}, step {i}:\n{run:?}\n{single:?}");
+                }
+            }
+            assert_eq!((run.0.len(), single.1), (single.0.len(), 0), "seed {seed}");
+            taken += run.1;
+            refused += usize::from(run.0.last().is_some_and(|s| s.len() == 1));
+        }
+        assert!(
+            taken > 10_000 && refused > 10,
+            "{taken} packets in runs, {refused} histories refused"
+        );
     }
 }

@@ -55,6 +55,12 @@ impl Form {
         header::short_header_size(self.dcid.len(), self.pn_len)
     }
 
+    /// As if the congestion window were the limit, or not.
+    #[cfg(test)]
+    pub(super) const fn limited_by_window(&mut self, limited: bool) {
+        self.window_limited = limited;
+    }
+
     /// Number of packet `i`.
     const fn number(&self, i: usize) -> u64 {
         self.first + i as u64

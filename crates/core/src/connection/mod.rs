@@ -505,10 +505,10 @@ impl Connection {
         self.endpoint_events.pop_front()
     }
 
-    /// Whether a stream was finished whose data, or end, the peer has not acknowledged yet: closing now would lose it. Looks at
-    /// every stream.
+    /// Whether a stream was finished whose data, or end, the peer has not acknowledged yet: closing now would lose it.
+    /// Costs nothing; to be asked once all events are taken, for a stream may end otherwise than with an event of its own.
     #[must_use]
-    pub fn is_delivering(&self) -> bool {
+    pub const fn is_delivering(&self) -> bool {
         self.streams.is_delivering()
     }
 

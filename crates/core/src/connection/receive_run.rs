@@ -25,8 +25,8 @@ impl Connection {
             return 0;
         };
         let received = &self.spaces[SpaceId::Data as usize].received;
-        // What is logged, early or from elsewhere, and what changes keys is taken packet by packet.
-        let plain = trip.home && !trip.early && self.qlog.is_none() && first.slot == CURRENT;
+        // What is logged, early or from elsewhere, and what changes keys, is taken packet by packet.
+        let plain = trip.home && !trip.early && self.qlog.is_none();
         if !plain || !received.expects(first.packet_number) {
             return 0;
         }
@@ -113,6 +113,8 @@ impl Head {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
     use squall_wire::{DatagramBatch, Direction, Ecn, Side, Writer, frame, header};
@@ -120,37 +122,47 @@ mod tests {
     use super::*;
     use crate::common::Pair;
     use crate::config::TransportConfig;
+    use crate::connection::keyring::KeyRing;
     use crate::stages::Stages;
 
     const SEGMENT: usize = 400;
 
-    /// What a client has after a bundle: the bytes read of each stream, the numbers received, and the counts.
+    /// What a client has after a bundle: the bytes read of each stream, the numbers received, the counts, what it tells its
+    /// application and the server, and its keys.
     #[derive(Debug, PartialEq)]
     struct Seen {
         read: Vec<(u64, Vec<u8>)>,
         numbers: Vec<std::ops::RangeInclusive<u64>>,
-        counts: [u64; 3],
+        counts: [u64; 4],
         ecn: String,
         owed: bool,
-        credit_due: bool,
+        events: String,
+        control: Vec<u8>,
+        updates: u64,
+        drop_previous_at: Option<Time>,
+        timeout: Option<Time>,
         failed: bool,
     }
 
     /// A server's packets that say what a seed says: mostly the next bytes of a stream, now and then something else, with
-    /// other numbers, other offsets, a FIN, a length, a reserved bit, a forged tag.
+    /// other numbers, other offsets, a FIN, a length, a reserved bit, a forged tag, new keys.
     struct Author {
         rng: StdRng,
         next: u64,
         /// The streams' ids, and how far each was written.
         streams: [(StreamId, u64); 2],
         at: usize,
+        /// Whether the keys are updated in the next bundle, and the first number under the keys of now: RFC 9001 §6.4 has no
+        /// lower one under them.
+        turns: bool,
+        first: u64,
     }
 
     impl Author {
         fn number(&mut self) -> u64 {
             let number = match self.rng.random_range(0..40) {
                 0 => self.next + 1,
-                1 => self.next.saturating_sub(self.rng.random_range(1..9)),
+                1 => (self.next.saturating_sub(self.rng.random_range(1..9))).max(self.first),
                 _ => self.next,
             };
             self.next = self.next.max(number + 1);
@@ -190,11 +202,20 @@ mod tests {
             let count = self.rng.random_range(1..=30);
             let (mut bytes, mut spans) = (vec![0; count * SEGMENT], Vec::new());
             let mut ends = 0;
+            let turn = if self.turns {
+                self.rng.random_range(0..count)
+            } else {
+                usize::MAX
+            };
+            let phase = server.ring.as_ref().is_some_and(KeyRing::phase);
             for (i, packet) in bytes.chunks_exact_mut(SEGMENT).enumerate() {
+                if i == turn {
+                    self.first = self.next;
+                }
                 let number = self.number();
                 let dcid = server.remote_ids.current();
                 let mut w = Writer::new(&mut packet[..SEGMENT - TAG_LEN]);
-                header::write_short(&mut w, &dcid, false, false, number, 4);
+                header::write_short(&mut w, &dcid, false, phase ^ (i >= turn), number, 4);
                 if self.rng.random_ratio(1, 300) {
                     w.written_mut()[0] |= 0x08;
                 }
@@ -212,7 +233,11 @@ mod tests {
             }
             let ring = server.ring.as_mut().expect("the handshake is over");
             // One by one: the numbers need not ascend.
-            for span in &mut spans {
+            for (i, span) in spans.iter_mut().enumerate() {
+                if i == turn {
+                    self.turns = false;
+                    update(ring);
+                }
                 let range = span.start as usize..(span.start + span.len) as usize;
                 let mut alone = PacketSpan { start: 0, ..*span };
                 let packet = std::slice::from_mut(&mut alone);
@@ -223,12 +248,20 @@ mod tests {
             if self.rng.random_ratio(1, 10) {
                 // Behind a connection id, by which the endpoint cuts runs.
                 let packet = self.rng.random_range(0..bytes.len()) / SEGMENT;
-                if let Some(byte) = bytes.get_mut(packet * SEGMENT + 20) {
+                let byte = packet * SEGMENT + self.rng.random_range(20..SEGMENT);
+                if let Some(byte) = bytes.get_mut(byte) {
                     *byte ^= 1;
                 }
             }
             bytes
         }
+    }
+
+    /// Updates keys, as if the update before were settled (RFC 9001 §6.1).
+    fn update(ring: &mut KeyRing) {
+        ring.on_acked(u64::MAX);
+        ring.drop_previous();
+        assert!(ring.initiate(0), "an update may begin");
     }
 
     /// What a client has after each bundle that it gets together or datagram by datagram.
@@ -237,19 +270,39 @@ mod tests {
             initial_stream_window: 30_000,
             stream_receive_window: 30_000,
             initial_window: 45_000,
+            receive_window: 45_000,
             ..TransportConfig::default()
         });
         pair.run();
-        let now = pair.now;
         let server = pair.connection(Side::Server);
         let mut author = Author {
             rng: StdRng::seed_from_u64(seed),
             next: server.spaces[SpaceId::Data as usize].sent.next_number(),
             streams: [0, 1].map(|i| (StreamId::new(Side::Server, Direction::Unidirectional, i), 0)),
             at: 0,
+            turns: false,
+            first: 0,
         };
         let mut seen = Vec::new();
         for _ in 0..12 {
+            pair.now += Duration::from_micros(300);
+            let now = pair.now;
+            let server = pair.connection(Side::Server).ring.as_ref();
+            let followed = server.map(KeyRing::updates);
+            let ring = pair.connection(Side::Client).ring.as_mut();
+            let ring = ring.expect("the handshake is over");
+            if author.rng.random_ratio(9, 10) {
+                // Without an acknowledgement the next update comes too soon.
+                ring.on_ack_sent();
+            }
+            // RFC 9001 §6.5: one update at a time.
+            if followed == Some(ring.updates()) && author.rng.random_ratio(1, 3) {
+                author.turns = true;
+                if author.rng.random() {
+                    // The client began it.
+                    update(ring);
+                }
+            }
             let mut bytes = author.bundle(pair.connection(Side::Server));
             let ecn = [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce][author.rng.random_range(0..4)];
             let client = pair.connection(Side::Client);
@@ -275,10 +328,19 @@ mod tests {
                     }
                     read.push((id.0, bytes));
                 }
-            } else if author.rng.random_ratio(1, 8) {
+            } else if author.rng.random_ratio(1, 4) {
                 let _ = client.stop_sending(author.streams[0].0, 5);
             }
+            let _ = client.accept(Direction::Unidirectional);
+            let events: Vec<_> = std::iter::from_fn(|| client.poll_event()).collect();
+            let mut control = vec![0; 500];
+            let mut w = Writer::new(&mut control);
+            let rtt = client.path.flow.rtt.smoothed();
+            client.streams.write_control(now, rtt, &mut w, |_| ());
+            let len = w.len();
+            control.truncate(len);
             let stats = client.stats();
+            let ring = client.ring.as_ref();
             let received = &client.spaces[SpaceId::Data as usize].received;
             seen.push(Seen {
                 read,
@@ -287,10 +349,15 @@ mod tests {
                     stats.packets_received,
                     stats.packets_duplicate,
                     stats.packets_forged,
+                    stats.packets_dropped,
                 ],
                 ecn: format!("{:?}", received.ecn_counts()),
                 owed: received.may_ack(),
-                credit_due: client.streams.has_control(),
+                events: format!("{events:?}"),
+                control,
+                updates: stats.key_updates,
+                drop_previous_at: ring.and_then(|ring| ring.drop_previous_at),
+                timeout: client.next_timeout(),
                 failed: client.is_closed(),
             });
         }
@@ -299,7 +366,7 @@ mod tests {
 
     #[test]
     fn packets_taken_together_do_what_they_do_alone() {
-        let (mut bytes, mut failures) = (0, 0);
+        let (mut bytes, mut failures, mut updates) = (0, 0, 0);
         for seed in 0..400 {
             let (together, alone) = (transfer(seed, true), transfer(seed, false));
             for (i, (run, single)) in together.iter().zip(&alone).enumerate() {
@@ -310,10 +377,11 @@ mod tests {
                 bytes += run.read.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
                 failures += usize::from(run.failed);
             }
+            updates += together.last().map_or(0, |seen| seen.updates);
         }
         assert!(
-            bytes > 1 << 20 && failures > 100,
-            "{bytes} bytes were read, {failures} failures"
+            bytes > 1 << 20 && failures > 100 && updates > 500,
+            "{bytes} bytes were read, {failures} failures, {updates} updates"
         );
     }
 }

@@ -143,6 +143,14 @@ impl SentPackets {
         self.base = number;
     }
 
+    /// The numbers left out that are still remembered.
+    #[cfg(test)]
+    pub(crate) fn skipped(&self) -> Vec<u64> {
+        let numbered = (self.base..).zip(&self.packets);
+        let skipped = numbered.filter(|(_, p)| p.state == State::Skipped);
+        skipped.map(|(number, _)| number).collect()
+    }
+
     /// The next packet number to be used.
     #[must_use]
     pub(crate) fn next_number(&self) -> u64 {
@@ -294,9 +302,9 @@ impl SentPackets {
         flow: u8,
     ) -> Option<AckedRun> {
         let at = number.checked_sub(self.base)? as usize;
+        let first = self.packets.get(at)?;
         let most = (through - number + 1) as usize;
         let last = self.packets.len().min(at.checked_add(most)?);
-        let first = self.packets.get(at)?;
         let frame_at = (first.first_frame - self.frame_base) as usize;
         let SentFrame::Stream { id, start, .. } = *self.frames.get(frame_at)? else {
             return None;
@@ -311,7 +319,7 @@ impl SentPackets {
             end: start,
         };
         // One frame a packet: the frames are neighbours as the packets are.
-        let packets = self.packets.range_mut(at..last.max(at));
+        let packets = self.packets.range_mut(at..last);
         for (packet, frame) in packets.zip(self.frames.range(frame_at..)) {
             let SentFrame::Stream {
                 id,
@@ -322,13 +330,12 @@ impl SentPackets {
             else {
                 break;
             };
-            let plain = packet.state == State::Outstanding
-                && packet.flow == flow
-                && packet.frames == 1
-                && packet.ack_eliciting;
+            let plain =
+                packet.state == State::Outstanding && packet.flow == flow && packet.frames == 1;
             if !plain || id != run.id || start != run.end {
                 break;
             }
+            debug_assert!(packet.ack_eliciting, "STREAM asks for it: RFC 9000 §13.2");
             packet.state = State::Acknowledged;
             run.end += u64::from(len);
             run.bytes += u64::from(packet.size);
@@ -449,5 +456,22 @@ mod tests {
         assert!(matches!(sent.acknowledge(1), Acked::NeverSent));
         assert!(matches!(sent.acknowledge(3), Acked::NeverSent));
         assert!(matches!(sent.acknowledge(2), Acked::Newly(_)));
+    }
+
+    #[test]
+    fn a_run_keeps_to_the_packets_held() {
+        let mut sent = SentPackets::default();
+        let id = StreamId(3);
+        let like = SentPacket::with_one_frame(Time::ZERO, 100, 0, false);
+        sent.push_run(like, 5, (id, 0, 80));
+        assert!(sent.acknowledge_run(5, 9, 0).is_none(), "not sent yet");
+        let run = sent.acknowledge_run(0, 1, 0).expect("a run");
+        assert_eq!((run.count, run.bytes, run.start, run.end), (2, 200, 0, 160));
+        sent.forget_settled(1);
+        assert!(sent.acknowledge_run(1, 4, 0).is_none(), "forgotten");
+        let run = sent.acknowledge_run(2, 1000, 0).expect("a run");
+        assert_eq!((run.count, run.start, run.end), (3, 160, 400));
+        assert_eq!(sent.outstanding_eliciting(), 0);
+        assert!(sent.acknowledge_run(2, 4, 0).is_none(), "known before");
     }
 }

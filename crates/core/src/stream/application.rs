@@ -100,6 +100,7 @@ impl Streams {
         }
         send.state = SendState::DataSent;
         send.fin_pending = true;
+        self.count_delivering(false, true);
         self.enqueue(slot);
         Ok(())
     }
@@ -117,7 +118,9 @@ impl Streams {
         if !matches!(send.state, SendState::Send | SendState::DataSent) {
             return Err(WriteError::Closed);
         }
+        let before = send.is_delivering();
         let freed = send.reset(code);
+        self.count_delivering(before, false);
         self.release(freed);
         self.control.push_back(id);
         Ok(())
@@ -142,8 +145,11 @@ impl Streams {
         if !matches!(send.state, SendState::Send | SendState::DataSent) {
             return Err(WriteError::Closed);
         }
+        let before = send.is_delivering();
         let freed = send.reset_at(code, reliable);
         send.reset_becomes_due(partial_resets);
+        let after = send.is_delivering();
+        self.count_delivering(before, after);
         self.release(freed);
         self.control.push_back(id);
         Ok(())

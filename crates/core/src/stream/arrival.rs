@@ -145,7 +145,9 @@ impl Streams {
         }
         send.stopped = Some(code);
         send.writer_waits = false;
+        let before = send.is_delivering();
         let freed = send.reset(code);
+        self.count_delivering(before, false);
         self.release(freed);
         self.control.push_back(id);
         self.events.push_back(Event::Stopped(id, code));
@@ -234,5 +236,58 @@ impl Streams {
             recv.reader_told = true;
             self.events.push_back(Event::Readable(stream.id));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_wire::Side;
+
+    use super::*;
+    use crate::config::{MAX_STREAM_FRAGMENTS, TransportConfig};
+
+    fn streams(initial_window: u64) -> (Streams, [StreamId; 2]) {
+        let config = TransportConfig {
+            initial_stream_window: 1 << 20,
+            initial_window,
+            receive_window: 1 << 20,
+            ..TransportConfig::default()
+        };
+        let ids = [0, 1].map(|i| StreamId::new(Side::Client, Direction::Unidirectional, i));
+        (Streams::new(Side::Server, &config), ids)
+    }
+
+    // test: RFC 9000 §4.1 — threats.md row 5
+    #[test]
+    fn a_run_is_taken_at_the_end_and_within_the_limits_only() {
+        let (mut streams, [a, b]) = streams(40_000);
+        let pieces: [&[u8]; 8] = [&[7; 100]; 8];
+        assert!(!streams.on_stream_run(a, 0, 800, &pieces), "no stream yet");
+        assert_eq!(streams.on_stream(a, 0, pieces[0], false), Ok(true));
+        for offset in [0, 50, 101, 10_000] {
+            // Bytes that are known, and gaps, which cost more than their bytes.
+            assert!(
+                !streams.on_stream_run(a, offset, 800, &pieces),
+                "at {offset}"
+            );
+        }
+        assert!(streams.on_stream_run(a, 100, 800, &pieces));
+        assert_eq!(streams.on_stream(b, 0, &[7; 39_000], false), Ok(true));
+        let few = &pieces[..1];
+        assert!(streams.on_stream_run(a, 900, 100, few), "the last credit");
+        assert!(!streams.on_stream_run(a, 1000, 100, few), "no credit left");
+    }
+
+    // test: threats.md row 5
+    #[test]
+    fn a_run_leaves_a_stream_alone_that_is_nearly_too_fragmented() {
+        let (mut streams, [a, _]) = streams(1 << 20);
+        let last = 2 * (MAX_STREAM_FRAGMENTS as u64 - 8);
+        for offset in (2..=last).step_by(2) {
+            assert_eq!(streams.on_stream(a, offset, &[7], false), Ok(true));
+        }
+        let pieces: [&[u8]; 8] = [&[7; 100]; 8];
+        assert!(!streams.on_stream_run(a, last + 1, 800, &pieces));
+        assert!(streams.on_stream_run(a, last + 1, 700, &pieces[..7]));
     }
 }

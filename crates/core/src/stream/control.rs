@@ -193,7 +193,11 @@ impl Streams {
         let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
             return;
         };
-        if send.on_reset_acked(reliable) {
+        let before = send.is_delivering();
+        let done = send.on_reset_acked(reliable);
+        let after = send.is_delivering();
+        self.count_delivering(before, after);
+        if done {
             self.events.push_back(Event::Finished(id));
         }
         self.remove_if_done(slot);

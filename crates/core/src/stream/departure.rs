@@ -158,6 +158,7 @@ impl Streams {
         if send.wants_to_send() {
             return;
         }
+        // A frame comes of it at most: what has just been sent is not settled, so the stream goes on delivering.
         let control = send.is_blocked() || send.reset_becomes_due(self.limits.partial_resets);
         if control {
             self.control.push_back(range.id);
@@ -237,8 +238,10 @@ impl Streams {
         let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
             return;
         };
+        let before = send.is_delivering();
         let (freed, done) = send.on_acked(start, len, fin);
         let reset = send.reset_becomes_due(limits.partial_resets);
+        let after = send.is_delivering();
         // A writer is woken for a quarter of the buffer, not for every packet.
         let room = buffered.saturating_sub(freed) <= limits.send_window / 4 * 3;
         if send.writer_waits && send.buffer.held() <= limits.stream_send_window / 4 * 3 {
@@ -250,6 +253,7 @@ impl Streams {
                 self.blocked_writers.push(id);
             }
         }
+        self.count_delivering(before, after);
         self.release(freed);
         if reset {
             self.control.push_back(id);

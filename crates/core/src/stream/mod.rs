@@ -110,6 +110,8 @@ pub(crate) struct Streams {
     withheld: u64,
     /// Writers refused for the connection's sake.
     blocked_writers: Vec<StreamId>,
+    /// Streams that were finished and are not delivered.
+    delivering: usize,
     pool: ChunkPool,
     /// Events for the application, in order.
     pub(crate) events: VecDeque<Event>,
@@ -161,6 +163,7 @@ impl Streams {
             buffered: 0,
             withheld: 0,
             blocked_writers: Vec::new(),
+            delivering: 0,
             pool: ChunkPool::default(),
             events: VecDeque::new(),
         }
@@ -474,10 +477,39 @@ impl Streams {
         true
     }
 
-    /// Whether a stream was finished whose data, or end, the peer has not acknowledged yet. Looks at every stream.
-    pub(crate) fn is_delivering(&self) -> bool {
-        let mut sending = (self.slots.iter().flatten()).filter_map(|stream| stream.send.as_ref());
-        sending.any(|send| send.state == SendState::DataSent)
+    /// Whether a stream was finished whose data, or end, the peer has not acknowledged yet.
+    pub(crate) const fn is_delivering(&self) -> bool {
+        self.delivering > 0
+    }
+
+    /// Counts a stream whose sending part has gone on: whether it was delivering, and whether it is now.
+    #[inline]
+    fn count_delivering(&mut self, before: bool, after: bool) {
+        self.delivering = self.delivering + usize::from(after) - usize::from(before);
+    }
+
+    /// As if the peer had not said that it takes RESET_STREAM_AT.
+    #[cfg(test)]
+    pub(crate) const fn without_partial_resets(&mut self) {
+        self.limits.partial_resets = false;
+    }
+
+    /// The sending parts and what is kept of all of them, for tests that compare two histories.
+    #[cfg(test)]
+    pub(crate) fn departures(&self) -> String {
+        let sending = self.slots.iter().flatten().filter_map(|s| s.send.as_ref());
+        let delivering = sending.filter(|send| send.is_delivering()).count();
+        assert_eq!(self.delivering, delivering, "the streams on their way");
+        format!(
+            "{:?} {:?} {} {} {:?} {:?} {:?}",
+            self.slots,
+            self.queue,
+            self.buffered,
+            self.withheld,
+            self.control,
+            self.blocked_writers,
+            self.events
+        )
     }
 
     /// Streams that exist.
@@ -511,7 +543,7 @@ impl Streams {
         self.slots = Vec::new();
         self.free = Vec::new();
         self.last = None;
-        self.fragments = 0;
+        (self.fragments, self.delivering) = (0, 0);
         self.queue.clear();
         self.starved = Vec::new();
         self.control = VecDeque::new();

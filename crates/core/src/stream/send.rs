@@ -123,6 +123,12 @@ impl SendStream {
         }
     }
 
+    /// Whether the stream was finished, and the peer has not acknowledged all that it is to have.
+    #[must_use]
+    pub(crate) fn is_delivering(&self) -> bool {
+        self.state == SendState::DataSent
+    }
+
     /// Whether nothing more will happen here.
     #[must_use]
     pub(crate) const fn is_terminal(&self) -> bool {

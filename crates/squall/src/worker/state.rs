@@ -206,6 +206,10 @@ impl State {
                 Event::Closed(reason) => self.on_closed(reason, wakers),
             }
         }
+        // Not by an event: a stream may also come to be of no concern by turning into one that is reset.
+        if !self.core.is_delivering() {
+            self.delivery.move_into(wakers);
+        }
     }
 
     fn on_moved(&mut self, path: Path, there: bool, wakers: &mut Vec<Waker>) {
@@ -228,7 +232,6 @@ impl State {
     }
 
     fn on_send_end(&mut self, id: StreamId, end: SendEnd, wakers: &mut Vec<Waker>) {
-        self.delivery.move_into(wakers);
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.send_end = Some(end);
             wakers.extend(stream.writer.take());

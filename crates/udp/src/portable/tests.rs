@@ -7,15 +7,17 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::{Duration, Instant};
 
-use squall_wire::{Ecn, Path, Transmit};
+use squall_wire::{Ecn, Path};
 
 use super::*;
 use crate::batch::{MAX_BUNDLE_BYTES, SendBatch};
 use crate::portable as sys;
+use common::{bind, collect, datagrams, pattern, push, reachable, to};
 use socket::{Options, Socket};
 
+#[path = "../../tests/common/mod.rs"]
+mod common;
 #[path = "../socket.rs"]
 #[allow(
     clippy::duplicate_mod,
@@ -25,91 +27,12 @@ use socket::{Options, Socket};
 )]
 mod socket;
 
-fn bind(address: &str) -> Socket {
-    Socket::bind(address.parse().unwrap(), &Options::default()).unwrap()
-}
-
-/// The socket's address; loopback's of its family where it is bound to all.
-fn reachable(socket: &Socket) -> SocketAddr {
-    let mut address = socket.local_addr().unwrap();
-    match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
-    address
-}
-
-fn to(remote: SocketAddr) -> Path {
-    Path {
-        remote,
-        local: None,
-    }
-}
-
-/// Bytes that tell their place.
-fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| ((i / 7) ^ (i * 31) ^ (seed * 131)) as u8)
-        .collect()
-}
-
-fn push(batch: &mut SendBatch, path: Path, ecn: Ecn, segment_size: u16, bytes: &[u8]) {
-    batch.free_slot().expect("room")[..bytes.len()].copy_from_slice(bytes);
-    batch.push(Transmit {
-        path,
-        ecn,
-        segment_size,
-        len: bytes.len(),
-    });
-}
-
 /// Sends one message.
-fn send_one(socket: &Socket, path: Path, ecn: Ecn, segment_size: u16, bytes: &[u8]) {
+fn send_one(socket: &Socket, path: Path, ecn: Ecn, segment_size: usize, bytes: &[u8]) {
     let mut batch = SendBatch::new(1, MAX_BUNDLE_BYTES);
     push(&mut batch, path, ecn, segment_size, bytes);
     socket.send(&mut batch).unwrap();
     assert!(batch.is_empty());
-}
-
-struct Message {
-    path: Path,
-    ecn: Ecn,
-    datagrams: Vec<Vec<u8>>,
-}
-
-/// Receives until `bytes` bytes are there; panics after two seconds.
-fn collect(socket: &Socket, bytes: usize) -> Vec<Message> {
-    let mut batch = RecvBatch::new(4, 65_536);
-    let mut messages: Vec<Message> = Vec::new();
-    let deadline = Instant::now() + Duration::from_secs(2);
-    let mut got = 0;
-    while got < bytes {
-        assert!(Instant::now() < deadline, "{got} of {bytes} bytes");
-        match socket.recv(&mut batch) {
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                std::thread::sleep(Duration::from_millis(1));
-                continue;
-            }
-            Err(error) => panic!("{error}"),
-        }
-        for bundle in batch.iter_mut() {
-            got += bundle.bytes.len();
-            let stride = usize::from(bundle.segment_size);
-            messages.push(Message {
-                path: bundle.path,
-                ecn: bundle.ecn,
-                datagrams: bundle.bytes.chunks(stride).map(<[u8]>::to_vec).collect(),
-            });
-        }
-    }
-    messages
-}
-
-fn datagrams(messages: &[Message]) -> Vec<&[u8]> {
-    let each = messages.iter().flat_map(|message| &message.datagrams);
-    each.map(Vec::as_slice).collect()
 }
 
 #[test]
@@ -139,7 +62,7 @@ fn the_largest_bundles_pass() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let most = pattern(a.limits().gso_segments * 20, 3);
     for (bytes, segment) in [(most, 20), (pattern(MAX_BUNDLE_BYTES, 4), 1472)] {
-        send_one(&a, to(reachable(&b)), Ecn::NotEct, segment as u16, &bytes);
+        send_one(&a, to(reachable(&b)), Ecn::NotEct, segment, &bytes);
         assert!(datagrams(&collect(&b, bytes.len())) == bytes.chunks(segment).collect::<Vec<_>>());
     }
     assert_eq!(a.stats().gso_fallbacks, 0);

@@ -1,0 +1,98 @@
+//! What tests over loopback do with sockets. The socket is the parent module's: the crate's own in `loopback`, and the one over
+//! the other systems' backend in `src/portable/tests.rs`.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use squall_wire::{Ecn, Path, Transmit};
+
+use super::{Options, RecvBatch, SendBatch, Socket};
+
+pub(crate) fn bind(address: &str) -> Socket {
+    Socket::bind(address.parse().unwrap(), &Options::default()).unwrap()
+}
+
+/// The socket's address; loopback's of its family where it is bound to all.
+pub(crate) fn reachable(socket: &Socket) -> SocketAddr {
+    let mut address = socket.local_addr().unwrap();
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}
+
+pub(crate) fn to(remote: SocketAddr) -> Path {
+    Path {
+        remote,
+        local: None,
+    }
+}
+
+/// Bytes that tell their place: no two datagrams of a test are alike.
+pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| ((i / 7) ^ (i * 31) ^ (seed * 131)) as u8)
+        .collect()
+}
+
+/// Adds a message of datagrams of `segment_size` bytes; 0 for one datagram.
+pub(crate) fn push(batch: &mut SendBatch, path: Path, ecn: Ecn, segment_size: usize, bytes: &[u8]) {
+    batch.free_slot().expect("room")[..bytes.len()].copy_from_slice(bytes);
+    batch.push(Transmit {
+        path,
+        ecn,
+        segment_size: segment_size as u16,
+        len: bytes.len(),
+    });
+}
+
+/// What one receive call gave.
+pub(crate) struct Message {
+    pub(crate) path: Path,
+    pub(crate) ecn: Ecn,
+    segment_size: usize,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Receives until `bytes` bytes are there; panics after two seconds.
+pub(crate) fn collect(socket: &Socket, bytes: usize) -> Vec<Message> {
+    let mut batch = RecvBatch::new(4, 65_536);
+    let mut messages: Vec<Message> = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let mut got = 0;
+    while got < bytes {
+        assert!(
+            Instant::now() < deadline,
+            "{} messages with {got} of {bytes} bytes",
+            messages.len()
+        );
+        match socket.recv(&mut batch) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        for bundle in batch.iter_mut() {
+            got += bundle.bytes.len();
+            messages.push(Message {
+                path: bundle.path,
+                ecn: bundle.ecn,
+                segment_size: usize::from(bundle.segment_size),
+                bytes: bundle.bytes.to_vec(),
+            });
+        }
+    }
+    messages
+}
+
+/// The datagrams of the messages, in order.
+pub(crate) fn datagrams(messages: &[Message]) -> Vec<&[u8]> {
+    let each = messages.iter().map(|m| m.bytes.chunks(m.segment_size));
+    each.flatten().collect()
+}
