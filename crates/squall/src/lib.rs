@@ -75,6 +75,7 @@ pub use rustls;
 pub use squall_core::{
     AckFrequencyConfig, AckFrequencyRequest, ClientConfig, CloseReason, CongestionAlgorithm,
     DatagramError, MigrateError, Priority, ServerConfig, Stage, Stages, Stats, TransportConfig,
+    Waits,
 };
 pub use squall_tls::provider;
 pub use squall_wire::{Direction, Side, StreamId, TransportErrorCode, VERSION_1, VERSION_2};
