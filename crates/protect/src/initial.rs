@@ -131,6 +131,30 @@ fn expand_label<const N: usize>(secret: &Hkdf<Sha256>, label: &[u8]) -> [u8; N] 
 mod tests {
     use super::*;
 
+    // test: what `FirstKeys` opens and seals, a client's `keys` seal and open.
+    #[test]
+    fn the_first_keys_are_those_of_a_server() {
+        use crate::{Outcome, PacketSpan};
+        let dcid = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
+        for version in [1, VERSION_2] {
+            let client = keys(version, &dcid, true);
+            let server = FirstKeys::new(version, &dcid).into_pair();
+            for (mut from, mut to) in [(client.local, server.remote), (server.local, client.remote)]
+            {
+                let mut packet = [7; 64];
+                packet[0] = 0xc0;
+                let mut spans = [PacketSpan::new(0, 64, 17)];
+                (spans[0].header_len, spans[0].packet_number) = (18, 7);
+                from.packet.seal(&from.header, &mut packet, &mut spans, &[]);
+                let mut spans = [PacketSpan::new(0, 64, 17)];
+                to.header.unprotect(&mut packet, &mut spans);
+                to.packet.open(&mut packet, &mut spans, 0);
+                assert_eq!(spans[0].outcome, Outcome::Open);
+                assert_eq!(packet[18..48], [7; 30]);
+            }
+        }
+    }
+
     #[test]
     // test: RFC 9001 §A.1, RFC 9369 §A.1: the labels' HkdfLabel encodings show in the keys.
     fn secrets_of_appendix_a() {

@@ -10,10 +10,8 @@
 //! ```
 //! A packet with more blocks than the table has powers is hashed in passes, each with a reduction.
 
-use zeroize::Zeroize;
-
 use super::Job;
-use super::lanes::{Block, Lanes};
+use super::lanes::{Block, Lanes, wipe};
 
 /// The reduction's constant: the field's polynomial x^128 + x^7 + x^2 + x + 1 in mirrored bit order, upper half.
 const POLYNOMIAL: u64 = 0xc200_0000_0000_0000;
@@ -53,8 +51,8 @@ impl Table<'_> {
 
 impl<const N: usize> Drop for Powers<N> {
     fn drop(&mut self) {
-        self.h.as_flattened_mut().zeroize();
-        self.halves.as_flattened_mut().zeroize();
+        wipe(&mut self.h);
+        wipe(&mut self.halves);
     }
 }
 
