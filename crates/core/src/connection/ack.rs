@@ -16,9 +16,11 @@ use crate::space::SpaceId;
 use crate::space::sent::{Acked, AckedRun, SentPacket};
 use crate::time::Time;
 
-/// Acknowledgements that a full congestion window gets, where they may be asked for: enough for the window's growth, and
-/// for slow start to see in time that round trips take longer (RFC 9406 §4.2 wants 8 samples).
-const ACKS_OF_A_WINDOW: u64 = 8;
+/// Acknowledgements that a full congestion window gets in slow start, where they may be asked for: for it to see in time that
+/// round trips take longer (RFC 9406 §4.2 wants 8 samples).
+const ACKS_IN_SLOW_START: u64 = 8;
+/// And later: enough for the window's growth, and for no more than a quarter of it to be known late.
+const ACKS_OF_A_WINDOW: u64 = 4;
 /// Fewer packets than so many are not worth a request.
 const LEAST_ACK_THRESHOLD: u64 = 8;
 /// Packets between two acknowledgements, at most: about twenty bundles.
@@ -470,7 +472,12 @@ impl Connection {
         }
         let flow = &self.path.flow;
         let packets = flow.congestion.window() / u64::from(self.path.mtu.current()).max(1);
-        let threshold = match packets / ACKS_OF_A_WINDOW {
+        let acks = if flow.congestion.is_slow_start() {
+            ACKS_IN_SLOW_START
+        } else {
+            ACKS_OF_A_WINDOW
+        };
+        let threshold = match packets / acks {
             few if few < LEAST_ACK_THRESHOLD => 1,
             many => many.min(MOST_ACK_THRESHOLD),
         };
