@@ -1,5 +1,6 @@
 //! What can go wrong, one clear line each.
 
+use std::net::SocketAddr;
 use std::{fmt, io};
 
 use squall_core::CloseReason;
@@ -12,6 +13,9 @@ pub enum ConnectError {
     NoClientConfig,
     /// The name cannot be a server's: neither a DNS name nor an IP address.
     InvalidServerName(String),
+    /// Nobody can be reached at the address from this endpoint: it has no port or no host, or the endpoint's socket is bound
+    /// to the other family.
+    InvalidRemoteAddress(SocketAddr),
     /// The endpoint is closed.
     EndpointClosed,
     /// The transport refused to start: a limit, or a TLS configuration that it cannot use.
@@ -25,6 +29,9 @@ impl fmt::Display for ConnectError {
         match self {
             Self::NoClientConfig => write!(f, "the endpoint has no client configuration"),
             Self::InvalidServerName(name) => write!(f, "{name:?} is not a server name"),
+            Self::InvalidRemoteAddress(addr) => {
+                write!(f, "{addr} cannot be reached from this endpoint's socket")
+            }
             Self::EndpointClosed => write!(f, "the endpoint is closed"),
             Self::Refused(why) => write!(f, "the connection could not be started: {why}"),
             Self::Closed(reason) => write!(f, "the handshake failed: {reason}"),

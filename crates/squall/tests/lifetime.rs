@@ -495,6 +495,41 @@ async fn both_families_reach_a_dual_stack_server() {
     }
 }
 
+/// Nobody waits ten seconds for an address that no datagram of the socket can ever reach; an IPv4 address may come in IPv6's
+/// clothes.
+#[tokio::test]
+async fn unreachable_addresses_are_told_at_once() {
+    let identity = Identity::new();
+    let client = |from: &str| {
+        let config = identity.client(ALPN, TransportConfig::default());
+        let builder = Builder::new(from.parse().unwrap()).client(config);
+        builder.bind().unwrap()
+    };
+    for (from, to) in [
+        ("127.0.0.1:0", "127.0.0.1:0"),
+        ("127.0.0.1:0", "0.0.0.0:4433"),
+        ("127.0.0.1:0", "[::1]:4433"),
+        ("[::1]:0", "127.0.0.1:4433"),
+        ("[::]:0", "[::]:4433"),
+    ] {
+        let to: std::net::SocketAddr = to.parse().unwrap();
+        assert_eq!(
+            client(from).connect(to, "localhost").err(),
+            Some(ConnectError::InvalidRemoteAddress(to)),
+            "{from} {to}"
+        );
+    }
+    let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
+    let plain = server.local_addr().unwrap();
+    let mapped = format!("[::ffff:127.0.0.1]:{}", plain.port());
+    let client = client("[::]:0");
+    let connecting = client.connect(mapped.parse().unwrap(), "localhost");
+    let accepting = async { server.accept().await.unwrap().await };
+    let (near, far) = within(async { tokio::join!(connecting.unwrap(), accepting) }).await;
+    assert_eq!(near.unwrap().remote_address(), plain);
+    far.unwrap();
+}
+
 /// Attempts of one client's socket are told apart by their ids: none waits for the word on another.
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_from_one_address_wait_side_by_side() {
