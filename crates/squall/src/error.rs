@@ -30,7 +30,10 @@ impl fmt::Display for ConnectError {
             Self::NoClientConfig => write!(f, "the endpoint has no client configuration"),
             Self::InvalidServerName(name) => write!(f, "{name:?} is not a server name"),
             Self::InvalidRemoteAddress(addr) => {
-                write!(f, "{addr} cannot be reached from this endpoint's socket")
+                write!(
+                    f,
+                    "{addr} cannot be reached from this endpoint: no host, no port, or not its socket's family"
+                )
             }
             Self::EndpointClosed => write!(f, "the endpoint is closed"),
             Self::Refused(why) => write!(f, "the connection could not be started: {why}"),

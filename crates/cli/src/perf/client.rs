@@ -348,7 +348,7 @@ fn split(text: &str) -> Result<(String, Option<u16>)> {
         },
     };
     let port = port
-        .map(|port| port.parse().map_err(|_| wrong()))
+        .map(|port| super::parse::remote_port(port).map_err(|_| wrong()))
         .transpose()?;
     if host.is_empty() {
         return Err(wrong());
@@ -374,6 +374,7 @@ mod tests {
             ":443",
             "host:",
             "host:70000",
+            "host:0",
             "[::1",
             "[::1]443",
             "a:b:c",
