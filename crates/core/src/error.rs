@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use squall_wire::TransportErrorCode;
 use std::fmt::{self, Write};
+use std::io;
 
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +83,19 @@ impl fmt::Display for CloseReason {
 }
 
 impl std::error::Error for CloseReason {}
+
+impl From<CloseReason> for io::Error {
+    /// With the kind of I/O error that comes nearest.
+    fn from(reason: CloseReason) -> Self {
+        let kind = match &reason {
+            CloseReason::IdleTimeout | CloseReason::HandshakeTimeout => io::ErrorKind::TimedOut,
+            CloseReason::Reset => io::ErrorKind::ConnectionReset,
+            CloseReason::Application { remote: false, .. } => io::ErrorKind::NotConnected,
+            _ => io::ErrorKind::ConnectionAborted,
+        };
+        Self::new(kind, reason)
+    }
+}
 
 /// A peer's words as part of a line: what would break it, or speak to a terminal, is escaped.
 struct OneLine<'a>(&'a str);

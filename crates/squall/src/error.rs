@@ -44,6 +44,20 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
+impl From<ConnectError> for io::Error {
+    fn from(error: ConnectError) -> Self {
+        let kind = match &error {
+            ConnectError::NoClientConfig
+            | ConnectError::InvalidServerName(_)
+            | ConnectError::InvalidRemoteAddress(_)
+            | ConnectError::Refused(_) => io::ErrorKind::InvalidInput,
+            ConnectError::EndpointClosed => io::ErrorKind::NotConnected,
+            ConnectError::Closed(reason) => io::Error::from(reason.clone()).kind(),
+        };
+        Self::new(kind, error)
+    }
+}
+
 /// Why a write failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteError {
@@ -73,7 +87,7 @@ impl From<WriteError> for io::Error {
     fn from(error: WriteError) -> Self {
         let kind = match &error {
             WriteError::Stopped(_) | WriteError::Closed => io::ErrorKind::BrokenPipe,
-            WriteError::ConnectionLost(reason) => kind_of(reason),
+            WriteError::ConnectionLost(reason) => io::Error::from(reason.clone()).kind(),
         };
         Self::new(kind, error)
     }
@@ -107,7 +121,7 @@ impl From<ReadError> for io::Error {
         let kind = match &error {
             ReadError::Reset(_) => io::ErrorKind::ConnectionReset,
             ReadError::Closed => io::ErrorKind::NotConnected,
-            ReadError::ConnectionLost(reason) => kind_of(reason),
+            ReadError::ConnectionLost(reason) => io::Error::from(reason.clone()).kind(),
         };
         Self::new(kind, error)
     }
@@ -167,16 +181,6 @@ impl From<ReadError> for ReadExactError {
     }
 }
 
-/// The kind of I/O error that a lost connection comes nearest to.
-fn kind_of(reason: &CloseReason) -> io::ErrorKind {
-    match reason {
-        CloseReason::IdleTimeout | CloseReason::HandshakeTimeout => io::ErrorKind::TimedOut,
-        CloseReason::Reset => io::ErrorKind::ConnectionReset,
-        CloseReason::Application { remote: false, .. } => io::ErrorKind::NotConnected,
-        _ => io::ErrorKind::ConnectionAborted,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,6 +194,18 @@ mod tests {
         assert_eq!(
             io::Error::from(ReadError::Reset(7)).kind(),
             io::ErrorKind::ConnectionReset
+        );
+        // What connecting, opening and accepting give passes through `?` there, too.
+        let kind = |error: io::Error| error.kind();
+        let reset = ConnectError::Closed(CloseReason::Reset);
+        assert_eq!(kind(reset.into()), io::ErrorKind::ConnectionReset);
+        assert_eq!(
+            kind(ConnectError::NoClientConfig.into()),
+            io::ErrorKind::InvalidInput
+        );
+        assert_eq!(
+            kind(CloseReason::HandshakeTimeout.into()),
+            io::ErrorKind::TimedOut
         );
         assert_eq!(
             ReadToEndError::from(ReadError::Reset(7)).to_string(),

@@ -13,8 +13,14 @@ use squall::{Builder, CloseReason, ConnectError, Endpoint, Stage, TransportConfi
 
 #[tokio::test]
 async fn the_handshake_tells_who_is_there() {
+    let exporter = squall::Exporter {
+        label: b"EXPORTER-test".to_vec(),
+        context: None,
+        len: 32,
+    };
     let transport = TransportConfig {
         keep_peer_certificates: true,
+        exporters: vec![exporter.clone()],
         ..TransportConfig::default()
     };
     let pair = Pair::with(transport.clone(), transport, |builder| builder).await;
@@ -34,6 +40,11 @@ async fn the_handshake_tells_who_is_there() {
         (pair.near.side(), pair.far.side()),
         (squall::Side::Client, squall::Side::Server)
     );
+    let exported = pair.near.exported(&exporter);
+    assert_eq!(exported.as_ref().map(Vec::len), Some(32));
+    assert_eq!(exported, pair.far.exported(&exporter));
+    assert_eq!(pair.far.local_ip(), Some(ANY.ip()));
+    assert!(pair.near.rtt() > Duration::ZERO && pair.near.rtt() < Duration::from_secs(1));
     assert!(pair.near.close_reason().is_none());
     assert_eq!(
         (
