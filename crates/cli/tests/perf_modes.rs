@@ -332,7 +332,7 @@ fn rows_of_values_have_a_heading_and_a_plot_is_a_picture() {
         "{text}"
     );
     assert!(
-        lines[1].starts_with("W1,quic,") && lines[3].starts_with("W1,tcp,"),
+        lines[1].starts_with("W1,squall,") && lines[3].starts_with("W1,tcp,"),
         "{text}"
     );
     let svg = std::fs::read_to_string(&file).expect("the picture");

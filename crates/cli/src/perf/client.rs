@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
             let tables = rates::Tables::client(&sample, self.ticker.rates());
             rows.push(rates::Figures::new(
                 job,
-                rates::SQUALL,
+                rows::SQUALL,
                 &done,
                 None,
                 cpu_us,
@@ -257,7 +257,7 @@ impl Bulk {
         if args.output.csv {
             say(&rows::csv(&[Row {
                 workload: rows::bulk(args.work.connections, args.work.streams),
-                contender: "squall",
+                contender: rows::SQUALL,
                 gbit_per_s: Some(self.gbit_per_s),
                 per_s: None,
                 server_cpu: None,
