@@ -38,7 +38,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Perf(Box<perf::args::Perf>),
-    Bench(bench::args::Bench),
+    Bench(Box<bench::args::Bench>),
     Doctor(doctor::Doctor),
 }
 
@@ -68,8 +68,8 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let result = match command {
-        Command::Perf(args) => perf::main(*args),
-        Command::Bench(args) => bench::main(args),
+        Command::Perf(args) => measurable("squall perf").and_then(|()| perf::main(*args)),
+        Command::Bench(args) => measurable("squall bench").and_then(|()| bench::main(*args)),
         Command::Doctor(args) => doctor::main(&args),
     };
     match result.and_then(|()| output::complaint()) {
@@ -79,4 +79,9 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether a command that measures can work on this system.
+fn measurable(command: &str) -> error::Result<()> {
+    sys::can_measure().map_err(error::context(command))
 }

@@ -1,23 +1,75 @@
 //! The machine below the measurement: cores, clocks of threads and processes, the core's clock rate.
 //!
-//! The only `unsafe` of this crate. Everything here is Linux; elsewhere the clocks answer what
-//! the platform has and pinning says that it cannot.
+//! The only `unsafe` of this crate. Most of this is Linux; elsewhere the clocks answer what the platform
+//! has and pinning says that it cannot. Systems that are no Unix have no such clocks here, and
+//! [`can_measure`] says so before anything is measured by them.
 
 use std::io;
+use std::net::TcpStream;
+#[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+/// A stream between two ends of this process that touches no network where the system can do that.
+#[cfg(unix)]
+pub(crate) type Stream = std::os::unix::net::UnixStream;
+#[cfg(not(unix))]
+pub(crate) type Stream = TcpStream;
+
+/// Both ends of a [`Stream`].
+///
+/// # Errors
+/// The system's.
+#[cfg(unix)]
+pub(crate) fn stream_pair() -> io::Result<(Stream, Stream)> {
+    Stream::pair()
+}
+
+#[cfg(not(unix))]
+pub(crate) fn stream_pair() -> io::Result<(Stream, Stream)> {
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    Ok((near, listener.accept()?.0))
+}
+
+/// Whether this system has the CPU clocks that every measurement here stands on.
+///
+/// # Errors
+/// It has none: `Unsupported`, with the reason.
+pub(crate) fn can_measure() -> io::Result<()> {
+    if cfg!(unix) {
+        return Ok(());
+    }
+    let why = "it measures by the CPU clocks of Unix systems, and this is none";
+    Err(io::Error::new(io::ErrorKind::Unsupported, why))
+}
+
 /// The calling thread's CPU time, user and system, in nanoseconds of resolution.
+#[cfg(unix)]
 pub(crate) fn thread_cpu() -> Duration {
     clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
 }
 
 /// The CPU time of all threads of this process, user and system, ended ones included.
+#[cfg(unix)]
 pub(crate) fn process_cpu() -> Duration {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
 }
 
+/// Never asked: [`can_measure`] has said no.
+#[cfg(not(unix))]
+pub(crate) fn thread_cpu() -> Duration {
+    Duration::ZERO
+}
+
+/// Never asked: [`can_measure`] has said no.
+#[cfg(not(unix))]
+pub(crate) fn process_cpu() -> Duration {
+    Duration::ZERO
+}
+
 /// The signals that ask a program to end: Ctrl-C's, and that of `kill` and of service managers.
+#[cfg(unix)]
 fn end_signals() -> libc::sigset_t {
     // SAFETY: all-zero bytes are memory that sigemptyset then makes a set.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -32,6 +84,7 @@ fn end_signals() -> libc::sigset_t {
 
 /// Holds SIGINT and SIGTERM back from the calling thread and those that it starts, for
 /// [`wait_for_end_signal`].
+#[cfg(unix)]
 pub(crate) fn block_end_signals() {
     let set = end_signals();
     // SAFETY: `set` is a valid set; the old one is not asked for. Fails only for a bad first
@@ -40,11 +93,21 @@ pub(crate) fn block_end_signals() {
 }
 
 /// Waits for SIGINT or SIGTERM, which [`block_end_signals`] holds back; false if that cannot be.
+#[cfg(unix)]
 pub(crate) fn wait_for_end_signal() -> bool {
     let set = end_signals();
     let mut signal = 0;
     // SAFETY: `set` is a valid set and `signal` is writable.
     unsafe { libc::sigwait(&raw const set, &raw mut signal) == 0 }
+}
+
+/// Nothing is held back: Ctrl-C ends the process at once.
+#[cfg(not(unix))]
+pub(crate) fn block_end_signals() {}
+
+#[cfg(not(unix))]
+pub(crate) fn wait_for_end_signal() -> bool {
+    false
 }
 
 /// The CPU time, user and system, of the thread `tid` of this process; `None` once it has ended.
@@ -84,6 +147,7 @@ const fn cpu_clock_id(id: i32, kind: i32) -> libc::clockid_t {
     (!id << 3) | CLOCK_OF_SCHEDULER | kind
 }
 
+#[cfg(unix)]
 fn clock(id: libc::clockid_t) -> Option<Duration> {
     let mut at = libc::timespec {
         tv_sec: 0,
@@ -154,7 +218,7 @@ pub(crate) fn pin(_core: usize) -> io::Result<()> {
 /// Sets an option of a TCP or generic socket.
 #[cfg(target_os = "linux")]
 fn set_option(
-    socket: &impl AsRawFd,
+    socket: &TcpStream,
     level: libc::c_int,
     name: libc::c_int,
     value: &[u8],
@@ -176,14 +240,14 @@ fn set_option(
 /// # Errors
 /// The kernel's: it has none of that name, or keeps it for the privileged.
 #[cfg(target_os = "linux")]
-pub(crate) fn set_congestion_control(socket: &impl AsRawFd, name: &str) -> io::Result<()> {
+pub(crate) fn set_congestion_control(socket: &TcpStream, name: &str) -> io::Result<()> {
     let name = name.as_bytes();
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name)
 }
 
 /// The name of a TCP socket's congestion control.
 #[cfg(target_os = "linux")]
-pub(crate) fn congestion_control(socket: &impl AsRawFd) -> Option<String> {
+pub(crate) fn congestion_control(socket: &TcpStream) -> Option<String> {
     let mut name = [0_u8; 16];
     let mut len = libc::socklen_t::try_from(name.len()).ok()?;
     // SAFETY: `name` is writable for `len` bytes and both live through the call; the descriptor
@@ -206,23 +270,23 @@ pub(crate) fn congestion_control(socket: &impl AsRawFd) -> Option<String> {
 /// # Errors
 /// The kernel's.
 #[cfg(target_os = "linux")]
-pub(crate) fn set_receive_low_water(socket: &impl AsRawFd, bytes: i32) -> io::Result<()> {
+pub(crate) fn set_receive_low_water(socket: &TcpStream, bytes: i32) -> io::Result<()> {
     let bytes = bytes.to_ne_bytes();
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes)
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn set_congestion_control(_socket: &impl AsRawFd, _name: &str) -> io::Result<()> {
+pub(crate) fn set_congestion_control(_socket: &TcpStream, _name: &str) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn congestion_control(_socket: &impl AsRawFd) -> Option<String> {
+pub(crate) fn congestion_control(_socket: &TcpStream) -> Option<String> {
     None
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn set_receive_low_water(_socket: &impl AsRawFd, _bytes: i32) -> io::Result<()> {
+pub(crate) fn set_receive_low_water(_socket: &TcpStream, _bytes: i32) -> io::Result<()> {
     Ok(())
 }
 

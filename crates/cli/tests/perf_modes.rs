@@ -499,3 +499,32 @@ fn a_file_that_is_no_certificate_is_told_in_a_line() {
     assert!(line.contains(name) && line.contains("PEM"), "{line}");
     std::fs::remove_file(&file).expect("it was there");
 }
+
+#[test]
+fn qlogs_are_whole_when_the_program_ends() {
+    let folder = std::env::temp_dir().join(format!("squall-perf-qlog-{}", std::process::id()));
+    for (mode, both_ends) in [
+        (&["--handshakes=full", "-t", "0.05"][..], 4),
+        (&["--requests", "-t", "0.05"], 2),
+        (&["-n", "100k", "-c", "3"], 6),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_squall"))
+            .args(["perf", "--only", "quic", "--rounds", "1"])
+            .args(mode)
+            .env("QLOGDIR", &folder)
+            .output()
+            .expect("the binary runs");
+        assert!(output.status.success(), "{mode:?}");
+        let files: Vec<_> = std::fs::read_dir(&folder)
+            .expect("a folder")
+            .map(|entry| entry.expect("a file").path())
+            .collect();
+        assert!(files.len() >= both_ends, "{mode:?}: {files:?}");
+        for path in files {
+            let log = std::fs::read_to_string(&path).expect("text");
+            assert!(log.starts_with('\u{1e}') && log.ends_with('\n'), "{path:?}");
+            assert!(log.contains("quic:connection_closed"), "{path:?}");
+        }
+        std::fs::remove_dir_all(&folder).expect("ours");
+    }
+}

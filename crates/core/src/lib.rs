@@ -53,7 +53,7 @@ pub use endpoint::{AcceptError, ConnectError, ConnectionHandle, Endpoint, Incomi
 pub use error::{CloseReason, DatagramError, MigrateError, ReadError, WriteError};
 pub use event::{EndpointEvent, Event};
 pub use reset_directory::ResetTokenDirectory;
-pub use stages::{Stage, Stages};
+pub use stages::{Stage, Stages, Waits};
 pub use stream::Priority;
 pub use time::Time;
 pub use token_store::{MemoryTokenStore, TokenStore};

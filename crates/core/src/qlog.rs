@@ -27,6 +27,9 @@ pub(crate) struct Qlog {
     /// The peer's address and the size of the path, as last told.
     remote: Option<std::net::SocketAddr>,
     mtu: u16,
+    /// The connection's end is told. Few records follow, and nobody knows which is the last: each goes to the sink's own end,
+    /// so that the log is whole when the connection is gone, whoever still holds what is left of it.
+    ended: bool,
 }
 
 /// What `quic:recovery_metrics_updated` tells when it has changed.
@@ -65,6 +68,7 @@ impl Qlog {
             metrics: Metrics::default(),
             remote: None,
             mtu: MIN_UDP_PAYLOAD,
+            ended: false,
         };
         log.put(&json!({
             "file_schema": "urn:ietf:params:qlog:file:sequential",
@@ -89,6 +93,9 @@ impl Qlog {
         if serde_json::to_writer(&mut self.record, record).is_ok() {
             self.record.push(b'\n');
             let _ = self.sink.write_all(&self.record);
+            if self.ended {
+                let _ = self.sink.flush();
+            }
         }
     }
 
@@ -159,6 +166,7 @@ impl Qlog {
             CloseReason::Reset => json!({ "initiator": "remote", "trigger": "stateless_reset" }),
             CloseReason::VersionMismatch => json!({ "trigger": "version_mismatch" }),
         };
+        self.ended = true;
         self.event(now, "quic:connection_closed", data);
     }
 

@@ -66,12 +66,37 @@ pub fn keys(version: u32, client_dcid: &[u8], side_client: bool) -> Pair {
     Pair { local, remote }
 }
 
-/// Of these the client's alone: what a server opens a first packet with.
-#[must_use]
-pub fn client_keys(version: u32, client_dcid: &[u8]) -> Keys {
-    let schedule = schedule(version);
-    let (_, initial) = Hkdf::<Sha256>::extract(Some(schedule.salt), client_dcid);
-    direction(&initial, b"client in", &schedule)
+/// A server's Initial keys in two steps: the client's open its first packet, its own are made when the packet has opened and
+/// is to be answered.
+pub struct FirstKeys {
+    version: u32,
+    initial: Hkdf<Sha256>,
+    /// What the first packet is opened with.
+    pub client: Keys,
+}
+
+impl FirstKeys {
+    /// The keys for a first packet to a destination.
+    #[must_use]
+    pub fn new(version: u32, client_dcid: &[u8]) -> Self {
+        let schedule = schedule(version);
+        let (_, initial) = Hkdf::<Sha256>::extract(Some(schedule.salt), client_dcid);
+        let client = direction(&initial, b"client in", &schedule);
+        Self {
+            version,
+            initial,
+            client,
+        }
+    }
+
+    /// The keys of both directions, as [`keys`] gives them to a server.
+    #[must_use]
+    pub fn into_pair(self) -> Pair {
+        Pair {
+            local: direction(&self.initial, b"server in", &schedule(self.version)),
+            remote: self.client,
+        }
+    }
 }
 
 fn direction(initial: &Hkdf<Sha256>, label: &[u8], schedule: &Schedule) -> Keys {
@@ -105,6 +130,30 @@ fn expand_label<const N: usize>(secret: &Hkdf<Sha256>, label: &[u8]) -> [u8; N] 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // test: what `FirstKeys` opens and seals, a client's `keys` seal and open.
+    #[test]
+    fn the_first_keys_are_those_of_a_server() {
+        use crate::{Outcome, PacketSpan};
+        let dcid = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
+        for version in [1, VERSION_2] {
+            let client = keys(version, &dcid, true);
+            let server = FirstKeys::new(version, &dcid).into_pair();
+            for (mut from, mut to) in [(client.local, server.remote), (server.local, client.remote)]
+            {
+                let mut packet = [7; 64];
+                packet[0] = 0xc0;
+                let mut spans = [PacketSpan::new(0, 64, 17)];
+                (spans[0].header_len, spans[0].packet_number) = (18, 7);
+                from.packet.seal(&from.header, &mut packet, &mut spans, &[]);
+                let mut spans = [PacketSpan::new(0, 64, 17)];
+                to.header.unprotect(&mut packet, &mut spans);
+                to.packet.open(&mut packet, &mut spans, 0);
+                assert_eq!(spans[0].outcome, Outcome::Open);
+                assert_eq!(packet[18..48], [7; 30]);
+            }
+        }
+    }
 
     #[test]
     // test: RFC 9001 §A.1, RFC 9369 §A.1: the labels' HkdfLabel encodings show in the keys.

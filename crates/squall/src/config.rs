@@ -39,10 +39,12 @@ pub struct Builder {
     pub receive_buffer: usize,
     /// Wanted socket send buffer in bytes.
     pub send_buffer: usize,
-    /// Let other sockets of this user bind the same address (`SO_REUSEPORT`).
+    /// Let other sockets of this user bind the same address (`SO_REUSEPORT`). With several workers they are strangers to
+    /// the steering: each worker then may get what is not its own, and hands it on.
     pub reuse_port: bool,
     /// Write a qlog of every connection into this folder. By default the folder that the environment variable `QLOGDIR`
-    /// names, if it does.
+    /// names, if it does. What is logged of a connection is in its file when the connection is closed, so all of it after
+    /// [`Endpoint::wait_idle`](crate::Endpoint::wait_idle).
     pub qlog_dir: Option<PathBuf>,
     /// Time the stages of the worker's work, see [`Endpoint::stages`](crate::Endpoint::stages).
     pub accounting: bool,
@@ -144,14 +146,14 @@ impl Builder {
         self
     }
 
-    /// What the socket is to be like.
+    /// What a worker's socket is to be like.
     pub(crate) fn socket_options(&self) -> squall_udp::Options {
         squall_udp::Options {
             receive_buffer: self.receive_buffer,
             send_buffer: self.send_buffer,
             gso: self.gso,
             gro: self.gro,
-            reuse_port: self.reuse_port || self.workers > 1,
+            reuse_port: self.reuse_port,
             only_v6: false,
         }
     }

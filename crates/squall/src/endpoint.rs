@@ -30,6 +30,9 @@ pub struct Endpoint(Arc<Inner>);
 struct Inner {
     common: Arc<Common>,
     workers: Vec<WorkerFace>,
+    /// The workers' sockets, by index: in use, or about to be. Locked while all workers are told to move, so that two
+    /// moves at a time end in one place.
+    sockets: Mutex<Vec<Arc<Socket>>>,
     /// Which worker gets the next connection that begins here, and the next task.
     next: AtomicUsize,
     client: Option<ClientConfig>,
@@ -40,7 +43,6 @@ struct Inner {
 /// A worker, from outside.
 struct WorkerFace {
     shared: Arc<Shared>,
-    socket: Mutex<Arc<Socket>>,
     thread_id: i32,
 }
 
@@ -51,13 +53,7 @@ impl Inner {
     }
 
     fn socket(&self) -> Arc<Socket> {
-        self.workers[0].socket()
-    }
-}
-
-impl WorkerFace {
-    fn socket(&self) -> Arc<Socket> {
-        Arc::clone(&worker::lock(&self.socket))
+        Arc::clone(&worker::lock(&self.sockets)[0])
     }
 }
 
@@ -238,22 +234,25 @@ impl Endpoint {
         self.wait_idle().await;
     }
 
-    /// Goes on with a socket bound to `addr`: clients' connections move there at once (RFC 9000 §9.2), and their servers
-    /// validate the new address.
+    /// Goes on with sockets bound to `addr`, one for each worker, as [`Builder::bind`] makes them: clients' connections move
+    /// there at once (RFC 9000 §9.2), and their servers validate the new address. Every connection stays with its worker.
     ///
     /// # Errors
-    /// The endpoint has several workers, which would have to move together, or the system refused the socket. The old one is
-    /// in use then.
+    /// The system refused a socket, or a worker has ended. All workers go on where they are then.
+    ///
+    /// # Panics
+    /// Never: workers have their runtime before anybody has the endpoint.
     pub fn rebind(&self, addr: SocketAddr) -> io::Result<()> {
-        let [worker] = &self.0.workers[..] else {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "an endpoint with several workers cannot be bound anew",
-            ));
-        };
-        let socket = Arc::new(Socket::bind(addr, &self.0.options)?);
-        *worker::lock(&worker.socket) = Arc::clone(&socket);
-        worker.shared.command(Command::Rebind(socket));
+        let sockets = bind_group(addr, &self.0.options, self.0.workers.len())?;
+        // Whatever can fail comes before the first worker is told.
+        let readable = (self.0.workers.iter().zip(&sockets))
+            .map(|(worker, socket)| worker.shared.watch(Arc::clone(socket)))
+            .collect::<io::Result<Vec<_>>>()?;
+        let mut current = worker::lock(&self.0.sockets);
+        for (worker, readable) in self.0.workers.iter().zip(readable) {
+            worker.shared.command(Command::Rebind(readable));
+        }
+        *current = sockets;
         Ok(())
     }
 
@@ -282,7 +281,7 @@ impl Endpoint {
     /// The counters of each worker.
     #[must_use]
     pub fn worker_stats(&self) -> Vec<EndpointStats> {
-        let read = |one: &WorkerFace| one.shared.counters.read(one.socket().stats());
+        let read = |one: &WorkerFace| one.shared.counters.read(one.shared.udp_stats());
         self.0.workers.iter().map(read).collect()
     }
 
@@ -320,7 +319,7 @@ impl Endpoint {
     #[doc(hidden)]
     pub fn inject_send_error(&self, errno: i32) {
         for worker in &self.0.workers {
-            worker.socket().inject_send_error(errno);
+            worker.shared.inject_send_error(errno);
         }
     }
 
@@ -347,27 +346,32 @@ impl Builder {
     /// A setting cannot work (`InvalidInput`, with the reason), or the system refused a socket, a thread or a CPU.
     pub fn bind(self) -> io::Result<Endpoint> {
         self.check()?;
-        let sockets = self.sockets()?;
+        let options = self.socket_options();
+        let sockets = bind_group(self.addr, &options, self.workers)?;
         let qlog = self.qlog_dir.as_deref().map(QlogFolder::open).transpose()?;
         let common = Arc::new(Common::new(self.max_incoming, qlog));
         let stages = || {
             if self.accounting {
-                Stages::on(sys::ticks)
+                Stages::on(sys::ticks).with_cpu_clock(sys::thread_cpu)
             } else {
                 Stages::off()
             }
         };
-        let all: Arc<[Arc<Shared>]> = (0..self.workers)
-            .map(|index| Arc::new(Shared::new(index, Arc::clone(&common), stages())))
+        let all: Arc<[Arc<Shared>]> = (sockets.iter().enumerate())
+            .map(|(index, socket)| {
+                let (common, socket) = (Arc::clone(&common), Arc::clone(socket));
+                Arc::new(Shared::new(index, common, socket, stages()))
+            })
             .collect();
         let server = self.server.clone().map(Arc::new);
         let reset_tokens = (self.workers > 1).then(ResetTokens::default);
         let mut inner = Inner {
             common,
             workers: Vec::new(),
+            sockets: Mutex::new(sockets.clone()),
             next: AtomicUsize::new(0),
             client: self.client.clone(),
-            options: self.socket_options(),
+            options,
         };
         for (socket, shared) in sockets.into_iter().zip(all.iter()) {
             let config = self.core_config(shared);
@@ -378,7 +382,7 @@ impl Builder {
             let start = worker::Start {
                 shared: Arc::clone(shared),
                 workers: Arc::clone(&all),
-                socket: Arc::clone(&socket),
+                socket,
                 endpoint,
                 cpu: (self.cpus.get(shared.index % self.cpus.len().max(1))).copied(),
             };
@@ -386,29 +390,10 @@ impl Builder {
             let thread_id = start.start()?;
             inner.workers.push(WorkerFace {
                 shared: Arc::clone(shared),
-                socket: Mutex::new(socket),
                 thread_id,
             });
         }
         Ok(Endpoint(Arc::new(inner)))
-    }
-
-    /// A socket for each worker, all on one port.
-    fn sockets(&self) -> io::Result<Vec<Arc<Socket>>> {
-        let options = self.socket_options();
-        let first = Socket::bind(self.addr, &options)?;
-        let addr = first.local_addr()?;
-        let mut sockets = vec![Arc::new(first)];
-        for _ in 1..self.workers {
-            sockets.push(Arc::new(Socket::bind(addr, &options)?));
-        }
-        if let Ok(count) = u8::try_from(self.workers)
-            && count > 1
-        {
-            // Where the kernel cannot, workers hand each other what is not their own.
-            let _ = sockets[0].steer(count);
-        }
-        Ok(sockets)
     }
 
     /// The settings of one worker's part of the endpoint: limits are divided among all.
@@ -428,6 +413,41 @@ impl Builder {
         config.unix_time_at_zero = shared.clock.unix_time_at_zero();
         config
     }
+}
+
+/// A socket for each worker, all on one port, and datagrams steered to the one that they are for.
+fn bind_group(
+    addr: SocketAddr,
+    options: &squall_udp::Options,
+    workers: usize,
+) -> io::Result<Vec<Arc<Socket>>> {
+    if workers == 1 {
+        return Ok(vec![Arc::new(Socket::bind(addr, options)?)]);
+    }
+    let shared = squall_udp::Options {
+        reuse_port: true,
+        ..options.clone()
+    };
+    // The first one has the port to itself if that is what was asked for: a busy port is told, and another endpoint's
+    // sockets never come among ours, which the kernel tells apart by number. Only of Linux it is known that a port can be
+    // shared later.
+    let first = if cfg!(target_os = "linux") {
+        let first = Socket::bind(addr, options)?;
+        first.share_port()?;
+        first
+    } else {
+        Socket::bind(addr, &shared)?
+    };
+    let addr = first.local_addr()?;
+    let mut sockets = vec![Arc::new(first)];
+    for _ in 1..workers {
+        sockets.push(Arc::new(Socket::bind(addr, &shared)?));
+    }
+    if let Ok(count) = u8::try_from(workers) {
+        // Where the kernel cannot, workers hand each other what is not their own.
+        let _ = sockets[0].steer(count);
+    }
+    Ok(sockets)
 }
 
 /// An attempt to connect to this endpoint, before any cryptography: await it or [`accept`](Self::accept) it,

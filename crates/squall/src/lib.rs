@@ -95,7 +95,7 @@ pub use rustls;
 pub use squall_core::{
     AckFrequencyConfig, AckFrequencyRequest, ClientConfig, CloseReason, CongestionAlgorithm,
     DatagramError, Exporter, MigrateError, Priority, ServerConfig, Stage, Stages, Stats,
-    TransportConfig,
+    TransportConfig, Waits,
 };
 pub use squall_tls::provider;
 pub use squall_udp::{Limits as SocketLimits, Stats as SocketStats};

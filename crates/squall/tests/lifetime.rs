@@ -426,6 +426,14 @@ async fn accounting_tells_where_the_time_went() {
     ] {
         assert!(stages.ticks()[stage as usize] > 0, "{}", stage.name());
     }
+    // Waits took CPU time, and some were measured.
+    let waits = stages.waits();
+    assert!(waits.count > 0 && waits.measured > 0, "{waits:?}");
+    assert!(
+        waits.count > waits.measured || waits.count == 1,
+        "{waits:?}"
+    );
+    assert!(waits.cpu > Duration::ZERO, "{waits:?}");
     assert!(!Pair::new().await.server.stages().is_on());
 }
 

@@ -115,8 +115,7 @@ impl Socket {
         }
         #[cfg(not(unix))]
         if options.reuse_port {
-            let why = "on this system sockets cannot share a port";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+            return Err(shared_port());
         }
         let (inner, gro) = sys::configure(socket, v6, options.gro)?;
         let receive_buffer = sys::buffer(&inner, true, options.receive_buffer);
@@ -139,6 +138,18 @@ impl Socket {
             injected: AtomicI32::new(0),
             counters: Counters::default(),
         })
+    }
+
+    /// Lets sockets of this user that are bound from now on share the port, as [`Options::reuse_port`] does from the bind on:
+    /// whoever is first has seen that the port was free.
+    ///
+    /// # Errors
+    /// Those of `setsockopt(2)`; `Unsupported` on Windows.
+    pub fn share_port(&self) -> io::Result<()> {
+        #[cfg(unix)]
+        return socket2::SockRef::from(&self.inner).set_reuse_port(true);
+        #[cfg(not(unix))]
+        Err(shared_port())
     }
 
     /// The address that the socket is bound to, with the port that the system chose.
@@ -328,6 +339,12 @@ impl Socket {
     pub fn inject_send_error(&self, errno: i32) {
         self.injected.store(errno, Ordering::Relaxed);
     }
+}
+
+#[cfg(not(unix))]
+fn shared_port() -> io::Error {
+    let why = "on this system sockets cannot share a port";
+    io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
 #[cfg(unix)]

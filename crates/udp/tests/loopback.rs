@@ -571,3 +571,27 @@ fn ports_are_shared_only_when_asked() {
         ErrorKind::AddrInUse
     );
 }
+
+#[test]
+fn a_port_found_free_is_shared_afterwards() {
+    let sharing = Options {
+        reuse_port: true,
+        ..Options::default()
+    };
+    let any = "127.0.0.1:0".parse().unwrap();
+    let first = Socket::bind(any, &Options::default()).unwrap();
+    let address = first.local_addr().unwrap();
+    let early = Socket::bind(address, &sharing).unwrap_err();
+    assert_eq!(early.kind(), ErrorKind::AddrInUse);
+    first.share_port().unwrap();
+    let second = Socket::bind(address, &sharing).unwrap();
+    // One group, in the order of the binds: the first byte of a connection id decides.
+    first.steer(2).unwrap();
+    let from = std::net::UdpSocket::bind(any).unwrap();
+    for (byte, socket) in [(4, &first), (7, &second)] {
+        let datagram = [0x40, byte, 0, 0];
+        from.send_to(&datagram, address).unwrap();
+        let mut batch = RecvBatch::new(1, 2048);
+        assert_eq!(socket.recv(&mut batch).unwrap(), 1);
+    }
+}

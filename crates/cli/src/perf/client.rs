@@ -231,8 +231,14 @@ impl Bulk {
         let bytes: u64 = transfers.iter().map(|one| one.bytes).sum();
         let seconds = quic::span(transfers).as_secs_f64();
         let stages = Table::new(sample, rates);
-        let overhead = stages.as_ref().map_or(0.0, |table| table.overhead.percent);
-        let remarks = stages::remarks(rates.core_ghz, sample.stamps, rates.ns_per_stamp, overhead);
+        let remarks = stages.as_ref().map_or_else(String::new, |table| {
+            stages::remarks(
+                rates.core_ghz,
+                rates.clocks,
+                &[table],
+                table.overhead.percent,
+            )
+        });
         Self {
             direction: load.flow.name(),
             bytes,

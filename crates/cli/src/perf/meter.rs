@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use squall::{Endpoint, Stage, Stages};
 
 use super::report;
-use super::stages::{Rates, Sample, Table};
+use super::stages::{Clocks, Rates, Sample, Table};
 use super::{Flow, cpu};
 use crate::sys;
 
@@ -52,8 +52,7 @@ impl Reading {
         };
         Sample {
             stages,
-            idle: ticks(Stage::Idle),
-            other: ticks(Stage::Other),
+            waits: now.stages.waits().since(&self.stages.waits()),
             stamps: now.stages.stamps() - self.stages.stamps(),
             cpu: now.cpu.saturating_sub(self.cpu),
             packets,
@@ -97,7 +96,7 @@ impl Used {
             server,
             client,
             core_ghz: rates.core_ghz,
-            ns_per_stamp: rates.ns_per_stamp,
+            clocks: rates.clocks,
         })
     }
 }
@@ -155,7 +154,10 @@ impl Ticker {
     pub(crate) fn rates(&self) -> Rates {
         Rates {
             ns_per_tick: self.ns_per_tick(),
-            ns_per_stamp: ns_per_stamp(),
+            clocks: Clocks {
+                ns_per_stamp: ns_per_stamp(),
+                ns_per_cpu_reading: ns_per_cpu_reading(),
+            },
             core_ghz: cpu::core_ghz(),
         }
     }
@@ -163,15 +165,26 @@ impl Ticker {
 
 /// The measured cost of one stamp in nanoseconds.
 fn ns_per_stamp() -> f64 {
-    const STAMPS: u32 = 100_000;
+    let mut stages = Stages::on(squall::ticks);
+    ns_each(100_000, || stages.mark(std::hint::black_box(Stage::Other)))
+}
+
+/// The measured cost of one reading of the thread's CPU clock in nanoseconds.
+fn ns_per_cpu_reading() -> f64 {
+    ns_each(10_000, || {
+        std::hint::black_box(sys::thread_cpu());
+    })
+}
+
+/// What one call takes, in the best of five series.
+fn ns_each(calls: u32, mut call: impl FnMut()) -> f64 {
     let mut best = f64::INFINITY;
     for _ in 0..5 {
-        let mut stages = Stages::on(squall::ticks);
         let start = Instant::now();
-        for _ in 0..STAMPS {
-            stages.mark(std::hint::black_box(Stage::Other));
+        for _ in 0..calls {
+            call();
         }
-        best = best.min(start.elapsed().as_secs_f64() * 1e9 / f64::from(STAMPS));
+        best = best.min(start.elapsed().as_secs_f64() * 1e9 / f64::from(calls));
     }
     best
 }

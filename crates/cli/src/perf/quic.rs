@@ -90,8 +90,14 @@ pub(crate) struct Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        self.client.close(0, b"");
-        self.server.close(0, b"");
+        // Both before the first wait: each end is told by the other.
+        for end in [&self.client, &self.server] {
+            end.close(0, b"");
+        }
+        for end in [&self.client, &self.server] {
+            // Whoever has ended has nothing left to tell.
+            let _ = wait_idle(end);
+        }
     }
 }
 
@@ -369,6 +375,11 @@ where
 /// The worker ended.
 pub(crate) fn close(endpoint: &Endpoint, reason: &'static [u8]) -> Result<()> {
     endpoint.close(0, reason);
+    wait_idle(endpoint)
+}
+
+/// Waits for a second at most until no connection is left: then peers are told and qlogs are whole.
+fn wait_idle(endpoint: &Endpoint) -> Result<()> {
     let idle = endpoint.clone();
     wait(endpoint, async move {
         let _ = tokio::time::timeout(Duration::from_secs(1), idle.wait_idle()).await;

@@ -134,7 +134,7 @@ impl Tables {
         let client = Table::new(sample, rates)?;
         let overhead = client.overhead.percent;
         Some(Self::Client {
-            remarks: stages::remarks(rates.core_ghz, sample.stamps, rates.ns_per_stamp, overhead),
+            remarks: stages::remarks(rates.core_ghz, rates.clocks, &[&client], overhead),
             client: Box::new(client),
         })
     }

@@ -64,7 +64,8 @@ pub(crate) struct Stages {
     pub(crate) client: Table,
     /// The core's clock that turns nanoseconds into cycles.
     pub(crate) core_ghz: Option<f64>,
-    pub(crate) ns_per_stamp: f64,
+    #[serde(flatten)]
+    pub(crate) clocks: stages::Clocks,
 }
 
 /// What was measured, and on what.
@@ -338,8 +339,8 @@ impl Stages {
         stages::text(title, &[(server, &self.server), (client, &self.client)])
             + &stages::remarks(
                 self.core_ghz,
-                self.server.stamps + self.client.stamps,
-                self.ns_per_stamp,
+                self.clocks,
+                &[&self.server, &self.client],
                 self.overhead_percent,
             )
             + &format!(
@@ -351,7 +352,7 @@ impl Stages {
 
 #[cfg(test)]
 mod tests {
-    use super::super::stages::{Rates, Sample};
+    use super::super::stages::{Clocks, Rates, Sample};
     use super::*;
 
     fn round(contender: Contender, index: usize, cpu_ms: u64) -> Round {
@@ -398,17 +399,20 @@ mod tests {
     fn stages() -> Stages {
         let sample = Sample {
             stages: vec![("AEAD", 600)],
-            idle: 0,
-            other: 0,
+            waits: squall::Waits::default(),
             stamps: 1,
             cpu: Duration::from_nanos(1_000),
             packets: 10,
             bytes: 14_000,
             operations: 0,
         };
+        let clocks = Clocks {
+            ns_per_stamp: 10.0,
+            ns_per_cpu_reading: 300.0,
+        };
         let rates = Rates {
             ns_per_tick: 1.0,
-            ns_per_stamp: 10.0,
+            clocks,
             core_ghz: None,
         };
         let table = Table::new(&sample, rates).expect("work was done");
@@ -419,7 +423,7 @@ mod tests {
             server: table.clone(),
             client: table,
             core_ghz: None,
-            ns_per_stamp: 10.0,
+            clocks,
         }
     }
 

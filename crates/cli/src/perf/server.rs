@@ -66,7 +66,7 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
     if let Some(table) = table.filter(|_| !args.json) {
         let text = stages::text("by stage", &[(each, &table)]);
         let overhead = table.overhead.percent;
-        let remarks = stages::remarks(rates.core_ghz, sample.stamps, rates.ns_per_stamp, overhead);
+        let remarks = stages::remarks(rates.core_ghz, rates.clocks, &[&table], overhead);
         say(&format!("\n{text}{}", remarks.trim_end()));
     }
     Ok(())

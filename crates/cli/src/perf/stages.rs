@@ -1,27 +1,26 @@
 //! The cost table by stage (design §7): what the WinQuic table shows, with finer rows.
 //!
 //! A worker stamps the time-stamp counter when it passes from one stage to the next, once a
-//! batch. Ticks become nanoseconds by the rate of that counter. Every tick is some stage's or that
-//! of the waiting: what the thread's CPU clock counts beyond the stages was spent inside the waits,
-//! by the system calls that put the thread to sleep and wake it (at most as long as they lasted).
-//! What is left after that is *unattributed*; should the stages claim more than the CPU clock
-//! (the thread was preempted inside one) they are all scaled down to it. So each table sums to
-//! its thread's CPU time.
+//! batch. Ticks become nanoseconds by the rate of that counter. Ticks of waiting are mostly no CPU
+//! time: what a wait costs, the system calls that put the thread to sleep and wake it, is read off
+//! the thread's CPU clock before and after, for one wait in seven. What is left of the thread's CPU
+//! time after that is *unattributed*; should the stages claim more (the thread was preempted inside
+//! one) they are all scaled down to it. So each table sums to its thread's CPU time.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
+use squall::Waits;
 
 /// What one worker thread counted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sample {
     /// Name of the stage and ticks spent in it.
     pub(crate) stages: Vec<(&'static str, u64)>,
-    /// Ticks of waiting, most of which are no CPU time, and of what no stage names.
-    pub(crate) idle: u64,
-    pub(crate) other: u64,
-    /// How often the counter was read.
+    /// What waiting cost.
+    pub(crate) waits: Waits,
+    /// How often the time-stamp counter was read.
     pub(crate) stamps: u64,
     /// The thread's CPU time.
     pub(crate) cpu: Duration,
@@ -43,8 +42,7 @@ impl Sample {
                 sum.1 += more.1;
             }
         }
-        self.idle += other.idle;
-        self.other += other.other;
+        self.waits += other.waits;
         self.stamps += other.stamps;
         self.cpu += other.cpu;
         self.packets += other.packets;
@@ -53,15 +51,41 @@ impl Sample {
     }
 }
 
+/// What reading the clocks costs, measured.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Clocks {
+    /// One stamp.
+    pub(crate) ns_per_stamp: f64,
+    /// One reading of the thread's CPU clock.
+    pub(crate) ns_per_cpu_reading: f64,
+}
+
 /// What turns ticks into time and cycles.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rates {
     /// Nanoseconds a tick of the time-stamp counter.
     pub(crate) ns_per_tick: f64,
-    /// Measured cost of one stamp.
-    pub(crate) ns_per_stamp: f64,
+    pub(crate) clocks: Clocks,
     /// The core's clock, where it can be measured.
     pub(crate) core_ghz: Option<f64>,
+}
+
+impl Rates {
+    /// Nanoseconds that went into reading the thread's CPU clock.
+    fn readings(&self, waits: &Waits) -> f64 {
+        (READINGS * waits.measured) as f64 * self.clocks.ns_per_cpu_reading
+    }
+
+    /// Nanoseconds of CPU time that waiting took, reading the clock included. A measured wait holds about the half of each of
+    /// its two readings: one that was not measured is that much shorter.
+    fn waiting(&self, waits: &Waits) -> f64 {
+        if waits.measured == 0 {
+            return 0.0;
+        }
+        let measured = waits.cpu.as_secs_f64() * 1e9 / waits.measured as f64;
+        let each = (measured - self.clocks.ns_per_cpu_reading).max(0.0);
+        each * waits.count as f64 + self.readings(waits)
+    }
 }
 
 /// One row of the table.
@@ -86,10 +110,11 @@ pub(crate) struct Table {
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
     pub(crate) cpu_s: f64,
-    /// What the stamps' clock claims of the thread's CPU time before it is scaled: above 100 the
-    /// thread was preempted inside stages, and the rows are blurred.
+    /// What stages by the stamps' clock, and waits, claim of the thread's CPU time before the stages
+    /// are scaled: above 100 the thread was preempted inside stages, and the rows are blurred.
     pub(crate) claimed_percent: f64,
     pub(crate) stamps: u64,
+    pub(crate) cpu_readings: u64,
 }
 
 impl Table {
@@ -113,30 +138,33 @@ impl Table {
             .map(|stage| stage.1 as f64)
             .sum::<f64>()
             * rates.ns_per_tick;
-        let scale = if claimed > cpu_ns {
-            cpu_ns / claimed
-        } else {
-            1.0
-        };
+        let waiting = rates.waiting(&sample.waits);
+        let claimed_percent = (claimed + waiting) / cpu_ns * 100.0;
+        let waiting = waiting.min(cpu_ns);
+        let scale = ((cpu_ns - waiting) / claimed.max(1.0)).min(1.0);
         let mut rows: Vec<Row> = sample
             .stages
             .iter()
             .map(|&(stage, ticks)| row(stage, ticks as f64 * rates.ns_per_tick * scale))
             .collect();
-        let left = (cpu_ns - claimed * scale).max(0.0);
-        let ns = |ticks: u64| ticks as f64 * rates.ns_per_tick;
-        let waiting = (left - ns(sample.other)).clamp(0.0, ns(sample.idle));
         rows.push(row("waiting and waking", waiting));
-        rows.push(row(UNATTRIBUTED, left - waiting));
+        rows.push(row(
+            UNATTRIBUTED,
+            (cpu_ns - claimed * scale - waiting).max(0.0),
+        ));
         Some(Self {
             rows,
             total: row("total", cpu_ns),
-            overhead: row("of which stamps", sample.stamps as f64 * rates.ns_per_stamp),
+            overhead: row(
+                "of which stamps",
+                sample.stamps as f64 * rates.clocks.ns_per_stamp + rates.readings(&sample.waits),
+            ),
             packets: sample.packets,
             bytes: sample.bytes,
             cpu_s: sample.cpu.as_secs_f64(),
-            claimed_percent: claimed / cpu_ns * 100.0,
+            claimed_percent,
             stamps: sample.stamps,
+            cpu_readings: READINGS * sample.waits.measured,
         })
     }
 
@@ -185,10 +213,10 @@ pub(crate) fn text(title: &str, named: &[(&str, &Table)]) -> String {
     }
     text += "\n";
     for (name, table) in named {
-        if table.claimed_percent > 100.0 {
+        if table.claimed_percent > BLURRED {
             let _ = writeln!(
                 text,
-                "({name}: preempted; stages took {:.0} % of the CPU time by the clock, scaled)",
+                "({name}: preempted; the rows took {:.0} % of the CPU time by the clock, stages are scaled)",
                 table.claimed_percent
             );
         }
@@ -199,18 +227,29 @@ pub(crate) fn text(title: &str, named: &[(&str, &Table)]) -> String {
 /// How the tables were made.
 pub(crate) fn remarks(
     core_ghz: Option<f64>,
-    stamps: u64,
-    ns_per_stamp: f64,
+    clocks: Clocks,
+    tables: &[&Table],
     overhead_percent: f64,
 ) -> String {
     let clock = core_ghz.map_or_else(
         || "core clock not measurable here".to_owned(),
         |ghz| format!("core clock {ghz:.2} GHz (a chain of additions)"),
     );
+    let stamps: u64 = tables.iter().map(|table| table.stamps).sum();
+    let readings: u64 = tables.iter().map(|table| table.cpu_readings).sum();
     format!(
-        "({clock}; {stamps} stamps of {ns_per_stamp:.1} ns: {overhead_percent:.2} % of the time)\n"
+        "({clock})\n({stamps} stamps of {:.1} ns, {readings} looks at the CPU clock of {:.0} ns: \
+         {overhead_percent:.2} % of the time)\n",
+        clocks.ns_per_stamp, clocks.ns_per_cpu_reading
     )
 }
+
+/// Percent of its CPU time that a thread's rows claim, above which it was preempted inside stages: below, the two clocks and
+/// the waits that were not measured make the difference.
+const BLURRED: f64 = 102.0;
+
+/// Readings of the thread's CPU clock for a wait that is measured.
+const READINGS: u64 = 2;
 
 /// The row of what no stage claims.
 const UNATTRIBUTED: &str = "unattributed";
@@ -222,8 +261,11 @@ mod tests {
     fn sample() -> Sample {
         Sample {
             stages: vec![("AEAD", 400), ("UDP send", 200)],
-            idle: 300,
-            other: 20,
+            waits: Waits {
+                count: 30,
+                measured: 10,
+                cpu: Duration::from_nanos(110),
+            },
             stamps: 10,
             cpu: Duration::from_nanos(1_000),
             packets: 5,
@@ -235,7 +277,10 @@ mod tests {
     fn rates(ns_per_tick: f64) -> Rates {
         Rates {
             ns_per_tick,
-            ns_per_stamp: 8.0,
+            clocks: Clocks {
+                ns_per_stamp: 8.0,
+                ns_per_cpu_reading: 3.0,
+            },
             core_ghz: Some(3.0),
         }
     }
@@ -250,26 +295,37 @@ mod tests {
         assert!(close(table.rows[0].ns_per_packet, 80.0));
         assert!(close(table.rows[0].percent, 40.0));
         assert!(close(table.rows[0].cycles_per_byte.expect("clock"), 2.4));
-        // 400 ns are left: 300 of waiting at most.
+        // 30 waits of 11 ns, less 3 for reading the clock, and 20 such readings.
         assert!(close(table.rows[2].percent, 30.0));
         assert_eq!(table.rows[3].stage, "unattributed");
         assert!(close(table.attributed_percent(), 90.0));
-        assert!(close(table.claimed_percent, 60.0));
+        assert!(close(table.claimed_percent, 90.0));
         assert!(!text("t", &[("server", &table)]).contains("preempted"));
         assert!(close(table.rows[3].percent, 10.0));
-        assert!(close(table.overhead.ns_per_packet, 16.0));
+        assert!(close(table.overhead.ns_per_packet, 28.0));
+        assert_eq!(table.cpu_readings, 20);
     }
 
     #[test]
     fn stages_that_claim_too_much_are_scaled_to_the_cpu_clock() {
         let table = Table::new(&sample(), rates(2.0)).expect("work was done");
-        assert!(close(table.rows[2].percent, 0.0));
-        assert!(close(table.claimed_percent, 120.0));
+        assert!(close(table.rows[2].percent, 30.0));
+        assert!(close(table.rows[3].percent, 0.0));
+        assert!(close(table.claimed_percent, 150.0));
         assert!(text("t", &[("server", &table)]).contains("(server: preempted"));
-        assert!(close(
-            table.rows[0].ns_per_packet,
-            1_000.0 * 2.0 / 3.0 / 5.0
-        ));
+        assert!(close(table.rows[0].ns_per_packet, 700.0 * 2.0 / 3.0 / 5.0));
+    }
+
+    #[test]
+    fn waits_that_were_not_measured_are_unattributed() {
+        let waits = Waits {
+            count: 30,
+            ..Waits::default()
+        };
+        let sample = Sample { waits, ..sample() };
+        let table = Table::new(&sample, rates(1.0)).expect("work was done");
+        assert!(close(table.rows[2].percent, 0.0));
+        assert!(close(table.rows[3].percent, 40.0));
     }
 
     #[test]
@@ -303,6 +359,7 @@ mod tests {
         sum.add(&sample());
         assert_eq!(sum.stages, [("AEAD", 800), ("UDP send", 400)]);
         assert_eq!((sum.stamps, sum.packets, sum.bytes), (20, 10, 1_000));
+        assert_eq!((sum.waits.count, sum.waits.measured), (60, 20));
         assert_eq!(sum.cpu, Duration::from_nanos(2_000));
     }
 

@@ -537,15 +537,11 @@ pub(crate) fn choose(certificate: &Certificate, suite: Suite) -> Result<Choice> 
         .ok_or_else(|| Failure::new("no TLS provider"))
 }
 
-type Ends = (
-    TlsChannel<std::os::unix::net::UnixStream>,
-    TlsChannel<std::os::unix::net::UnixStream>,
-);
+type Ends = (TlsChannel<sys::Stream>, TlsChannel<sys::Stream>);
 
 /// A server's and a client's end after a handshake through a socket pair.
 fn memory_pair(tls: &Tls) -> Result<Ends> {
-    let (near, far) =
-        std::os::unix::net::UnixStream::pair().map_err(context("cannot make a socket pair"))?;
+    let (near, far) = sys::stream_pair().map_err(context("cannot make a socket pair"))?;
     let (server, client) = std::thread::scope(|scope| {
         let server = scope.spawn(|| tls.accept(far));
         let client = tls.connect(near);
@@ -583,9 +579,8 @@ fn seal_and_open<S>(server: &mut TlsChannel<S>, client: &mut TlsChannel<S>) -> i
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixStream;
 
-    fn pair() -> (TlsChannel<UnixStream>, TlsChannel<UnixStream>) {
+    fn pair() -> (TlsChannel<sys::Stream>, TlsChannel<sys::Stream>) {
         let certificate = Certificate::generate().expect("a certificate");
         let tls = Tls::new(
             rustls::crypto::ring::default_provider(),
@@ -596,7 +591,7 @@ mod tests {
         memory_pair(&tls).expect("handshake")
     }
 
-    fn receive(channel: &mut TlsChannel<UnixStream>, len: usize) -> Vec<u8> {
+    fn receive(channel: &mut TlsChannel<sys::Stream>, len: usize) -> Vec<u8> {
         let mut got = Vec::new();
         while got.len() < len {
             channel
@@ -623,7 +618,7 @@ mod tests {
 
     /// A server's socket that answers its second read only when the client has sent everything.
     struct Late {
-        socket: UnixStream,
+        socket: sys::Stream,
         reads: usize,
         client_is_done: std::sync::mpsc::Receiver<()>,
     }
@@ -657,7 +652,7 @@ mod tests {
             &certificate,
         )
         .expect("ring");
-        let (near, far) = UnixStream::pair().expect("sockets");
+        let (near, far) = sys::stream_pair().expect("sockets");
         let (done, client_is_done) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| {

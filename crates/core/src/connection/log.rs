@@ -23,7 +23,8 @@ pub(super) const fn packet_type(id: SpaceId) -> PacketType {
 impl Connection {
     /// Writes a qlog of what happens from now on into `sink`: JSON text sequences after draft-ietf-quic-qlog-quic-events,
     /// times in milliseconds of the caller's clock. To be called right after the connection was made, so that nothing is
-    /// missing. Whatever the sink answers, the connection goes on.
+    /// missing. From the connection's end on the sink is flushed after every record. Whatever the sink answers, the connection
+    /// goes on.
     pub fn set_qlog(&mut self, now: Time, sink: Box<dyn Write + Send>) {
         let mut log = Qlog::new(sink, self.side, &self.original_dcid);
         let ids = [self.local_ids.current(), self.remote_ids.current()];

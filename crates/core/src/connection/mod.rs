@@ -144,6 +144,8 @@ pub(crate) struct Accepted {
     pub(crate) retry_scid: Option<ConnectionId>,
     /// Whether a token has shown that the client's address is its own.
     pub(crate) validated: bool,
+    /// The keys that its first Initial was opened with.
+    pub(crate) keys: Option<Box<squall_protect::initial::FirstKeys>>,
 }
 
 /// What depends on the side.
@@ -268,6 +270,7 @@ impl Connection {
         } = start;
         let mut params = handshake::declared(&config, local_id);
         let mut preferred_id = None;
+        let mut first_keys = None;
         let (side, tls, restart, token, original_dcid, validated) = match role {
             Role::Client(Opening {
                 tls,
@@ -298,6 +301,7 @@ impl Connection {
                         stateless_reset_token: ids.reset_token(id.as_slice()),
                     });
                 }
+                first_keys = accepted.keys;
                 let tls = Tls::waiting(accepted.tls, params, grease);
                 let (original, validated) = (accepted.original_dcid, accepted.validated);
                 (Side::Server, tls, None, Vec::new(), original, validated)
@@ -372,7 +376,10 @@ impl Connection {
             connection.endpoint_events.push_back(event);
         }
         connection.choose_skip_number();
-        connection.install_initial_keys();
+        match first_keys {
+            Some(keys) => connection.space(SpaceId::Initial).keys = Some(keys.into_pair().into()),
+            None => connection.install_initial_keys(),
+        }
         connection.timers.set(
             timers::Timer::Handshake,
             Some(now + connection.config.handshake_timeout),

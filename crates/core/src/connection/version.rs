@@ -65,11 +65,7 @@ pub(super) fn choose(config: &TransportConfig, original: u32, params: Option<&[u
 impl Connection {
     pub(super) fn initial_keys(&self, version: u32) -> LevelKeys {
         let client = self.side == Side::Client;
-        let pair = initial::keys(version, self.initial_dcid.as_slice(), client);
-        LevelKeys {
-            local: pair.local,
-            remote: pair.remote,
-        }
+        initial::keys(version, self.initial_dcid.as_slice(), client).into()
     }
 
     /// A server goes on in `version`. It keeps the keys of the original version until a Handshake packet shows that the

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use squall_protect::initial::FirstKeys;
 use squall_protect::{Outcome, PacketSpan, TAG_LEN, initial, retry};
 use squall_tls::Session;
 use squall_wire::{ConnectionId, LongType, Path, TransportErrorCode, Writer, frame, header};
@@ -22,6 +23,8 @@ pub struct Incoming {
     pub(super) scid: ConnectionId,
     /// What its token says.
     pub(super) verdict: Verdict,
+    /// Those that its Initial was opened with.
+    pub(super) keys: Option<Box<FirstKeys>>,
     /// That of the attempt, however many packets it has.
     pub(super) _attempt: Arc<Attempt>,
 }
@@ -98,15 +101,21 @@ impl Incoming {
     }
 }
 
-/// Whether a first packet is authentic under the keys that its destination gives.
-pub(super) fn opens(version: u32, dcid: &ConnectionId, packet: &[u8], pn_offset: usize) -> bool {
-    let mut keys = initial::client_keys(version, dcid.as_slice());
+/// The keys that a first packet's destination gives, if the packet is authentic under them.
+pub(super) fn opening(
+    version: u32,
+    dcid: &ConnectionId,
+    packet: &[u8],
+    pn_offset: usize,
+) -> Option<Box<FirstKeys>> {
+    let mut first = Box::new(FirstKeys::new(version, dcid.as_slice()));
+    let keys = &mut first.client;
     let mut copy = packet.to_vec();
     let mut spans = [PacketSpan::new(0, copy.len() as u32, pn_offset as u16)];
     keys.header.unprotect(&mut copy, &mut spans);
     // A first packet has a small number: nothing to expand it against.
     keys.packet.open(&mut copy, &mut spans, 0);
-    spans[0].outcome == Outcome::Open
+    (spans[0].outcome == Outcome::Open).then_some(first)
 }
 
 impl fmt::Debug for Incoming {
@@ -140,15 +149,12 @@ impl Endpoint {
     /// # Errors
     /// If this endpoint takes no connections, rustls or a setting refuses, with the answer for the client; or if another
     /// packet of the same attempt was accepted before: `route` then finds the connection.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "an attempt is decided once: who accepts it cannot refuse it after"
-    )]
     pub fn accept(
         &mut self,
         now: Time,
-        incoming: Incoming,
+        mut incoming: Incoming,
     ) -> Result<(ConnectionHandle, Connection), AcceptError> {
+        let keys = incoming.keys.take();
         let error = |this: &mut Self, reason: String| AcceptError {
             reason,
             response: Some(this.refusal(&incoming, TransportErrorCode::CONNECTION_REFUSED)),
@@ -180,6 +186,7 @@ impl Endpoint {
                 original_dcid,
                 retry_scid,
                 validated: incoming.remote_address_validated(),
+                keys,
             }),
             config: Arc::clone(&server.transport),
             version: incoming.version,

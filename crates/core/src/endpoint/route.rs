@@ -5,7 +5,7 @@ use squall_wire::{
     ConnectionId, FixedBit, Header, LongType, Path, TransportErrorCode, Writer, header, is_long,
 };
 
-use super::incoming::opens;
+use super::incoming::opening;
 use super::{ConnectionHandle, Endpoint, Incoming};
 use crate::config::{MIN_UDP_PAYLOAD, ServerConfig, worker_of};
 use crate::time::Time;
@@ -149,6 +149,7 @@ impl Endpoint {
                 dcid,
                 scid,
                 verdict: attempt.verdict,
+                keys: None,
                 _attempt: attempt,
             });
         }
@@ -193,9 +194,12 @@ impl Endpoint {
         };
         // RFC 9000 §7.2: an id that is too easy to guess. And no state for what does not open (`threats.md` row 9):
         // Initial keys are public, the test is cheap.
-        if dcid.len() < 8 || !opens(version, &dcid, &datagram[..len], pn_offset) {
+        if dcid.len() < 8 {
             return Route::Discard;
         }
+        let Some(keys) = opening(version, &dcid, &datagram[..len], pn_offset) else {
+            return Route::Discard;
+        };
         let verdict = (self.tokens).open(token, now, path.remote, version, &dcid);
         let known = self.undecided.find(&dcid);
         let refused = if verdict == Verdict::Invalid {
@@ -224,6 +228,7 @@ impl Endpoint {
                 dcid,
                 scid,
                 verdict,
+                keys: Some(keys),
                 _attempt: known.unwrap_or_else(|| self.undecided.begin(dcid, verdict)),
             }),
             Some(code) if self.responses.take(now) => {

@@ -4,7 +4,7 @@
 pub(crate) mod received;
 pub(crate) mod sent;
 
-use squall_protect::Keys;
+use squall_protect::{Keys, Pair};
 
 use crate::stream::reassembly::Reassembly;
 use crate::stream::send_buffer::SendBuffer;
@@ -59,4 +59,10 @@ pub(crate) struct LevelKeys {
     pub(crate) local: Keys,
     /// What this end opens with.
     pub(crate) remote: Keys,
+}
+
+impl From<Pair> for LevelKeys {
+    fn from(Pair { local, remote }: Pair) -> Self {
+        Self { local, remote }
+    }
 }

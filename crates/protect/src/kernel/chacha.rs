@@ -17,7 +17,6 @@ pub(super) mod choir;
 pub(super) mod entry;
 pub(super) mod poly1305;
 
-use std::arch::asm;
 use std::ops::Range;
 
 use zeroize::Zeroize;
@@ -511,10 +510,7 @@ impl<const LANES: usize> Drop for Work<'_, '_, LANES> {
 #[inline(always)]
 fn wipe(blocks: &mut [Block]) {
     blocks.fill(Block::ZERO);
-    // SAFETY: there is no instruction; for all that the compiler knows, one reads the memory behind the pointer.
-    unsafe {
-        asm!("/* {0} */", in(reg) blocks.as_ptr(), options(readonly, nostack, preserves_flags));
-    }
+    zeroize::optimization_barrier(blocks);
 }
 
 /// Adds blocks of key stream to the payload from an offset on.

@@ -149,7 +149,7 @@ impl<const R: usize, const S: usize> Key<R, S> {
         key.rounds.expand::<L::Single, R>(s, material.padded_key());
         let mut h = [[0; 16]];
         encrypt_blocks::<L::Single, R>(s, &key.rounds, &mut h);
-        key.short.fill(s, u128::from_be_bytes(h[0]), S - ROOM);
+        key.short.fill(l, u128::from_be_bytes(h[0]), S - ROOM);
         h[0].zeroize();
         key
     }

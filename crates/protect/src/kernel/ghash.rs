@@ -10,10 +10,8 @@
 //! ```
 //! A packet with more blocks than the table has powers is hashed in passes, each with a reduction.
 
-use zeroize::Zeroize;
-
 use super::Job;
-use super::lanes::{Block, Lanes};
+use super::lanes::{Block, Lanes, wipe};
 
 /// The reduction's constant: the field's polynomial x^128 + x^7 + x^2 + x + 1 in mirrored bit order, upper half.
 const POLYNOMIAL: u64 = 0xc200_0000_0000_0000;
@@ -53,8 +51,8 @@ impl Table<'_> {
 
 impl<const N: usize> Drop for Powers<N> {
     fn drop(&mut self) {
-        self.h.as_flattened_mut().zeroize();
-        self.halves.as_flattened_mut().zeroize();
+        wipe(&mut self.h);
+        wipe(&mut self.halves);
     }
 }
 
@@ -73,17 +71,32 @@ impl<const N: usize> Powers<N> {
         }
     }
 
-    /// Fills in H^count to H^1.
+    /// Fills in H^count to H^1; `count` is a multiple of a register's lanes.
     #[inline(always)]
     pub(super) fn fill<L: Lanes>(&mut self, l: L, h: u128, count: usize) {
+        let s = l.single();
         // Times x: a shift by one, and a reduction without a branch.
         let carry = 0_u128.wrapping_sub(h >> 127);
         let h = h << 1 ^ carry & (u128::from(POLYNOMIAL) << 64 | 1);
-        let h = l.splat(h as u64, (h >> 64) as u64);
+        let h = s.splat(h as u64, (h >> 64) as u64);
+        let first = count - L::BLOCKS;
+        self.set(s, count - 1, h);
         let mut power = h;
-        for i in (0..count).rev() {
-            self.set(l, i, power);
-            power = multiply(l, power, h);
+        for i in (first..count - 1).rev() {
+            power = multiply(s, power, h);
+            self.set(s, i, power);
+        }
+        // From here on a register at a time: each product waits for the one before.
+        let step = l.broadcast(&self.h[first]);
+        let mut powers = l.load_part(self.h[first..].as_flattened());
+        for next in self.h[..first]
+            .chunks_exact_mut(L::BLOCKS)
+            .rev()
+            .zip(self.halves[..first].chunks_exact_mut(L::BLOCKS).rev())
+        {
+            powers = multiply(l, powers, step);
+            l.store_part(next.0.as_flattened_mut(), powers);
+            l.store_part(next.1.as_flattened_mut(), l.xor(powers, l.swap(powers)));
         }
     }
 

@@ -10,6 +10,13 @@ use super::stitch::{Rounds, Stitch, aes_rounds};
 /// 16 bytes: a cipher block, a round key, a power of H.
 pub(crate) type Block = [u8; 16];
 
+/// Wipes secret blocks, in as few stores as the CPU has for it: a byte after the other, as `Zeroize` does it, takes as
+/// long as making the key.
+pub(super) fn wipe(blocks: &mut [Block]) {
+    blocks.fill([0; 16]);
+    zeroize::optimization_barrier(blocks);
+}
+
 /// Work for [`Lanes::call`]; what it is made of is inlined into the function that is compiled for it.
 pub(crate) trait Work<L, T> {
     fn run(self, l: L) -> T;

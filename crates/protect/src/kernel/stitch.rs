@@ -1,9 +1,7 @@
 //! The inner step of both directions: AES on some registers while GHASH takes up others.
 
-use zeroize::Zeroize;
-
 use super::ghash::Acc;
-use super::lanes::{Block, Lanes};
+use super::lanes::{Block, Lanes, wipe};
 
 /// AES round keys; AES-128 uses eleven of them. Aligned for one block: where more is asked for, each key takes an allocation
 /// that costs three times as much.
@@ -49,7 +47,7 @@ impl Rounds {
 
 impl Drop for Rounds {
     fn drop(&mut self) {
-        self.0.as_flattened_mut().zeroize();
+        wipe(&mut self.0);
     }
 }
 

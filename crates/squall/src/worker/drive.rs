@@ -67,8 +67,8 @@ pub(crate) async fn run(mut worker: Worker, mut fd: Readable) -> std::io::Result
         if worker.is_done() {
             return Ok(());
         }
-        if !Arc::ptr_eq(fd.get_ref(), &worker.socket) {
-            fd = sys::readable(Arc::clone(&worker.socket))?;
+        if let Some(readable) = worker.rebound.take() {
+            fd = readable;
         }
         busy = worker.more_to_receive || (!worker.blocked && !worker.ready.is_empty());
         if busy {
@@ -188,10 +188,7 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let runtime = shared
-        .runtime
-        .get()
-        .expect("set before anybody has a handle");
+    let runtime = shared.runtime();
     if shared.accounting {
         runtime.spawn(Accounted {
             task: Box::pin(task),
@@ -220,7 +217,7 @@ impl<F: Future> Future for Accounted<F> {
 }
 
 /// Marks outside of a worker's turn.
-pub(crate) fn mark(shared: &Shared, stage: Stage) {
+fn mark(shared: &Shared, stage: Stage) {
     let mut stages: std::sync::MutexGuard<'_, Stages> = lock(&shared.stages);
     stages.mark(stage);
 }

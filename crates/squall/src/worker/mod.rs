@@ -42,6 +42,8 @@ use incoming::Held;
 use shared::Inbox;
 use timer_wheel::TimerWheel;
 
+use crate::sys::Readable;
+
 /// Bytes of one message: the largest GRO bundle.
 const MESSAGE_BYTES: usize = 65_536;
 /// Messages of one receive call, at most.
@@ -67,6 +69,8 @@ pub(crate) struct Worker {
     /// All workers of the endpoint, by index.
     workers: Arc<[Arc<Shared>]>,
     socket: Arc<Socket>,
+    /// The same, under watch, when it is new: the loop takes it.
+    rebound: Option<Readable>,
     endpoint: squall_core::Endpoint,
     /// By handle: small and dense.
     connections: Vec<Option<Arc<ConnectionShared>>>,
@@ -102,6 +106,7 @@ impl Worker {
             shared,
             workers,
             socket,
+            rebound: None,
             endpoint,
             connections: Vec::new(),
             count: 0,
@@ -319,7 +324,7 @@ impl Worker {
             Command::Ignore(key) => self.held.forget(&key),
             Command::Close { code, reason } => self.close(code, &reason),
             Command::ShutDown { code, reason } => self.shut_down(code, &reason),
-            Command::Rebind(socket) => self.rebind(socket),
+            Command::Rebind(readable) => self.rebind(readable),
             Command::SetServer(server) => self.endpoint.set_server(server),
             Command::Detach => {
                 self.detached = true;
@@ -377,8 +382,10 @@ impl Worker {
     }
 
     /// Goes on with another socket. What was not sent through the old one is lost, as it might be on the way.
-    fn rebind(&mut self, socket: Arc<Socket>) {
-        self.socket = socket;
+    fn rebind(&mut self, readable: Readable) {
+        self.socket = Arc::clone(readable.get_ref());
+        self.shared.set_socket(Arc::clone(&self.socket));
+        self.rebound = Some(readable);
         self.blocked = false;
         for connection in self.connections.iter().flatten() {
             let mut state = connection.lock();

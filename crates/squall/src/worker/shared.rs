@@ -23,6 +23,7 @@ use super::common::{Clock, Common, HeldRun, Offer, lock};
 use super::incoming::AttemptKey;
 use super::state::{ConnectionShared, Handle};
 use crate::error::ConnectError;
+use crate::sys::{self, Readable};
 
 /// Bytes of forwarded datagrams that wait for their worker's turn.
 const MAX_FORWARDED: usize = 4 * 1024 * 1024;
@@ -61,7 +62,7 @@ pub(crate) enum Command {
         reason: Bytes,
     },
     /// Go on with this socket; clients' connections move.
-    Rebind(Arc<Socket>),
+    Rebind(Readable),
     /// Connections to come get this configuration; `None`: there are none to come.
     SetServer(Option<Arc<ServerConfig>>),
     /// The last handle of the endpoint is gone: end with the last connection.
@@ -177,6 +178,29 @@ impl Counter {
     }
 }
 
+/// A worker's sockets, for who counts.
+struct Udp {
+    /// The one in use; `None` once the worker has ended.
+    socket: Option<Arc<Socket>>,
+    /// What those before it counted.
+    before: squall_udp::Stats,
+}
+
+impl Udp {
+    fn stats(&self) -> squall_udp::Stats {
+        let mut sum = self.before;
+        if let Some(socket) = &self.socket {
+            sum += socket.stats();
+        }
+        sum
+    }
+
+    fn replace(&mut self, socket: Option<Arc<Socket>>) {
+        self.before = self.stats();
+        self.socket = socket;
+    }
+}
+
 /// The face of a worker towards other threads.
 pub(crate) struct Shared {
     /// Which of the endpoint's workers.
@@ -189,7 +213,8 @@ pub(crate) struct Shared {
     /// Whether stages are timed.
     pub(crate) accounting: bool,
     /// The worker's thread, set as it starts.
-    pub(crate) runtime: OnceLock<tokio::runtime::Handle>,
+    runtime: OnceLock<tokio::runtime::Handle>,
+    udp: Mutex<Udp>,
     inbox: Mutex<Inbox>,
     /// Whether there may be something in `inbox.forwarded`: asked once a turn, without the lock.
     has_forwarded: AtomicBool,
@@ -197,7 +222,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(index: usize, common: Arc<Common>, stages: Stages) -> Self {
+    pub(crate) fn new(
+        index: usize,
+        common: Arc<Common>,
+        socket: Arc<Socket>,
+        stages: Stages,
+    ) -> Self {
         Self {
             index,
             clock: common.clock,
@@ -206,6 +236,10 @@ impl Shared {
             accounting: stages.is_on(),
             stages: Mutex::new(stages),
             runtime: OnceLock::new(),
+            udp: Mutex::new(Udp {
+                socket: Some(socket),
+                before: squall_udp::Stats::default(),
+            }),
             inbox: Mutex::new(Inbox::with_room()),
             has_forwarded: AtomicBool::new(false),
             doorbell: Doorbell::default(),
@@ -235,6 +269,33 @@ impl Shared {
         drop(inbox);
         self.ring();
         true
+    }
+
+    /// Has the worker's runtime watch a socket that the worker is to go on with.
+    ///
+    /// # Errors
+    /// The system refused, or the worker has ended.
+    pub(crate) fn watch(&self, socket: Arc<Socket>) -> std::io::Result<Readable> {
+        let _entered = self.runtime().enter();
+        sys::readable(socket)
+    }
+
+    /// Where the worker and its tasks run.
+    pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
+        let runtime = self.runtime.get();
+        runtime.expect("set before anybody has an endpoint")
+    }
+
+    /// What the worker's sockets counted.
+    pub(crate) fn udp_stats(&self) -> squall_udp::Stats {
+        lock(&self.udp).stats()
+    }
+
+    /// Makes the worker's next send call fail once with `errno`.
+    pub(crate) fn inject_send_error(&self, errno: i32) {
+        if let Some(socket) = &lock(&self.udp).socket {
+            socket.inject_send_error(errno);
+        }
     }
 
     fn ring(&self) {
@@ -270,6 +331,17 @@ impl Shared {
     }
 
     // ---- from the worker ----------------------------------------------------------------------------------------
+
+    /// Says where the worker and its tasks run; once, as it starts.
+    pub(crate) fn set_runtime(&self, runtime: tokio::runtime::Handle) {
+        // Nobody else sets it.
+        let _ = self.runtime.set(runtime);
+    }
+
+    /// Says that the worker goes on with another socket.
+    pub(crate) fn set_socket(&self, socket: Arc<Socket>) {
+        lock(&self.udp).replace(Some(socket));
+    }
 
     /// Takes what came in. The vectors of `into` are empty and lend their memory.
     pub(crate) fn take_inbox(&self, into: &mut Inbox) {
@@ -326,6 +398,8 @@ impl Shared {
         inbox.dead = true;
         drop(inbox);
         drop(left);
+        // Connections' handles may hold `self` for long, and must not hold the port with it.
+        lock(&self.udp).replace(None);
         drop(self.common.close_accept(self.index));
         self.counters.connections.set(0);
         self.common.idle.notify_waiters();

@@ -8,7 +8,8 @@ use squall_udp::Socket;
 use tokio::runtime::Runtime;
 
 use super::Worker;
-use super::drive::{mark, run};
+use super::common::lock;
+use super::drive::run;
 use super::shared::Shared;
 use crate::sys;
 
@@ -48,8 +49,7 @@ impl Start {
             Err(error) => return drop(report.send(Err(error))),
         };
         drop(entered);
-        // Nobody else sets it.
-        let _ = self.shared.runtime.set(runtime.handle().clone());
+        self.shared.set_runtime(runtime.handle().clone());
         let _ = report.send(Ok(sys::thread_id()));
         let worker = Worker::new(self.shared, self.workers, self.socket, self.endpoint);
         // A task of its own, and not the future that `block_on` drives: the worker then stands in one line with the
@@ -69,8 +69,8 @@ fn prepare(cpu: Option<usize>, shared: &Arc<Shared>) -> io::Result<Runtime> {
     builder.enable_io().enable_time();
     if shared.accounting {
         let (parked, unparked) = (Arc::clone(shared), Arc::clone(shared));
-        builder.on_thread_park(move || mark(&parked, Stage::Runtime));
-        builder.on_thread_unpark(move || mark(&unparked, Stage::Idle));
+        builder.on_thread_park(move || lock(&parked.stages).wait_begins(Stage::Runtime));
+        builder.on_thread_unpark(move || lock(&unparked.stages).wait_ends());
     }
     builder.build()
 }

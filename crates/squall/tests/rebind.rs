@@ -1,0 +1,279 @@
+//! Endpoints that are bound anew while their connections are at work: all workers move, or none.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+mod common;
+
+use std::fs::File;
+use std::io::{ErrorKind, Result};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use common::{ALPN, ANY, Identity, meet, pattern, within};
+use squall::{Builder, Connection, Endpoint, RecvStream, SendStream, TransportConfig};
+use tokio::task::JoinSet;
+
+const WORKERS: usize = 2;
+const CONNECTIONS: usize = 8;
+
+/// A client and a server of two workers each, and connections between them whose streams the server echoes.
+struct Town {
+    client: Endpoint,
+    server: Endpoint,
+    near: Vec<Connection>,
+    far: Vec<Connection>,
+}
+
+impl Town {
+    async fn new() -> Self {
+        let identity = Identity::new();
+        let server = identity.server(ALPN, TransportConfig::default());
+        let server = (Builder::new(ANY).server(server).workers(WORKERS).bind()).unwrap();
+        let client = identity.client(ALPN, TransportConfig::default());
+        let client = (Builder::new(ANY).client(client).workers(WORKERS).bind()).unwrap();
+        let (mut near, mut far) = (Vec::new(), Vec::new());
+        for _ in 0..CONNECTIONS {
+            let connecting = client.connect(server.local_addr().unwrap(), "localhost");
+            let (here, there) = meet(connecting.unwrap(), &server).await;
+            let (here, there) = (here.unwrap(), there.unwrap());
+            let echoing = there.clone();
+            there.spawn(async move {
+                while let Ok((send, recv)) = echoing.accept_bi().await {
+                    echoing.spawn(echo(send, recv));
+                }
+            });
+            near.push(here);
+            far.push(there);
+        }
+        Self {
+            client,
+            server,
+            near,
+            far,
+        }
+    }
+
+    /// Sends a pattern on each connection and expects it back; `progress` counts the bytes that have come back.
+    fn ask_all(&self, len: usize, progress: &Arc<AtomicUsize>) -> JoinSet<()> {
+        let mut asking = JoinSet::new();
+        for (seed, connection) in self.near.iter().cloned().enumerate() {
+            let progress = Arc::clone(progress);
+            asking.spawn(async move { ask(&connection, len, seed as u64, &progress).await });
+        }
+        asking
+    }
+
+    /// Which worker each connection lives on, and how many each worker counts, on both sides.
+    fn homes(&self) -> (Vec<usize>, Vec<u64>) {
+        let connections = self.near.iter().chain(&self.far);
+        let workers = connections.map(Connection::worker).collect();
+        let stats = (self.client.worker_stats().into_iter()).chain(self.server.worker_stats());
+        (workers, stats.map(|worker| worker.connections).collect())
+    }
+}
+
+async fn echo(mut send: SendStream, mut recv: RecvStream) {
+    while let Ok(Some(chunk)) = recv.read_chunk(usize::MAX).await {
+        if send.write_chunk(chunk).await.is_err() {
+            return;
+        }
+    }
+    // Told by the peer, should it have stopped the stream.
+    let _ = send.finish();
+}
+
+async fn ask(connection: &Connection, len: usize, seed: u64, progress: &AtomicUsize) {
+    let sent = pattern(len, seed);
+    let (mut send, mut recv) = connection.open_bi().await.unwrap();
+    let writing = async {
+        send.write_all(&sent).await.unwrap();
+        send.finish().unwrap();
+    };
+    let reading = async {
+        let mut back = Vec::with_capacity(len);
+        while let Some(chunk) = recv.read_chunk(usize::MAX).await.unwrap() {
+            progress.fetch_add(chunk.len(), Ordering::Relaxed);
+            back.extend_from_slice(&chunk);
+        }
+        back
+    };
+    let ((), back) = tokio::join!(writing, reading);
+    assert!(back == sent, "what came back is not what was sent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_workers_move_in_the_middle_of_transfers() {
+    const LEN: usize = 3_000_000;
+    let town = Town::new().await;
+    let homes = town.homes();
+    assert_eq!(homes.1.iter().sum::<u64>(), 2 * CONNECTIONS as u64);
+    let progress = Arc::new(AtomicUsize::new(0));
+    let asking = town.ask_all(LEN, &progress);
+    let all = LEN * CONNECTIONS;
+    let mut ports = vec![town.client.local_addr().unwrap().port()];
+    for eighths in 1..4 {
+        within(async {
+            while progress.load(Ordering::Relaxed) < all * eighths / 8 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+        town.client.rebind(ANY).unwrap();
+        let done = progress.load(Ordering::Relaxed);
+        assert!(done < all, "moved when all was over");
+        ports.push(town.client.local_addr().unwrap().port());
+    }
+    within(asking.join_all()).await;
+    assert_eq!(progress.load(Ordering::Relaxed), all);
+    ports.dedup();
+    assert_eq!(ports.len(), 4, "{ports:?}");
+    assert_eq!(town.homes(), homes);
+    for far in &town.far {
+        assert_eq!(Some(&far.remote_address().port()), ports.last());
+    }
+    // Nobody was a stranger to anybody: those are answered.
+    let stats = [town.client.stats(), town.server.stats()];
+    for stats in stats {
+        assert_eq!((stats.responses, stats.forwards_dropped), (0, 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kernel_steers_to_the_new_sockets_too() {
+    let town = Town::new().await;
+    town.client.rebind(ANY).unwrap();
+    let progress = Arc::new(AtomicUsize::new(0));
+    let before = town.client.worker_stats();
+    within(town.ask_all(2_000_000, &progress).join_all()).await;
+    for (before, after) in before.iter().zip(town.client.worker_stats()) {
+        let runs = after.runs_received - before.runs_received;
+        let forwarded = after.runs_forwarded - before.runs_forwarded;
+        assert!(runs > 100, "{runs}");
+        // Bundles that GRO makes of several connections' datagrams are the exception.
+        assert!(forwarded * 20 < runs, "{forwarded} of {runs}");
+        // Each worker by its own socket.
+        assert!(
+            after.udp.bytes_received
+                >= before.udp.bytes_received + CONNECTIONS as u64 / 2 * 2_000_000
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_go_on_over_a_move() {
+    let town = Town::new().await;
+    let progress = Arc::new(AtomicUsize::new(0));
+    within(town.ask_all(100_000, &progress).join_all()).await;
+    let before = town.client.stats().udp;
+    assert!(before.bytes_sent > 100_000 * CONNECTIONS as u64);
+    town.client.rebind(ANY).unwrap();
+    // From the first moment, and when the workers have moved.
+    assert!(town.client.stats().udp.bytes_sent >= before.bytes_sent);
+    within(town.ask_all(100_000, &progress).join_all()).await;
+    let after = town.client.stats().udp;
+    assert!(after.bytes_sent > before.bytes_sent + 100_000 * CONNECTIONS as u64);
+}
+
+/// A move that fails: the error, and that all is as it was, with transfers under way.
+async fn stays(town: &Town, refused: ErrorKind, move_it: impl Fn() -> Result<()>) {
+    let (address, homes) = (town.client.local_addr().unwrap(), town.homes());
+    let progress = Arc::new(AtomicUsize::new(0));
+    let asking = town.ask_all(1_000_000, &progress);
+    within(async {
+        while progress.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    assert_eq!(move_it().unwrap_err().kind(), refused);
+    within(asking.join_all()).await;
+    assert_eq!(town.client.local_addr().unwrap(), address);
+    assert_eq!(town.homes(), homes);
+    for far in &town.far {
+        assert_eq!(far.remote_address(), address);
+    }
+    assert_eq!(town.client.stats().responses, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_port_leaves_all_as_it_was() {
+    let town = Town::new().await;
+    let taken = std::net::UdpSocket::bind(ANY).unwrap();
+    let busy = taken.local_addr().unwrap();
+    stays(&town, ErrorKind::AddrInUse, || town.client.rebind(busy)).await;
+    // A port that another endpoint's workers share is as busy, and so is one's own: the kernel would mix the sockets.
+    let others = town.server.local_addr().unwrap();
+    stays(&town, ErrorKind::AddrInUse, || town.client.rebind(others)).await;
+    let own = town.client.local_addr().unwrap();
+    stays(&town, ErrorKind::AddrInUse, || town.client.rebind(own)).await;
+    let bound = Builder::new(own).workers(WORKERS).bind();
+    assert_eq!(bound.unwrap_err().kind(), ErrorKind::AddrInUse);
+}
+
+/// Runs the next test in a process of its own, which may have few files open.
+#[test]
+fn a_socket_short_leaves_all_as_it_was() {
+    let this = std::env::current_exe().unwrap();
+    let ran = Command::new("sh")
+        .args(["-c", "ulimit -n 200 && exec \"$0\" \"$@\""])
+        .arg(this)
+        .args(["--exact", "out_of_descriptors", "--ignored"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes all descriptors of its process: the test before runs it"]
+async fn out_of_descriptors() {
+    let town = Town::new().await;
+    let mut fill = Vec::new();
+    while let Ok(file) = File::open("/dev/null") {
+        fill.push(file);
+    }
+    let too_many = town.client.rebind(ANY).unwrap_err();
+    for _ in 0..WORKERS {
+        stays(&town, too_many.kind(), || town.client.rebind(ANY)).await;
+        drop(fill.pop());
+    }
+    // One for each worker.
+    town.client.rebind(ANY).unwrap();
+    let progress = Arc::new(AtomicUsize::new(0));
+    within(town.ask_all(100_000, &progress).join_all()).await;
+    let port = town.client.local_addr().unwrap().port();
+    assert!((town.far.iter()).all(|far| far.remote_address().port() == port));
+}
+
+/// Moves from several threads at a time end with all workers in one place.
+#[tokio::test(flavor = "multi_thread")]
+async fn moves_at_a_time_do_not_mix() {
+    let town = Town::new().await;
+    let progress = Arc::new(AtomicUsize::new(0));
+    for _ in 0..50 {
+        let start = Arc::new(Barrier::new(4));
+        let moving: Vec<_> = (0..4)
+            .map(|_| (town.client.clone(), Arc::clone(&start)))
+            .map(|(client, start)| {
+                tokio::task::spawn_blocking(move || {
+                    start.wait();
+                    client.rebind(ANY).unwrap();
+                })
+            })
+            .collect();
+        for one in moving {
+            within(one).await.unwrap();
+        }
+        within(town.ask_all(1_000, &progress).join_all()).await;
+        let port = town.client.local_addr().unwrap().port();
+        for far in &town.far {
+            assert_eq!(far.remote_address().port(), port);
+        }
+    }
+}
