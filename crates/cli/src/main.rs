@@ -25,7 +25,7 @@ mod sys;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 /// QUIC for the lowest CPU cost per byte: measure it, and see what each byte costs.
 #[derive(Parser)]
@@ -42,9 +42,20 @@ enum Command {
     Doctor(doctor::Doctor),
 }
 
+/// Has `-1` behind an option be its value, which is wrong and told so, and not an option that does not exist.
+fn numbers_are_values(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|arg| {
+            let takes_values = arg.get_action().takes_values() && !arg.is_positional();
+            arg.allow_negative_numbers(takes_values)
+        })
+        .mut_subcommands(numbers_are_values)
+}
+
 fn main() -> ExitCode {
     // A wrong argument ends in clap with one line, a hint and exit code 2.
-    let Cli { command } = Cli::parse();
+    let matches = numbers_are_values(Cli::command()).get_matches();
+    let Cli { command } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     // The library takes its own choice then; whoever set it should know.
     if !matches!(command, Command::Doctor(_))
         && let Some(complaint) = kernels::Wish::read().complaint()
@@ -61,7 +72,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => measurable("squall bench").and_then(|()| bench::main(*args)),
         Command::Doctor(args) => doctor::main(&args),
     };
-    match result {
+    match result.and_then(|()| output::complaint()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("squall: {failure}");

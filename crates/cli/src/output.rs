@@ -1,8 +1,12 @@
 //! What goes to standard output: lines for people, one JSON object for programs.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
+use std::sync::OnceLock;
 
-use crate::error::{Result, context};
+use crate::error::{Failure, Result, context};
+
+/// What became of lines that could not be written.
+static LOST: OnceLock<String> = OnceLock::new();
 
 /// Prints one JSON object.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
@@ -11,7 +15,25 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Prints a line. A reader that has gone away (`| head`) is no reason to stop or to complain.
+/// Prints a line. A reader that has gone away (`| head`) is no reason to stop or to complain; of a full disk
+/// [`complaint`] tells at the end.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
+    if let Err(error) = writeln!(std::io::stdout().lock(), "{text}")
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        // The first one counts.
+        let _ = LOST.set(error.to_string());
+    }
+}
+
+/// Fails when something that was said has got lost.
+///
+/// # Errors
+/// With the system's reason.
+pub(crate) fn complaint() -> Result<()> {
+    LOST.get().map_or(Ok(()), |why| {
+        Err(Failure::new(format!(
+            "cannot write the results to standard output: {why}"
+        )))
+    })
 }

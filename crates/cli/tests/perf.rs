@@ -168,4 +168,60 @@ fn wrong_arguments_end_with_code_2() {
     ] {
         assert_eq!(squall(args).status.code(), Some(2), "{args:?}");
     }
+    // The value, and what it may be.
+    for (args, wrong, hint) in [
+        (&["perf", "-c", "-1"][..], "-1", "from 1 to 10000"),
+        (&["perf", "-n", "-1"], "-1", "10M"),
+        (&["perf", "--payload", "9"], "9", "1200 to 65507"),
+        (&["bench", "idle", "-t", "-2"], "-2", "seconds"),
+        (&["perf", "server", "-p", "x"], "x", "0 to 65535"),
+        (&["perf", "server", "--cpu", "-1"], "-1", "core numbers"),
+        (&["perf", "server", "-l", "4433"], "4433", "[::]:4433"),
+        (&["perf", "client", "-p", "0", "x"], "0", "1 to 65535"),
+    ] {
+        let output = squall(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let text = String::from_utf8(output.stderr).expect("text");
+        let line = text.lines().next().expect("a line");
+        assert!(line.contains(&format!("'{wrong}'")), "{line}");
+        assert!(line.contains(hint), "{line}");
+    }
+}
+
+/// What `openssl req -x509` makes unless told otherwise.
+#[test]
+fn a_cas_certificate_is_told_from_one_that_is_not_trusted() {
+    let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let certificate = params.self_signed(&key).expect("a certificate");
+    let file = |end: &str| {
+        std::env::temp_dir().join(format!("squall-perf-ca-{}-{end}", std::process::id()))
+    };
+    let (cert_file, key_file) = (file("cert.pem"), file("key.pem"));
+    std::fs::write(&cert_file, certificate.pem()).expect("a file");
+    std::fs::write(&key_file, key.serialize_pem()).expect("a file");
+    let (cert, key) = (cert_file.to_str(), key_file.to_str());
+    let (cert, key) = (cert.expect("text"), key.expect("text"));
+    let server = Server::with(&["--cert", cert, "--key", key]);
+    let line = failure(&["perf", "client", &server.address(), "--cacert", cert]);
+    assert!(line.contains("CA:FALSE"), "{line}");
+    for file in [&cert_file, &key_file] {
+        std::fs::remove_file(file).expect("it was there");
+    }
+}
+
+/// A report that got lost is no success.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told() {
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_squall"))
+        .args(["perf", "--only", "tcp", "-n", "1K", "--rounds", "1"])
+        .stdout(full.expect("Linux has it"))
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(1));
+    let line = String::from_utf8_lossy(&output.stderr);
+    assert!(line.contains("standard output"), "{line}");
 }

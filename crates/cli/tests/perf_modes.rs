@@ -332,7 +332,7 @@ fn rows_of_values_have_a_heading_and_a_plot_is_a_picture() {
         "{text}"
     );
     assert!(
-        lines[1].starts_with("W1,quic,") && lines[3].starts_with("W1,tcp,"),
+        lines[1].starts_with("W1,squall,") && lines[3].starts_with("W1,tcp,"),
         "{text}"
     );
     let svg = std::fs::read_to_string(&file).expect("the picture");
@@ -450,14 +450,20 @@ fn what_is_wrong_is_told_in_a_line_that_says_what_to_do() {
         let line = failure(args);
         assert!(line.contains(word), "{args:?}: {line}");
     }
-    // Whatever the environment of the test says.
-    let output = Command::new(env!("CARGO_BIN_EXE_squall"))
-        .args(["perf", "--keylog", "-n", "1K"])
-        .env_remove("SSLKEYLOGFILE")
-        .output()
-        .expect("the binary runs");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("SSLKEYLOGFILE"));
+    // Whatever the environment of the test says: no file, and one that cannot be.
+    for file in ["", "/nowhere/keys"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_squall"))
+            .args(["perf", "--keylog", "-n", "1K"])
+            .env("SSLKEYLOGFILE", file)
+            .output()
+            .expect("the binary runs");
+        assert_eq!(output.status.code(), Some(1));
+        let line = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            line.contains("SSLKEYLOGFILE") && line.contains(file),
+            "{line}"
+        );
+    }
 }
 
 #[test]

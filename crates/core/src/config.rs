@@ -73,7 +73,9 @@ pub struct TransportConfig {
     pub initial_window: u64,
     /// Largest credit ahead of the reader for one stream, in bytes.
     pub stream_receive_window: u64,
-    /// Largest credit ahead of the readers for the connection, in bytes.
+    /// Largest credit ahead of the readers for the connection, in bytes. An application that reads one stream to its end
+    /// before it looks at the next needs room here for what waits unread meanwhile: a peer that sends more on the others waits
+    /// for ever.
     pub receive_window: u64,
     /// Bytes that one stream holds for sending and sending again; a writer beyond waits.
     pub stream_send_window: u64,

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use squall_wire::TransportErrorCode;
-use std::fmt;
+use std::fmt::{self, Write};
+use std::io;
 
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl fmt::Display for CloseReason {
                 code,
                 reason,
                 remote,
-            } => write!(f, "closed by {}: {code}: {reason}", by(*remote)),
+            } => write!(f, "closed by {}: {code}: {}", by(*remote), OneLine(reason)),
             Self::Application {
                 code,
                 reason,
@@ -65,7 +66,7 @@ impl fmt::Display for CloseReason {
                     f,
                     "closed by {} with application code {code}: {}",
                     by(*remote),
-                    String::from_utf8_lossy(reason)
+                    OneLine(&String::from_utf8_lossy(reason))
                 )
             }
             Self::IdleTimeout => write!(f, "nothing was heard from the peer for the idle timeout"),
@@ -82,6 +83,31 @@ impl fmt::Display for CloseReason {
 }
 
 impl std::error::Error for CloseReason {}
+
+impl From<CloseReason> for io::Error {
+    /// With the kind of I/O error that comes nearest.
+    fn from(reason: CloseReason) -> Self {
+        let kind = match &reason {
+            CloseReason::IdleTimeout | CloseReason::HandshakeTimeout => io::ErrorKind::TimedOut,
+            CloseReason::Reset => io::ErrorKind::ConnectionReset,
+            CloseReason::Application { remote: false, .. } => io::ErrorKind::NotConnected,
+            _ => io::ErrorKind::ConnectionAborted,
+        };
+        Self::new(kind, reason)
+    }
+}
+
+/// A peer's words as part of a line: what would break it, or speak to a terminal, is escaped.
+struct OneLine<'a>(&'a str);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            c if c.is_control() => write!(f, "{}", c.escape_default()),
+            c => f.write_char(c),
+        })
+    }
+}
 
 /// Why a connection cannot move to another path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,3 +220,27 @@ impl fmt::Display for DatagramError {
 }
 
 impl std::error::Error for DatagramError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peers_words_stay_on_one_line() {
+        let words = "bad\nnews \u{1b}[31mü";
+        let application = CloseReason::Application {
+            code: 1,
+            reason: Bytes::from_static(words.as_bytes()),
+            remote: true,
+        };
+        let transport = CloseReason::Transport {
+            code: TransportErrorCode::PROTOCOL_VIOLATION,
+            reason: words.to_owned(),
+            remote: true,
+        };
+        for reason in [application, transport] {
+            let line = reason.to_string();
+            assert!(line.ends_with("bad\\nnews \\u{1b}[31mü"), "{line}");
+        }
+    }
+}

@@ -8,23 +8,37 @@
 use std::error::Error;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use squall::rustls::RootCertStore;
 use squall::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use squall::{
-    ClientConfig, Connection, Endpoint, RecvStream, SendStream, ServerConfig, TransportConfig,
+    ClientConfig, Connection, Endpoint, ReadError, RecvStream, SendStream, ServerConfig,
+    TransportConfig,
 };
 use tokio::io::AsyncWriteExt;
 
 const ALPN: &[u8] = b"files";
 /// Why a stream was reset: there is no such file.
 const NOT_FOUND: u64 = 1;
+/// Why a stream was reset: the rest of the file cannot be read.
+const BROKEN_OFF: u64 = 2;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("files: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve", folder] => serve(Path::new(folder)).await,
@@ -75,7 +89,11 @@ async fn send_file(mut send: SendStream, mut recv: RecvStream, folder: &Path) ->
     let inside = (name.components()).all(|part| matches!(part, Component::Normal(_)));
     match tokio::fs::File::open(folder.join(&name)).await {
         Ok(mut file) if inside => {
-            tokio::io::copy(&mut file, &mut send).await?;
+            if let Err(error) = tokio::io::copy(&mut file, &mut send).await {
+                // Dropped, the stream would be finished: the client would take what it got for the whole file.
+                let _ = send.reset(BROKEN_OFF);
+                return Err(format!("{}: {error}", name.display()).into());
+            }
             send.finish()?;
         }
         _ => send.reset(NOT_FOUND)?,
@@ -96,8 +114,13 @@ async fn get(address: SocketAddr, certificate: &str, name: &str) -> Result<()> {
     send.write_all(name.as_bytes()).await?;
     send.finish()?;
     let mut out = tokio::io::stdout();
-    while let Some(chunk) = recv.read_chunk(usize::MAX).await? {
-        out.write_all(&chunk).await?;
+    loop {
+        match recv.read_chunk(usize::MAX).await {
+            Ok(Some(chunk)) => out.write_all(&chunk).await?,
+            Ok(None) => break,
+            Err(ReadError::Reset(NOT_FOUND)) => return Err(format!("there is no {name}").into()),
+            Err(error) => return Err(error.into()),
+        }
     }
     out.flush().await?;
     endpoint.shutdown(0, b"done").await;

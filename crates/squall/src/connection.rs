@@ -5,9 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
-use squall_core::{CloseReason, DatagramError, MigrateError, Move, Stats};
+use squall_core::{CloseReason, DatagramError, Exporter, MigrateError, Move, Stats};
 use squall_wire::{Direction, Path, Side};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -213,6 +214,26 @@ impl Connection {
     #[must_use]
     pub fn remote_address(&self) -> SocketAddr {
         self.0.0.lock().core.path().remote
+    }
+
+    /// The smoothed round-trip time (RFC 9002 §5.3).
+    #[must_use]
+    pub fn rtt(&self) -> Duration {
+        self.stats().rtt
+    }
+
+    /// The address of this machine that the peer's datagrams come to; `None` where the system does not tell, or before the
+    /// first has come.
+    #[must_use]
+    pub fn local_ip(&self) -> Option<IpAddr> {
+        self.0.0.lock().core.path().local
+    }
+
+    /// Key material bound to the connection (RFC 8446 §7.5): one that [`exporters`](crate::TransportConfig::exporters) asks
+    /// for; `None` for others, and before the handshake's end.
+    #[must_use]
+    pub fn exported(&self, exporter: &Exporter) -> Option<Vec<u8>> {
+        (self.0.0.lock().core.exported(exporter)).map(|material| material.to_vec())
     }
 
     /// Runs a task on the thread of the connection's own worker, where it reaches the connection without waking another

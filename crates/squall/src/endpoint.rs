@@ -2,7 +2,7 @@
 
 use std::future::{Future, IntoFuture, poll_fn};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -88,8 +88,8 @@ impl Endpoint {
     /// endpoint's client configuration.
     ///
     /// # Errors
-    /// There is no client configuration, `server_name` is no name, or the endpoint is closed. What comes later, the
-    /// returned future tells.
+    /// There is no client configuration, `server_name` is no name, the endpoint's socket cannot reach `addr`, or the endpoint
+    /// is closed. What comes later, the returned future tells.
     pub fn connect(&self, addr: SocketAddr, server_name: &str) -> Result<Connecting, ConnectError> {
         let config = self.0.client.clone().ok_or(ConnectError::NoClientConfig)?;
         self.start(config, addr, server_name)
@@ -121,6 +121,15 @@ impl Endpoint {
         if self.0.common.is_closed() {
             return Err(ConnectError::EndpointClosed);
         }
+        // An IPv4 address in IPv6's clothes: what comes from there is told by its own.
+        let remote = match remote.ip().to_canonical() {
+            IpAddr::V4(ip) => SocketAddr::new(ip.into(), remote.port()),
+            // With its zone.
+            IpAddr::V6(_) => remote,
+        };
+        if !self.reaches(remote) {
+            return Err(ConnectError::InvalidRemoteAddress(remote));
+        }
         let (reply, answer) = oneshot::channel();
         let command = Command::Connect {
             config,
@@ -132,6 +141,23 @@ impl Endpoint {
             return Err(ConnectError::EndpointClosed);
         }
         Ok(Connecting::new(answer))
+    }
+
+    /// Whether a datagram to `remote` can leave the socket at all.
+    fn reaches(&self, remote: SocketAddr) -> bool {
+        if remote.port() == 0 || remote.ip().is_unspecified() {
+            return false;
+        }
+        // If the system does not tell where the socket is bound, sending will show it.
+        self.local_addr().map_or(true, |local| match local {
+            SocketAddr::V4(_) => remote.is_ipv4(),
+            SocketAddr::V6(local) => {
+                let local = local.ip();
+                remote.is_ipv6() && local.to_ipv4_mapped().is_none()
+                    || remote.is_ipv4()
+                        && (local.is_unspecified() || local.to_ipv4_mapped().is_some())
+            }
+        })
     }
 
     /// Waits for the next attempt to connect to this endpoint; `None` once it is closed.

@@ -1,5 +1,6 @@
 //! What can go wrong, one clear line each.
 
+use std::net::SocketAddr;
 use std::{fmt, io};
 
 use squall_core::CloseReason;
@@ -12,6 +13,9 @@ pub enum ConnectError {
     NoClientConfig,
     /// The name cannot be a server's: neither a DNS name nor an IP address.
     InvalidServerName(String),
+    /// Nobody can be reached at the address from this endpoint: it has no port or no host, or the endpoint's socket is bound
+    /// to the other family.
+    InvalidRemoteAddress(SocketAddr),
     /// The endpoint is closed.
     EndpointClosed,
     /// The transport refused to start: a limit, or a TLS configuration that it cannot use.
@@ -25,6 +29,12 @@ impl fmt::Display for ConnectError {
         match self {
             Self::NoClientConfig => write!(f, "the endpoint has no client configuration"),
             Self::InvalidServerName(name) => write!(f, "{name:?} is not a server name"),
+            Self::InvalidRemoteAddress(addr) => {
+                write!(
+                    f,
+                    "{addr} cannot be reached from this endpoint: no host, no port, or not its socket's family"
+                )
+            }
             Self::EndpointClosed => write!(f, "the endpoint is closed"),
             Self::Refused(why) => write!(f, "the connection could not be started: {why}"),
             Self::Closed(reason) => write!(f, "the handshake failed: {reason}"),
@@ -33,6 +43,20 @@ impl fmt::Display for ConnectError {
 }
 
 impl std::error::Error for ConnectError {}
+
+impl From<ConnectError> for io::Error {
+    fn from(error: ConnectError) -> Self {
+        let kind = match &error {
+            ConnectError::NoClientConfig
+            | ConnectError::InvalidServerName(_)
+            | ConnectError::InvalidRemoteAddress(_)
+            | ConnectError::Refused(_) => io::ErrorKind::InvalidInput,
+            ConnectError::EndpointClosed => io::ErrorKind::NotConnected,
+            ConnectError::Closed(reason) => io::Error::from(reason.clone()).kind(),
+        };
+        Self::new(kind, error)
+    }
+}
 
 /// Why a write failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +87,7 @@ impl From<WriteError> for io::Error {
     fn from(error: WriteError) -> Self {
         let kind = match &error {
             WriteError::Stopped(_) | WriteError::Closed => io::ErrorKind::BrokenPipe,
-            WriteError::ConnectionLost(reason) => kind_of(reason),
+            WriteError::ConnectionLost(reason) => io::Error::from(reason.clone()).kind(),
         };
         Self::new(kind, error)
     }
@@ -97,7 +121,7 @@ impl From<ReadError> for io::Error {
         let kind = match &error {
             ReadError::Reset(_) => io::ErrorKind::ConnectionReset,
             ReadError::Closed => io::ErrorKind::NotConnected,
-            ReadError::ConnectionLost(reason) => kind_of(reason),
+            ReadError::ConnectionLost(reason) => io::Error::from(reason.clone()).kind(),
         };
         Self::new(kind, error)
     }
@@ -157,16 +181,6 @@ impl From<ReadError> for ReadExactError {
     }
 }
 
-/// The kind of I/O error that a lost connection comes nearest to.
-fn kind_of(reason: &CloseReason) -> io::ErrorKind {
-    match reason {
-        CloseReason::IdleTimeout | CloseReason::HandshakeTimeout => io::ErrorKind::TimedOut,
-        CloseReason::Reset => io::ErrorKind::ConnectionReset,
-        CloseReason::Application { remote: false, .. } => io::ErrorKind::NotConnected,
-        _ => io::ErrorKind::ConnectionAborted,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,6 +194,18 @@ mod tests {
         assert_eq!(
             io::Error::from(ReadError::Reset(7)).kind(),
             io::ErrorKind::ConnectionReset
+        );
+        // What connecting, opening and accepting give passes through `?` there, too.
+        let kind = |error: io::Error| error.kind();
+        let reset = ConnectError::Closed(CloseReason::Reset);
+        assert_eq!(kind(reset.into()), io::ErrorKind::ConnectionReset);
+        assert_eq!(
+            kind(ConnectError::NoClientConfig.into()),
+            io::ErrorKind::InvalidInput
+        );
+        assert_eq!(
+            kind(CloseReason::HandshakeTimeout.into()),
+            io::ErrorKind::TimedOut
         );
         assert_eq!(
             ReadToEndError::from(ReadError::Reset(7)).to_string(),

@@ -48,6 +48,26 @@
 //!   [`SendStream::stopped`] waits for one stream.
 //! - When the last [`Endpoint`] handle is dropped, its connections go on; the workers end with the last of them.
 //!
+//! # For who knows quinn
+//! Most names are the same. Codes are plain `u64`s, above 2^62 - 1 taken for that. What differs:
+//!
+//! | quinn | here |
+//! |---|---|
+//! | `Endpoint::server(config, addr)` | [`Endpoint::server`]`(addr, config)`, or [`Builder`] for all there is |
+//! | `Endpoint::set_default_client_config` | [`Builder::client`], [`Endpoint::connect_with`] |
+//! | `Endpoint::open_connections` | `connections` of [`Endpoint::stats`] |
+//! | `ConnectionError` | [`CloseReason`] |
+//! | `peer_identity` | [`Connection::peer_certificates`] |
+//! | `handshake_data` | [`Connection::alpn`], [`Connection::server_name`] |
+//! | `export_keying_material` | [`TransportConfig::exporters`] before, [`Connection::exported`] after the handshake |
+//! | `min_rtt`, `congestion_state` | [`Connection::stats`] |
+//! | `Connecting::into_0rtt()` | the same, to be awaited |
+//! | `ZeroRttAccepted` | [`EarlyDataAccepted`] |
+//! | `RecvStream::is_0rtt` | [`RecvStream::is_early`] |
+//! | `read_chunk(max, ordered)` gives a `Chunk` | [`RecvStream::read_chunk`]`(max)` gives [`Bytes`], in order |
+//! | `set_priority(i32)` | [`SendStream::set_priority`]`(`[`Priority`]`)`, which also says how equals share |
+//! | `set_max_concurrent_…`, `set_receive_window` | [`TransportConfig`], before; windows grow by themselves |
+//!
 //! # What the environment can ask for
 //! - `SSLKEYLOGFILE`: the secrets of connections whose TLS configuration [`server_tls`] or [`client_tls`] made are appended to
 //!   this file, for a look at packets.
@@ -74,10 +94,11 @@ pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteEr
 pub use rustls;
 pub use squall_core::{
     AckFrequencyConfig, AckFrequencyRequest, ClientConfig, CloseReason, CongestionAlgorithm,
-    DatagramError, MigrateError, Priority, ServerConfig, Stage, Stages, Stats, TransportConfig,
-    Waits,
+    DatagramError, Exporter, MigrateError, Priority, ServerConfig, Stage, Stages, Stats,
+    TransportConfig, Waits,
 };
 pub use squall_tls::provider;
+pub use squall_udp::{Limits as SocketLimits, Stats as SocketStats};
 pub use squall_wire::{Direction, Side, StreamId, TransportErrorCode, VERSION_1, VERSION_2};
 pub use stream::{RecvStream, SendStream};
 #[doc(hidden)]

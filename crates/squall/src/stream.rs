@@ -29,6 +29,8 @@ pub struct SendStream {
     id: StreamId,
     /// Finished or reset by us: dropping does no more.
     ended: bool,
+    /// Reset by us: nobody will hear what became of it.
+    given_up: bool,
 }
 
 impl SendStream {
@@ -37,6 +39,7 @@ impl SendStream {
             connection,
             id,
             ended: false,
+            given_up: false,
         }
     }
 
@@ -157,6 +160,7 @@ impl SendStream {
                 reset(&mut state.core, self.id).map_err(|error| self.ending_error(error, state));
             (result, state.delivery.take())
         });
+        self.given_up |= result.is_ok();
         // Who waits for deliveries waits for this one no more.
         waiting.into_iter().for_each(Waker::wake);
         result
@@ -197,7 +201,7 @@ impl SendStream {
     /// the peer stopped it.
     ///
     /// # Errors
-    /// The connection ended before.
+    /// The stream was reset by this end before it was delivered, or the connection ended before.
     pub async fn stopped(&mut self) -> Result<Option<u64>, WriteError> {
         poll_fn(|cx| {
             self.connection.0.call(
@@ -207,6 +211,7 @@ impl SendStream {
                     (None, Some(reason)) => {
                         Poll::Ready(Err(WriteError::ConnectionLost(reason.clone())))
                     }
+                    (None, None) if self.given_up => Poll::Ready(Err(WriteError::Closed)),
                     (None, None) => {
                         register(&mut state.waiters(self.id).ended, cx.waker());
                         Poll::Pending
@@ -286,8 +291,29 @@ impl futures_io::AsyncWrite for SendStream {
 pub struct RecvStream {
     connection: Arc<Handle>,
     id: StreamId,
-    /// Read to the end, or to a reset, or stopped by us: dropping does no more.
-    ended: bool,
+    /// Dropping does no more.
+    end: Option<RecvEnd>,
+}
+
+/// How a receiving half came to its end: what every further read says again.
+#[derive(Clone, Copy, Debug)]
+enum RecvEnd {
+    /// Read to the end.
+    Finished,
+    /// The peer gave the stream up with this code.
+    Reset(u64),
+    /// Stopped by us.
+    Stopped,
+}
+
+impl RecvEnd {
+    fn read(self) -> Result<Option<Bytes>, ReadError> {
+        match self {
+            Self::Finished => Ok(None),
+            Self::Reset(code) => Err(ReadError::Reset(code)),
+            Self::Stopped => Err(ReadError::Closed),
+        }
+    }
 }
 
 impl RecvStream {
@@ -295,7 +321,7 @@ impl RecvStream {
         Self {
             connection,
             id,
-            ended: false,
+            end: None,
         }
     }
 
@@ -318,23 +344,28 @@ impl RecvStream {
         cx: &Context<'_>,
         max: usize,
     ) -> Poll<Result<Option<Bytes>, ReadError>> {
-        let ended = &mut self.ended;
+        if let Some(end) = self.end {
+            return Poll::Ready(end.read());
+        }
+        if max == 0 {
+            return Poll::Ready(Ok(Some(Bytes::new())));
+        }
+        let end = &mut self.end;
         let id = self.id;
         self.connection.0.call(|state| {
-            if *ended {
-                return Poll::Ready(Ok(None));
-            }
             // What arrived before the connection's end is still read.
             let error = match state.core.read(id, max) {
                 Ok(bytes) => {
-                    *ended = bytes.is_none();
+                    if bytes.is_none() {
+                        *end = Some(RecvEnd::Finished);
+                    }
                     return Poll::Ready(Ok(bytes));
                 }
                 Err(error) => error,
             };
             Poll::Ready(Err(match (error, &state.closed) {
                 (squall_core::ReadError::Reset(code), _) => {
-                    *ended = true;
+                    *end = Some(RecvEnd::Reset(code));
                     ReadError::Reset(code)
                 }
                 (_, Some(reason)) => ReadError::ConnectionLost(reason.clone()),
@@ -347,10 +378,11 @@ impl RecvStream {
         })
     }
 
-    /// Reads the next chunk, at most `max` bytes, without copying it; `None` at the end of the stream.
+    /// Reads the next chunk, at most `max` bytes, without copying it; `None` at the end of the stream. With a `max` of 0 it
+    /// waits for nothing: the chunk is empty.
     ///
     /// # Errors
-    /// The peer reset the stream, it was stopped, or the connection ended.
+    /// The peer reset the stream, it was stopped, or the connection ended; as often as it is asked.
     pub async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
         poll_fn(|cx| self.poll_read_bytes(cx, max)).await
     }
@@ -408,9 +440,10 @@ impl RecvStream {
     /// # Errors
     /// There is nothing to stop, or the connection ended.
     pub fn stop(&mut self, code: u64) -> Result<(), ReadError> {
-        if std::mem::replace(&mut self.ended, true) {
+        if self.end.is_some() {
             return Err(ReadError::Closed);
         }
+        self.end = Some(RecvEnd::Stopped);
         self.connection.0.call(|state| {
             state
                 .core
@@ -426,7 +459,7 @@ impl RecvStream {
 impl Drop for RecvStream {
     fn drop(&mut self) {
         self.connection.0.call(|state| {
-            if !self.ended {
+            if self.end.is_none() {
                 // An error means that the stream has ended anyway.
                 let _ = state.core.stop_sending(self.id, 0);
             }

@@ -13,8 +13,14 @@ use squall::{Builder, CloseReason, ConnectError, Endpoint, Stage, TransportConfi
 
 #[tokio::test]
 async fn the_handshake_tells_who_is_there() {
+    let exporter = squall::Exporter {
+        label: b"EXPORTER-test".to_vec(),
+        context: None,
+        len: 32,
+    };
     let transport = TransportConfig {
         keep_peer_certificates: true,
+        exporters: vec![exporter.clone()],
         ..TransportConfig::default()
     };
     let pair = Pair::with(transport.clone(), transport, |builder| builder).await;
@@ -34,6 +40,11 @@ async fn the_handshake_tells_who_is_there() {
         (pair.near.side(), pair.far.side()),
         (squall::Side::Client, squall::Side::Server)
     );
+    let exported = pair.near.exported(&exporter);
+    assert_eq!(exported.as_ref().map(Vec::len), Some(32));
+    assert_eq!(exported, pair.far.exported(&exporter));
+    assert_eq!(pair.far.local_ip(), Some(ANY.ip()));
+    assert!(pair.near.rtt() > Duration::ZERO && pair.near.rtt() < Duration::from_secs(1));
     assert!(pair.near.close_reason().is_none());
     assert_eq!(
         (
@@ -501,6 +512,41 @@ async fn both_families_reach_a_dual_stack_server() {
         // An IPv4 client is an IPv4 client, not an IPv4-mapped one.
         assert_eq!(far.unwrap().remote_address(), client.local_addr().unwrap());
     }
+}
+
+/// Nobody waits ten seconds for an address that no datagram of the socket can ever reach; an IPv4 address may come in IPv6's
+/// clothes.
+#[tokio::test]
+async fn unreachable_addresses_are_told_at_once() {
+    let identity = Identity::new();
+    let client = |from: &str| {
+        let config = identity.client(ALPN, TransportConfig::default());
+        let builder = Builder::new(from.parse().unwrap()).client(config);
+        builder.bind().unwrap()
+    };
+    for (from, to) in [
+        ("127.0.0.1:0", "127.0.0.1:0"),
+        ("127.0.0.1:0", "0.0.0.0:4433"),
+        ("127.0.0.1:0", "[::1]:4433"),
+        ("[::1]:0", "127.0.0.1:4433"),
+        ("[::]:0", "[::]:4433"),
+    ] {
+        let to: std::net::SocketAddr = to.parse().unwrap();
+        assert_eq!(
+            client(from).connect(to, "localhost").err(),
+            Some(ConnectError::InvalidRemoteAddress(to)),
+            "{from} {to}"
+        );
+    }
+    let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
+    let plain = server.local_addr().unwrap();
+    let mapped = format!("[::ffff:127.0.0.1]:{}", plain.port());
+    let client = client("[::]:0");
+    let connecting = client.connect(mapped.parse().unwrap(), "localhost");
+    let accepting = async { server.accept().await.unwrap().await };
+    let (near, far) = within(async { tokio::join!(connecting.unwrap(), accepting) }).await;
+    assert_eq!(near.unwrap().remote_address(), plain);
+    far.unwrap();
 }
 
 /// Attempts of one client's socket are told apart by their ids: none waits for the word on another.

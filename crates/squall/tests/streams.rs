@@ -109,6 +109,54 @@ async fn the_last_writes_arrive_though_the_stream_was_only_dropped() {
     assert!(within(recv.read_to_end(1_000_000)).await.unwrap() == data);
 }
 
+/// What waits unread on later streams does not keep the first one's rest out.
+#[tokio::test]
+async fn streams_may_be_read_one_after_the_other() {
+    let pair = Pair::new().await;
+    let data = pattern(500_000, 5);
+    let mut sends = Vec::new();
+    for _ in 0..20 {
+        let mut send = within(pair.near.open_uni()).await.unwrap();
+        within(send.write_all(&data)).await.unwrap();
+        send.finish().unwrap();
+        sends.push(send);
+    }
+    for _ in &sends {
+        let mut recv = within(pair.far.accept_uni()).await.unwrap();
+        assert!(within(recv.read_to_end(data.len())).await.unwrap() == data);
+    }
+    within(pair.near.shutdown(0, b"")).await;
+}
+
+/// A reader that asks again gets no clean end.
+#[tokio::test]
+async fn a_stream_that_was_cut_off_never_looks_whole() {
+    let pair = Pair::new().await;
+    let mut send = within(pair.near.open_uni()).await.unwrap();
+    within(send.write_all(b"half")).await.unwrap();
+    let mut recv = within(pair.far.accept_uni()).await.unwrap();
+    assert_eq!(within(recv.read_chunk(0)).await, Ok(Some(Bytes::new())));
+    let mut half = [0; 4];
+    within(recv.read_exact(&mut half)).await.unwrap();
+    send.reset(7).unwrap();
+    for _ in 0..2 {
+        let read = within(recv.read(&mut half)).await;
+        assert_eq!(read, Err(ReadError::Reset(7)));
+    }
+    within(AsyncReadExt::read_to_end(&mut recv, &mut Vec::new()))
+        .await
+        .unwrap_err();
+    // Nor does who gave it up wait for its delivery for ever.
+    assert_eq!(within(send.stopped()).await, Err(WriteError::Closed));
+
+    let mut send = within(pair.near.open_uni()).await.unwrap();
+    within(send.write_all(b"half")).await.unwrap();
+    let mut recv = within(pair.far.accept_uni()).await.unwrap();
+    recv.stop(3).unwrap();
+    assert_eq!(within(recv.read_chunk(4)).await, Err(ReadError::Closed));
+    assert_eq!(within(send.stopped()).await, Ok(Some(3)));
+}
+
 #[tokio::test]
 async fn a_full_send_buffer_suspends_the_writer() {
     let small = TransportConfig {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::options::Options;
-use super::parse::{cores, count};
+use super::parse::{core, cores, count, listen, port, remote_port};
 use super::work::Work;
 
 /// Measure throughput and CPU-seconds per GB (10^9 bytes) of QUIC, TLS over TCP and plain TCP
@@ -39,11 +39,11 @@ pub(crate) enum Remote {
 #[derive(Args, Debug)]
 pub(crate) struct Server {
     /// Address and UDP port to listen on
-    #[arg(short, long, value_name = "ADDR:PORT", default_value = "[::]:4433")]
+    #[arg(short, long, value_name = "ADDR:PORT", default_value = "[::]:4433", value_parser = listen)]
     pub(crate) listen: SocketAddr,
 
     /// UDP port to listen on, at the address of --listen
-    #[arg(short, long, value_name = "PORT")]
+    #[arg(short, long, value_name = "PORT", value_parser = port)]
     pub(crate) port: Option<u16>,
 
     /// Certificate chain (PEM); without one, a certificate is made in memory
@@ -59,7 +59,8 @@ pub(crate) struct Server {
         long,
         value_name = "N,...",
         visible_alias = "affinity",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = core
     )]
     pub(crate) cpu: Vec<usize>,
 
@@ -83,7 +84,7 @@ pub(crate) struct Client {
     pub(crate) server: String,
 
     /// The server's UDP port, as :PORT behind the host
-    #[arg(short, long, value_name = "PORT")]
+    #[arg(short, long, value_name = "PORT", value_parser = remote_port)]
     pub(crate) port: Option<u16>,
 
     /// Trust the certificates in this file (PEM) instead of the system's
@@ -99,7 +100,8 @@ pub(crate) struct Client {
         long,
         value_name = "N,...",
         visible_alias = "affinity",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = core
     )]
     pub(crate) cpu: Vec<usize>,
 

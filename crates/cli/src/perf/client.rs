@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
             let tables = rates::Tables::client(&sample, self.ticker.rates());
             rows.push(rates::Figures::new(
                 job,
-                rates::SQUALL,
+                rows::SQUALL,
                 &done,
                 None,
                 cpu_us,
@@ -263,7 +263,7 @@ impl Bulk {
         if args.output.csv {
             say(&rows::csv(&[Row {
                 workload: rows::bulk(args.work.connections, args.work.streams),
-                contender: "squall",
+                contender: rows::SQUALL,
                 gbit_per_s: Some(self.gbit_per_s),
                 per_s: None,
                 server_cpu: None,
@@ -354,7 +354,7 @@ fn split(text: &str) -> Result<(String, Option<u16>)> {
         },
     };
     let port = port
-        .map(|port| port.parse().map_err(|_| wrong()))
+        .map(|port| super::parse::remote_port(port).map_err(|_| wrong()))
         .transpose()?;
     if host.is_empty() {
         return Err(wrong());
@@ -380,6 +380,7 @@ mod tests {
             ":443",
             "host:",
             "host:70000",
+            "host:0",
             "[::1",
             "[::1]443",
             "a:b:c",

@@ -1,6 +1,7 @@
 //! What either end of a measurement can set about its transport, its TLS and its socket.
 
 use std::fmt;
+use std::fs::OpenOptions;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::{CipherSuite, KeyLog, KeyLogFile, NamedGroup};
 use squall::{Builder, CongestionAlgorithm, TransportConfig};
 
-use crate::error::{Failure, Result};
+use crate::error::{Failure, Result, context};
 
 /// The variable that names the file for TLS secrets.
 const KEY_LOG_VARIABLE: &str = "SSLKEYLOGFILE";
@@ -21,7 +22,7 @@ const DEFAULT_PAYLOAD: u16 = 1472;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// UDP payload of a full datagram in bytes
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_PAYLOAD, value_parser = clap::value_parser!(u16).range(1200..=65_507))]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_PAYLOAD, value_parser = super::parse::payload)]
     pub(crate) payload: u16,
 
     /// Congestion control of what this end sends
@@ -217,13 +218,19 @@ impl Options {
     /// Where TLS secrets go.
     ///
     /// # Errors
-    /// They were insisted on and no file is named.
+    /// They were insisted on, and no file is named or it cannot be written.
     pub(crate) fn key_log(&self) -> Result<Arc<dyn KeyLog>> {
-        let named = std::env::var_os(KEY_LOG_VARIABLE).is_some_and(|name| !name.is_empty());
-        if self.keylog && !named {
-            return Err(Failure::new(format!(
-                "--keylog needs a file: set {KEY_LOG_VARIABLE}=FILE"
-            )));
+        if self.keylog {
+            let named = std::env::var_os(KEY_LOG_VARIABLE).filter(|name| !name.is_empty());
+            let name = named.ok_or_else(|| {
+                Failure::new(format!(
+                    "--keylog needs a file: set {KEY_LOG_VARIABLE}=FILE"
+                ))
+            })?;
+            // rustls goes on without a file that it cannot open.
+            let opened = OpenOptions::new().append(true).create(true).open(&name);
+            let doing = format!("writing {} ({KEY_LOG_VARIABLE})", name.display());
+            opened.map_err(context(&doing))?;
         }
         Ok(Arc::new(KeyLogFile::new()))
     }

@@ -1,5 +1,6 @@
 //! Numbers as people write them on a command line: sizes, seconds, counts, cores.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// A count of things that are made: connections, streams, rounds.
@@ -38,6 +39,39 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
         .filter(|seconds| (0.01..=86_400.0).contains(seconds))
         .map(Duration::from_secs_f64)
         .ok_or_else(|| "give seconds from 0.01 to 86400, such as 10 or 0.5".to_owned())
+}
+
+/// A UDP port to listen on; 0: the system chooses.
+pub(crate) fn port(text: &str) -> Result<u16, String> {
+    (text.parse()).map_err(|_| "give a whole number from 0 to 65535".to_owned())
+}
+
+/// A UDP port to send to.
+pub(crate) fn remote_port(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(port @ 1..) => Ok(port),
+        _ => Err("give a whole number from 1 to 65535".to_owned()),
+    }
+}
+
+/// Where to listen.
+pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
+    (text.parse()).map_err(|_| {
+        "give an IP address and a port, such as 0.0.0.0:4433, [::]:4433 or 127.0.0.1:0".to_owned()
+    })
+}
+
+/// UDP payload of a full datagram, from what every path carries to what a UDP datagram holds.
+pub(crate) fn payload(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(payload @ 1_200..=65_507) => Ok(payload),
+        _ => Err("give a whole number from 1200 to 65507".to_owned()),
+    }
+}
+
+/// A core.
+pub(crate) fn core(text: &str) -> Result<usize, String> {
+    (text.trim().parse()).map_err(|_| "give core numbers, such as 0 or 0,1".to_owned())
 }
 
 /// Two cores, the server's and the client's.

@@ -408,6 +408,15 @@ pub(crate) fn explain(error: &ConnectError, address: SocketAddr) -> Failure {
                 "{address} and this end have no cipher suite in common: leave out --suite at one end"
             )
         }
+        // What `openssl req -x509` makes by itself, and webpki does not take from a server (RFC 5280 §4.2.1.9).
+        ConnectError::Closed(CloseReason::Transport {
+            reason,
+            remote: false,
+            ..
+        }) if reason.contains("CaUsedAsEndEntity") => format!(
+            "{address} shows the certificate of a CA as its own: make one with basicConstraints=critical,CA:FALSE (openssl \
+             req -addext), or give -k to skip verification"
+        ),
         ConnectError::Closed(CloseReason::Transport {
             code,
             reason,

@@ -17,7 +17,7 @@ use super::options::{Options, Suite};
 use super::quic::Quic;
 use super::report::{Stages, median};
 use super::requests::{Done, Requests};
-use super::rows::{self, PER_HANDSHAKE, PER_REQUEST, Row};
+use super::rows::{self, PER_HANDSHAKE, PER_REQUEST, Row, SQUALL};
 use super::stages::{self, Rates, Sample, Table};
 use super::tcp_requests::depth;
 use super::{control, cores, rotated, tcp, tls};
@@ -25,9 +25,6 @@ use crate::error::{Failure, Result};
 use crate::interrupt;
 use crate::output::{print_json, say};
 use crate::svg::{Bar, Bars, File};
-
-/// squall's name in rows.
-pub(crate) const SQUALL: &str = "squall";
 
 /// What is counted: requests, or handshakes of a kind.
 #[derive(Clone, Debug)]

@@ -154,7 +154,11 @@ impl Report {
     pub(crate) fn rows(&self) -> Vec<Row> {
         let rows = self.contenders().map(|(contender, figures)| Row {
             workload: rows::bulk(self.setup.connections, self.setup.streams),
-            contender,
+            contender: if contender == Contender::Quic.name() {
+                rows::SQUALL
+            } else {
+                contender
+            },
             gbit_per_s: Some(figures.gbit_per_s),
             per_s: None,
             server_cpu: Some(figures.server_cpu_s_per_gb),

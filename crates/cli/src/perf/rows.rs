@@ -24,6 +24,8 @@ pub(crate) struct Row {
     pub(crate) latency_us: Option<Percentiles>,
 }
 
+/// squall's name in rows, where other stacks may stand beside it.
+pub(crate) const SQUALL: &str = "squall";
 /// CPU of bulk transfer.
 pub(crate) const PER_GB: &str = "s/GB";
 /// CPU of requests.

@@ -680,6 +680,7 @@ impl Connection {
         if trip.opened {
             self.eliciting_since_receipt = false;
             self.restart_idle_timer(now);
+            self.streams.renew_used_up_credit();
         }
         for id in SpaceId::ALL {
             if trip.eliciting[id as usize] {

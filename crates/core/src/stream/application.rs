@@ -180,6 +180,7 @@ impl Streams {
                 }
                 self.recv_credit.consume(taken);
                 self.max_data_pending |= self.recv_credit.wants_update();
+                self.renew_used_up_credit();
             }
             Ok(None) | Err(ReadError::Reset(_)) => {
                 // What lies behind a partial reset is read by nobody.
@@ -192,6 +193,12 @@ impl Streams {
             Err(_) => {}
         }
         result
+    }
+
+    /// Gives the peer more of the connection's credit where it has used up all and what waits unread holds back the rest.
+    /// Asked once a run, and by every reader: either may come last.
+    pub(crate) fn renew_used_up_credit(&mut self) {
+        self.max_data_pending |= self.recv_credit.is_used_up();
     }
 
     /// Stops reading, with STOP_SENDING (RFC 9000 §19.5).

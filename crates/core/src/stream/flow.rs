@@ -121,10 +121,31 @@ impl ReceiveCredit {
         self.advertised - self.consumed <= self.window / 2
     }
 
-    /// The new limit to tell the peer. The window doubles when the last half went in less than two round trips.
+    /// Whether the peer has come to the end of its credit while so much waits unread that
+    /// [`wants_update`](Self::wants_update) may never say yes: who reads one stream after the other waits for the first
+    /// one's rest while the others' data fill the window. Gains below a sixteenth of the window are not worth a frame.
+    #[must_use]
+    pub(crate) const fn is_used_up(&self) -> bool {
+        let window = self.grown();
+        self.received == self.advertised
+            && self.advertised - self.consumed < window - window.div_ceil(16)
+    }
+
+    const fn grown(&self) -> u64 {
+        let twice = self.window * 2;
+        if twice < self.max_window {
+            twice
+        } else {
+            self.max_window
+        }
+    }
+
+    /// The new limit to tell the peer. The window doubles when the last half went in less than two round trips, and when
+    /// it is full of what waits unread.
     pub(crate) fn renew(&mut self, now: Time, rtt: Duration) -> u64 {
-        if self.renewed.is_some_and(|last| now - last < 2 * rtt) {
-            self.window = (self.window * 2).min(self.max_window);
+        let full = self.received == self.advertised && !self.wants_update();
+        if full || self.renewed.is_some_and(|last| now - last < 2 * rtt) {
+            self.window = self.grown();
         }
         self.renewed = Some(now);
         self.advertised = self.advertised.max(self.consumed + self.window);
@@ -161,5 +182,28 @@ mod tests {
             3000 + 2000,
             "used up slowly: it stays"
         );
+    }
+
+    // test: RFC 9000 §4.1
+    #[test]
+    fn a_full_window_of_unread_data_grows_to_its_limit() {
+        let rtt = Duration::from_millis(10);
+        let mut credit = ReceiveCredit::new(1000, 3000);
+        credit.receive_to(999);
+        assert!(!credit.is_used_up(), "the peer may go on");
+        credit.receive_to(1000);
+        assert!(credit.is_used_up() && !credit.wants_update());
+        assert_eq!(credit.renew(Time::from_nanos(0), rtt), 2000);
+        assert!(!credit.is_used_up());
+        credit.receive_to(2000);
+        credit.consume(100);
+        assert_eq!(credit.renew(Time::from_nanos(1), rtt), 3100);
+        credit.receive_to(3100);
+        credit.consume(188);
+        assert!(!credit.is_used_up(), "too little to tell");
+        credit.consume(1);
+        assert!(credit.is_used_up());
+        assert_eq!(credit.renew(Time::from_nanos(2), rtt), 3289);
+        assert!(!ReceiveCredit::new(0, 0).is_used_up(), "nothing to give");
     }
 }
