@@ -17,6 +17,9 @@ mod handshakes;
 #[path = "../../../../crates/cli/src/perf/options.rs"]
 pub(super) mod options;
 #[allow(dead_code, reason = "the tool uses more of it")]
+#[path = "../../../../crates/cli/src/perf/parse.rs"]
+mod parse;
+#[allow(dead_code, reason = "the tool uses more of it")]
 #[path = "../../../../crates/cli/src/perf/source.rs"]
 pub(super) mod source;
 #[path = "../../../../crates/cli/src/perf/tcp.rs"]
