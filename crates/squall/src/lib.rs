@@ -65,6 +65,7 @@
 //! | `ZeroRttAccepted` | [`EarlyDataAccepted`] |
 //! | `RecvStream::is_0rtt` | [`RecvStream::is_early`] |
 //! | `read_chunk(max, ordered)` gives a `Chunk` | [`RecvStream::read_chunk`]`(max)` gives [`Bytes`], in order |
+//! | `write_chunks` gives a `Written` | [`SendStream::write_chunks`] gives the bytes; the chunks keep what is not written yet |
 //! | `set_priority(i32)` | [`SendStream::set_priority`]`(`[`Priority`]`)`, which also says how equals share |
 //! | `set_max_concurrent_…`, `set_receive_window` | [`TransportConfig`], before; windows grow by themselves |
 //!

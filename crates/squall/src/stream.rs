@@ -115,6 +115,41 @@ impl SendStream {
         Ok(())
     }
 
+    /// Writes some of a list of chunks without copying them, from the first on, and returns how many bytes; waits while the
+    /// send buffer is full. Each chunk keeps what is not written yet, which for those written whole is nothing.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn write_chunks(&mut self, chunks: &mut [Bytes]) -> Result<usize, WriteError> {
+        poll_fn(|cx| {
+            let mut written = 0;
+            for chunk in chunks.iter_mut() {
+                while !chunk.is_empty() {
+                    match self.poll_write_bytes(cx, chunk) {
+                        Poll::Ready(Ok(bytes)) => written += bytes,
+                        // What went out counts; what hinders is told the next time.
+                        _ if written > 0 => return Poll::Ready(Ok(written)),
+                        other => return other,
+                    }
+                }
+            }
+            Poll::Ready(Ok(written))
+        })
+        .await
+    }
+
+    /// Writes a list of chunks to its end without copying them; each keeps what is not written yet, should the future be
+    /// dropped before.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); some of the chunks may have been written.
+    pub async fn write_all_chunks(&mut self, chunks: &mut [Bytes]) -> Result<(), WriteError> {
+        while chunks.iter().any(|chunk| !chunk.is_empty()) {
+            self.write_chunks(chunks).await?;
+        }
+        Ok(())
+    }
+
     /// Ends the stream behind what was written. Does not wait for delivery: [`stopped`](Self::stopped) does.
     ///
     /// # Errors
@@ -385,6 +420,30 @@ impl RecvStream {
     /// The peer reset the stream, it was stopped, or the connection ended; as often as it is asked.
     pub async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
         poll_fn(|cx| self.poll_read_bytes(cx, max)).await
+    }
+
+    /// Reads as many chunks as have arrived, up to the length of `chunks`, without copying them, and returns how many; waits
+    /// for the first. `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk); what was read before an error is given first.
+    pub async fn read_chunks(&mut self, chunks: &mut [Bytes]) -> Result<Option<usize>, ReadError> {
+        if chunks.is_empty() {
+            return Ok(Some(0));
+        }
+        poll_fn(|cx| {
+            let mut read = 0;
+            for room in chunks.iter_mut() {
+                match self.poll_read_bytes(cx, usize::MAX) {
+                    Poll::Ready(Ok(Some(chunk))) => *room = chunk,
+                    _ if read > 0 => break,
+                    other => return other.map_ok(|_| None),
+                }
+                read += 1;
+            }
+            Poll::Ready(Ok(Some(read)))
+        })
+        .await
     }
 
     /// Reads some bytes into `buffer` and returns how many; `None` at the end of the stream.

@@ -77,6 +77,51 @@ async fn ten_streams_of_ten_megabytes_each_way() {
 }
 
 #[tokio::test]
+async fn lists_of_chunks_are_written_and_read() {
+    const LEN: usize = 3_000_000;
+    let pair = Pair::new().await;
+    tokio::spawn(echo(pair.far.clone()));
+    let (mut send, mut recv) = within(pair.near.open_bi()).await.unwrap();
+    assert_eq!(within(recv.read_chunks(&mut [])).await.unwrap(), Some(0));
+    let data = Bytes::from(pattern(LEN, 7));
+    // An empty one among them, and more than the send buffer takes at a time.
+    let mut chunks = [
+        data.slice(..1),
+        data.slice(1..1_000),
+        Bytes::new(),
+        data.slice(1_000..2_500_000),
+        data.slice(2_500_000..),
+    ];
+    let write = async {
+        let first = send.write_chunks(&mut chunks).await.unwrap();
+        assert!(first > 1_000, "as much as there is room for");
+        let left: usize = chunks.iter().map(Bytes::len).sum();
+        assert_eq!(first + left, LEN, "the chunks keep the rest");
+        send.write_all_chunks(&mut chunks).await.unwrap();
+        assert!(chunks.iter().all(Bytes::is_empty));
+        send.finish().unwrap();
+    };
+    let read = async {
+        let (mut all, mut room) = (Vec::new(), vec![Bytes::new(); 8]);
+        let mut most = 0;
+        while let Some(read) = recv.read_chunks(&mut room).await.unwrap() {
+            most = most.max(read);
+            room[..read]
+                .iter()
+                .for_each(|chunk| all.extend_from_slice(chunk));
+        }
+        assert!(most > 1, "several at a time");
+        all
+    };
+    let ((), all) = within(async { tokio::join!(write, read) }).await;
+    assert!(all == data, "byte by byte");
+    assert_eq!(
+        within(recv.read_chunks(&mut [Bytes::new()])).await.unwrap(),
+        None
+    );
+}
+
+#[tokio::test]
 async fn tokio_traits_read_and_write() {
     let pair = Pair::new().await;
     let data = pattern(1_000_000, 3);
