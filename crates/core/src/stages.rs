@@ -121,15 +121,6 @@ impl Waits {
         }
     }
 
-    /// The CPU time of all waits, if those that were not measured are like the others.
-    #[must_use]
-    pub fn total_cpu(&self) -> Duration {
-        if self.measured == 0 {
-            return Duration::ZERO;
-        }
-        self.cpu.mul_f64(self.count as f64 / self.measured as f64)
-    }
-
     /// What came since an earlier reading.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -290,7 +281,6 @@ mod tests {
         let waits = stages.waits().since(&before);
         assert_eq!((waits.count, waits.measured), (2 * WAITS_FOR_ONE, 2));
         assert_eq!(waits.cpu, Duration::from_nanos(14));
-        assert_eq!(waits.total_cpu(), waits.cpu * WAITS_FOR_ONE as u32);
         for stage in [Stage::Runtime, Stage::Idle] {
             assert!(stages.ticks()[stage as usize] >= 20 * WAITS_FOR_ONE);
         }
@@ -299,7 +289,7 @@ mod tests {
         blind.wait_begins(Stage::Runtime);
         blind.wait_ends();
         assert_eq!((blind.waits().count, blind.waits().measured), (1, 0));
-        assert_eq!(blind.waits().total_cpu(), Duration::ZERO);
+        assert_eq!(blind.waits().cpu, Duration::ZERO);
         blind.add(&stages);
         assert_eq!(
             blind.waits().since(&stages.waits()).count,

@@ -54,16 +54,15 @@ fn schedule(version: u32) -> Schedule {
 /// `side_client` says whose view it is: a client's local keys are the server's remote keys.
 #[must_use]
 pub fn keys(version: u32, client_dcid: &[u8], side_client: bool) -> Pair {
-    let schedule = schedule(version);
-    let (_, initial) = Hkdf::<Sha256>::extract(Some(schedule.salt), client_dcid);
-    let client = direction(&initial, b"client in", &schedule);
-    let server = direction(&initial, b"server in", &schedule);
-    let (local, remote) = if side_client {
-        (client, server)
+    let Pair { local, remote } = FirstKeys::new(version, client_dcid).into_pair();
+    if side_client {
+        Pair {
+            local: remote,
+            remote: local,
+        }
     } else {
-        (server, client)
-    };
-    Pair { local, remote }
+        Pair { local, remote }
+    }
 }
 
 /// A server's Initial keys in two steps: the client's open its first packet, its own are made when the packet has opened and

@@ -41,6 +41,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rustls::pki_types::ServerName;
+use squall_protect::initial::FirstKeys;
 use squall_wire::{
     ConnectionId, Direction, Path, PreferredAddress, Side, StreamId, TransportParameters,
 };
@@ -145,7 +146,7 @@ pub(crate) struct Accepted {
     /// Whether a token has shown that the client's address is its own.
     pub(crate) validated: bool,
     /// The keys that its first Initial was opened with.
-    pub(crate) keys: Option<Box<squall_protect::initial::FirstKeys>>,
+    pub(crate) keys: Option<Box<FirstKeys>>,
 }
 
 /// What depends on the side.

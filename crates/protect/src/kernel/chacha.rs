@@ -24,6 +24,7 @@ use zeroize::Zeroize;
 use self::block::{BLOCK_LEN, Block, Lane, Nothing, Row, Rows, first_row, first_rows};
 use self::choir::{Choir, Part, VOICES, Voices};
 use self::poly1305::{Duet, POLY_BLOCK_LEN, Poly};
+use super::lanes::wipe;
 use super::{Job, MAX_JOBS};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::{SAMPLE_LEN, TAG_LEN};
@@ -498,19 +499,13 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
 
 impl<const LANES: usize> Drop for Work<'_, '_, LANES> {
     fn drop(&mut self) {
-        wipe(&mut self.blocks);
+        // Poly1305 keys were in the key stream.
+        wipe(&mut self.blocks, Block::ZERO);
         let used = self.queue.jobs.len();
         self.queue.polys[..used]
             .iter_mut()
             .for_each(Zeroize::zeroize);
     }
-}
-
-/// Overwrites key stream, in which Poly1305 keys were, by whole registers; `zeroize` writes each byte by itself.
-#[inline(always)]
-fn wipe(blocks: &mut [Block]) {
-    blocks.fill(Block::ZERO);
-    zeroize::optimization_barrier(blocks);
 }
 
 /// Adds blocks of key stream to the payload from an offset on.

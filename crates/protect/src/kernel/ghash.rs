@@ -51,8 +51,8 @@ impl Table<'_> {
 
 impl<const N: usize> Drop for Powers<N> {
     fn drop(&mut self) {
-        wipe(&mut self.h);
-        wipe(&mut self.halves);
+        wipe(&mut self.h, [0; 16]);
+        wipe(&mut self.halves, [0; 16]);
     }
 }
 

@@ -10,11 +10,11 @@ use super::stitch::{Rounds, Stitch, aes_rounds};
 /// 16 bytes: a cipher block, a round key, a power of H.
 pub(crate) type Block = [u8; 16];
 
-/// Wipes secret blocks, in as few stores as the CPU has for it: a byte after the other, as `Zeroize` does it, takes as
-/// long as making the key.
-pub(super) fn wipe(blocks: &mut [Block]) {
-    blocks.fill([0; 16]);
-    zeroize::optimization_barrier(blocks);
+/// Overwrites secrets by whole registers; `Zeroize` writes each byte by itself.
+#[inline(always)]
+pub(super) fn wipe<T: Copy>(secrets: &mut [T], zero: T) {
+    secrets.fill(zero);
+    zeroize::optimization_barrier(secrets);
 }
 
 /// Work for [`Lanes::call`]; what it is made of is inlined into the function that is compiled for it.

@@ -47,7 +47,7 @@ impl Rounds {
 
 impl Drop for Rounds {
     fn drop(&mut self) {
-        wipe(&mut self.0);
+        wipe(&mut self.0, [0; 16]);
     }
 }
 
