@@ -9,7 +9,7 @@
 //! The send cursor moves by messages, or by datagrams inside a message while its bundle is sent singly. So what a
 //! full socket buffer leaves behind is sent later, in order and exactly once.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
 
@@ -33,7 +33,7 @@ impl Entry {
     /// What a slot holds before its first message.
     const EMPTY: Self = Self {
         path: Path {
-            remote: SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+            remote: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
             local: None,
         },
         ecn: Ecn::NotEct,
@@ -157,7 +157,7 @@ impl RecvBatch {
 struct Message {
     transmit: Transmit,
     start: usize,
-    /// The kernel refused this bundle as a whole: its datagrams go out one by one.
+    /// The kernel refuses this bundle as a whole: its datagrams go out one by one.
     single: bool,
 }
 
@@ -201,6 +201,8 @@ pub struct SendBatch {
     /// First message that is not sent, and the bytes of it that are (only a `single` message is ever half sent).
     front: usize,
     front_bytes: usize,
+    /// An address of this machine that the system would not send from.
+    refused_source: Option<IpAddr>,
 }
 
 impl SendBatch {
@@ -227,7 +229,20 @@ impl SendBatch {
             used: 0,
             front: 0,
             front_bytes: 0,
+            refused_source: None,
         }
+    }
+
+    /// The address of this machine, if any, that a message was to leave from (`Path::local`) and that the system refused to
+    /// send from since this was last asked: perhaps it is gone, or has no route any more. The message is lost.
+    pub fn take_refused_source(&mut self) -> Option<IpAddr> {
+        self.refused_source.take()
+    }
+
+    /// The first waiting message cannot leave from where it was to.
+    pub(crate) fn note_refused_source(&mut self) {
+        let front = self.messages.get(self.front);
+        self.refused_source = front.and_then(|message| message.transmit.path.local);
     }
 
     /// Room for one message of up to the batch's message size (never above [`MAX_BUNDLE_BYTES`]), or `None` when the
@@ -266,8 +281,14 @@ impl SendBatch {
         self.messages.len() == self.max_messages || self.used + self.slot_bytes > self.buffer.len()
     }
 
-    /// What waits to be sent, in order: whole bundles where `gso`, else single datagrams.
-    pub(crate) fn pending(&self, gso: bool) -> impl Iterator<Item = Outgoing<'_>> {
+    /// Where the cursor is: it changes when something was sent or dropped, and not when more is pushed.
+    #[must_use]
+    pub fn position(&self) -> (usize, usize) {
+        (self.front, self.front_bytes)
+    }
+
+    /// What waits to be sent, in order: whole bundles, or single datagrams where a bundle was split.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = Outgoing<'_>> {
         let mut sent = self.front_bytes;
         self.messages
             .iter()
@@ -286,7 +307,7 @@ impl SendBatch {
                 sent = 0;
                 let segment = usize::from(segment_size);
                 let bundle = segment > 0 && segment < len;
-                let stride = if bundle && (message.single || !gso) {
+                let stride = if bundle && message.single {
                     segment
                 } else {
                     bytes.len().max(1)
@@ -317,6 +338,13 @@ impl SendBatch {
         }
         if self.front == self.messages.len() {
             self.clear();
+        }
+    }
+
+    /// From now on the waiting bundles to destinations of which `split` is true go out as single datagrams.
+    pub(crate) fn split_where(&mut self, split: impl Fn(IpAddr) -> bool) {
+        for message in self.messages.iter_mut().skip(self.front) {
+            message.single |= split(message.transmit.path.remote.ip());
         }
     }
 
@@ -357,9 +385,9 @@ mod tests {
         batch.push(transmit(len, segment_size));
     }
 
-    fn shape(batch: &SendBatch, gso: bool) -> Vec<(usize, Option<u16>, u8)> {
+    fn shape(batch: &SendBatch) -> Vec<(usize, Option<u16>, u8)> {
         batch
-            .pending(gso)
+            .pending()
             .map(|o| {
                 (
                     o.bytes.len(),
@@ -377,11 +405,14 @@ mod tests {
         push(&mut batch, 50, 100, 2);
         push(&mut batch, 0, 0, 0);
         assert_eq!(
-            shape(&batch, true),
+            shape(&batch),
             [(250, Some(100), 1), (50, None, 2), (0, None, 0)]
         );
+        batch.split_where(|remote| remote.is_ipv6());
+        assert_eq!(shape(&batch).len(), 3);
+        batch.split_where(|remote| remote.is_ipv4());
         assert_eq!(
-            shape(&batch, false),
+            shape(&batch),
             [
                 (100, None, 1),
                 (100, None, 1),
@@ -399,7 +430,7 @@ mod tests {
         push(&mut batch, 300, 100, 2);
         batch.split_front();
         assert_eq!(
-            shape(&batch, true),
+            shape(&batch),
             [
                 (100, None, 1),
                 (100, None, 1),
@@ -409,7 +440,7 @@ mod tests {
         );
         batch.advance(100);
         batch.advance(100);
-        assert_eq!(shape(&batch, true), [(50, None, 1), (300, Some(100), 2)]);
+        assert_eq!(shape(&batch), [(50, None, 1), (300, Some(100), 2)]);
         batch.advance(50);
         batch.advance(300);
         assert!(batch.is_empty());
@@ -422,7 +453,7 @@ mod tests {
         push(&mut batch, 0, 0, 0);
         push(&mut batch, 1, 1, 7);
         batch.advance(0);
-        assert_eq!(shape(&batch, true), [(1, None, 7)]);
+        assert_eq!(shape(&batch), [(1, None, 7)]);
     }
 
     #[test]
@@ -435,7 +466,7 @@ mod tests {
         assert!(batch.is_full());
         assert!(batch.free_slot().is_none());
         batch.push(transmit(10, 10));
-        assert_eq!(shape(&batch, true).len(), 2);
+        assert_eq!(shape(&batch).len(), 2);
     }
 
     #[test]

@@ -40,6 +40,9 @@ pub(crate) enum Failure {
     Size,
     /// ICMP-like: this message is lost, as it might have been on the network; the socket is sound.
     Lost,
-    /// The socket itself is broken.
+    /// Any other reason: a tunnel without a peer, a hook of a cgroup or a security module. To a sender the same as `Lost`;
+    /// a receiver cannot know whether it passes.
+    Unknown,
+    /// There is no socket any more, or the call's own memory is not there.
     Fatal,
 }

@@ -2,27 +2,40 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::errors::{ErrorCounts, ErrorTable};
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// A reading of a socket's counters, all since the socket was bound.
         #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
-        pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+            /// What was lost, and which receive calls failed, by error number.
+            pub errors: ErrorCounts,
+        }
 
         impl std::ops::AddAssign for Stats {
             /// The sum over several sockets.
             fn add_assign(&mut self, other: Self) {
                 $(self.$name += other.$name;)*
+                self.errors += other.errors;
             }
         }
 
         /// The counters themselves. One thread counts at a time in practice; any thread may read.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
+        pub(crate) struct Counters {
+            $(pub(crate) $name: Counter,)*
+            pub(crate) errors: ErrorTable,
+        }
 
         impl Counters {
             pub(crate) fn read(&self) -> Stats {
-                Stats { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+                Stats {
+                    $($name: self.$name.get(),)*
+                    errors: self.errors.read(),
+                }
             }
         }
     };
@@ -31,6 +44,8 @@ macro_rules! counters {
 counters! {
     /// System calls that send (on Linux `sendmmsg`), failed ones included.
     send_calls,
+    /// Those of them that found the send buffer full.
+    send_blocked,
     /// Rounds of receiving, empty ones included: one `recvmmsg` each on Linux, on other systems as many calls as it takes
     /// to fill the batch or empty the queue.
     recv_calls,
@@ -48,13 +63,15 @@ counters! {
     bytes_received,
     /// Bundles that the kernel or the device refused and that were resent at once as single datagrams.
     gso_fallbacks,
-    /// 1 once GSO was switched off for this socket after it failed.
+    /// Times GSO was switched off for a destination, for a minute, since a device on the way refused bundles.
     gso_disabled,
     /// Single datagrams dropped because they exceed the MTU of their route (EMSGSIZE).
     send_too_large,
-    /// Messages dropped because of an ICMP-like error (refused, unreachable, not permitted, no buffers).
+    /// Messages dropped because the system refused them, for whatever reason but their size; `errors` has the reasons.
     send_errors,
-    /// ICMP-like errors that a receive call reported and that were passed over.
+    /// Those of `send_errors` whose reason is not one that networks and firewalls are known to cause.
+    send_errors_unknown,
+    /// Receive calls that failed: ICMP-like errors, which are passed over, and others, after which a worker waits a while.
     recv_errors,
     /// Received messages dropped because they did not fit their buffer.
     recv_truncated,
@@ -71,7 +88,7 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    pub(crate) fn set(&self, n: u64) {
-        self.0.store(n, Ordering::Relaxed);
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }

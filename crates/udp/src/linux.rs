@@ -440,7 +440,8 @@ pub(crate) fn classify(error: &io::Error) -> Failure {
             // Our address went away, or an address of the other family was asked for.
             | libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT | libc::ENODEV | libc::ENXIO,
         ) => Failure::Lost,
-        _ => Failure::Fatal,
+        Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => Failure::Fatal,
+        _ => Failure::Unknown,
     }
 }
 

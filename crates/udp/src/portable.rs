@@ -252,9 +252,10 @@ pub(crate) fn classify(error: &io::Error) -> Failure {
         io::ErrorKind::Interrupted => Failure::Interrupted,
         io::ErrorKind::InvalidInput => Failure::Size,
         _ if quinn_udp::is_msg_size_err(error) => Failure::Size,
-        // What is left of a socket that the system took back (iOS, of an application in the background).
-        io::ErrorKind::NotConnected | io::ErrorKind::BrokenPipe => Failure::Fatal,
-        _ => error.raw_os_error().map_or(Failure::Fatal, by_code),
+        // What is left of a socket that the system took back (iOS, of an application in the background). Its owner may bind
+        // another one; until then it is no reason to give connections up.
+        io::ErrorKind::NotConnected | io::ErrorKind::BrokenPipe => Failure::Unknown,
+        _ => error.raw_os_error().map_or(Failure::Unknown, by_code),
     }
 }
 
@@ -262,7 +263,7 @@ pub(crate) fn classify(error: &io::Error) -> Failure {
 #[cfg(unix)]
 fn by_code(errno: i32) -> Failure {
     match errno {
-        libc::EBADF | libc::ENOTSOCK => Failure::Fatal,
+        libc::EBADF | libc::ENOTSOCK | libc::EFAULT => Failure::Fatal,
         libc::EIO => Failure::Gso,
         _ => Failure::Lost,
     }
@@ -272,8 +273,8 @@ fn by_code(errno: i32) -> Failure {
 /// neither the socket nor the network is laid to it where a bundle was sent, and to the network where none was.
 #[cfg(not(unix))]
 fn by_code(code: i32) -> Failure {
-    /// WSAEBADF, WSAENOTSOCK, WSANOTINITIALISED: no socket, or no Winsock.
-    const BROKEN: [i32; 3] = [10_009, 10_038, 10_093];
+    /// WSAEBADF, WSAEFAULT, WSAENOTSOCK, WSANOTINITIALISED: no socket, no memory, or no Winsock.
+    const BROKEN: [i32; 4] = [10_009, 10_014, 10_038, 10_093];
     /// WSAEACCES, WSAEAFNOSUPPORT, WSAEADDRNOTAVAIL, WSAENETDOWN, WSAENETUNREACH, WSAENETRESET, WSAECONNABORTED,
     /// WSAECONNRESET, WSAENOBUFS, WSAETIMEDOUT, WSAECONNREFUSED, WSAEHOSTDOWN, WSAEHOSTUNREACH: the network.
     const LOST: [i32; 13] = [

@@ -3,32 +3,53 @@
 //! ```text
 //! a send fails with     a bundle in front                        a single datagram in front
 //!   EAGAIN              WouldBlock; the rest stays, in order     the same
-//!   EIO                 GSO off for the socket, resent singly    dropped, counted
-//!   EINVAL, EMSGSIZE    this bundle resent singly; GSO off when  dropped, counted (the route's MTU)
+//!   EIO                 resent singly; GSO off for the           dropped, counted
+//!                       destination, for a minute
+//!   EINVAL, EMSGSIZE    this bundle resent singly; as EIO when   dropped, counted (the route's MTU)
 //!                       it persists though the singles pass
-//!   ICMP-like           dropped, counted                         the same
-//!   anything else       returned                                 returned
+//!   EBADF, ENOTSOCK,    returned                                 the same
+//!   EFAULT
+//!   anything else       dropped, counted                         the same
 //! ```
-//! The names are Linux's; each backend's `classify` sorts its system's errors into these rows.
+//! The names are Linux's; each backend's `classify` sorts its system's errors into these rows. The list of errors that end a
+//! socket is closed, and the list of losses is open: a server answers any source address, so whoever can make one route
+//! fail in a new way could otherwise end every connection of a worker with one spoofed datagram.
 //!
-//! GSO fails in the field after a good probe: a device without checksum offload, a tunnel, a VPN that comes up later.
+//! GSO fails in the field after a good probe: a device without checksum offload, a tunnel, a VPN that comes up later. Where
+//! it does, and for how long, is kept in `gso`.
 
 use std::io;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::batch::{RecvBatch, SendBatch};
 use crate::call::{Failure, Received, Sent};
 use crate::counters::{Counters, Stats};
+use crate::gso::Gso;
 // The backend is the parent's choice: the tests of `portable` stand this file on theirs.
 use super::sys;
 
-/// Bundles refused with EINVAL or EMSGSIZE one after the other, though their datagrams then went out singly, after
-/// which GSO is switched off: the route's MTU is not the matter.
-const GSO_STRIKES: u32 = 3;
-
-/// ICMP-like errors passed over in one receive call. Each is reported once, so this only bounds the call.
+/// ICMP-like errors passed over in one receive call. Each should be reported once; one that stays is returned in the end.
 const RECV_ERRORS: usize = 16;
+
+/// Whether a socket that failed like this is beyond use: its descriptor is gone, or the call's memory is. Everything else
+/// may pass.
+#[must_use]
+pub fn is_fatal(error: &io::Error) -> bool {
+    sys::classify(error) == Failure::Fatal
+}
+
+/// Whether a send may have failed because the address that it was to leave from is gone (EADDRNOTAVAIL, EINVAL), or has no
+/// route any more (ENETUNREACH).
+fn may_be_of_source(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AddrNotAvailable
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::NetworkUnreachable
+    )
+}
 
 /// What a socket is to be like.
 #[derive(Clone, Debug)]
@@ -39,6 +60,8 @@ pub struct Options {
     pub send_buffer: usize,
     /// Send bundles (generic segmentation offload) where the kernel can.
     pub gso: bool,
+    /// How long no bundles are sent to a destination after one was refused on the way there.
+    pub gso_retry: Duration,
     /// Receive bundles (generic receive offload) where the kernel can; never on Windows.
     pub gro: bool,
     /// Let several sockets of this user bind the same address (`SO_REUSEPORT`).
@@ -48,12 +71,14 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 4 MiB to receive into (a burst of 64 bundles), 2 MiB to send from; all offloads; dual stack.
+    /// 4 MiB to receive into (a burst of 64 bundles), 2 MiB to send from; all offloads, tried again after a minute; dual
+    /// stack.
     fn default() -> Self {
         Self {
             receive_buffer: 4 << 20,
             send_buffer: 2 << 20,
             gso: true,
+            gso_retry: Duration::from_secs(60),
             gro: true,
             reuse_port: false,
             only_v6: false,
@@ -62,9 +87,9 @@ impl Default for Options {
 }
 
 /// What the kernel granted.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Datagrams that one message may carry; 1: no GSO, or GSO switched off after it failed.
+    /// Datagrams that one message may carry; 1: no GSO, or GSO off for a while since bundles are refused everywhere.
     pub gso_segments: usize,
     /// Whether received messages may be bundles.
     pub gro: bool,
@@ -84,13 +109,13 @@ pub struct Socket {
     gro: bool,
     receive_buffer: usize,
     send_buffer: usize,
-    gso_segments: AtomicUsize,
-    /// Refused bundles in a row, see [`GSO_STRIKES`].
-    strikes: AtomicU32,
+    gso: Gso,
     /// The kernel's drop counter as last read.
     drops: AtomicU32,
     /// The error that the next send call is to meet instead of the kernel; 0: none.
     injected: AtomicI32,
+    /// The error that all receive calls meet instead of the kernel; 0: none.
+    injected_recv: AtomicI32,
     counters: Counters,
 }
 
@@ -132,10 +157,10 @@ impl Socket {
             gro,
             receive_buffer,
             send_buffer,
-            gso_segments: AtomicUsize::new(gso_segments),
-            strikes: AtomicU32::new(0),
+            gso: Gso::new(gso_segments, options.gso_retry),
             drops: AtomicU32::new(0),
             injected: AtomicI32::new(0),
+            injected_recv: AtomicI32::new(0),
             counters: Counters::default(),
         })
     }
@@ -160,18 +185,18 @@ impl Socket {
         self.inner.local_addr()
     }
 
-    /// Has the kernel hand each datagram to one of the sockets that share this one's port, `sockets` of them: to the one
-    /// bound as number `byte % sockets`, where `byte` is the first of the destination connection id. To be called on one
-    /// of them, when all are bound.
+    /// Has the kernel hand each datagram to one of the sockets that share this one's port: to the one that was bound as number
+    /// `targets[byte % targets.len()]`, where `byte` is the first of the destination connection id. To be called on one of
+    /// them, when all are bound; the last call counts. At most 255 targets.
     ///
     /// # Errors
     /// The system cannot do that, and its own choice stands: by the addresses, if at all.
-    pub fn steer(&self, sockets: u8) -> io::Result<()> {
+    pub fn steer(&self, targets: &[u8]) -> io::Result<()> {
         #[cfg(target_os = "linux")]
-        return crate::steer::attach(&self.inner, sockets);
+        return crate::steer::attach(&self.inner, targets);
         #[cfg(not(target_os = "linux"))]
         {
-            let _ = sockets;
+            let _ = targets;
             Err(io::ErrorKind::Unsupported.into())
         }
     }
@@ -180,7 +205,7 @@ impl Socket {
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {
-            gso_segments: self.gso_segments.load(Ordering::Relaxed),
+            gso_segments: self.gso.segments(),
             gro: self.gro,
             receive_buffer: self.receive_buffer,
             send_buffer: self.send_buffer,
@@ -193,29 +218,42 @@ impl Socket {
         self.counters.read()
     }
 
-    /// Receives what is there, up to one message a slot of `batch`, and returns the number of messages. 0 means that
-    /// only errors of earlier sends came (counted): call again.
+    /// Receives what is there, up to one message a slot of `batch`, and returns the number of messages. Errors of earlier
+    /// sends are counted and passed over.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there; otherwise the socket is broken.
+    /// `WouldBlock` when nothing is there. Where [`is_fatal`] is true of the error the socket is beyond use. Any other error
+    /// may pass: try again, but not at once.
     pub fn recv(&self, batch: &mut RecvBatch) -> io::Result<usize> {
-        for _ in 0..RECV_ERRORS {
+        let mut passed_over = 0;
+        loop {
             self.counters.recv_calls.add(1);
-            let error = match sys::receive(&self.inner, batch) {
+            let received = match self.injected_recv.load(Ordering::Relaxed) {
+                0 => sys::receive(&self.inner, batch),
+                errno => Err(io::Error::from_raw_os_error(errno)),
+            };
+            let error = match received {
                 Ok(received) => {
                     self.count_received(batch, &received);
                     return Ok(received.messages);
                 }
                 Err(error) => error,
             };
-            match sys::classify(&error) {
-                Failure::Interrupted => {}
+            let failure = sys::classify(&error);
+            match failure {
+                Failure::Interrupted => continue,
                 Failure::WouldBlock | Failure::Fatal => return Err(error),
-                // An ICMP message for something that was sent. Whoever sent it finds out by its own timers.
-                Failure::Lost | Failure::Gso | Failure::Size => self.counters.recv_errors.add(1),
+                Failure::Lost | Failure::Gso | Failure::Size | Failure::Unknown => {}
+            }
+            self.counters.recv_errors.add(1);
+            self.counters.errors.receive(&error);
+            // An ICMP message for something that was sent. Whoever sent it finds out by its own timers. But an error that
+            // does not go by being reported is no such message.
+            passed_over += 1;
+            if failure == Failure::Unknown || passed_over == RECV_ERRORS {
+                return Err(error);
             }
         }
-        Ok(0)
     }
 
     fn count_received(&self, batch: &mut RecvBatch, received: &Received) {
@@ -247,15 +285,18 @@ impl Socket {
     /// as on the way, and the transport above retransmits it.
     ///
     /// # Errors
-    /// `WouldBlock` when the send buffer is full: the batch keeps what is left, in order. Anything else means that
-    /// the socket is broken.
+    /// `WouldBlock` when the send buffer is full: the batch keeps what is left, in order. Anything else is
+    /// [fatal](is_fatal): the socket is beyond use.
     pub fn send(&self, batch: &mut SendBatch) -> io::Result<usize> {
         let mut messages = 0;
         while !batch.is_empty() {
-            let gso = self.gso_segments.load(Ordering::Relaxed) > 1;
+            if !self.gso.is_unrestricted() {
+                let split = |test: &dyn Fn(IpAddr) -> bool| batch.split_where(test);
+                self.gso.restrict(Instant::now(), split);
+            }
             self.counters.send_calls.add(1);
             let sent = match self.injected.swap(0, Ordering::Relaxed) {
-                0 => sys::send(&self.inner, self.v6, batch.pending(gso)),
+                0 => sys::send(&self.inner, self.v6, batch.pending()),
                 errno => Sent {
                     messages: 0,
                     result: Err(io::Error::from_raw_os_error(errno)),
@@ -266,19 +307,19 @@ impl Socket {
                 Ok(()) if sent.messages == 0 => return Err(io::ErrorKind::WouldBlock.into()),
                 Ok(()) => {
                     messages += sent.messages;
-                    self.count_sent(batch, gso, sent.messages);
+                    self.count_sent(batch, sent.messages);
                 }
-                Err(error) => self.heal(batch, gso, error)?,
+                Err(error) => self.heal(batch, error)?,
             }
         }
         Ok(messages)
     }
 
     /// Counts the first `messages` of what is pending as sent and moves the batch's cursor over them.
-    fn count_sent(&self, batch: &mut SendBatch, gso: bool, messages: usize) {
+    fn count_sent(&self, batch: &mut SendBatch, messages: usize) {
         let (mut datagrams, mut bytes, mut bundles) = (0, 0, 0);
         for _ in 0..messages {
-            let Some(message) = batch.pending(gso).next() else {
+            let Some(message) = batch.pending().next() else {
                 break;
             };
             datagrams += message.datagrams();
@@ -288,7 +329,7 @@ impl Socket {
             batch.advance(len);
         }
         if bundles > 0 {
-            self.strikes.store(0, Ordering::Relaxed);
+            self.gso.on_passed();
         }
         self.counters.messages_sent.add(messages as u64);
         self.counters.datagrams_sent.add(datagrams as u64);
@@ -296,42 +337,77 @@ impl Socket {
     }
 
     /// Deals with the refusal of the first pending message: the batch changes, so that the next call can pass.
-    fn heal(&self, batch: &mut SendBatch, gso: bool, error: io::Error) -> io::Result<()> {
-        let (bundle, len) = match batch.pending(gso).next() {
-            Some(message) => (message.segment_size.is_some(), message.bytes.len()),
-            None => (false, 0),
+    fn heal(&self, batch: &mut SendBatch, error: io::Error) -> io::Result<()> {
+        let Some(message) = batch.pending().next() else {
+            return Err(error);
         };
-        match sys::classify(&error) {
+        let remote = message.path.remote.ip();
+        let (bundle, len) = (message.segment_size.is_some(), message.bytes.len());
+        let failure = sys::classify(&error);
+        if !bundle && may_be_of_source(&error) {
+            batch.note_refused_source();
+        }
+        match failure {
             Failure::Interrupted => {}
-            Failure::WouldBlock | Failure::Fatal => return Err(error),
+            Failure::WouldBlock => {
+                self.counters.send_blocked.add(1);
+                return Err(error);
+            }
+            Failure::Fatal => return Err(error),
             Failure::Gso if bundle => {
                 self.counters.gso_fallbacks.add(1);
-                self.gso_off();
+                self.counters.gso_disabled.add(1);
+                self.gso.on_refused(remote, Instant::now());
+                batch.split_front();
             }
             Failure::Size if bundle => {
                 self.counters.gso_fallbacks.add(1);
                 batch.split_front();
-                if self.strikes.fetch_add(1, Ordering::Relaxed) + 1 >= GSO_STRIKES {
-                    self.gso_off();
+                if self.gso.on_size_refused(remote, Instant::now()) {
+                    self.counters.gso_disabled.add(1);
                 }
             }
             Failure::Size => {
-                // The route's MTU is the matter and not GSO.
-                self.strikes.store(0, Ordering::Relaxed);
+                self.gso.forget_sizes();
                 self.counters.send_too_large.add(1);
+                self.counters.errors.send(&error);
                 batch.advance(len);
             }
-            Failure::Lost | Failure::Gso => {
+            Failure::Lost | Failure::Gso | Failure::Unknown => {
                 self.counters.send_errors.add(1);
+                self.counters.errors.send(&error);
+                if failure == Failure::Unknown {
+                    self.counters.send_errors_unknown.add(1);
+                }
                 batch.advance(len);
             }
         }
         Ok(())
     }
 
-    fn gso_off(&self) {
-        self.gso_segments.store(1, Ordering::Relaxed);
-        self.counters.gso_disabled.set(1);
+    /// Drops the first waiting message, for which the system keeps answering `error`, and counts it as lost: where the socket has
+    /// room, `WouldBlock` is about the message.
+    pub fn give_up_front(&self, batch: &mut SendBatch, error: &io::Error) {
+        let len = batch.pending().next().map(|message| message.bytes.len());
+        if let Some(len) = len {
+            self.counters.send_errors.add(1);
+            self.counters.send_errors_unknown.add(1);
+            self.counters.errors.send(error);
+            batch.advance(len);
+        }
+    }
+
+    /// How many of `stats().send_errors` nobody expects; cheaper to ask for than all counters.
+    #[must_use]
+    pub fn send_errors_unknown(&self) -> u64 {
+        self.counters.send_errors_unknown.get()
+    }
+
+    /// Makes every receive call fail with `errno` until it is told 0, before it reaches the kernel: for tests of what happens
+    /// then.
+    #[doc(hidden)]
+    pub fn inject_recv_error(&self, errno: i32) {
+        self.injected_recv.store(errno, Ordering::Relaxed);
     }
 
     /// Makes the next send call fail with `errno` once, before it reaches the kernel: for tests of the healing.

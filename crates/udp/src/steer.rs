@@ -5,19 +5,20 @@
 //!   0xxxxxxx     1      where short headers have their destination connection id      RFC 8999 §5.2
 //!   1xxxxxxx     6      where long headers have it, behind version and length         RFC 8999 §5.1
 //! ```
-//! The socket that was bound as number `byte % sockets` gets it. The program is classic BPF, for which nobody needs a
-//! privilege. Of a bundle that GRO made it sees the first datagram only; the rest goes where that one goes.
+//! `byte % targets.len()` names a target, and the target says which socket gets it, by the order in which they were bound:
+//! while a worker is down, another one's socket stands in for its own. The program is classic BPF, for which nobody needs
+//! a privilege. Of a bundle that GRO made it sees the first datagram only; the rest goes where that one goes.
 
 use std::io;
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
 
-/// Attaches the program to the group of `socket`, which has this many sockets.
+/// Attaches the program to the group of `socket`, in place of one that is there.
 ///
 /// # Errors
 /// Those of `setsockopt(2)`: the kernel has no such programs (before Linux 4.5), or the socket shares no port.
-pub(crate) fn attach(socket: &impl AsRawFd, sockets: u8) -> io::Result<()> {
-    let filter = program(sockets);
+pub(crate) fn attach(socket: &impl AsRawFd, targets: &[u8]) -> io::Result<()> {
+    let filter = program(targets);
     let program = libc::sock_fprog {
         len: filter.len() as libc::c_ushort,
         filter: filter.as_ptr().cast_mut(),
@@ -41,9 +42,10 @@ pub(crate) fn attach(socket: &impl AsRawFd, sockets: u8) -> io::Result<()> {
 }
 
 /// Loads count from the start of the UDP payload; one beyond its end makes the program's result 0.
-fn program(sockets: u8) -> [libc::sock_filter; 7] {
+fn program(targets: &[u8]) -> Vec<libc::sock_filter> {
     use libc::{
-        BPF_A, BPF_ABS, BPF_ALU, BPF_B, BPF_JA, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_MOD, BPF_RET,
+        BPF_A, BPF_ABS, BPF_ALU, BPF_B, BPF_JA, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_MOD,
+        BPF_RET,
     };
     let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
         code: code as u16,
@@ -51,13 +53,22 @@ fn program(sockets: u8) -> [libc::sock_filter; 7] {
         jf,
         k,
     };
-    [
+    let count = targets.len().clamp(1, usize::from(u8::MAX)) as u32;
+    let mut program = vec![
         op(BPF_LD | BPF_B | BPF_ABS, 0, 0, 0),
         op(BPF_JMP | BPF_JSET | BPF_K, 0x80, 0, 2),
         op(BPF_LD | BPF_B | BPF_ABS, 6, 0, 0),
         op(BPF_JMP | BPF_JA, 1, 0, 0),
         op(BPF_LD | BPF_B | BPF_ABS, 1, 0, 0),
-        op(BPF_ALU | BPF_MOD | BPF_K, u32::from(sockets.max(1)), 0, 0),
-        op(BPF_RET | BPF_A, 0, 0, 0),
-    ]
+        op(BPF_ALU | BPF_MOD | BPF_K, count, 0, 0),
+    ];
+    for (index, target) in (0_u32..count).zip(targets) {
+        let target = u32::from(*target);
+        if target != index {
+            program.push(op(BPF_JMP | BPF_JEQ | BPF_K, index, 0, 1));
+            program.push(op(BPF_RET | BPF_K, target, 0, 0));
+        }
+    }
+    program.push(op(BPF_RET | BPF_A, 0, 0, 0));
+    program
 }

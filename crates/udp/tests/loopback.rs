@@ -7,6 +7,7 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use common::{bind, collect, datagrams, pattern, push, reachable, to};
 use squall_udp::{Options, RecvBatch, SendBatch, Socket};
@@ -103,22 +104,27 @@ fn more_segments_than_the_limit_are_resent_singly_and_gso_stays() {
 }
 
 #[test]
-fn eio_switches_gso_off_and_loses_nothing() {
-    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+fn eio_switches_gso_off_for_its_destination_and_loses_nothing() {
+    let options = Options {
+        gso_retry: Duration::from_secs(3600),
+        ..Options::default()
+    };
+    let a = Socket::bind("0.0.0.0:0".parse().unwrap(), &options).unwrap();
+    // All of 127.0.0.0/8 is local: two destinations that share no prefix.
+    let (b, c) = (bind("127.0.0.1:0"), bind("127.0.9.1:0"));
     let (one, two) = (pattern(5 * 1200, 7), pattern(3 * 1200 + 11, 8));
     let mut batch = SendBatch::new(2, 65_536);
     push(&mut batch, to(reachable(&b)), Ecn::Ect0, 1200, &one);
     push(&mut batch, to(reachable(&b)), Ecn::Ect0, 1200, &two);
-    let gso = a.limits().gso_segments > 1;
+    let segments = a.limits().gso_segments;
     a.inject_send_error(libc::EIO);
     a.send(&mut batch).unwrap();
-    if !gso {
+    if segments == 1 {
         return; // the error hit a single datagram, which counts as lost
     }
     let got = collect(&b, one.len() + two.len());
     assert!(datagrams(&got) == one.chunks(1200).chain(two.chunks(1200)).collect::<Vec<_>>());
     assert!(got.iter().all(|m| m.ecn == Ecn::Ect0));
-    assert_eq!(a.limits().gso_segments, 1);
     let stats = a.stats();
     assert_eq!(
         (stats.gso_fallbacks, stats.gso_disabled, stats.messages_sent),
@@ -128,9 +134,39 @@ fn eio_switches_gso_off_and_loses_nothing() {
 
     // A bundle that comes later goes out singly without a failing call.
     push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1200, &one);
-    a.send(&mut batch).unwrap();
+    assert_eq!(a.send(&mut batch).unwrap(), 5);
     assert!(datagrams(&collect(&b, one.len())) == one.chunks(1200).collect::<Vec<_>>());
     assert_eq!(a.stats().gso_fallbacks, 1);
+
+    // Another route never failed: bundles, in one call with datagrams to the first.
+    push(&mut batch, to(reachable(&c)), Ecn::NotEct, 1200, &one);
+    push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1200, &two);
+    assert_eq!(a.send(&mut batch).unwrap(), 1 + 4);
+    assert!(datagrams(&collect(&c, one.len())) == one.chunks(1200).collect::<Vec<_>>());
+    assert!(datagrams(&collect(&b, two.len())) == two.chunks(1200).collect::<Vec<_>>());
+    assert_eq!(a.limits().gso_segments, segments);
+}
+
+#[test]
+fn gso_is_tried_again_after_a_while() {
+    let options = Options {
+        gso_retry: Duration::ZERO,
+        ..Options::default()
+    };
+    let a = Socket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+    let b = bind("127.0.0.1:0");
+    if a.limits().gso_segments == 1 {
+        return;
+    }
+    let bytes = pattern(5 * 1200, 7);
+    let mut batch = SendBatch::new(1, 65_536);
+    for (errno, messages) in [(libc::EIO, 5), (0, 1), (libc::EIO, 5), (0, 1)] {
+        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 1200, &bytes);
+        a.inject_send_error(errno);
+        assert_eq!(a.send(&mut batch).unwrap(), messages);
+        assert!(datagrams(&collect(&b, bytes.len())) == bytes.chunks(1200).collect::<Vec<_>>());
+    }
+    assert_eq!(a.stats().gso_disabled, 2);
 }
 
 #[test]
@@ -155,9 +191,20 @@ fn einval_resends_one_bundle_and_only_its_persistence_switches_gso_off() {
     send(4, libc::EINVAL);
     send(5, libc::EINVAL);
     assert_eq!(a.limits().gso_segments, segments);
+    assert_eq!(a.stats().gso_disabled, 0);
     send(6, libc::EINVAL);
-    assert_eq!(a.limits().gso_segments, 1);
-    assert_eq!(a.stats().gso_fallbacks, 5);
+    assert_eq!((a.stats().gso_disabled, a.stats().gso_fallbacks), (1, 5));
+    // From now on no bundle is tried: the error meets a single datagram.
+    push(
+        &mut batch,
+        to(reachable(&b)),
+        Ecn::NotEct,
+        1000,
+        &pattern(4000, 7),
+    );
+    a.inject_send_error(libc::EMSGSIZE);
+    assert_eq!(a.send(&mut batch).unwrap(), 3);
+    assert_eq!((a.stats().gso_fallbacks, a.stats().send_too_large), (5, 1));
 }
 
 #[test]
@@ -586,7 +633,7 @@ fn a_port_found_free_is_shared_afterwards() {
     first.share_port().unwrap();
     let second = Socket::bind(address, &sharing).unwrap();
     // One group, in the order of the binds: the first byte of a connection id decides.
-    first.steer(2).unwrap();
+    first.steer(&[0, 1]).unwrap();
     let from = std::net::UdpSocket::bind(any).unwrap();
     for (byte, socket) in [(4, &first), (7, &second)] {
         let datagram = [0x40, byte, 0, 0];
@@ -594,4 +641,93 @@ fn a_port_found_free_is_shared_afterwards() {
         let mut batch = RecvBatch::new(1, 2048);
         assert_eq!(socket.recv(&mut batch).unwrap(), 1);
     }
+    // The second stands in for the first, and then the other way round.
+    for (targets, socket) in [([1, 1], &second), ([0, 0], &first)] {
+        first.steer(&targets).unwrap();
+        for byte in [4, 7] {
+            from.send_to(&[0x40, byte, 0, 0], address).unwrap();
+            let mut batch = RecvBatch::new(1, 2048);
+            assert_eq!(socket.recv(&mut batch).unwrap(), 1);
+        }
+    }
+    // A socket that is bound before another one closes ends up in that one's place: the kernel moves the last of a group
+    // into the gap.
+    second.steer(&[1, 1]).unwrap();
+    let third = Socket::bind(address, &sharing).unwrap();
+    drop(first);
+    third.steer(&[0, 1]).unwrap();
+    for (byte, socket) in [(4, &third), (7, &second)] {
+        from.send_to(&[0x40, byte, 0, 0], address).unwrap();
+        let mut batch = RecvBatch::new(1, 2048);
+        assert_eq!(socket.recv(&mut batch).unwrap(), 1);
+    }
+}
+
+// test: threats row 50: an error nobody has heard of is the loss of one datagram, not of the socket
+#[test]
+fn only_a_socket_that_is_gone_ends_a_send() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let mut batch = SendBatch::new(2, 2048);
+    let mut send = |errno| {
+        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 0, b"lost");
+        push(&mut batch, to(reachable(&b)), Ecn::NotEct, 0, b"kept");
+        a.inject_send_error(errno);
+        let sent = a.send(&mut batch);
+        if sent.is_err() {
+            // The batch keeps what a broken socket did not take.
+            a.send(&mut batch).unwrap();
+            collect(&b, 8);
+        }
+        sent
+    };
+    // 133 is the last error number of Linux.
+    let mut lost = 0;
+    for errno in 1..=133 {
+        match errno {
+            libc::EAGAIN | libc::EINTR => {}
+            libc::EBADF | libc::ENOTSOCK | libc::EFAULT => {
+                let error = send(errno).unwrap_err();
+                assert!(squall_udp::is_fatal(&error), "{error}");
+            }
+            errno => {
+                assert_eq!(send(errno).unwrap(), 1, "errno {errno}");
+                assert!(datagrams(&collect(&b, 4)) == [b"kept"]);
+                lost += 1;
+            }
+        }
+    }
+    let stats = a.stats();
+    // EINVAL and EMSGSIZE count as the datagram's size.
+    assert_eq!((stats.send_errors, stats.send_too_large), (lost - 2, 2));
+    let known = [libc::EPERM, libc::EIO, libc::ENOMEM, libc::EACCES];
+    assert!(known.iter().all(|errno| stats.errors.of(*errno).sends == 1));
+    let sum: u64 = stats.errors.iter().map(|count| count.sends).sum();
+    assert_eq!(sum, lost, "the table is full, and still loses nothing");
+    assert!(stats.send_errors_unknown > 80 && stats.send_errors_unknown < stats.send_errors);
+}
+
+// test: threats row 50: an error that stays is handed to the caller, who can wait
+#[test]
+fn an_error_of_receiving_that_stays_is_returned() {
+    let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let mut batch = RecvBatch::new(1, 2048);
+    for (errno, calls) in [(libc::EACCES, 16), (libc::ENOKEY, 1), (libc::EINVAL, 16)] {
+        let before = b.stats();
+        b.inject_recv_error(errno);
+        let error = b.recv(&mut batch).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(errno));
+        assert!(!squall_udp::is_fatal(&error));
+        let stats = b.stats();
+        assert_eq!(stats.recv_calls - before.recv_calls, calls);
+        assert_eq!(stats.recv_errors - before.recv_errors, calls);
+        assert_eq!(stats.errors.of(errno).receives, calls);
+    }
+    b.inject_recv_error(libc::EBADF);
+    assert!(squall_udp::is_fatal(&b.recv(&mut batch).unwrap_err()));
+    // It passes, and nothing was lost meanwhile.
+    b.inject_recv_error(0);
+    let mut sending = SendBatch::new(1, 2048);
+    push(&mut sending, to(reachable(&b)), Ecn::NotEct, 0, b"here");
+    a.send(&mut sending).unwrap();
+    assert!(datagrams(&collect(&b, 4)) == [b"here"]);
 }

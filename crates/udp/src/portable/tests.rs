@@ -213,7 +213,12 @@ fn a_gso_failure_falls_back_and_loses_nothing() {
     let stats = a.stats();
     assert_eq!((stats.gso_fallbacks, stats.gso_disabled), (1, 1));
     assert_eq!((stats.datagrams_sent, stats.send_errors), (9, 0));
-    assert_eq!(a.limits().gso_segments, 1);
+    // There is no other route that could have refused.
+    push(&mut batch, to(reachable(&b)), Ecn::Ect0, 1200, &one);
+    assert_eq!(
+        (a.send(&mut batch).unwrap(), a.stats().gso_fallbacks),
+        (5, 1)
+    );
 }
 
 #[test]
@@ -294,9 +299,14 @@ fn errors_are_told_apart() {
     ] {
         assert_eq!(sorted(lost), Failure::Lost);
     }
-    for broken in [libc::EBADF, libc::ENOTSOCK, libc::ENOTCONN, libc::EPIPE] {
+    for broken in [libc::EBADF, libc::ENOTSOCK, libc::EFAULT] {
         assert_eq!(sorted(broken), Failure::Fatal);
     }
+    // A socket that iOS took back, and an error without a number.
+    for unknown in [libc::ENOTCONN, libc::EPIPE] {
+        assert_eq!(sorted(unknown), Failure::Unknown);
+    }
+    assert_eq!(classify(&io::Error::other("?")), Failure::Unknown);
     // A real one: no IPv4 datagram is that long.
     let a = socket2::Socket::from(UdpSocket::bind("127.0.0.1:0").unwrap());
     let (a, _) = configure(a, false, true).unwrap();
