@@ -73,14 +73,19 @@ pub struct TransportConfig {
     pub initial_window: u64,
     /// Largest credit ahead of the reader for one stream, in bytes.
     pub stream_receive_window: u64,
-    /// Largest credit ahead of the readers for the connection, in bytes. An application that reads one stream to its end
-    /// before it looks at the next needs room here for what waits unread meanwhile: a peer that sends more on the others waits
-    /// for ever.
+    /// Largest credit ahead of the readers for the connection, in bytes. Data that the application does not read counts
+    /// against it: once unread streams fill it, the peer can send on no stream, and
+    /// `Stats::blocked_by_unread_data` counts it. An application that leaves streams unread, or reads them one after the
+    /// other, needs more than the sum of their stream windows here, or stops them.
     pub receive_window: u64,
-    /// Bytes that one stream holds for sending and sending again; a writer beyond waits.
+    /// What one stream holds for sending and sending again, in bytes; a writer beyond waits. A writer also waits for the
+    /// peer's credit for the stream (RFC 9000 §4.1).
     pub stream_send_window: u64,
-    /// The same for the connection.
+    /// The same for the connection. It bounds memory: each chunk held counts with its length and an overhead of 96 bytes.
     pub send_window: u64,
+    /// The application error code of a stream that is reset because its owner dropped it without finishing or resetting
+    /// it; 0 by default.
+    pub reset_on_drop_code: u64,
     /// Bidirectional streams that the peer may have open.
     pub max_concurrent_bidi_streams: u64,
     /// Unidirectional streams that the peer may have open.
@@ -194,6 +199,7 @@ impl Default for TransportConfig {
             receive_window: 12 * 1024 * 1024,
             stream_send_window: 4 * 1024 * 1024,
             send_window: 16 * 1024 * 1024,
+            reset_on_drop_code: 0,
             max_concurrent_bidi_streams: 100,
             max_concurrent_uni_streams: 100,
             max_udp_payload: 1472,
@@ -464,10 +470,11 @@ pub struct EndpointConfig {
     pub token_key: [u8; 32],
     /// How long a client may take to come back with the token of a Retry.
     pub retry_token_lifetime: Duration,
-    /// How long the token of a NEW_TOKEN frame is good.
+    /// How long the token of a NEW_TOKEN frame is good. Each is good once (RFC 9000 §8.1.4): the endpoint remembers which
+    /// are spent, in up to 4 MB for each day, see [`SpentTokens`](crate::SpentTokens).
     pub new_token_lifetime: Duration,
-    /// What the wall clock shows at `Time::ZERO`, as the time since the Unix epoch: tokens carry the time, and have to be
-    /// good after a restart and on other hosts.
+    /// What the wall clock shows at `Time::ZERO`, as the time since the Unix epoch: tokens carry the time. NEW_TOKEN tokens
+    /// issued before count as spent, for what was spent before the endpoint was made is not known.
     pub unix_time_at_zero: Duration,
     /// Attempts under way (offered, or in their handshake) from which on an Initial without a good token is answered with
     /// a Retry, for which nothing is kept (RFC 9000 §8.1.2). Zero: always.
@@ -478,6 +485,20 @@ pub struct EndpointConfig {
     /// Attempts that may wait for the application's word at a time; an Initial beyond is answered with
     /// CONNECTION_REFUSED (RFC 9000 §5.2.2).
     pub max_incoming: usize,
+    /// Connections that clients of one source prefix may have, where their address is validated: one more is answered with
+    /// CONNECTION_REFUSED. A handshake from an address that is not validated is never refused for it, for the address may be
+    /// forged: once those that are in their handshake and the prefix's connections are as many, it is answered with a Retry.
+    /// `None`: no limit, since a whole carrier can be behind one address. A connection that moves is counted where it goes,
+    /// and is never cut for it.
+    pub max_connections_per_prefix: Option<usize>,
+    /// Bits of an IPv4 address that make a source prefix, up to 32.
+    pub ipv4_prefix_bits: u8,
+    /// Bits of an IPv6 address that make a source prefix, up to 128.
+    pub ipv6_prefix_bits: u8,
+    /// Bytes of memory that all connections may take, as [`Endpoint::set_memory`](crate::Endpoint::set_memory) was told: from
+    /// three quarters of it on, attempts without a good token are answered with a Retry; from all of it on, those with one are
+    /// answered with CONNECTION_REFUSED. `None`: no limit.
+    pub max_memory: Option<usize>,
 }
 
 /// Which of `workers` the first byte of a destination id names: the index that a worker put there, and for an id that a
@@ -509,6 +530,9 @@ impl EndpointConfig {
         if self.cid_generator.worker_index() >= self.workers {
             return Err("a worker's index must be below the number of workers");
         }
+        if self.ipv4_prefix_bits > 32 || self.ipv6_prefix_bits > 128 {
+            return Err("a source prefix has at most 32 bits of an IPv4 or 128 of an IPv6 address");
+        }
         Ok(())
     }
 
@@ -522,11 +546,15 @@ impl EndpointConfig {
             max_connections: 100_000,
             token_key: derived(&reset_key, b"squall token key"),
             retry_token_lifetime: Duration::from_secs(15),
-            new_token_lifetime: Duration::from_secs(14 * 24 * 3600),
+            new_token_lifetime: Duration::from_secs(24 * 3600),
             unix_time_at_zero: Duration::ZERO,
             retry_from: 1000,
             max_handshakes: 10_000,
             max_incoming: 1024,
+            max_connections_per_prefix: None,
+            ipv4_prefix_bits: 32,
+            ipv6_prefix_bits: 56,
+            max_memory: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
 /// What a datagram costs beside its bytes.
 const OVERHEAD: usize = 64;
@@ -12,10 +12,10 @@ const CHUNK: usize = 16 * 1024;
 /// Datagrams that wait: to be read, or to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
-    /// Received, oldest first.
-    incoming: VecDeque<Bytes>,
+    /// The lengths of those received, oldest first, and their bytes. None lies in two chunks.
+    incoming: VecDeque<usize>,
+    chunks: VecDeque<BytesMut>,
     incoming_cost: usize,
-    chunk: BytesMut,
     /// To be sent, oldest first.
     outgoing: VecDeque<Bytes>,
     outgoing_cost: usize,
@@ -25,53 +25,90 @@ pub(crate) struct Datagrams {
     pub(crate) writer_waits: bool,
 }
 
-const fn cost(data: &Bytes) -> usize {
-    data.len() + OVERHEAD
+const fn cost(len: usize) -> usize {
+    len + OVERHEAD
 }
 
 impl Datagrams {
+    /// Bytes of memory that both queues take, about.
+    pub(crate) fn memory(&self) -> usize {
+        self.incoming_cost.max(self.chunks.len() * CHUNK) + self.outgoing_cost
+    }
+
     /// Takes a received datagram; returns how many of the oldest make room for it within `limit` bytes.
     pub(crate) fn receive(&mut self, data: &[u8], limit: usize) -> u64 {
-        if data.len() + OVERHEAD > limit {
+        let len = data.len();
+        if cost(len) > limit {
             return 1;
         }
-        if self.chunk.capacity() - self.chunk.len() < data.len() {
-            self.chunk.reserve(CHUNK.max(data.len()));
+        if len > 0 {
+            let chunk = match self.chunks.back_mut() {
+                Some(chunk) if chunk.capacity() - chunk.len() >= len => chunk,
+                Some(chunk) if chunk.is_empty() => {
+                    // Memory that is not read any more is used again.
+                    chunk.reserve(CHUNK.max(len));
+                    chunk
+                }
+                _ => {
+                    let chunk = BytesMut::with_capacity(CHUNK.max(len));
+                    self.chunks.push_back(chunk);
+                    let Some(chunk) = self.chunks.back_mut() else {
+                        return 1;
+                    };
+                    chunk
+                }
+            };
+            chunk.extend_from_slice(data);
         }
-        self.chunk.extend_from_slice(data);
-        let data = self.chunk.split().freeze();
-        self.incoming_cost += cost(&data);
-        self.incoming.push_back(data);
+        self.incoming_cost += cost(len);
+        self.incoming.push_back(len);
         let mut dropped = 0;
         while self.incoming_cost > limit {
-            let Some(oldest) = self.incoming.pop_front() else {
+            let Some(chunk_and_len) = self.next_received() else {
                 break;
             };
-            self.incoming_cost -= cost(&oldest);
+            if let (Some(chunk), len) = chunk_and_len {
+                chunk.advance(len);
+            }
             dropped += 1;
         }
         dropped
     }
 
+    /// Takes the oldest received datagram out of the line: its length, and the chunk that begins with it unless it is empty.
+    fn next_received(&mut self) -> Option<(Option<&mut BytesMut>, usize)> {
+        let len = self.incoming.pop_front()?;
+        self.incoming_cost -= cost(len);
+        if len == 0 {
+            return Some((None, 0));
+        }
+        // The last chunk stays: the next datagram goes behind.
+        while self.chunks.len() > 1 && self.chunks.front().is_some_and(BytesMut::is_empty) {
+            self.chunks.pop_front();
+        }
+        Some((self.chunks.front_mut(), len))
+    }
+
     /// The oldest received datagram.
     pub(crate) fn read(&mut self) -> Option<Bytes> {
-        let Some(data) = self.incoming.pop_front() else {
+        let Some((chunk, len)) = self.next_received() else {
             self.reader_told = false;
             return None;
         };
-        self.incoming_cost -= cost(&data);
-        Some(data)
+        Some(chunk.map_or_else(Bytes::new, |chunk| {
+            chunk.split_to(len.min(chunk.len())).freeze()
+        }))
     }
 
     /// Whether one more fits into the sending queue.
     #[must_use]
     pub(crate) const fn has_room(&self, data: &Bytes, limit: usize) -> bool {
-        self.outgoing_cost + cost(data) <= limit
+        self.outgoing_cost + cost(data.len()) <= limit
     }
 
     /// Takes a datagram to be sent; returns how many of the oldest make room for it within `limit` bytes.
     pub(crate) fn send(&mut self, data: Bytes, limit: usize) -> u64 {
-        self.outgoing_cost += cost(&data);
+        self.outgoing_cost += cost(data.len());
         self.outgoing.push_back(data);
         let mut dropped = 0;
         while self.outgoing_cost > limit && self.outgoing.len() > 1 {
@@ -90,7 +127,7 @@ impl Datagrams {
     /// Takes that datagram out.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
         let data = self.outgoing.pop_front()?;
-        self.outgoing_cost -= cost(&data);
+        self.outgoing_cost -= cost(data.len());
         Some(data)
     }
 
@@ -122,6 +159,19 @@ mod tests {
             .sum();
         assert_eq!(dropped, 90);
         assert_eq!(datagrams.read(), Some(Bytes::from(vec![90; 100])));
+        // Empty ones, and those of one chunk after those of another, come out as they went in.
+        while datagrams.read().is_some() {}
+        let limit_of_many = 3 * CHUNK;
+        for i in 0..100_000usize {
+            let data = vec![i as u8; i * 37 % 900];
+            assert_eq!(datagrams.receive(&data, limit_of_many), 0);
+            if i % 3 == 2 {
+                for i in i - 2..=i {
+                    let data = vec![i as u8; i * 37 % 900];
+                    assert_eq!(datagrams.read(), Some(Bytes::from(data)));
+                }
+            }
+        }
         assert_eq!(
             datagrams.receive(&[0; 5000], limit),
             1,

@@ -1,5 +1,7 @@
 //! What a connection tells its owner.
 
+use std::net::IpAddr;
+
 use squall_wire::{ConnectionId, Direction, Path, StreamId};
 
 use crate::error::CloseReason;
@@ -9,7 +11,7 @@ use crate::error::CloseReason;
 pub enum Event {
     /// The handshake is complete: data can be sent and the peer is who it says.
     Connected,
-    /// A client's early data was accepted (RFC 9001 §4.6.2).
+    /// The client's early data is accepted (RFC 9001 §4.6.2): at both ends, and only where some was offered.
     EarlyDataAccepted,
     /// A client's early data was not accepted: all of it is sent again, now that the handshake is complete.
     EarlyDataRejected,
@@ -51,6 +53,8 @@ pub enum EndpointEvent {
     RemoveResetToken([u8; 16]),
     /// A server's handshake is complete.
     HandshakeComplete,
+    /// A server's connection has shown that its client is at this address, which it uses now (RFC 9000 §8).
+    AddressValidated(IpAddr),
     /// The server gave a token for a later connection (RFC 9000 §19.7) in this version.
     NewToken {
         /// The version that the connection has come to.

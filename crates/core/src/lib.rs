@@ -24,8 +24,10 @@ mod endpoint;
 mod error;
 mod event;
 mod path;
+mod prefix;
 mod qlog;
 mod range_set;
+mod range_tree;
 mod recovery;
 mod reset_directory;
 mod sent_frame;
@@ -34,6 +36,7 @@ mod stages;
 mod stream;
 mod time;
 mod token;
+mod token_filter;
 mod token_store;
 
 // The pair of the integration tests, for unit tests that look inside.
@@ -49,11 +52,16 @@ pub use config::{
     Exporter, QuicLb, ServerConfig, TransportConfig, worker_of,
 };
 pub use connection::{Connection, Move, Stats};
-pub use endpoint::{AcceptError, ConnectError, ConnectionHandle, Endpoint, Incoming, Route, Run};
+pub use endpoint::{
+    AcceptError, ConnectError, ConnectionHandle, Endpoint, EndpointCounts, Incoming, Route, Run,
+};
 pub use error::{CloseReason, DatagramError, MigrateError, ReadError, WriteError};
 pub use event::{EndpointEvent, Event};
+pub use prefix::{Prefix, PrefixConnections, PrefixCounts, PrefixTable};
 pub use reset_directory::ResetTokenDirectory;
 pub use stages::{Stage, Stages, Waits};
 pub use stream::Priority;
+pub use stream::chunk_pool::ChunkPool;
 pub use time::Time;
+pub use token_filter::{SpentTokens, TOKENS_PER_DAY, TokenFilter};
 pub use token_store::{MemoryTokenStore, TokenStore};

@@ -1,8 +1,8 @@
 //! Sets of `u64` held as sorted, disjoint, non-adjacent ranges.
 //!
-//! Used for packet numbers received (ACK ranges), stream bytes acknowledged, stream bytes to be sent again and peer
-//! streams that have ended. All of them grow at one end almost always, so the sorted ring's push at the back is the
-//! case that is fast.
+//! Used for packet numbers received (ACK ranges) and numbers of the peer's connection ids. They grow at one end almost always,
+//! so the sorted ring's push at the back is the case that is fast, and hold few ranges, for an insertion elsewhere moves those
+//! behind it: what has no small bound lies in a [`RangeTree`](crate::range_tree::RangeTree).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,14 +14,6 @@ pub(crate) struct RangeSet {
 }
 
 impl RangeSet {
-    /// The empty set; allocates nothing.
-    #[must_use]
-    pub(crate) const fn new() -> Self {
-        Self {
-            ranges: VecDeque::new(),
-        }
-    }
-
     /// Makes room for `ranges` in all, once: growing later then allocates nothing.
     pub(crate) fn reserve(&mut self, ranges: usize) {
         self.ranges
@@ -34,21 +26,9 @@ impl RangeSet {
         self.ranges.len()
     }
 
-    /// Whether the set has no member.
-    #[must_use]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
-    }
-
     /// The ranges, ascending.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Range<u64>> + Clone {
         self.ranges.iter()
-    }
-
-    /// The lowest range.
-    #[must_use]
-    pub(crate) fn first(&self) -> Option<&Range<u64>> {
-        self.ranges.front()
     }
 
     /// The highest range.
@@ -67,6 +47,13 @@ impl RangeSet {
     pub(crate) fn contains(&self, value: u64) -> bool {
         let i = self.ranges.partition_point(|r| r.end <= value);
         self.ranges.get(i).is_some_and(|r| r.start <= value)
+    }
+
+    /// The highest range that begins below `value`.
+    #[must_use]
+    pub(crate) fn last_before(&self, value: u64) -> Option<Range<u64>> {
+        let i = self.ranges.partition_point(|r| r.start < value);
+        self.ranges.get(i.checked_sub(1)?).cloned()
     }
 
     /// Adds one member; `false` if it was there.
@@ -164,7 +151,7 @@ mod tests {
             (state >> 33) % n
         };
         for _ in 0..200 {
-            let (mut set, mut twin) = (RangeSet::new(), BTreeSet::new());
+            let (mut set, mut twin) = (RangeSet::default(), BTreeSet::new());
             for _ in 0..100 {
                 let start = next(120);
                 let end = start + next(12);

@@ -20,6 +20,7 @@ use sha2::Sha256;
 use squall_wire::{ConnectionId, Reader};
 
 use crate::time::Time;
+use crate::token_filter::SKEW;
 
 /// First byte of a Retry token.
 const RETRY: u8 = 0xa7;
@@ -31,9 +32,6 @@ const TAG: usize = 16;
 const FIXED: usize = 8 + 4;
 /// Bytes of the longest token.
 pub(crate) const LONGEST: usize = 1 + SALT + FIXED + ConnectionId::MAX_LEN + TAG;
-/// By how much the clocks of hosts that share a secret may differ.
-const SKEW: Duration = Duration::from_secs(60);
-
 /// The secret of a server's tokens, and how long they are good.
 #[derive(Clone)]
 pub(crate) struct TokenKey {
@@ -47,17 +45,33 @@ pub(crate) struct TokenKey {
     pub(crate) unix_time_at_zero: Duration,
 }
 
+/// A good NEW_TOKEN token, spent or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NewToken {
+    /// Random bytes that no other token has.
+    pub(crate) id: [u8; SALT],
+    /// Since the Unix epoch.
+    pub(crate) issued: Duration,
+}
+
 /// What a server makes of the token of an Initial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// There is none, or it is no Retry token and not good: the address is not validated (RFC 9000 §8.1.3).
     Nothing,
-    /// A good NEW_TOKEN token.
-    Address,
+    /// A good NEW_TOKEN token. The endpoint asks whether it is spent.
+    Address(NewToken),
     /// A good Retry token, with the destination of the client's very first packet.
     Retry(ConnectionId),
     /// A Retry token that is not good: INVALID_TOKEN (RFC 9000 §8.1.2).
     Invalid,
+}
+
+impl Verdict {
+    /// Whether the token shows that the address is the client's own.
+    pub(crate) const fn validates(&self) -> bool {
+        matches!(self, Self::Address(_) | Self::Retry(_))
+    }
 }
 
 /// What a token is bound to.
@@ -140,12 +154,12 @@ impl TokenKey {
             Some(&RETRY) => {
                 let binding = Binding::new(RETRY, remote, dcid);
                 let original = self.unseal(token, now, self.retry_lifetime, version, &binding);
-                original.map_or(Verdict::Invalid, Verdict::Retry)
+                original.map_or(Verdict::Invalid, |(original, _)| Verdict::Retry(original))
             }
             Some(&NEW_TOKEN) => {
                 let binding = Binding::new(NEW_TOKEN, remote, &ConnectionId::EMPTY);
                 match self.unseal(token, now, self.lifetime, version, &binding) {
-                    Some(_) => Verdict::Address,
+                    Some((_, new_token)) => Verdict::Address(new_token),
                     None => Verdict::Nothing,
                 }
             }
@@ -191,7 +205,8 @@ impl TokenKey {
         token
     }
 
-    /// The original destination in a token that is authentic, of this version and young enough.
+    /// What a token says that is authentic, of this version and young enough: the original destination, if it is a Retry
+    /// token, and which token it is.
     fn unseal(
         &self,
         token: &[u8],
@@ -199,9 +214,9 @@ impl TokenKey {
         lifetime: Duration,
         version: u32,
         binding: &Binding,
-    ) -> Option<ConnectionId> {
+    ) -> Option<(ConnectionId, NewToken)> {
         let token = token.get(1..).filter(|rest| rest.len() < LONGEST)?;
-        let (salt, sealed) = token.split_at_checked(SALT)?;
+        let (salt, sealed) = token.split_first_chunk::<SALT>()?;
         let (sealed, tag) = sealed.split_last_chunk::<TAG>()?;
         let mut content = [0; FIXED + ConnectionId::MAX_LEN];
         let content = content.get_mut(..sealed.len())?;
@@ -215,7 +230,8 @@ impl TokenKey {
         // RFC 9369 §5: a token is good for the version alone that it came in.
         let fits = r.u32().ok()? == version && issued <= now + SKEW;
         let young = now.saturating_sub(issued) <= lifetime;
-        ConnectionId::new(r.rest()).filter(|_| fits && young)
+        let original = ConnectionId::new(r.rest()).filter(|_| fits && young)?;
+        Some((original, NewToken { id: *salt, issued }))
     }
 }
 
@@ -297,8 +313,11 @@ mod tests {
         let token = key.new_token(rng, NOW, address(1, 5), 1);
         let open =
             |now, remote, version| super::tests::key(1).open(&token, now, remote, version, &id(7));
-        assert_eq!(open(NOW, address(1, 5), 1), Verdict::Address);
-        assert_eq!(open(NOW, address(1, 77), 1), Verdict::Address);
+        let Verdict::Address(good) = open(NOW, address(1, 5), 1) else {
+            panic!("it is good");
+        };
+        assert_eq!(good.issued, Duration::from_secs(1_700_000_100));
+        assert_eq!(open(NOW, address(1, 77), 1), Verdict::Address(good));
         for bad in [
             open(NOW + Duration::from_secs(1001), address(1, 5), 1),
             open(NOW, address(2, 5), 1),

@@ -234,11 +234,81 @@ fn resets_are_shorter_than_what_they_answer_and_limited_in_number() {
         turns += 1;
         assert!(turns < 100, "they never end");
     }
-    // A flood.
+    // A flood from one source gets that source's share.
     let now = Time::from_nanos(2 << 60);
     let flood = short(100);
     let answered = (0..5000).filter(|_| answer(&mut one, now, &flood).is_some());
-    assert_eq!(answered.count(), 1000);
+    assert_eq!(answered.count(), 100);
+    assert_eq!(one.counts().stateless_resets_withheld, 4900);
+}
+
+// test: RFC 9000 §10.3.3, §21.11, threats row 54
+#[test]
+fn a_flood_of_one_kind_leaves_the_answers_of_the_others() {
+    type Kind = (&'static str, fn(&[u8; 8]) -> Vec<u8>);
+    let kinds: [Kind; 3] = [
+        ("reset", |id| [&[0x40][..], id, &[7; 60]].concat()),
+        ("negotiation", |id| {
+            let header = [&[0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8][..], id, &[0]].concat();
+            [header, vec![0; 1200]].concat()
+        }),
+        ("refusal", |id| initial_with(VERSION_1, id, &[], 0, &[0x01])),
+    ];
+    let honest = "198.51.100.7:7".parse().unwrap();
+    for (flooded, flood) in kinds {
+        let mut server = Host::server(
+            EndpointConfig {
+                max_connections: 0,
+                ..config()
+            },
+            tls().1,
+            TransportConfig::default(),
+        );
+        // From one host; then from everywhere.
+        let mut sent = [0, 0];
+        for n in 0..2400_u32 {
+            let id = [&[9; 4][..], &n.to_be_bytes()].concat().try_into().unwrap();
+            let anywhere = [10, (n >> 8) as u8, n as u8, 1];
+            let spread = n >= 400;
+            let from = if spread { anywhere } else { [192, 0, 2, 9] };
+            let answers = server.receive(NOW, (from, 9).into(), &flood(&id));
+            sent[usize::from(spread)] += answers.len();
+        }
+        assert_eq!(sent, [100, 900], "{flooded}");
+        for (kind, datagram) in kinds {
+            let answers = server.receive(NOW, honest, &datagram(&[5; 8]));
+            assert_eq!(
+                answers.len(),
+                usize::from(kind != flooded),
+                "{flooded}, {kind}"
+            );
+        }
+        let counts = server.endpoint.counts();
+        for (kind, sent_of_kind, withheld) in [
+            (
+                "reset",
+                counts.stateless_resets,
+                counts.stateless_resets_withheld,
+            ),
+            (
+                "negotiation",
+                counts.version_negotiations,
+                counts.version_negotiations_withheld,
+            ),
+            ("refusal", counts.refusals, counts.refusals_withheld),
+        ] {
+            let expected = if kind == flooded {
+                (1000, 1401)
+            } else {
+                (1, 0)
+            };
+            assert_eq!((sent_of_kind, withheld), expected, "{kind}");
+        }
+        // The next second.
+        let later = Time::from_nanos(NOW.as_nanos() + 1_000_000_000);
+        let answers = server.receive(later, honest, &flood(&[5; 8]));
+        assert_eq!(answers.len(), 1, "{flooded}");
+    }
 }
 
 // ---- connection ids -------------------------------------------------------------------------------------------------

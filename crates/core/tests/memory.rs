@@ -9,13 +9,14 @@ mod counting;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use common::link::{Host, Link, initial};
 use common::tls;
 use counting::held;
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 use squall_core::{EndpointConfig, Time, TransportConfig};
-use squall_wire::VERSION_1;
+use squall_wire::{Direction, VERSION_1};
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
 
@@ -51,6 +52,143 @@ fn an_idle_connection_of_a_server_takes_at_most_16_kb() {
     let client = both / COUNT as isize - server;
     println!("bytes of an idle connection: server {server}, client {client}");
     assert!(server <= 16 * 1024, "{server} bytes");
+}
+
+/// One connection to a server; its handles at the client and at the server.
+fn pair(transport: &TransportConfig) -> (Link, usize, usize) {
+    let (client_tls, server_tls) = tls();
+    let server = Host::server(config(), server_tls, transport.clone());
+    let mut link = Link::new(Host::client(), server);
+    let handle = (link.client).connect(link.now, client_tls, transport.clone());
+    link.run();
+    let at_server = *link.server.connections.keys().next().unwrap();
+    (link, handle, at_server)
+}
+
+/// The estimate and what was allocated since, beyond what both were at first.
+fn rises(connection: &squall_core::Connection, first: (usize, isize)) -> (f64, f64) {
+    let estimate = connection.memory() - first.0;
+    (estimate as f64, (held() - first.1) as f64)
+}
+
+fn assert_honest(what: &str, (estimate, allocated): (f64, f64)) {
+    println!("{what}: estimated {estimate}, allocated {allocated}");
+    let ratio = estimate / allocated;
+    assert!((0.6..=1.6).contains(&ratio), "{what}: {ratio:.2}");
+}
+
+// test: threats row 53: a limit on memory is worth what is known of it
+#[test]
+fn what_a_connection_says_that_it_takes_is_what_it_takes() {
+    let (client_tls, server_tls) = tls();
+    let server = Host::server(config(), server_tls, TransportConfig::default());
+    let mut link = Link::new(Host::client(), server);
+    connect(&mut link, &client_tls, 3);
+    link.client.connections.clear();
+    let before = held();
+    connect(&mut link, &client_tls, 20);
+    link.client.connections.clear();
+    let allocated = (held() - before) / 20;
+    let estimate = link.server.connections.last_key_value().unwrap().1.memory();
+    assert_honest("idle", (estimate as f64, allocated as f64));
+}
+
+#[test]
+fn a_handshake_says_what_it_takes() {
+    let (client_tls, server_tls) = tls();
+    let mut server = Host::server(config(), server_tls, TransportConfig::default());
+    let mut client = Host::client();
+    let from = client.address;
+    let mut sizes = Vec::new();
+    for _ in 0..12 {
+        client.connections.clear();
+        client.connect(NOW, Arc::clone(&client_tls), TransportConfig::default());
+        let datagrams = client.send(NOW);
+        let before = held();
+        for datagram in &datagrams {
+            server.receive(NOW, from, datagram);
+        }
+        drop(server.send(NOW));
+        sizes.push(held() - before);
+    }
+    let allocated = sizes[2..].iter().sum::<isize>() / 10;
+    let estimate = server.connections.last_key_value().unwrap().1.memory();
+    assert_honest("in its handshake", (estimate as f64, allocated as f64));
+}
+
+#[test]
+fn data_that_waits_is_in_what_a_connection_says() {
+    let unread = TransportConfig {
+        initial_stream_window: 4 << 20,
+        initial_window: 8 << 20,
+        ..TransportConfig::default()
+    };
+    // Written and not sent, in large pieces and in small ones.
+    for size in [1 << 20, 1000, 10] {
+        let (mut link, handle, _) = pair(&unread);
+        let client = link.client.connections.get_mut(&handle).unwrap();
+        let id = client.open(Direction::Bidirectional).unwrap();
+        let first = (client.memory(), held());
+        let mut written = 0;
+        while written < 2 << 20 {
+            let mut data = Bytes::from(vec![7; size]);
+            written += client.write(id, &mut data).unwrap();
+        }
+        assert_honest(&format!("unsent, {size}"), rises(client, first));
+    }
+    // Received and not read: one stream, and many short ones.
+    for (streams, size) in [(1, 3 << 20), (100, 3000), (100, 20_000)] {
+        let (mut link, handle, at_server) = pair(&unread);
+        (link.to_client, link.to_server) = (Vec::new(), Vec::new());
+        let server = &link.server.connections[&at_server];
+        let first = (server.memory(), held());
+        for _ in 0..streams {
+            let client = link.client.connections.get_mut(&handle).unwrap();
+            let id = client.open(Direction::Unidirectional).unwrap();
+            let mut data = Bytes::from(vec![7; size]);
+            while !data.is_empty() {
+                client.write(id, &mut data).unwrap();
+            }
+            client.finish(id).unwrap();
+        }
+        link.run();
+        (link.to_client, link.to_server) = (Vec::new(), Vec::new());
+        (link.client.events, link.server.events) = (Vec::new(), Vec::new());
+        link.client.connections.clear();
+        let server = &link.server.connections[&at_server];
+        let what = format!("unread, {streams} of {size}");
+        assert_honest(&what, rises(server, first));
+        // Read to the end, only chunks for reuse are left.
+        let server = link.server.connections.get_mut(&at_server).unwrap();
+        while let Some(id) = server.accept(Direction::Unidirectional) {
+            while let Ok(Some(_)) = server.read(id, usize::MAX) {}
+        }
+        let (estimate, allocated) = rises(server, first);
+        println!("{what}, read: estimated {estimate}, allocated {allocated}");
+        assert!((estimate - allocated).abs() < 64.0 * 1024.0 + allocated / 2.0);
+    }
+}
+
+// A byte at the end of its credit costs a peer nothing, and must not look as if it cost us a window.
+#[test]
+fn a_gap_is_not_memory() {
+    let (mut link, handle, at_server) = pair(&TransportConfig::default());
+    let before = link.server.connections[&at_server].memory();
+    let client = link.client.connections.get_mut(&handle).unwrap();
+    let id = client.open(Direction::Unidirectional).unwrap();
+    client
+        .write(id, &mut Bytes::from(vec![7; 400_000]))
+        .unwrap();
+    // All but the last packets are lost.
+    let datagrams = link.client.send(link.now);
+    let from = link.client.address;
+    let last = datagrams.last().unwrap();
+    link.server.receive(link.now, from, last);
+    let after = link.server.connections[&at_server].memory();
+    assert!(
+        after > before && after - before < 8 * 1024,
+        "{before} to {after}"
+    );
 }
 
 fn config() -> EndpointConfig {
@@ -133,4 +271,72 @@ fn clients_that_are_sent_a_retry_leave_nothing() {
     }
     assert_eq!(server.endpoint.connections(), 0);
     assert_eq!(held() - before, 0);
+}
+
+/// Moves data over one more stream of every connection, from the side that `from_server` names, and reads it to the end.
+fn transfer(link: &mut Link, from_server: bool, bytes: usize) {
+    let handles: Vec<usize> = link.server.connections.keys().copied().collect();
+    for handle in handles {
+        let piece = bytes::Bytes::from_static(&[7; 64 * 1024]);
+        let (mut sent, mut received, mut accepted) = (0, 0, None);
+        let mut id = None;
+        while received < bytes {
+            let (from, to) = match from_server {
+                true => (&mut link.server, &mut link.client),
+                false => (&mut link.client, &mut link.server),
+            };
+            let from = from.connections.get_mut(&handle).unwrap();
+            let to = to.connections.get_mut(&handle).unwrap();
+            let id = *id.get_or_insert_with(|| from.open(Direction::Unidirectional).unwrap());
+            while sent < bytes
+                && let Ok(n) = from.write(id, &mut piece.slice(..piece.len().min(bytes - sent)))
+            {
+                sent += n;
+                if sent == bytes {
+                    from.finish(id).unwrap();
+                }
+            }
+            accepted = accepted.or_else(|| to.accept(Direction::Unidirectional));
+            while let Some(id) = accepted
+                && let Ok(Some(chunk)) = to.read(id, usize::MAX)
+            {
+                received += chunk.len();
+            }
+            link.run();
+        }
+    }
+    link.to_client = Vec::new();
+    link.to_server = Vec::new();
+    link.client.events = Vec::new();
+    link.server.events = Vec::new();
+}
+
+#[test]
+fn a_connection_that_has_moved_data_gives_the_memory_back() {
+    const COUNT: usize = 4;
+    let (client_tls, server_tls) = tls();
+    let server = Host::server(config(), server_tls, TransportConfig::default());
+    let mut link = Link::new(Host::client(), server);
+    let before = held();
+    connect(&mut link, &client_tls, COUNT);
+    let fresh = held() - before;
+    for from_server in [false, true] {
+        transfer(&mut link, from_server, 8_000_000);
+    }
+    let used = held() - before;
+    // Long enough for what timers and acknowledgements are left.
+    let quiet = link.now + std::time::Duration::from_secs(3);
+    while link.now < quiet {
+        link.wait();
+        link.run();
+    }
+    let idle = held() - before;
+    let each = |bytes: isize| bytes / COUNT as isize;
+    println!(
+        "bytes of both ends: fresh {}, after 8 MB each way {}, idle {}",
+        each(fresh),
+        each(used),
+        each(idle)
+    );
+    assert!(each(idle) <= each(fresh) + 2048, "{} bytes", each(idle));
 }

@@ -7,9 +7,9 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::link::{Host, Link};
+use common::link::{Host, Link, Policy, initial};
 use squall_core::{EndpointConfig, Event, TokenStore, TransportConfig};
-use squall_wire::{VERSION_1, VERSION_2};
+use squall_wire::{Header, VERSION_1, VERSION_2, header};
 
 /// A store that the test looks into.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +42,10 @@ fn config() -> EndpointConfig {
     EndpointConfig::new([1; 32])
 }
 
+fn is_retry(datagram: &[u8]) -> bool {
+    matches!(header::parse(datagram, 8), Ok(Header::Retry { .. }))
+}
+
 fn setup(transport: TransportConfig) -> Setup {
     let (tls, server_tls) = common::tls();
     let server = Host::server(config(), Arc::clone(&server_tls), transport);
@@ -57,8 +61,9 @@ fn setup(transport: TransportConfig) -> Setup {
 }
 
 impl Setup {
-    /// A connection from its beginning; says whether its first packet showed that the address is the client's.
+    /// A connection from its beginning; says whether its token showed that the address is the client's, without a Retry.
     fn connect(&mut self) -> bool {
+        self.link.to_client.clear();
         let tls = Arc::clone(&self.tls);
         let handle = (self.link.client).connect(self.link.now, tls, TransportConfig::default());
         self.link.server.validated = None;
@@ -66,7 +71,15 @@ impl Setup {
         assert!(self.link.client.has(handle, &Event::Connected));
         self.link.client.events.clear();
         // Only the first Initial of an attempt is seen as one.
-        self.link.server.validated.unwrap()
+        self.link.server.validated.unwrap() && !self.was_sent_a_retry()
+    }
+
+    /// Whether the last connection began with a Retry.
+    fn was_sent_a_retry(&self) -> bool {
+        self.link
+            .to_client
+            .iter()
+            .any(|datagram| is_retry(datagram))
     }
 
     fn tokens(&self) -> Vec<Entry> {
@@ -171,8 +184,8 @@ fn tokens_that_are_old_or_of_another_address_server_or_version_are_as_none() {
     // Old.
     let mut one = setup(TransportConfig::default());
     one.connect();
-    one.link.now += Duration::from_secs(14 * 24 * 3600 + 1);
-    assert!(!one.connect());
+    one.link.now += Duration::from_secs(24 * 3600 + 1);
+    assert!(!one.connect() && !one.was_sent_a_retry());
     // Another address.
     let mut one = setup(TransportConfig::default());
     one.connect();
@@ -183,18 +196,26 @@ fn tokens_that_are_old_or_of_another_address_server_or_version_are_as_none() {
     one.connect();
     one.link.client.address = "192.0.2.2:6000".parse().unwrap();
     assert!(one.connect());
-    // A server started anew: with its key the tokens are good, with another they are not.
-    for (key, good) in [(config().token_key, true), ([8; 32], false)] {
+    // A server started anew: with another key the tokens are nothing to it; with its own they are good, but those from
+    // before its start count as spent.
+    let before = Duration::ZERO;
+    let behind = Duration::from_secs(3600);
+    for (key, unix_time_at_zero, good, retried) in [
+        (config().token_key, before, true, false),
+        (config().token_key, behind, false, true),
+        ([8; 32], behind, false, false),
+    ] {
         let mut one = setup(TransportConfig::default());
         one.connect();
         let config = EndpointConfig {
             token_key: key,
+            unix_time_at_zero,
             ..config()
         };
         let tls = Arc::clone(&one.server_tls);
         one.link.server = Host::server(config, tls, TransportConfig::default());
         one.link.client.connections.clear();
-        assert_eq!(one.connect(), good);
+        assert_eq!((one.connect(), one.was_sent_a_retry()), (good, retried));
     }
     // RFC 9369 §5: a connection that was changed to version 2 gives tokens for version 2.
     let mut one = setup(TransportConfig {
@@ -204,4 +225,89 @@ fn tokens_that_are_old_or_of_another_address_server_or_version_are_as_none() {
     one.connect();
     assert_eq!(one.tokens()[0].1, VERSION_2);
     assert!(!one.connect(), "it begins with version 1");
+}
+
+/// A client that uses a token again and again.
+#[derive(Clone, Debug)]
+struct Same(Vec<u8>);
+
+impl TokenStore for Same {
+    fn insert(&mut self, _: &str, _: u32, _: &[u8]) {}
+
+    fn take(&mut self, _: &str, _: u32) -> Option<Vec<u8>> {
+        Some(self.0.clone())
+    }
+}
+
+// test: RFC 9000 §8.1.4, §21.3, threats row 49
+#[test]
+fn a_token_validates_one_connection_of_100() {
+    let mut setup = setup(TransportConfig::default());
+    setup.connect();
+    let token = setup.tokens()[0].2.clone();
+    (setup.link.client.endpoint).set_token_store(Box::new(Same(token)));
+    let mut validated = 0;
+    for n in 0..100 {
+        let by_token = setup.connect();
+        validated += u32::from(by_token);
+        assert_eq!(setup.was_sent_a_retry(), !by_token, "attempt {n}");
+    }
+    assert_eq!(validated, 1);
+    let counts = setup.link.server.endpoint.counts();
+    assert_eq!(
+        (counts.tokens_spent, counts.retries),
+        (1, counts.tokens_replayed)
+    );
+    assert!(counts.tokens_replayed >= 99);
+}
+
+/// A server that leaves attempts waiting, and a token for it.
+fn waiting(config: EndpointConfig) -> (Host, Setup, Vec<u8>) {
+    let mut setup = setup(TransportConfig::default());
+    setup.connect();
+    let token = setup.tokens()[0].2.clone();
+    let tls = Arc::clone(&setup.server_tls);
+    let mut server = Host::server(config, tls, TransportConfig::default());
+    server.policy = Policy::Wait;
+    (server, setup, token)
+}
+
+#[test]
+fn more_packets_of_an_attempt_are_no_replay() {
+    let (mut server, setup, token) = waiting(config());
+    let (now, from) = (setup.link.now, setup.link.client.address);
+    let first = initial(VERSION_1, &[1; 8], &token);
+    for _ in 0..3 {
+        assert!(server.receive(now, from, &first).is_empty());
+    }
+    assert_eq!(server.endpoint.undecided(), 1);
+    let mut waiting = server.waiting.iter();
+    assert!(waiting.all(squall_core::Incoming::remote_address_validated));
+    // Another destination id, or the same from another port, is another attempt.
+    let other = initial(VERSION_1, &[2; 8], &token);
+    let port = (from.ip(), 6000).into();
+    for (datagram, from) in [(&other, from), (&first, port)] {
+        let answers = server.receive(now, from, datagram);
+        assert!(is_retry(&answers[0]));
+    }
+    // So is the same once the first is over.
+    server.waiting.clear();
+    let answers = server.receive(now, from, &first);
+    assert!(is_retry(&answers[0]));
+}
+
+#[test]
+fn the_token_of_an_attempt_that_is_refused_is_not_spent() {
+    let (mut server, setup, token) = waiting(EndpointConfig {
+        max_incoming: 1,
+        ..config()
+    });
+    let (now, from) = (setup.link.now, setup.link.client.address);
+    server.receive(now, from, &initial(VERSION_1, &[1; 8], &[]));
+    let first = initial(VERSION_1, &[2; 8], &token);
+    let answers = server.receive(now, from, &first);
+    assert!(!is_retry(&answers[0]), "there is no room");
+    server.waiting.clear();
+    assert!(server.receive(now, from, &first).is_empty());
+    assert!(server.waiting[0].remote_address_validated());
 }

@@ -1,7 +1,7 @@
 //! What every datagram of a connection has to obey, seen from outside: a violation ends the run.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use squall_wire::{FixedBit, Header, LongType, Path, Side, Transmit, header, is_long};
 
@@ -19,8 +19,10 @@ pub(crate) struct Guard {
     home: SocketAddr,
     /// By the peer's address.
     accounts: BTreeMap<SocketAddr, Account>,
-    /// The path that a client sent to a connection id on.
-    ids: BTreeMap<Vec<u8>, Path>,
+    /// The path that a client sent to a connection id on, and whether it left the choice of its own address to the system.
+    ids: BTreeMap<Vec<u8>, (Path, bool)>,
+    /// The address that the system chooses.
+    system_source: Option<IpAddr>,
 }
 
 /// What went to and came from one address of the peer.
@@ -43,10 +45,17 @@ impl Guard {
             home,
             accounts: BTreeMap::new(),
             ids: BTreeMap::new(),
+            system_source: None,
         }
     }
 
-    /// RFC 9000 §9.5: an id is used on one path only. A server may not know that its client was moved.
+    /// The system sends from this address from now on, where it is not told another.
+    pub(crate) fn set_system_source(&mut self, source: Option<IpAddr>) {
+        self.system_source = source;
+    }
+
+    /// RFC 9000 §9.5: an id is used on one path only. A server may not know that its client was moved, and a client may not
+    /// know that the system sends from another of its addresses.
     fn check_id(&mut self, path: Path, bytes: &[u8], cid_len: usize) -> Result<(), String> {
         let Some(id) = header::destination(bytes, cid_len) else {
             return Err("a datagram without a destination".to_owned());
@@ -54,16 +63,18 @@ impl Guard {
         if self.side == Side::Server || is_long(bytes[0]) {
             return Ok(());
         }
-        match self.ids.get(id) {
-            Some(known) if *known != path => Err(format!(
+        let by_system = path.local.is_none();
+        let path = Path {
+            local: path.local.or(self.system_source),
+            ..path
+        };
+        let (known, unaware) = *self.ids.entry(id.to_vec()).or_insert((path, by_system));
+        if known != path && !(by_system && unaware && known.remote == path.remote) {
+            return Err(format!(
                 "the connection id of {known:?} is used on {path:?} (RFC 9000 §9.5)"
-            )),
-            Some(_) => Ok(()),
-            None => {
-                self.ids.insert(id.to_vec(), path);
-                Ok(())
-            }
+            ));
         }
+        Ok(())
     }
 
     /// A token has shown that the peer's address is its own.

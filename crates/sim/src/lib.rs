@@ -40,7 +40,7 @@ pub use network::{Counters, Delivery, EcnFault, Faults, Network};
 pub use pair::{Pair, Setup};
 pub use party::{Party, Reading};
 pub use plan::{Cut, Outgoing, Plan};
-pub use raw::{Duel, Odd, RawPeer, Terms, frames};
+pub use raw::{Duel, Odd, RawPeer, Terms, Work, frames};
 pub use rng::Rng;
 pub use run::{Report, catch, run_seed, run_trial};
 pub use simulation::Simulation;

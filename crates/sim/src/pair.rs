@@ -436,6 +436,8 @@ impl Pair {
                 &mut Stages::off(),
             ) {
                 let bytes = &self.buffer[..transmit.len];
+                let system_source = self.network.path_from(side).local;
+                member.guard.set_system_source(system_source);
                 let checked = member.guard.on_sent(&transmit, bytes, self.cid_len);
                 bundles += 1;
                 if bundles > MAX_BUNDLES {

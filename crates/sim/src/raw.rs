@@ -31,8 +31,8 @@ const MIN_INITIAL: usize = 1200;
 
 /// Where the peer is as long as nothing else is said.
 const HOME: ([u8; 4], u16) = ([10, 0, 0, 9], 999);
-/// More datagrams than this in one go, or timeouts at one instant, and they never end.
-const ENDLESS: u64 = 10_000;
+/// More datagrams than this in one go, or timeouts at one instant, and they never end. A large window goes out in one go.
+const ENDLESS: u64 = 100_000;
 
 /// Keys of one level and direction.
 struct Keys {
@@ -101,6 +101,13 @@ pub struct RawPeer {
     pub received: Vec<(PacketType, Vec<u8>)>,
     /// The packet numbers of each space that were received, oldest first.
     pub numbers: [Vec<RangeInclusive<u64>>; 3],
+}
+
+fn elapsed(clock: Option<fn() -> Duration>, began: Option<Duration>) -> Duration {
+    let both = clock.zip(began);
+    both.map_or(Duration::ZERO, |(clock, began)| {
+        clock().saturating_sub(began)
+    })
 }
 
 const fn space(ty: PacketType) -> usize {
@@ -416,6 +423,19 @@ impl Default for Terms {
     }
 }
 
+/// What the victim has done, where that is measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// By the clock that was given: in `route`, `receive` and `on_timeout`.
+    pub receiving: Duration,
+    /// The same in `transmit`.
+    pub sending: Duration,
+    /// Bytes received and sent.
+    pub bytes: [u64; 2],
+    /// Datagrams received and sent.
+    pub datagrams: [u64; 2],
+}
+
 /// The peer made by hand and its victim.
 pub struct Duel {
     /// The time, which passes only by the test's hand.
@@ -437,6 +457,9 @@ pub struct Duel {
     pub datagrams: u64,
     /// Bytes of the largest burst that the victim has sent in answer to one datagram.
     pub largest_answer: usize,
+    /// What the victim has done since `measure` was called.
+    pub work: Work,
+    clock: Option<fn() -> Duration>,
 }
 
 impl Duel {
@@ -536,6 +559,8 @@ impl Duel {
             buffer: vec![0; 65_536],
             datagrams: 0,
             largest_answer: 0,
+            work: Work::default(),
+            clock: None,
         };
         // A ClientHello may take several datagrams.
         duel.answer();
@@ -561,6 +586,11 @@ impl Duel {
     /// for the victim's.
     pub fn unwatch(&mut self) {
         self.guard = None;
+    }
+
+    /// Measures the victim's work from now on, in `work`, by this clock. What the peer and the test do is not counted.
+    pub fn measure(&mut self, clock: fn() -> Duration) {
+        (self.work, self.clock) = (Work::default(), Some(clock));
     }
 
     /// Exchanges the handshake's bytes until neither side has any.
@@ -598,8 +628,12 @@ impl Duel {
     pub fn deliver_run(&mut self, path: Path, ecn: Ecn, segment_size: u16, datagrams: &[u8]) {
         let mut bytes = datagrams.to_vec();
         let mut rest = &mut bytes[..];
+        self.work.bytes[0] += datagrams.len() as u64;
+        self.work.datagrams[0] += datagrams.len().div_ceil(segment_size.max(1).into()) as u64;
         while !rest.is_empty() {
+            let began = self.clock.map(|clock| clock());
             let run = self.endpoint.route(self.now, path, rest, segment_size);
+            self.work.receiving += elapsed(self.clock, began);
             let (front, behind) = rest.split_at_mut(run.len);
             rest = behind;
             match run.to {
@@ -627,7 +661,9 @@ impl Duel {
                     segment_size,
                     bytes: front,
                 };
+                let began = self.clock.map(|clock| clock());
                 connection.receive(self.now, batch, &mut Stages::off());
+                self.work.receiving += elapsed(self.clock, began);
             }
         }
         self.answer();
@@ -647,7 +683,9 @@ impl Duel {
                 None => break,
             }
             assert!(at_once < ENDLESS, "the next timeout is never later");
+            let began = self.clock.map(|clock| clock());
             connection.on_timeout(self.now);
+            self.work.receiving += elapsed(self.clock, began);
             self.answer();
         }
         self.now = until;
@@ -658,10 +696,13 @@ impl Duel {
             return;
         };
         let (mut bytes, before) = (0, self.datagrams);
-        while let Some(transmit) =
-            connection.transmit(self.now, &mut self.buffer, 64, &mut Stages::off())
-        {
+        loop {
+            let began = self.clock.map(|clock| clock());
+            let transmit = connection.transmit(self.now, &mut self.buffer, 64, &mut Stages::off());
+            self.work.sending += elapsed(self.clock, began);
+            let Some(transmit) = transmit else { break };
             bytes += transmit.len;
+            self.work.bytes[1] += transmit.len as u64;
             let sent = &self.buffer[..transmit.len];
             if let Some(guard) = &mut self.guard {
                 let checked = guard.on_sent_to_any_id(&transmit, sent);
@@ -670,6 +711,7 @@ impl Duel {
             }
             for datagram in sent.chunks(transmit.segment_size.into()) {
                 self.datagrams += 1;
+                self.work.datagrams[1] += 1;
                 self.peer.receive(datagram);
             }
             assert!(self.datagrams < before + ENDLESS, "transmit never ends");

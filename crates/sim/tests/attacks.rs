@@ -40,6 +40,21 @@ fn terms() -> Terms {
     }
 }
 
+/// With so large a window that its smallest pieces may cost more than it grants for them.
+fn roomy() -> Terms {
+    let window = 8 * WINDOW;
+    Terms {
+        transport: TransportConfig {
+            initial_window: window,
+            receive_window: window,
+            initial_stream_window: window,
+            stream_receive_window: window,
+            ..terms().transport
+        },
+        ..terms()
+    }
+}
+
 /// A duel and the most that the victim has held since it began.
 struct Siege {
     duel: Duel,
@@ -207,7 +222,7 @@ fn prepared(packet: PacketType) -> Duel {
 fn handshake_bytes_cost_no_more_than_their_limit() {
     for packet in [Initial, Handshake, OneRtt] {
         // Behind a gap, of the smallest pieces first and then of large ones, as far as it lets us.
-        let small = (0..1000).map(|i| (5000 + 2 * i, 1));
+        let small = (0..1000).map(|i| (5000 + 60 * i, 1));
         let large = (0..1000).map(|i| (8000 + 1000 * i, 1000));
         for pieces in [small.collect::<Vec<_>>(), large.collect()] {
             let mut siege = Siege::new(prepared(packet));
@@ -246,13 +261,66 @@ fn pieces_between_gaps_cost_no_more_than_their_budget() {
     siege.check("pieces of one byte", WINDOW);
 }
 
+// test: RFC 9000 §12.3, §21.4; threats.md row 5: the frames before the one that has no room have acted
+#[test]
+fn a_packet_dropped_for_want_of_room_acts_once_and_is_never_acknowledged() {
+    let mut duel = Duel::connected(Side::Server, roomy());
+    let id = StreamId::new(Side::Client, Direction::Unidirectional, 0);
+    // As far apart as it takes for each to cost one.
+    let mut pieces = (1..5000).map(|i| stream(id, 64 * i, &[1], false));
+    let datagram = |n: u32| {
+        frames(|w| {
+            write::datagram_header(w, Some(4));
+            w.bytes(&n.to_be_bytes());
+        })
+    };
+    let (mut read, mut dropped) = (Vec::new(), Vec::new());
+    for n in 0.. {
+        let Some(piece) = pieces.next() else { break };
+        let before = duel.victim().stats().packets_dropped;
+        let number = duel.peer.next_number[2];
+        let packet = duel.peer.datagram(OneRtt, &[datagram(n), piece].concat());
+        duel.deliver(&packet);
+        if duel.victim().stats().packets_dropped > before {
+            dropped.push((number, packet));
+        }
+        read.extend(std::iter::from_fn(|| duel.victim().read_datagram()));
+    }
+    assert!(dropped.len() > 100 && read.len() > 2 * dropped.len());
+    let before = read.len();
+    for (_, packet) in dropped.iter().chain(&dropped) {
+        duel.deliver(packet);
+    }
+    read.extend(std::iter::from_fn(|| duel.victim().read_datagram()));
+    assert_eq!(read.len(), before, "a copy has acted");
+    duel.send(OneRtt, &[ty::PING as u8]);
+    duel.pass(Duration::from_millis(100));
+    let payloads = duel.peer.received.iter();
+    let acknowledged: Vec<_> = payloads
+        .flat_map(|(_, payload)| Frames::new(payload).flatten())
+        .filter_map(|frame| match frame {
+            Frame::Ack(ack) => Some(ack.ranges().collect::<Vec<_>>()),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    assert!(!acknowledged.is_empty());
+    for (number, _) in dropped {
+        assert!(
+            !acknowledged.iter().any(|range| range.contains(&number)),
+            "{number}"
+        );
+    }
+    assert_eq!(duel.closed(), None);
+}
+
 // test: threats.md row 5: half of all packets come 5,000 packets late, and the connection goes on
 #[test]
 fn a_sender_whose_packets_are_held_back_finishes() {
     // Within the window, and pieces so small that their overhead is not: some are not taken, and sent again.
-    const PIECE: usize = 6;
-    const PACKETS: usize = 10_000;
-    let mut duel = Duel::connected(Side::Server, terms());
+    const PIECE: usize = 60;
+    const PACKETS: usize = 8_000;
+    let mut duel = Duel::connected(Side::Server, roomy());
     let id = StreamId::new(Side::Client, Direction::Unidirectional, 0);
     let byte = |at: usize| (at * 31 % 251) as u8;
     let piece = |n: usize| -> Vec<u8> {

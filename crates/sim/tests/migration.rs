@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use common::{lossy, ms, secs, seeds, setup, sweep};
 use squall_core::{MigrateError, Move};
-use squall_sim::{Failure, Plan, Rng, Setup, Simulation};
+use squall_sim::{Failure, Outgoing, Plan, Rng, Setup, Simulation};
 use squall_wire::{Path, Side};
 
 const SECOND: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 3, 0, 1)), 6000);
@@ -91,6 +91,59 @@ fn a_client_whose_address_is_gone_moves_at_once() {
         }
         Ok(())
     });
+}
+
+// test: RFC 9000 §8.2.4, §9.2
+#[test]
+fn a_client_that_moved_at_once_keeps_trying_both_addresses() {
+    sweep(&seeds(20), |seed| {
+        let mut sim = begun(setup(seed, lossy(0.0)), 500_000)?;
+        sim.pair.network().add_address(Side::Client, SECOND);
+        sim.pair.network().remove_address(Side::Client);
+        // More than all challenges of one validation are lost.
+        sim.pair.network().set_faults(Side::Client, lossy(1.0));
+        sim.pair.migrate(SECOND.ip(), Move::AtOnce)?;
+        sim.run_for(secs(8))?;
+        sim.pair.network().set_faults(Side::Client, lossy(0.0));
+        let (moved, failed) = finish(&mut sim)?;
+        if (moved, failed) != (1, 0) || !both_are_at(&mut sim, SECOND) {
+            return wrong(&mut sim, "the client did not move");
+        }
+        Ok(())
+    });
+}
+
+// test: RFC 9000 §9.2, §9.3
+#[test]
+fn a_client_follows_the_system_to_another_address() {
+    let one_way = || vec![Outgoing::one_way(500_000)];
+    let plans = [
+        ("an upload", [one_way(), Vec::new()]),
+        ("a download", [Vec::new(), one_way()]),
+        ("both", [one_way(), one_way()]),
+    ];
+    for (what, streams) in plans {
+        sweep(&seeds(20), |seed| {
+            let plan = Plan {
+                streams: streams.clone(),
+                ..Plan::default()
+            };
+            let mut sim = Simulation::new(setup(seed, lossy(0.02)), plan);
+            sim.run_until(secs(60), "some bytes", |sim| {
+                sim.parties.iter().any(|p| p.read > 50_000)
+            })?;
+            sim.pair.network().add_address(Side::Client, SECOND);
+            sim.pair.network().remove_address(Side::Client);
+            sim.run_until(secs(10), what, Simulation::is_complete)?;
+            // The path is validated, and the application is told where it is.
+            sim.run_for(secs(5))?;
+            let moves = sim.party(Side::Client).moves.len();
+            if !both_are_at(&mut sim, SECOND) || moves != 1 {
+                return wrong(&mut sim, "the connection did not follow");
+            }
+            Ok(())
+        });
+    }
 }
 
 // test: RFC 9000 §8.2.4, §9.3.2

@@ -110,7 +110,11 @@ impl Connection {
                 break;
             }
             let (mut number, last) = ((*range.start()).max(first), *range.end());
-            while number <= last {
+            loop {
+                number = self.spaces[id as usize].sent.skip_acknowledged(number);
+                if number > last {
+                    break;
+                }
                 if let Some(acked) = self.take_acked_run(id, number, last, &mut run, trip) {
                     if number + acked.count > ack.largest {
                         largest_newly = Some(acked.time_sent);

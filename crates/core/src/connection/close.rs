@@ -56,6 +56,16 @@ impl Connection {
         self.tell_closed(now, reason);
     }
 
+    /// Ends a server's connection that the endpoint refuses after all (RFC 9000 §5.2.2, CONNECTION_REFUSED).
+    pub fn refuse(&mut self, now: Time) {
+        let error = TransportError {
+            code: TransportErrorCode::CONNECTION_REFUSED,
+            frame_type: 0,
+            reason: "too many connections",
+        };
+        self.close_with_error(now, &error);
+    }
+
     /// Ends the connection for what TLS found (RFC 9001 §4.8).
     pub(super) fn close_with_alert(&mut self, now: Time, alert: &squall_tls::Alert) {
         if self.is_closed() {

@@ -36,6 +36,11 @@ pub(crate) struct EarlyPackets {
 }
 
 impl EarlyPackets {
+    /// Bytes of memory that the packets take.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes + self.packets.capacity() * size_of::<EarlyPacket>()
+    }
+
     /// Keeps a packet if there is room; says whether.
     pub(crate) fn keep(&mut self, awaited: Awaited, bytes: &[u8], ecn: Ecn, arrived: Time) -> bool {
         if self.packets.len() >= MAX_EARLY_PACKETS || self.bytes + bytes.len() > MAX_EARLY_BYTES {

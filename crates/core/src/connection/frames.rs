@@ -10,7 +10,7 @@ use squall_wire::{
 
 use super::Connection;
 use super::receive::Trip;
-use crate::config::MIN_ACK_DELAY;
+use crate::config::{MAX_NEW_TOKENS, MIN_ACK_DELAY};
 use crate::error::CloseReason;
 use crate::event::EndpointEvent;
 use crate::space::SpaceId;
@@ -87,7 +87,9 @@ impl Connection {
             ack_eliciting: false,
             acknowledge: true,
         };
-        for frame in Frames::new(payload) {
+        let mut crypto = false;
+        let mut frames = Frames::new(payload);
+        while let Some(frame) = frames.next() {
             let frame = frame?;
             let packet = packet_type(id, trip.early);
             if packet != PacketType::OneRtt && !frame::allowed(frame.ty(), packet) {
@@ -98,14 +100,19 @@ impl Connection {
             }
             taken.ack_eliciting |= frame.is_ack_eliciting();
             taken.acknowledge &= self.take_frame(id, &frame, now, trip)?;
+            frames.skip_repeated(&frame);
             if trip.early
                 && let Frame::Stream { id, .. } = frame
             {
                 self.streams.note_early(id);
             }
             if self.is_closed() {
-                break;
+                return Ok(taken);
             }
+            crypto |= matches!(frame, Frame::Crypto { .. });
+        }
+        if crypto {
+            self.read_crypto(id, now)?;
         }
         Ok(taken)
     }
@@ -147,7 +154,7 @@ impl Connection {
             Frame::DataBlocked(_) => self.stats.data_blocked_received += 1,
             Frame::StreamsBlocked { .. } => self.stats.streams_blocked_received += 1,
             Frame::Ack(ref ack) => self.on_ack(id, ack, now, trip)?,
-            Frame::Crypto { offset, data } => self.on_crypto(id, offset, data, now)?,
+            Frame::Crypto { offset, data } => self.on_crypto(id, offset, data)?,
             Frame::Stream {
                 id,
                 offset,
@@ -209,7 +216,9 @@ impl Connection {
                         TransportErrorCode::FRAME_ENCODING_ERROR,
                     ));
                 }
-                if token.len() <= MAX_TOKEN_LEN {
+                // More than a server of ours ever gives are of no use: a packet could hold hundreds.
+                if token.len() <= MAX_TOKEN_LEN && trip.tokens < MAX_NEW_TOKENS {
+                    trip.tokens += 1;
                     self.endpoint_events.push_back(EndpointEvent::NewToken {
                         version: self.version,
                         token: token.into(),

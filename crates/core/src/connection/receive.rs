@@ -32,6 +32,9 @@ pub(super) struct Trip {
     pub(super) uncredited: usize,
     /// Whether the newest packet came from elsewhere and was no probe.
     moved: bool,
+    /// Whether its addresses are not those of the active path. Where a client lets the system choose its own, another one is
+    /// strange but on the active path all the same.
+    strange: bool,
     pub(super) acked: AckTotals,
     pub(super) ecn: Ecn,
     /// Bytes of the datagram being cut.
@@ -42,6 +45,8 @@ pub(super) struct Trip {
     pub(super) eliciting: [bool; 3],
     /// Whether the packet being worked is a 0-RTT one.
     pub(super) early: bool,
+    /// Tokens kept of NEW_TOKEN frames.
+    pub(super) tokens: u8,
 }
 
 impl Trip {
@@ -51,6 +56,7 @@ impl Trip {
             path,
             home,
             uncredited: 0,
+            strange: !home,
             moved: false,
             acked: AckTotals::default(),
             ecn,
@@ -58,6 +64,7 @@ impl Trip {
             opened: false,
             eliciting: [false; 3],
             early: false,
+            tokens: 0,
         }
     }
 
@@ -102,7 +109,7 @@ impl Connection {
             State::Closing(_) => return self.answer_while_closing(datagrams),
             State::Handshaking | State::Established => {}
         }
-        let home = same(&path, &self.path.path);
+        let home = same(&path, &self.path.path) || self.follows_system(&path);
         let mut uncredited = 0;
         if home {
             self.path.on_received(bytes.len());
@@ -117,6 +124,7 @@ impl Connection {
             .and_then(ConnectionId::new)
             .unwrap_or(ConnectionId::EMPTY);
         let mut trip = Trip::new(dcid, path, home, ecn);
+        trip.strange = !same(&path, &self.path.path);
         trip.uncredited = uncredited;
         self.receive_datagrams(
             now,
@@ -127,7 +135,11 @@ impl Connection {
         );
         self.replay_early(&mut trip, stages);
         if trip.moved && !self.is_closed() {
-            self.follow(now, &mut trip);
+            if trip.home {
+                self.note_new_source(now, path);
+            } else {
+                self.follow(now, &mut trip);
+            }
         }
         self.settle(now, &trip, stages);
     }
@@ -359,6 +371,7 @@ impl Connection {
         if trip.opened && id == SpaceId::Handshake && self.side == Side::Server {
             // RFC 9000 §8.1: who can seal a Handshake packet has received ours. RFC 9001 §4.9.1.
             self.path.validated = true;
+            self.note_validated_address();
             self.discard_space(SpaceId::Initial, now);
         }
         trip.opened |= opened;
@@ -597,7 +610,7 @@ impl Connection {
         }
         let taken = self.take_frames(id, payload, now, trip)?;
         let received = &mut self.spaces[id as usize].received;
-        if !trip.home && id == SpaceId::Data {
+        if trip.strange && id == SpaceId::Data {
             // RFC 9000 §9.3: only the newest packet moves the connection, not one that was overtaken.
             trip.moved |= received.largest() == Some(span.packet_number) && !is_probing(payload);
         }
@@ -605,7 +618,7 @@ impl Connection {
             received.note(taken.ack_eliciting, trip.ecn);
             trip.eliciting[id as usize] |= taken.ack_eliciting;
         } else {
-            received.forget(span.packet_number);
+            received.leave_out(span.packet_number);
             self.stats.packets_dropped += 1;
         }
         Ok(())
@@ -680,6 +693,9 @@ impl Connection {
         if trip.opened {
             self.eliciting_since_receipt = false;
             self.restart_idle_timer(now);
+            if trip.eliciting[SpaceId::Data as usize] {
+                self.note_server_heard(now);
+            }
             self.streams.renew_used_up_credit();
         }
         for id in SpaceId::ALL {

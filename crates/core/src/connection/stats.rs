@@ -73,6 +73,11 @@ pub struct Stats {
     pub ecn_capable: bool,
     /// Times that large packets vanished, so that the search for the path's size began anew (RFC 8899 §4.3).
     pub black_holes: u64,
+    /// Streams that were reset because their owner dropped them without ending them.
+    pub streams_reset_on_drop: u64,
+    /// Times that the peer used up all of the connection's credit while data that the application has not read filled
+    /// `TransportConfig::receive_window`: the peer can send on no stream until some of it is read.
+    pub blocked_by_unread_data: u64,
     /// Streams that have state.
     pub open_streams: usize,
 }

@@ -9,6 +9,7 @@ use super::timers::Timer;
 use super::{Connection, State};
 use crate::config::MIN_UDP_PAYLOAD;
 use crate::error::CloseReason;
+use crate::recovery::loss::Lost;
 use crate::recovery::rtt::GRANULARITY;
 use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
@@ -17,6 +18,11 @@ use crate::time::Time;
 
 /// RFC 9002 §6.2.4: probes sent when a probe timeout expires.
 const PROBES: u8 = 2;
+/// Probe timeouts without a word of a server from which data is expected, before a client probes, and the least time.
+const QUIET_PROBE_TIMEOUTS: u32 = 3;
+const LEAST_PATIENCE: Duration = Duration::from_millis(500);
+/// Silence after which memory that is not in use is given back.
+const SHED_AFTER: Duration = Duration::from_secs(1);
 /// A probe timeout is doubled at most so often.
 const MAX_BACKOFF: u32 = 10;
 
@@ -49,6 +55,8 @@ impl Connection {
                 Timer::Close => self.abandon(now, CloseReason::IdleTimeout),
                 Timer::Path => self.on_path_timer(now),
                 Timer::PathSize => self.seeks_size_idly = true,
+                Timer::Quiet => self.on_quiet_timer(now),
+                Timer::Shed => self.on_shed_timer(now),
             }
             if self.is_drained() {
                 return;
@@ -176,7 +184,7 @@ impl Connection {
     /// The newest open packet that says anything.
     fn newest_with_frames(&self) -> Option<&SentPacket> {
         let sent = &self.spaces[SpaceId::Data as usize].sent;
-        let open = sent.outstanding_through(u64::MAX - 1);
+        let open = sent.outstanding();
         open.rev()
             .map(|(_, p)| p)
             .find(|p| p.ack_eliciting && p.frames > 0)
@@ -187,7 +195,7 @@ impl Connection {
         let space = &self.spaces[id as usize];
         let oldest: Vec<SentFrame> = space
             .sent
-            .outstanding_through(u64::MAX - 1)
+            .outstanding()
             .filter(|(_, p)| p.ack_eliciting && p.frames > 0)
             .take(PROBES as usize)
             .flat_map(|(_, p)| space.sent.frames(p))
@@ -199,6 +207,10 @@ impl Connection {
 
     /// Silence is counted from now on (RFC 9000 §10.1).
     pub(super) fn restart_idle_timer(&mut self, now: Time) {
+        self.last_active = now;
+        if !self.timers.is_set(Timer::Shed) {
+            self.timers.set(Timer::Shed, Some(now + SHED_AFTER));
+        }
         let timeout = self.idle_timeout;
         if timeout.is_zero() {
             self.timers.set(Timer::Idle, None);
@@ -214,6 +226,61 @@ impl Connection {
         {
             self.timers.set(Timer::KeepAlive, Some(now + interval));
         }
+    }
+
+    /// A client has heard something from the server that asks for an acknowledgement.
+    #[inline]
+    pub(super) fn note_server_heard(&mut self, now: Time) {
+        if self.side == Side::Client {
+            self.server_heard = now;
+            self.quiet_probes = 0;
+            // A timer that runs is moved when it fires, not with every run.
+            if !self.timers.is_set(Timer::Quiet) && self.expects_data() {
+                self.timers.set(Timer::Quiet, Some(self.quiet_until()));
+            }
+        }
+    }
+
+    /// Whether the server may have something to send: the handshake is confirmed, and there are streams.
+    fn expects_data(&self) -> bool {
+        self.handshake_confirmed && self.streams.count() > 0
+    }
+
+    /// How long the server may be quiet before the next probe: a few probe timeouts, twice as many each time.
+    fn quiet_until(&self) -> Time {
+        let patience = (QUIET_PROBE_TIMEOUTS * self.probe_timeout()).max(LEAST_PATIENCE);
+        self.server_heard + patience * (1 << self.quiet_probes.min(MAX_BACKOFF))
+    }
+
+    /// A client that only receives finds out by nothing but silence that its address has changed, since the server sends to
+    /// the one before. A PING shows the server where it is (RFC 9000 §9.2). Probes stop after half of the idle timeout: they must
+    /// not keep a connection alive on which nothing happens.
+    fn on_quiet_timer(&mut self, now: Time) {
+        let idle = self.idle_timeout;
+        if !self.expects_data() || (!idle.is_zero() && now - self.server_heard > idle / 2) {
+            return;
+        }
+        if self.quiet_until() <= now {
+            self.ping_pending = true;
+            self.quiet_probes += 1;
+        }
+        self.timers.set(Timer::Quiet, Some(self.quiet_until()));
+    }
+
+    /// What a transfer needed is given back when the connection has been silent for a while: of many connections most are
+    /// idle at any time. The timer is moved when it fires, not with every run.
+    fn on_shed_timer(&mut self, now: Time) {
+        let due = self.last_active + SHED_AFTER;
+        if now < due {
+            self.timers.set(Timer::Shed, Some(due));
+            return;
+        }
+        self.streams.shed();
+        for space in &mut self.spaces {
+            space.sent.shed();
+        }
+        self.lost = Lost::default();
+        self.endpoint_events.shrink_to_fit();
     }
 
     /// Starts a key update when the current key has sealed enough, and ends the connection at the AEAD's limit.

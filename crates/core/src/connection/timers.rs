@@ -26,9 +26,13 @@ pub(crate) enum Timer {
     Path,
     /// The path's size is looked for, though nothing is sent.
     PathSize,
+    /// A server from which data is expected has gone quiet.
+    Quiet,
+    /// Nothing has happened for a while: memory that is not in use is given back.
+    Shed,
 }
 
-const COUNT: usize = 10;
+const COUNT: usize = 12;
 
 impl Timer {
     /// All timers.
@@ -43,6 +47,8 @@ impl Timer {
         Self::Close,
         Self::Path,
         Self::PathSize,
+        Self::Quiet,
+        Self::Shed,
     ];
 }
 
@@ -53,6 +59,12 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
+    /// Whether a timer runs.
+    #[inline]
+    pub(crate) const fn is_set(&self, timer: Timer) -> bool {
+        self.due[timer as usize].is_some()
+    }
+
     /// Sets or stops a timer.
     #[inline]
     pub(crate) fn set(&mut self, timer: Timer, due: Option<Time>) {

@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use super::Connection;
 use crate::config::{Exporter, MAX_CRYPTO_BUFFER, TransportConfig};
+use crate::event::Event;
 use crate::space::SpaceId;
 
 /// What becomes of the bytes of a CRYPTO stream.
@@ -24,6 +25,10 @@ pub(super) enum Tls {
     /// It has said all that it had to say: what is asked for later is kept, the session, a few kilobytes, is not.
     Over(Box<Facts>),
 }
+
+/// Bytes that a session at work takes, about: rustls' state, its transcript and its key exchange, as measured in the middle
+/// of a handshake (`crates/core/tests/memory.rs`).
+const SESSION: usize = 8 * 1024;
 
 /// What is known of a handshake when its session is gone.
 pub(super) struct Facts {
@@ -85,6 +90,15 @@ pub(super) fn encoded(
 }
 
 impl Tls {
+    /// Bytes of memory that it takes, about.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            Self::Waiting(waiting) => size_of::<Waiting>() + waiting.hello.capacity(),
+            Self::Running(_) => SESSION,
+            Self::Over(_) => size_of::<Facts>(),
+        }
+    }
+
     pub(super) fn waiting(
         config: Arc<rustls::ServerConfig>,
         params: TransportParameters,
@@ -222,6 +236,7 @@ impl Connection {
         let result = session.read(&hello);
         if let Some(material) = session.early_keys(self.original_version) {
             self.install_zero_rtt_keys(&material);
+            self.streams.events.push_back(Event::EarlyDataAccepted);
         }
         self.tls = Tls::Running(Box::new(session));
         Ok(result?)

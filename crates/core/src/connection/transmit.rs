@@ -124,7 +124,7 @@ impl Connection {
 
     pub(super) fn transmit_of(&self, segment_size: usize, len: usize) -> Transmit {
         Transmit {
-            path: self.path.path,
+            path: self.path.route(),
             ecn: self.path.flow.ecn.mark(),
             segment_size: segment_size as u16,
             len,
@@ -501,7 +501,7 @@ impl Connection {
         let space = &mut self.spaces[id as usize];
         let Some(largest) = space
             .received
-            .largest()
+            .largest_to_report()
             .filter(|_| space.received.may_ack())
         else {
             return;

@@ -151,7 +151,7 @@ impl Connection {
         }
         let sent = &mut self.space(SpaceId::Data).sent;
         let frames: Vec<SentFrame> = sent
-            .outstanding_through(u64::MAX - 1)
+            .outstanding()
             .flat_map(|(_, packet)| sent.frames(packet))
             .collect();
         let in_flight = sent.discard();

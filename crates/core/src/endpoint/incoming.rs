@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use squall_protect::initial::FirstKeys;
@@ -9,6 +10,7 @@ use squall_protect::{Outcome, PacketSpan, TAG_LEN, initial, retry};
 use squall_tls::Session;
 use squall_wire::{ConnectionId, LongType, Path, TransportErrorCode, Writer, frame, header};
 
+use super::limits::Admission;
 use super::{ConnectionHandle, Endpoint};
 use crate::config::MIN_UDP_PAYLOAD;
 use crate::connection::{Accepted, Connection, Role, Start};
@@ -40,8 +42,8 @@ pub(super) struct Attempt {
 #[derive(Default)]
 pub(super) struct Undecided {
     counted: Arc<()>,
-    /// By the destination of their packets; those that are decided are swept out now and then.
-    attempts: HashMap<ConnectionId, Weak<Attempt>>,
+    /// By the source address and the destination id of their packets; those that are decided are swept out now and then.
+    attempts: HashMap<(SocketAddr, ConnectionId), Weak<Attempt>>,
 }
 
 impl Undecided {
@@ -49,12 +51,17 @@ impl Undecided {
         Arc::strong_count(&self.counted) - 1
     }
 
-    /// The attempt that packets to `dcid` belong to, if it is not decided.
-    pub(super) fn find(&self, dcid: &ConnectionId) -> Option<Arc<Attempt>> {
-        self.attempts.get(dcid)?.upgrade()
+    /// The attempt that packets from `remote` to `dcid` belong to, if it is not decided.
+    pub(super) fn find(&self, remote: SocketAddr, dcid: &ConnectionId) -> Option<Arc<Attempt>> {
+        self.attempts.get(&(remote, *dcid))?.upgrade()
     }
 
-    pub(super) fn begin(&mut self, dcid: ConnectionId, verdict: Verdict) -> Arc<Attempt> {
+    pub(super) fn begin(
+        &mut self,
+        remote: SocketAddr,
+        dcid: ConnectionId,
+        verdict: Verdict,
+    ) -> Arc<Attempt> {
         if self.attempts.len() >= 2 * self.count() + 64 {
             self.attempts
                 .retain(|_, attempt| attempt.strong_count() > 0);
@@ -63,7 +70,7 @@ impl Undecided {
             verdict,
             _counted: Arc::clone(&self.counted),
         });
-        self.attempts.insert(dcid, Arc::downgrade(&attempt));
+        (self.attempts).insert((remote, dcid), Arc::downgrade(&attempt));
         attempt
     }
 }
@@ -91,7 +98,7 @@ impl Incoming {
     /// three times what it sent (RFC 9000 §8.1).
     #[must_use]
     pub fn remote_address_validated(&self) -> bool {
-        matches!(self.verdict, Verdict::Address | Verdict::Retry(_))
+        self.verdict.validates()
     }
 
     /// Whether [`Endpoint::retry`] would do: a client follows one Retry only (RFC 9000 §17.2.5.2).
@@ -203,10 +210,30 @@ impl Endpoint {
             Ok(connection) => connection,
             Err(refused) => return Err(error(self, refused.to_string())),
         };
+        let address = incoming.path.remote.ip();
+        let seat = match self.take_seat(address, incoming.remote_address_validated()) {
+            Ok(seat) => seat,
+            Err(admission) => return Err(self.denied(now, &incoming, admission)),
+        };
         let handle = self.occupy(&[local_id, incoming.dcid]);
+        self.slots[handle.0].seat = seat;
         self.slots[handle.0].handshaking = true;
         self.handshakes += 1;
         Ok((handle, connection))
+    }
+
+    /// The answer to a client whose prefix got its last connections while this one waited.
+    fn denied(&mut self, now: Time, incoming: &Incoming, admission: Admission) -> AcceptError {
+        let (path, version) = (incoming.path, incoming.version);
+        let (dcid, scid) = (&incoming.dcid, &incoming.scid);
+        let response = match admission {
+            Admission::NotYet => self.retry_datagram(now, path, version, dcid, scid),
+            _ => self.refusal(incoming, TransportErrorCode::CONNECTION_REFUSED),
+        };
+        AcceptError {
+            reason: "the client's network has as many connections as it may have".to_owned(),
+            response: Some(response),
+        }
     }
 
     /// The datagram that asks a client to show that its address is its own (RFC 9000 §8.1.2): nothing is kept.
@@ -238,6 +265,7 @@ impl Endpoint {
         dcid: &ConnectionId,
         scid: &ConnectionId,
     ) -> Vec<u8> {
+        self.counts.retries += 1;
         let retry_scid = self.ids.make(&mut self.rng);
         let rng = &mut self.rng;
         let token = (self.tokens).retry(rng, now, path.remote, version, dcid, &retry_scid);
@@ -275,6 +303,7 @@ impl Endpoint {
         client: &ConnectionId,
         code: TransportErrorCode,
     ) -> Vec<u8> {
+        self.counts.refusals += 1;
         let mut keys = initial::keys(version, dcid.as_slice(), false);
         let scid = self.ids.make(&mut self.rng);
         let mut datagram = vec![0; usize::from(MIN_UDP_PAYLOAD)];

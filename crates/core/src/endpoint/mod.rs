@@ -8,7 +8,10 @@
 //!                              └─────► Discard
 //! ```
 
+mod answers;
+mod counts;
 mod incoming;
+mod limits;
 mod route;
 
 use std::collections::HashMap;
@@ -24,13 +27,16 @@ use crate::config::{ClientConfig, EndpointConfig, ServerConfig};
 use crate::connection::{Connection, Opening, Role, Start};
 use crate::event::EndpointEvent;
 use crate::path::cid::IdSource;
+use crate::prefix::{Prefix, PrefixCounts, PrefixTable};
 use crate::reset_directory::ResetTokenDirectory;
 use crate::time::Time;
 use crate::token::TokenKey;
+use crate::token_filter::{SpentTokens, TokenFilter};
 use crate::token_store::{MemoryTokenStore, TokenStore};
+use answers::Answers;
+pub use counts::EndpointCounts;
 use incoming::Undecided;
 pub use incoming::{AcceptError, Incoming};
-use route::ResponseBudget;
 pub use route::{Route, Run};
 
 /// Names a connection of an endpoint: a small dense number, reused after `Endpoint::remove`.
@@ -69,6 +75,8 @@ struct Slot {
     ids: Vec<ConnectionId>,
     tokens: Vec<[u8; 16]>,
     live: bool,
+    /// Where the connection is counted, and whether as one with a validated address; `None`: nowhere.
+    seat: Option<(Prefix, bool)>,
     /// Whether it is a server's connection whose handshake is not complete.
     handshaking: bool,
     /// The server of a client's connection, for its tokens.
@@ -90,7 +98,13 @@ pub struct Endpoint {
     reset_token_directory: Option<Box<dyn ResetTokenDirectory>>,
     slots: Vec<Slot>,
     free: Vec<usize>,
-    responses: ResponseBudget,
+    answers: Answers,
+    counts: EndpointCounts,
+    token_filter: Box<dyn TokenFilter>,
+    /// Servers' connections by source prefix; used only where they are limited.
+    prefixes: Box<dyn PrefixCounts>,
+    /// Bytes that all connections take, as the owner says.
+    memory: usize,
     /// Servers' connections whose handshake is not complete.
     handshakes: usize,
     undecided: Undecided,
@@ -110,6 +124,9 @@ impl Endpoint {
         let start = rng.next_u64();
         let ids = IdSource::new(&config.cid_generator, config.reset_key, start);
         let ids = Arc::new(ids);
+        let mut answer_key = [0; 16];
+        rng.fill_bytes(&mut answer_key);
+        let token_filter = Box::new(SpentTokens::new(config.new_token_lifetime, 1));
         let tokens = Arc::new(TokenKey {
             secret: config.token_key,
             retry_lifetime: config.retry_token_lifetime,
@@ -128,7 +145,11 @@ impl Endpoint {
             reset_token_directory: None,
             slots: Vec::new(),
             free: Vec::new(),
-            responses: ResponseBudget::default(),
+            answers: Answers::new(answer_key),
+            counts: EndpointCounts::default(),
+            token_filter,
+            prefixes: Box::new(PrefixTable::default()),
+            memory: 0,
             handshakes: 0,
             undecided: Undecided::default(),
         }
@@ -137,6 +158,24 @@ impl Endpoint {
     /// Replaces the store of the tokens that servers give (RFC 9000 §8.1.3); at first it is a [`MemoryTokenStore`].
     pub fn set_token_store(&mut self, store: Box<dyn TokenStore>) {
         self.token_store = store;
+    }
+
+    /// Replaces the filter of spent NEW_TOKEN tokens (RFC 9000 §8.1.4); at first it is a [`SpentTokens`] of this endpoint's
+    /// own. Endpoints that share a port and a token key have to share a filter.
+    pub fn set_token_filter(&mut self, filter: Box<dyn TokenFilter>) {
+        self.token_filter = filter;
+    }
+
+    /// Replaces what connections are counted with by source prefix; at first it is a [`PrefixTable`] of this endpoint's own.
+    /// Endpoints that share one share the limit. To be set before the first connection.
+    pub fn set_prefix_counts(&mut self, counts: Box<dyn PrefixCounts>) {
+        self.prefixes = counts;
+    }
+
+    /// Says how many bytes of memory all connections take, those of other endpoints that share the limit included: the sum of
+    /// [`Connection::memory`]. To be told now and then, say once a turn.
+    pub const fn set_memory(&mut self, bytes: usize) {
+        self.memory = bytes;
     }
 
     /// Sets the directory of the reset tokens of all workers of the port.
@@ -165,6 +204,12 @@ impl Endpoint {
     #[must_use]
     pub const fn handshakes(&self) -> usize {
         self.handshakes
+    }
+
+    /// What was done so far about datagrams that belong to no connection.
+    #[must_use]
+    pub const fn counts(&self) -> &EndpointCounts {
+        &self.counts
     }
 
     /// Begins a connection to `path.remote`, whose certificate must be for `server_name`.
@@ -214,10 +259,11 @@ impl Endpoint {
         Ok((handle, connection))
     }
 
-    /// Follows what a connection did with its ids.
-    pub fn apply(&mut self, handle: ConnectionHandle, event: EndpointEvent) {
+    /// Follows what a connection did with its ids. `false`: it may not stay, since its client's prefix has all the connections
+    /// that it may have; the owner calls [`Connection::refuse`].
+    pub fn apply(&mut self, handle: ConnectionHandle, event: EndpointEvent) -> bool {
         let Some(slot) = self.slots.get_mut(handle.0).filter(|s| s.live) else {
-            return;
+            return true;
         };
         match event {
             EndpointEvent::AddId(id) => {
@@ -242,12 +288,14 @@ impl Endpoint {
             EndpointEvent::HandshakeComplete => {
                 self.handshakes -= usize::from(std::mem::take(&mut slot.handshaking));
             }
+            EndpointEvent::AddressValidated(address) => return self.reseat(handle, address),
             EndpointEvent::NewToken { version, token } => {
                 if let Some(name) = &slot.server_name {
                     self.token_store.insert(name, version, &token);
                 }
             }
         }
+        true
     }
 
     /// Forgets a connection; its handle may be given out again.
@@ -263,6 +311,7 @@ impl Endpoint {
             self.forget_reset_token(token);
         }
         self.handshakes -= usize::from(slot.handshaking);
+        self.leave(slot.seat);
         self.free.push(handle.0);
     }
 
@@ -298,6 +347,15 @@ impl Endpoint {
     fn grease(&mut self) -> (u64, u8) {
         let id = 27 + 31 * u64::from(self.rng.next_u32() >> 8);
         (id, (self.rng.next_u32() & 7) as u8)
+    }
+}
+
+impl Drop for Endpoint {
+    /// Its connections end with it: others may share the counts.
+    fn drop(&mut self) {
+        for slot in std::mem::take(&mut self.slots) {
+            self.leave(slot.seat);
+        }
     }
 }
 

@@ -5,19 +5,18 @@ use squall_wire::{
     ConnectionId, FixedBit, Header, LongType, Path, TransportErrorCode, Writer, header, is_long,
 };
 
+use super::answers::Answer;
 use super::incoming::opening;
+use super::limits::Admission;
 use super::{ConnectionHandle, Endpoint, Incoming};
 use crate::config::{MIN_UDP_PAYLOAD, ServerConfig, worker_of};
 use crate::time::Time;
-use crate::token::Verdict;
+use crate::token::{NewToken, Verdict};
 
 /// RFC 9000 §10.3: the least size of a stateless reset.
 const MIN_RESET: usize = 21;
 /// The usual size: hard to tell from a short packet.
 const RESET: usize = 42;
-/// Answers to datagrams of nobody, in all, a second (RFC 9000 §10.3.3, `threats.md` row 31).
-const RESPONSES_PER_SECOND: u32 = 1000;
-
 /// Consecutive datagrams at the front of a bundle that go to the same place.
 #[derive(Debug)]
 pub struct Run {
@@ -43,28 +42,33 @@ pub enum Route {
     Discard,
 }
 
-/// Bounds the answers that go to addresses nobody has validated.
-#[derive(Debug, Default)]
-pub(super) struct ResponseBudget {
-    second: u64,
-    used: u32,
-}
-
-impl ResponseBudget {
-    fn take(&mut self, now: Time) -> bool {
-        let second = now.as_nanos() / 1_000_000_000;
-        if second != self.second {
-            *self = Self { second, used: 0 };
-        }
-        self.used += 1;
-        self.used <= RESPONSES_PER_SECOND
-    }
-}
-
 impl Endpoint {
     /// Says where the datagrams at the front of `datagrams` go and how many of them belong together. The caller cuts
     /// them off and calls again with the rest. A look-up happens once a run, not once a datagram.
     pub fn route(&mut self, now: Time, path: Path, datagrams: &[u8], segment_size: u16) -> Run {
+        self.route_as(now, path, datagrams, segment_size, false)
+    }
+
+    /// As [`route`](Self::route), for what names a worker that has ended: this one stands in for it. New connections become
+    /// this worker's, and the peers of those that ended are sent stateless resets.
+    pub fn route_orphan(
+        &mut self,
+        now: Time,
+        path: Path,
+        datagrams: &[u8],
+        segment_size: u16,
+    ) -> Run {
+        self.route_as(now, path, datagrams, segment_size, true)
+    }
+
+    fn route_as(
+        &mut self,
+        now: Time,
+        path: Path,
+        datagrams: &[u8],
+        segment_size: u16,
+        orphan: bool,
+    ) -> Run {
         let segment = usize::from(segment_size).max(1);
         let first = &datagrams[..segment.min(datagrams.len())];
         let cid_len = self.ids.len;
@@ -92,8 +96,8 @@ impl Endpoint {
             Some(handle) => Route::Connection(*handle),
             None => {
                 let to = match self.foreign_worker(first, destination) {
-                    Some(worker) => Route::Worker(worker),
-                    None => self.route_unknown(now, path, first),
+                    Some(worker) if !orphan => Route::Worker(worker),
+                    _ => self.route_unknown(now, path, first),
                 };
                 // Of those that belong to nobody here, only these take the datagrams behind the first.
                 if !matches!(to, Route::Incoming(_) | Route::Worker(_)) {
@@ -128,7 +132,7 @@ impl Endpoint {
 
     fn route_unknown(&mut self, now: Time, path: Path, datagram: &[u8]) -> Route {
         if !is_long(datagram[0]) {
-            return self.route_short(now, datagram);
+            return self.route_short(now, path, datagram);
         }
         let Some(server) = self.server.clone() else {
             return Route::Discard;
@@ -141,7 +145,7 @@ impl Endpoint {
             scid,
             ..
         }) = header::parse_with(datagram, self.ids.len, FixedBit::Greased)
-            && let Some(attempt) = self.undecided.find(&dcid)
+            && let Some(attempt) = self.undecided.find(path.remote, &dcid)
         {
             return Route::Incoming(Incoming {
                 path,
@@ -170,9 +174,11 @@ impl Endpoint {
                 scid,
                 ..
             }) if !server.transport.versions.contains(&version) => {
-                self.negotiate(now, &server, dcid.as_slice(), scid.as_slice())
+                self.negotiate(now, path, &server, dcid.as_slice(), scid.as_slice())
             }
-            Ok(Header::Unsupported { dcid, scid, .. }) => self.negotiate(now, &server, dcid, scid),
+            Ok(Header::Unsupported { dcid, scid, .. }) => {
+                self.negotiate(now, path, &server, dcid, scid)
+            }
             // RFC 9000 §6.1: a negotiation is not answered.
             _ => Route::Discard,
         }
@@ -200,46 +206,93 @@ impl Endpoint {
         let Some(keys) = opening(version, &dcid, &datagram[..len], pn_offset) else {
             return Route::Discard;
         };
-        let verdict = (self.tokens).open(token, now, path.remote, version, &dcid);
-        let known = self.undecided.find(&dcid);
-        let refused = if verdict == Verdict::Invalid {
-            // RFC 9000 §8.1.2: the client would follow no other Retry.
-            Some(TransportErrorCode::INVALID_TOKEN)
-        } else if known.is_some() {
-            // One more packet of an attempt that was let in.
-            None
-        } else if verdict == Verdict::Nothing
-            && self.handshakes + self.undecided() >= self.config.retry_from
-        {
-            // Much smaller than what it answers, and what keeps a flood from going further: not counted as an answer.
-            return Route::Respond(self.retry_datagram(now, path, version, &dcid, &scid));
-        } else if self.connections() >= self.config.max_connections
-            || self.handshakes >= self.config.max_handshakes
-            || self.undecided() >= self.config.max_incoming
-        {
-            Some(TransportErrorCode::CONNECTION_REFUSED)
-        } else {
-            None
-        };
-        match refused {
-            None => Route::Incoming(Incoming {
+        let incoming = |verdict, attempt| {
+            Route::Incoming(Incoming {
                 path,
                 version,
                 dcid,
                 scid,
                 verdict,
                 keys: Some(keys),
-                _attempt: known.unwrap_or_else(|| self.undecided.begin(dcid, verdict)),
-            }),
-            Some(code) if self.responses.take(now) => {
-                Route::Respond(self.close_datagram(version, &dcid, &scid, code))
+                _attempt: attempt,
+            })
+        };
+        // One more packet of an attempt that was let in, with the token that was good for the first.
+        if let Some(attempt) = self.undecided.find(path.remote, &dcid) {
+            return incoming(attempt.verdict, attempt);
+        }
+        let verdict = (self.tokens).open(token, now, path.remote, version, &dcid);
+        match self.admit(path, verdict) {
+            Admission::Granted => {
+                let attempt = self.undecided.begin(path.remote, dcid, verdict);
+                incoming(verdict, attempt)
             }
-            Some(_) => Route::Discard,
+            // Much smaller than what it answers, and what keeps a flood from going further: not counted as an answer.
+            Admission::NotYet => {
+                Route::Respond(self.retry_datagram(now, path, version, &dcid, &scid))
+            }
+            Admission::Refused(code) => {
+                if self.may_answer(now, Answer::Refusal, path) {
+                    Route::Respond(self.close_datagram(version, &dcid, &scid, code))
+                } else {
+                    Route::Discard
+                }
+            }
         }
     }
 
+    /// Whether an attempt that is not known yet is let in.
+    fn admit(&mut self, path: Path, verdict: Verdict) -> Admission {
+        if verdict == Verdict::Invalid {
+            // RFC 9000 §8.1.2: the client would follow no other Retry.
+            return Admission::Refused(TransportErrorCode::INVALID_TOKEN);
+        }
+        if !verdict.validates() && self.handshakes + self.undecided() >= self.config.retry_from {
+            return Admission::NotYet;
+        }
+        if self.connections() >= self.config.max_connections
+            || self.handshakes >= self.config.max_handshakes
+            || self.undecided() >= self.config.max_incoming
+        {
+            return Admission::Refused(TransportErrorCode::CONNECTION_REFUSED);
+        }
+        let admission = self.admit_to_limits(path.remote.ip(), verdict.validates());
+        if admission != Admission::Granted {
+            return admission;
+        }
+        // Last, for the token of an attempt that is not let in is not spent.
+        if let Verdict::Address(token) = verdict {
+            if !self.spend(&token) {
+                self.counts.tokens_replayed += 1;
+                return Admission::NotYet;
+            }
+            self.counts.tokens_spent += 1;
+        }
+        Admission::Granted
+    }
+
+    /// Marks a token as spent (RFC 9000 §8.1.4); `false` if it was before. Which tokens were spent before this endpoint was
+    /// made is not known, so all from then count as spent.
+    fn spend(&mut self, token: &NewToken) -> bool {
+        token.issued >= self.config.unix_time_at_zero
+            && self.token_filter.spend(&token.id, token.issued)
+    }
+
+    /// Whether a stateless answer may be sent; counts those that may not.
+    fn may_answer(&mut self, now: Time, answer: Answer, path: Path) -> bool {
+        let may = self.answers.take(now, answer, path.remote.ip());
+        if !may {
+            *match answer {
+                Answer::VersionNegotiation => &mut self.counts.version_negotiations_withheld,
+                Answer::StatelessReset => &mut self.counts.stateless_resets_withheld,
+                Answer::Refusal => &mut self.counts.refusals_withheld,
+            } += 1;
+        }
+        may
+    }
+
     /// A short header of nobody: a reset from a peer, or a peer to be told that its connection is gone.
-    fn route_short(&mut self, now: Time, datagram: &[u8]) -> Route {
+    fn route_short(&mut self, now: Time, path: Path, datagram: &[u8]) -> Route {
         if let Some(token) = reset_token(datagram)
             && let Some(handle) = self.reset_tokens.get(token)
         {
@@ -247,9 +300,10 @@ impl Endpoint {
         }
         // RFC 9000 §10.3.3: shorter than what it answers, so that two endpoints cannot answer each other for ever.
         let len = RESET.min(datagram.len().saturating_sub(1));
-        if len < MIN_RESET || !self.responses.take(now) {
+        if len < MIN_RESET || !self.may_answer(now, Answer::StatelessReset, path) {
             return Route::Discard;
         }
+        self.counts.stateless_resets += 1;
         let mut reset = vec![0; len];
         self.rng.fill_bytes(&mut reset);
         reset[0] = 0x40 | (reset[0] & 0x3f);
@@ -259,10 +313,18 @@ impl Endpoint {
     }
 
     /// RFC 9000 §6.1: the versions that this end takes, and a reserved one (§6.3) so that clients keep ignoring those.
-    fn negotiate(&mut self, now: Time, server: &ServerConfig, dcid: &[u8], scid: &[u8]) -> Route {
-        if !self.responses.take(now) {
+    fn negotiate(
+        &mut self,
+        now: Time,
+        path: Path,
+        server: &ServerConfig,
+        dcid: &[u8],
+        scid: &[u8],
+    ) -> Route {
+        if !self.may_answer(now, Answer::VersionNegotiation, path) {
             return Route::Discard;
         }
+        self.counts.version_negotiations += 1;
         let mut versions = server.transport.versions.clone();
         let reserved = (self.rng.next_u32() & 0xf0f0_f0f0) | 0x0a0a_0a0a;
         versions.insert(self.rng.random_range(0..=versions.len()), reserved);

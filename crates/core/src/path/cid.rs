@@ -209,9 +209,11 @@ impl LocalIds {
         if sequence >= self.announced {
             return Err(TransportErrorCode::PROTOCOL_VIOLATION);
         }
+        let Some(at) = self.active.iter().position(|(s, _)| *s == sequence) else {
+            return Ok(None);
+        };
         self.pending.retain(|s| *s != sequence);
-        let at = self.active.iter().position(|(s, _)| *s == sequence);
-        Ok(at.and_then(|i| self.active.remove(i)).map(|(_, id)| id))
+        Ok(self.active.remove(at).map(|(_, id)| id))
     }
 }
 

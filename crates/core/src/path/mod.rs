@@ -78,6 +78,9 @@ pub(crate) struct PathState {
     pub(crate) tag: u8,
     /// Whether the peer has shown that it receives what we send there.
     pub(crate) validated: bool,
+    /// Whether datagrams must leave from `path.local`. A server answers from the address that it was asked at; a client lets
+    /// the system choose, and so follows a change of its addresses, unless the application chose for it.
+    pub(crate) pinned: bool,
     /// Whether the amplification limit holds until then: it protects addresses that the peer named. A client chooses where it
     /// sends to.
     limited: bool,
@@ -109,6 +112,7 @@ impl PathState {
             path,
             tag,
             validated: false,
+            pinned: limited,
             limited,
             received: 0,
             sent: 0,
@@ -117,6 +121,15 @@ impl PathState {
             spin: Spin::default(),
             validation: None,
             forget_at: None,
+        }
+    }
+
+    /// The path as the socket is told it: without a source address where the system chooses that.
+    #[must_use]
+    pub(crate) const fn route(&self) -> Path {
+        Path {
+            remote: self.path.remote,
+            local: if self.pinned { self.path.local } else { None },
         }
     }
 

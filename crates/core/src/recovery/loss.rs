@@ -47,7 +47,11 @@ pub(crate) fn detect(
     };
     let delay = loss_delay(rtt);
     let (mut run_start, mut run_next) = (None::<Time>, 0);
-    for (number, packet) in space.sent.outstanding_through(largest) {
+    space.sent.pass_settled();
+    for (number, packet) in space.sent.outstanding() {
+        if number > largest {
+            break;
+        }
         if number + PACKET_THRESHOLD <= largest || packet.time_sent + delay <= now {
             lost.numbers.push(number);
             lost.newest_sent = packet.time_sent;
@@ -62,7 +66,7 @@ pub(crate) fn detect(
             }
         } else {
             space.loss_time = Some(packet.time_sent + delay);
-            // Later packets were sent later.
+            // Later packets were sent later: those that are lost come first, and the next pass begins here.
             break;
         }
     }

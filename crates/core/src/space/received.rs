@@ -4,7 +4,7 @@
 
 use squall_wire::Ecn;
 use squall_wire::frame::EcnCounts;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use crate::config::MAX_ACK_RANGES;
@@ -58,11 +58,16 @@ impl AckPolicy {
 #[derive(Debug, Default)]
 pub(crate) struct ReceivedPackets {
     numbers: RangeSet,
+    /// Those of them that are never acknowledged: the packets were dropped after some of their frames had acted. The sender
+    /// repeats what they said in packets with other numbers; a copy of one of them must not act a second time.
+    unacknowledged: RangeSet,
     /// Numbers below were received or given up: the oldest ranges are forgotten beyond `MAX_ACK_RANGES`.
     forgotten_below: u64,
     /// Numbers below need not be reported again: the peer has seen their acknowledgement (RFC 9000 §13.2.4).
     reported_below: u64,
     largest_time: Time,
+    /// That of the largest number before.
+    largest_time_before: Time,
     /// The largest number in the last acknowledgement sent.
     largest_reported: Option<u64>,
     eliciting_since_ack: u32,
@@ -78,6 +83,30 @@ pub(crate) struct ReceivedPackets {
     owed: Owed,
     ecn: EcnCounts,
     ecn_seen: bool,
+}
+
+/// A range of received numbers without those that are left out, in pieces, the highest first.
+#[derive(Clone)]
+struct Reported<'a> {
+    rest: Range<u64>,
+    left_out: &'a RangeSet,
+}
+
+impl Iterator for Reported<'_> {
+    type Item = RangeInclusive<u64>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.rest.is_empty() {
+            let Range { start, end } = self.rest;
+            let hole = self.left_out.last_before(end);
+            let hole = hole.filter(|h| h.end > start).unwrap_or(start..start);
+            self.rest.end = hole.start.max(start);
+            if hole.end < end {
+                return Some(hole.end..=end - 1);
+            }
+        }
+        None
+    }
 }
 
 impl ReceivedPackets {
@@ -98,7 +127,7 @@ impl ReceivedPackets {
             return false;
         }
         if number >= expected {
-            self.largest_time = now;
+            self.largest_time_before = std::mem::replace(&mut self.largest_time, now);
         } else {
             let lowest = self.lowest_late.map_or(number, |known| known.min(number));
             self.lowest_late = Some(lowest);
@@ -116,6 +145,24 @@ impl ReceivedPackets {
         true
     }
 
+    /// Leaves the number that `insert` has just noted out of all acknowledgements: the packet is dropped.
+    pub(crate) fn leave_out(&mut self, number: u64) {
+        if self.largest() == Some(number) {
+            self.largest_time = self.largest_time_before;
+        }
+        // The sender finds out as soon as something else is acknowledged.
+        self.out_of_order = true;
+        self.unacknowledged.insert_one(number);
+        self.unacknowledged.remove(0..self.forgotten_below);
+        while self.unacknowledged.len() > MAX_ACK_RANGES {
+            if let Some(range) = self.unacknowledged.pop_first() {
+                // Neither processed nor acknowledged any more.
+                self.forgotten_below = range.end;
+                self.numbers.remove(0..range.end);
+            }
+        }
+    }
+
     /// Whether `number` follows the largest one.
     #[inline]
     #[must_use]
@@ -130,7 +177,7 @@ impl ReceivedPackets {
             return;
         };
         self.numbers.insert(next..next + u64::from(count));
-        self.largest_time = now;
+        (self.largest_time_before, self.largest_time) = (now, now);
         self.note(true, ecn);
         let more = count - 1;
         self.eliciting_since_ack += more;
@@ -140,11 +187,6 @@ impl ReceivedPackets {
             Ecn::Ect1 => self.ecn.ect1 += u64::from(more),
             Ecn::Ce => self.ecn.ce += u64::from(more),
         }
-    }
-
-    /// Takes back a number noted by `insert`: the packet was dropped after all and must not be acknowledged.
-    pub(crate) fn forget(&mut self, number: u64) {
-        self.numbers.remove(number..number + 1);
     }
 
     /// Counts one ack-eliciting packet, and its ECN mark.
@@ -248,11 +290,20 @@ impl ReceivedPackets {
     /// The ranges to report, descending, as an ACK frame wants them.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + Clone + '_ {
         let below = self.reported_below;
-        self.numbers
-            .iter()
-            .rev()
+        let received = self.numbers.iter().rev();
+        received
             .take_while(move |r| r.end > below)
-            .map(|r| r.start..=r.end - 1)
+            .flat_map(|r| Reported {
+                rest: r.clone(),
+                left_out: &self.unacknowledged,
+            })
+            .take(MAX_ACK_RANGES)
+    }
+
+    /// The largest number that an acknowledgement would name.
+    #[must_use]
+    pub(crate) fn largest_to_report(&self) -> Option<u64> {
+        self.ranges().next().map(|range| *range.end())
     }
 
     /// How long the largest number has waited for its acknowledgement.
@@ -271,7 +322,7 @@ impl ReceivedPackets {
     pub(crate) fn on_ack_sent(&mut self) {
         self.owed = Owed::Nothing;
         self.eliciting_since_ack = 0;
-        self.largest_reported = self.largest();
+        self.largest_reported = self.largest_to_report();
         self.forget_reasons();
     }
 
@@ -383,5 +434,57 @@ mod tests {
         };
         let marks = [Ecn::Ect0, Ecn::Ce, Ecn::Ce, Ecn::Ect0, Ecn::Ce];
         assert_eq!(marks.map(&mut take), [false, true, false, false, true]);
+    }
+
+    // test: RFC 9000 §12.3, §13.1; threats.md row 5
+    #[test]
+    fn what_is_left_out_is_known_and_never_reported() {
+        use std::collections::BTreeSet;
+
+        let mut state = 5u64;
+        let mut next = move |n: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % n
+        };
+        for round in 0..50 {
+            let mut received = ReceivedPackets::default();
+            let (mut known, mut left_out) = (BTreeSet::new(), BTreeSet::new());
+            for at in 0..400 {
+                let number = at + next(20) * (1 + next(3));
+                let fresh = received.insert(number, Time::from_nanos(at));
+                assert!(!(fresh && known.contains(&number)), "taken twice: {number}");
+                if fresh {
+                    known.insert(number);
+                }
+                if fresh && next(4) < round % 4 {
+                    received.leave_out(number);
+                    left_out.insert(number);
+                }
+                let reported: Vec<_> = received.ranges().collect();
+                assert!(reported.len() <= MAX_ACK_RANGES);
+                let descending = reported.iter().zip(reported.iter().skip(1));
+                assert!(descending.clone().all(|(a, b)| *b.end() + 1 < *a.start()));
+                let numbers: BTreeSet<u64> = reported.into_iter().flatten().collect();
+                assert!(numbers.is_subset(&known) && numbers.is_disjoint(&left_out));
+                let newest = known.difference(&left_out).last();
+                assert_eq!(received.largest_to_report(), newest.copied());
+            }
+        }
+    }
+
+    #[test]
+    fn a_largest_number_left_out_does_not_shorten_the_delay() {
+        let mut received = ReceivedPackets::default();
+        received.insert(0, Time::from_nanos(1_000));
+        received.insert(1, Time::from_nanos(5_000));
+        received.leave_out(1);
+        assert_eq!(received.largest_to_report(), Some(0));
+        assert_eq!(
+            received.delay(Time::from_nanos(6_000)),
+            Duration::from_nanos(5_000)
+        );
+        assert!(received.expects(2) && !received.insert(1, Time::ZERO));
     }
 }

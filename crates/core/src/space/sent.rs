@@ -1,6 +1,6 @@
 //! Packets sent and not yet settled, in a ring indexed by packet number.
 //!
-//! A packet's record is 32 bytes and its frames lie in a second ring, in sending order, so that neither sending nor
+//! A packet's record is 24 bytes and its frames lie in a second ring, in sending order, so that neither sending nor
 //! acknowledging allocates once both rings have grown. A frame is remembered as ids and ranges, never as bytes: a loss
 //! re-queues what the frame said, not the packet (RFC 9000 §13.3).
 
@@ -30,6 +30,7 @@ enum State {
 pub(crate) struct SentPacket {
     /// When it was sent.
     pub(crate) time_sent: Time,
+    /// The mark of its first frame; once it is acknowledged, a number up to which all that follow it are acknowledged too.
     first_frame: u64,
     /// Its size in bytes, counted in flight; 0 if congestion control does not count it.
     pub(crate) size: u16,
@@ -44,9 +45,18 @@ pub(crate) struct SentPacket {
     pub(crate) window_limited: bool,
 }
 
-const _: () = assert!(size_of::<SentPacket>() <= 32);
+const _: () = assert!(size_of::<SentPacket>() <= 24);
 
 impl SentPacket {
+    /// Marks it, which has this number, as acknowledged; returns what it was.
+    #[inline]
+    const fn settle(&mut self, number: u64) -> Self {
+        let packet = *self;
+        self.state = State::Acknowledged;
+        self.first_frame = number + 1;
+        packet
+    }
+
     /// An ack-eliciting packet of `size` bytes, with one frame that is still to be named.
     pub(crate) const fn with_one_frame(
         time_sent: Time,
@@ -106,6 +116,8 @@ pub(crate) struct SentPackets {
     packets: VecDeque<SentPacket>,
     frame_base: u64,
     frames: VecDeque<SentFrame>,
+    /// No lower number is outstanding. It only ever rises, so that looking for losses visits a packet once.
+    oldest_outstanding: u64,
     outstanding_eliciting: usize,
     /// The number behind the last one sealed.
     #[cfg(debug_assertions)]
@@ -113,6 +125,13 @@ pub(crate) struct SentPackets {
 }
 
 impl SentPackets {
+    /// Bytes of memory that the rings take.
+    #[must_use]
+    pub(crate) fn memory(&self) -> usize {
+        self.packets.capacity() * size_of::<SentPacket>()
+            + self.frames.capacity() * size_of::<SentFrame>()
+    }
+
     /// Whether the packet numbers are used up.
     #[must_use]
     pub(crate) fn is_spent(&self) -> bool {
@@ -269,6 +288,39 @@ impl SentPackets {
         self.base
     }
 
+    /// The first number from `number` on that is not acknowledged yet.
+    ///
+    /// An acknowledged record points past its acknowledged neighbours, and each walk shortens the pointers it has followed (a
+    /// disjoint-set forest with path compression): a peer that repeats its ranges over a large flight makes us walk the flight
+    /// once, not once a frame.
+    #[inline]
+    pub(crate) fn skip_acknowledged(&mut self, number: u64) -> u64 {
+        let number = number.max(self.base);
+        match self.packets.get((number - self.base) as usize) {
+            Some(packet) if packet.state == State::Acknowledged => self.follow(number),
+            _ => number,
+        }
+    }
+
+    #[inline(never)]
+    fn follow(&mut self, from: u64) -> u64 {
+        let acknowledged_until = |packets: &VecDeque<SentPacket>, at: u64| {
+            let packet = packets.get(at as usize)?;
+            (packet.state == State::Acknowledged).then_some(packet.first_frame)
+        };
+        let mut end = from;
+        while let Some(next) = acknowledged_until(&self.packets, end - self.base) {
+            end = next;
+        }
+        let mut number = from;
+        while let Some(packet) = self.packets.get_mut((number - self.base) as usize)
+            && number < end
+        {
+            number = std::mem::replace(&mut packet.first_frame, end);
+        }
+        end
+    }
+
     /// Marks `number` as acknowledged.
     #[inline]
     pub(crate) fn acknowledge(&mut self, number: u64) -> Acked {
@@ -280,14 +332,10 @@ impl SentPackets {
         };
         match packet.state {
             State::Outstanding => {
-                packet.state = State::Acknowledged;
                 self.outstanding_eliciting -= usize::from(packet.ack_eliciting);
-                Acked::Newly(*packet)
+                Acked::Newly(packet.settle(number))
             }
-            State::Lost => {
-                packet.state = State::Acknowledged;
-                Acked::AfterLoss(*packet)
-            }
+            State::Lost => Acked::AfterLoss(packet.settle(number)),
             State::Acknowledged => Acked::Already,
             State::Skipped => Acked::NeverSent,
         }
@@ -303,6 +351,9 @@ impl SentPackets {
     ) -> Option<AckedRun> {
         let at = number.checked_sub(self.base)? as usize;
         let first = self.packets.get(at)?;
+        if first.state != State::Outstanding {
+            return None;
+        }
         let most = (through - number + 1) as usize;
         let last = self.packets.len().min(at.checked_add(most)?);
         let frame_at = (first.first_frame - self.frame_base) as usize;
@@ -336,7 +387,7 @@ impl SentPackets {
                 break;
             }
             debug_assert!(packet.ack_eliciting, "STREAM asks for it: RFC 9000 §13.2");
-            packet.state = State::Acknowledged;
+            packet.settle(number + run.count);
             run.end += u64::from(len);
             run.bytes += u64::from(packet.size);
             (run.time_sent, run.window_limited) = (packet.time_sent, packet.window_limited);
@@ -346,20 +397,24 @@ impl SentPackets {
         (run.count > 0).then_some(run)
     }
 
-    /// The outstanding packets numbered up to `through`, ascending.
-    pub(crate) fn outstanding_through(
-        &self,
-        through: u64,
-    ) -> impl DoubleEndedIterator<Item = (u64, &SentPacket)> {
-        let count = (through + 1)
-            .saturating_sub(self.base)
-            .min(self.packets.len() as u64) as usize;
-        let base = self.base;
+    /// The outstanding packets, ascending.
+    pub(crate) fn outstanding(&self) -> impl DoubleEndedIterator<Item = (u64, &SentPacket)> {
+        let first = self.oldest_outstanding.max(self.base);
+        let at = ((first - self.base) as usize).min(self.packets.len());
         self.packets
-            .range(..count)
+            .range(at..)
             .enumerate()
             .filter(|(_, p)| p.state == State::Outstanding)
-            .map(move |(i, p)| (base + i as u64, p))
+            .map(move |(i, p)| (first + i as u64, p))
+    }
+
+    /// Makes `outstanding` begin behind the packets that are settled. Looking for losses calls this first, and every packet
+    /// that it then passes is lost: all in all a packet is passed twice, however often the peer makes us look.
+    pub(crate) fn pass_settled(&mut self) {
+        let first = self.oldest_outstanding.max(self.base);
+        let rest = self.packets.range((first - self.base) as usize..);
+        let settled = rest.take_while(|p| p.state != State::Outstanding).count();
+        self.oldest_outstanding = first + settled as u64;
     }
 
     /// Declares `number` lost and returns its record.
@@ -391,6 +446,13 @@ impl SentPackets {
         self.base += settled as u64;
         self.frames.drain(..frames);
         self.frame_base += frames as u64;
+    }
+
+    /// Gives the memory of packets that are settled back. What is left moves: shrunk in place, it would keep the first page of
+    /// what was a large allocation.
+    pub(crate) fn shed(&mut self) {
+        self.packets = self.packets.iter().copied().collect();
+        self.frames = self.frames.iter().copied().collect();
     }
 
     /// Empties the ring, for a key space that is discarded; returns the bytes that were in flight (RFC 9002 §6.4).
@@ -473,5 +535,69 @@ mod tests {
         assert_eq!((run.count, run.start, run.end), (3, 160, 400));
         assert_eq!(sent.outstanding_eliciting(), 0);
         assert!(sent.acknowledge_run(2, 4, 0).is_none(), "known before");
+    }
+
+    // test: threats.md row 48
+    #[test]
+    fn what_is_settled_is_not_looked_at_again() {
+        let mut sent = SentPackets::default();
+        for _ in 0..1000 {
+            push(&mut sent, SentFrame::MaxData);
+        }
+        for number in (1..1000).rev() {
+            assert!(matches!(sent.acknowledge(number), Acked::Newly(_)));
+        }
+        sent.forget_settled(999);
+        assert_eq!(sent.skip_acknowledged(300), 1000);
+        // A range that is repeated, or part of it, is one step from here on.
+        let steps = sent.packets.range(300..).map(|p| p.first_frame);
+        assert!(steps.eq(std::iter::repeat_n(1000, 700)));
+        assert_eq!(sent.skip_acknowledged(0), 0, "it is outstanding");
+        sent.declare_lost(0);
+        assert_eq!(
+            sent.skip_acknowledged(0),
+            0,
+            "lost, and may be acknowledged"
+        );
+        sent.pass_settled();
+        assert_eq!(sent.oldest_outstanding, 1000);
+        assert_eq!(sent.outstanding().count(), 0);
+    }
+
+    #[test]
+    fn skipping_and_passing_find_what_a_search_finds() {
+        let mut state = 3u64;
+        let mut next = move |n: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % n
+        };
+        for _ in 0..200 {
+            let mut sent = SentPackets::default();
+            for _ in 0..300 {
+                let number = next(sent.next_number() + 1);
+                match next(8) {
+                    0 => drop(sent.acknowledge(number)),
+                    1 => drop(sent.declare_lost(number)),
+                    2 => sent.forget_settled(number),
+                    3 => sent.pass_settled(),
+                    4 => {
+                        let found = sent.skip_acknowledged(number);
+                        let from = number.max(sent.base);
+                        let open = |n: &u64| {
+                            let packet = sent.packets.get((n - sent.base) as usize);
+                            packet.is_none_or(|p| p.state != State::Acknowledged)
+                        };
+                        assert_eq!(Some(found), (from..).find(open));
+                    }
+                    _ => push(&mut sent, SentFrame::MaxData),
+                }
+                let outstanding = sent.outstanding().map(|(n, _)| n);
+                let numbered = (sent.base..).zip(&sent.packets);
+                let all = numbered.filter(|(_, p)| p.state == State::Outstanding);
+                assert!(outstanding.eq(all.map(|(n, _)| n)));
+            }
+        }
     }
 }

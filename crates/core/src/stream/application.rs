@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use squall_wire::{Direction, StreamId};
 
+use super::send_buffer::SendBuffer;
 use super::{SendState, Streams, index};
 use crate::error::{ReadError, WriteError};
 
@@ -41,11 +42,35 @@ impl Streams {
         Some(id)
     }
 
-    /// Takes from the front of `data` what there is room for; at least one byte, or an error.
+    /// Takes from the front of `data` what there is room for, without copying unless it is small; at least one byte,
+    /// or an error.
     ///
     /// # Errors
     /// `Blocked`, `Stopped`, `Closed`.
     pub(crate) fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, WriteError> {
+        let n = self.room_to_write(id, data.len())?;
+        self.fill(id, |buffer| buffer.write(data.split_to(n)));
+        Ok(n)
+    }
+
+    /// Copies from the front of `data` what there is room for; at least one byte, or an error.
+    ///
+    /// # Errors
+    /// `Blocked`, `Stopped`, `Closed`.
+    pub(crate) fn write_copy(&mut self, id: StreamId, data: &[u8]) -> Result<usize, WriteError> {
+        let n = self.room_to_write(id, data.len())?;
+        let data = data.get(..n).unwrap_or(data);
+        self.fill(id, |buffer| buffer.write_copy(data));
+        Ok(n)
+    }
+
+    /// How many of `len` bytes a stream takes now: what the peer's credit for the stream covers, and both send windows
+    /// have room for. Bytes beyond that credit would hold the connection's window for as long as the peer does not
+    /// read the stream, and so keep out all other streams.
+    ///
+    /// # Errors
+    /// `Blocked`, and the writer is woken when there is room; `Stopped`, `Closed`.
+    fn room_to_write(&mut self, id: StreamId, len: usize) -> Result<usize, WriteError> {
         let slot = self.find(id).ok_or(WriteError::Closed)?;
         let (limits, buffered) = (self.limits, self.charged());
         let withheld = self.is_withheld(id);
@@ -62,24 +87,37 @@ impl Streams {
         // What the peer does not allow yet takes no more of the room that others need.
         let stream_room = match withheld {
             true => 0,
-            false => limits.stream_send_window.saturating_sub(send.buffer.held()),
+            false => (limits.stream_send_window.saturating_sub(send.buffer.cost()))
+                .min(send.unused_credit()),
         };
         let room = stream_room.min(limits.send_window.saturating_sub(buffered));
-        let n = room.min(data.len() as u64) as usize;
-        if n == 0 && !data.is_empty() {
-            send.writer_waits = true;
+        let n = room.min(len as u64) as usize;
+        if n == 0 && len > 0 {
+            let waited = std::mem::replace(&mut send.writer_waits, true);
+            let blocked = !waited && send.is_blocked();
             if stream_room > 0 && !std::mem::replace(&mut send.writer_listed, true) {
                 self.blocked_writers.push(id);
             }
+            if blocked {
+                self.control.push_back(id);
+            }
             return Err(WriteError::Blocked);
         }
-        send.buffer.write(data.split_to(n));
-        if send.is_blocked() {
-            self.control.push_back(id);
-        }
-        self.buffered += n as u64;
-        self.enqueue(slot);
         Ok(n)
+    }
+
+    /// Has `write` add to a stream's buffer what [`room_to_write`](Self::room_to_write) allowed, and puts the stream in
+    /// line to send.
+    fn fill(&mut self, id: StreamId, write: impl FnOnce(&mut SendBuffer)) {
+        let Some(slot) = self.find(id) else { return };
+        let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
+            return;
+        };
+        let before = send.buffer.cost();
+        write(&mut send.buffer);
+        let rise = send.buffer.cost() - before;
+        self.buffered += rise;
+        self.enqueue(slot);
     }
 
     /// Ends the stream behind the data written so far.
@@ -199,6 +237,15 @@ impl Streams {
     /// Asked once a run, and by every reader: either may come last.
     pub(crate) fn renew_used_up_credit(&mut self) {
         self.max_data_pending |= self.recv_credit.is_used_up();
+        if self.recv_credit.is_full() && self.full_at != Some(self.recv_credit.advertised()) {
+            self.full_at = Some(self.recv_credit.advertised());
+            self.blocked_by_unread_data += 1;
+        }
+    }
+
+    /// Times that unread data filled the connection's whole receive window.
+    pub(crate) const fn blocked_by_unread_data(&self) -> u64 {
+        self.blocked_by_unread_data
     }
 
     /// Stops reading, with STOP_SENDING (RFC 9000 §19.5).

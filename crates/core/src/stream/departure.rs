@@ -4,7 +4,7 @@ use squall_wire::{StreamId, frame};
 
 use super::send::StreamRange;
 use super::send_buffer::SendBuffer;
-use super::{Entry, SendState, Streams};
+use super::{SendState, Streams};
 use crate::event::Event;
 
 /// Where the bytes of ranges lie. Neighbouring ranges are found where the one before ended.
@@ -112,7 +112,7 @@ impl Streams {
             return;
         };
         if !std::mem::replace(&mut send.starved, true) {
-            self.starved.push(Entry { id, slot });
+            self.starved.push((id, slot));
         }
         // RFC 9000 §4.1: told once for each limit.
         let limit = self.send_credit.limit();
@@ -124,7 +124,7 @@ impl Streams {
 
     /// The connection's credit rose: who waited for it stands in line again.
     pub(super) fn feed_starved(&mut self) {
-        for Entry { id, slot } in std::mem::take(&mut self.starved) {
+        for (id, slot) in std::mem::take(&mut self.starved) {
             if let Some(stream) = self.get(slot).filter(|s| s.id == id)
                 && let Some(send) = stream.send.as_mut()
             {
@@ -234,27 +234,17 @@ impl Streams {
     /// Notes that the peer has bytes of a stream, and perhaps its end.
     pub(crate) fn on_acked(&mut self, id: StreamId, start: u64, len: u64, fin: bool) {
         let Some(slot) = self.find(id) else { return };
-        let (limits, buffered) = (self.limits, self.charged());
+        let partial_resets = self.limits.partial_resets;
         let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
             return;
         };
         let before = send.is_delivering();
         let (freed, done) = send.on_acked(start, len, fin);
-        let reset = send.reset_becomes_due(limits.partial_resets);
+        let reset = send.reset_becomes_due(partial_resets);
         let after = send.is_delivering();
-        // A writer is woken for a quarter of the buffer, not for every packet.
-        let room = buffered.saturating_sub(freed) <= limits.send_window / 4 * 3;
-        if send.writer_waits && send.buffer.held() <= limits.stream_send_window / 4 * 3 {
-            if room {
-                send.writer_waits = false;
-                self.events.push_back(Event::Writable(id));
-            } else if !std::mem::replace(&mut send.writer_listed, true) {
-                // The stream has room, the connection has none: this may be the last that the stream hears.
-                self.blocked_writers.push(id);
-            }
-        }
         self.count_delivering(before, after);
         self.release(freed);
+        self.wake_writer(slot);
         if reset {
             self.control.push_back(id);
         }
@@ -273,6 +263,32 @@ impl Streams {
         }
     }
 
+    /// Wakes a stream's writer if both windows and the peer's credit have room again: a quarter of a window, not what one
+    /// packet frees.
+    pub(super) fn wake_writer(&mut self, slot: u32) {
+        let (limits, has_room) = (self.limits, self.has_room());
+        let Some(stream) = self.get(slot) else { return };
+        let id = stream.id;
+        let Some(send) = stream.send.as_mut().filter(|send| send.writer_waits) else {
+            return;
+        };
+        if send.unused_credit() == 0 || send.buffer.cost() > limits.stream_send_window / 4 * 3 {
+            return;
+        }
+        if has_room {
+            send.writer_waits = false;
+            self.events.push_back(Event::Writable(id));
+        } else if !std::mem::replace(&mut send.writer_listed, true) {
+            // The stream has room, the connection has none: this may be the last that the stream hears.
+            self.blocked_writers.push(id);
+        }
+    }
+
+    /// Whether writers may be woken, as far as the connection's send window goes.
+    fn has_room(&self) -> bool {
+        self.charged() <= self.limits.send_window / 4 * 3
+    }
+
     /// Bytes are gone from the send buffers: writers that waited for the connection's sake may go on.
     pub(super) fn release(&mut self, freed: u64) {
         self.buffered -= freed;
@@ -283,7 +299,7 @@ impl Streams {
 
     /// Tells who was refused for the connection's sake, if there is room again.
     pub(super) fn wake_writers(&mut self) {
-        if !self.blocked_writers.is_empty() && self.charged() <= self.limits.send_window / 4 * 3 {
+        if !self.blocked_writers.is_empty() && self.has_room() {
             for id in std::mem::take(&mut self.blocked_writers) {
                 let Some(slot) = self.find(id) else { continue };
                 let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::time::Time;
 
+/// The least rise of a used-up limit that is worth a frame, in bytes; less in windows below 64 KiB.
+const LEAST_GAIN: u64 = 4096;
+
 /// Credit that the peer gave us.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendCredit {
@@ -123,12 +126,24 @@ impl ReceiveCredit {
 
     /// Whether the peer has come to the end of its credit while so much waits unread that
     /// [`wants_update`](Self::wants_update) may never say yes: who reads one stream after the other waits for the first
-    /// one's rest while the others' data fill the window. Gains below a sixteenth of the window are not worth a frame.
+    /// one's rest while the others' data fill the window. A gain of a few packets is worth a frame, however large the
+    /// window: it may be all that streams which are not read leave to the others.
     #[must_use]
     pub(crate) const fn is_used_up(&self) -> bool {
         let window = self.grown();
-        self.received == self.advertised
-            && self.advertised - self.consumed < window - window.div_ceil(16)
+        let sixteenth = window.div_ceil(16);
+        let gain = if sixteenth < LEAST_GAIN {
+            sixteenth
+        } else {
+            LEAST_GAIN
+        };
+        self.received == self.advertised && self.advertised - self.consumed < window - gain
+    }
+
+    /// Whether the peer has come to the end of its credit, and unread data leaves none to give.
+    #[must_use]
+    pub(crate) const fn is_full(&self) -> bool {
+        self.received == self.advertised && !self.wants_update() && !self.is_used_up()
     }
 
     const fn grown(&self) -> u64 {

@@ -6,6 +6,7 @@
 
 mod application;
 mod arrival;
+pub(crate) mod chunk_pool;
 mod control;
 mod departure;
 pub(crate) mod flow;
@@ -22,16 +23,19 @@ use squall_wire::{Direction, Side, StreamId, TransportErrorCode, TransportParame
 
 use crate::config::TransportConfig;
 use crate::event::Event;
-use crate::range_set::RangeSet;
+use crate::range_tree::RangeTree;
+use chunk_pool::ChunkPool;
 use flow::{ReceiveCredit, SendCredit};
 pub use queue::Priority;
 use queue::{Entry, SendQueue};
-use reassembly::ChunkPool;
 use recv::RecvStream;
 use send::{SendState, SendStream};
 
 /// What pieces behind gaps may cost beside the connection's receive window, in bytes.
 const PIECES_SLACK: u64 = 128 * 1024;
+
+/// Stale entries that the line of senders may hold in any case, so that a few streams are not looked through all the time.
+const STALE_SLACK: usize = 64;
 
 /// One stream: up to two parts.
 #[derive(Debug)]
@@ -58,7 +62,7 @@ struct Opening {
     peer_limit: u64,
     peer_window: u64,
     /// Indexes of the peer's streams that have ended.
-    peer_ended: RangeSet,
+    peer_ended: RangeTree,
     peer_ended_count: u64,
     limit_pending: bool,
 }
@@ -90,10 +94,13 @@ pub(crate) struct Streams {
     send_credit: SendCredit,
     recv_credit: ReceiveCredit,
     max_data_pending: bool,
+    /// The connection's limit at which unread data was last seen to fill the window, and how often it did.
+    full_at: Option<u64>,
+    blocked_by_unread_data: u64,
     /// Streams with data to send.
     queue: SendQueue,
     /// Streams that only the connection's credit holds back; in line again when it rises.
-    starved: Vec<Entry>,
+    starved: Vec<(StreamId, u32)>,
     /// The connection's limit that the peer was last told to be in the way, and whether it is to be told now.
     blocked_at: Option<u64>,
     blocked_pending: bool,
@@ -103,7 +110,7 @@ pub(crate) struct Streams {
     pieces_budget: u64,
     /// Streams with a control frame to send.
     control: VecDeque<StreamId>,
-    /// Bytes held in all send buffers.
+    /// What all send buffers cost, in bytes.
     buffered: u64,
     /// Those of them that belong to streams which the peer does not allow yet: they must not keep the streams that it does
     /// allow from ending, for only that raises its limit.
@@ -153,6 +160,8 @@ impl Streams {
             send_credit: SendCredit::default(),
             recv_credit: ReceiveCredit::new(config.initial_window, config.receive_window),
             max_data_pending: false,
+            full_at: None,
+            blocked_by_unread_data: 0,
             queue: SendQueue::default(),
             starved: Vec::new(),
             blocked_at: None,
@@ -208,10 +217,10 @@ impl Streams {
         self.wake_writers();
     }
 
-    /// Bytes that a stream holds for sending.
+    /// What a stream's send buffer costs, in bytes.
     fn held(&mut self, slot: u32) -> u64 {
         let send = self.get(slot).and_then(|s| s.send.as_ref());
-        send.map_or(0, |s| s.buffer.held())
+        send.map_or(0, |s| s.buffer.cost())
     }
 
     /// Bytes that count against the connection's send window.
@@ -273,6 +282,7 @@ impl Streams {
             };
             if stream.send.as_mut().is_some_and(|s| s.credit.raise(limit)) {
                 self.enqueue(slot);
+                self.wake_writer(slot);
             }
         }
         self.on_max_data(params.initial_max_data);
@@ -381,12 +391,16 @@ impl Streams {
 
     fn remove_if_done(&mut self, slot: u32) {
         let Some(stream) = self.get(slot) else { return };
+        let cleared = (stream.recv.as_mut()).map_or(0, |recv| recv.data.take_cleared());
         let done = stream.known
             && stream.send.as_ref().is_none_or(SendStream::is_terminal)
             && stream.recv.as_ref().is_none_or(RecvStream::is_terminal);
-        if !done {
+        let left = (stream.recv.as_ref()).filter(|_| done);
+        let dropped = cleared + left.map_or(0, |recv| recv.data.held());
+        self.pool.settle(dropped);
+        let Some(stream) = self.get(slot).filter(|_| done) else {
             return;
-        }
+        };
         let id = stream.id;
         let pieces = stream.recv.as_ref().map_or(0, |r| r.data.pieces());
         self.fragments -= pieces;
@@ -396,7 +410,7 @@ impl Streams {
         self.free.push(slot);
         if id.initiator() != self.side {
             let opening = &mut self.opening[index(id.direction())];
-            opening.peer_ended.insert_one(id.index());
+            opening.peer_ended.insert(id.index()..id.index() + 1);
             opening.peer_ended_count += 1;
             // Tell the peer once half of its allowance has been used and returned.
             opening.limit_pending |= opening.peer_ended_count + opening.peer_window
@@ -416,23 +430,42 @@ impl Streams {
             let entry = Entry {
                 id: stream.id,
                 slot,
+                rank_changes: send.rank_changes,
             };
             self.queue.push(send.priority, entry);
+            if self.queue.len() > 2 * self.table.len() + STALE_SLACK {
+                self.drop_stale();
+            }
         }
+    }
+
+    /// Takes the entries that count for nothing out of the line. No stream has more than one that counts, so at least half of
+    /// them go, and what that costs is spread over the calls that brought them.
+    fn drop_stale(&mut self) {
+        let slots = &self.slots;
+        self.queue.retain(|entry| {
+            let stream = slots.get(entry.slot as usize).and_then(Option::as_ref);
+            let stream = stream.filter(|s| s.id == entry.id);
+            let send = stream.and_then(|s| s.send.as_ref());
+            send.is_some_and(|s| s.queued && s.rank_changes == entry.rank_changes)
+        });
     }
 
     /// The stream that sends next, stale entries dropped on the way.
     #[inline]
     fn next_sender(&mut self) -> Option<u32> {
         loop {
-            let (priority, Entry { id, slot }) = self.queue.front()?;
+            let (_, entry) = self.queue.front()?;
+            let Entry { id, slot, .. } = entry;
             let waits = self
                 .slots
                 .get(slot as usize)
                 .and_then(Option::as_ref)
                 .filter(|s| s.id == id)
                 .and_then(|s| s.send.as_ref())
-                .is_some_and(|s| s.queued && s.priority == priority && s.wants_to_send());
+                .is_some_and(|s| {
+                    s.queued && s.rank_changes == entry.rank_changes && s.wants_to_send()
+                });
             if waits {
                 return Some(slot);
             }
@@ -442,13 +475,13 @@ impl Streams {
 
     /// Takes the front of the line out, which is this stream.
     fn dequeue(&mut self, slot: u32, id: StreamId) {
-        let Some((priority, _)) = self.queue.front() else {
+        let Some((_, entry)) = self.queue.front() else {
             return;
         };
         self.queue.pop_front();
         if let Some(stream) = self.get(slot).filter(|s| s.id == id)
             && let Some(send) = stream.send.as_mut()
-            && send.priority == priority
+            && send.rank_changes == entry.rank_changes
         {
             send.queued = false;
         }
@@ -471,6 +504,7 @@ impl Streams {
         if send.priority != priority {
             send.priority = priority;
             // The entry under the old rank is stale from now on.
+            send.rank_changes = send.rank_changes.wrapping_add(1);
             send.queued = false;
             self.enqueue(slot);
         }
@@ -512,6 +546,32 @@ impl Streams {
         )
     }
 
+    /// Exchanges the pool of chunks.
+    pub(crate) const fn swap_chunks(&mut self, pool: &mut ChunkPool) {
+        self.pool.swap(pool);
+    }
+
+    /// The connection's own pool, if it holds chunks.
+    #[inline]
+    pub(crate) fn spare_chunks(&mut self) -> Option<&mut ChunkPool> {
+        Some(&mut self.pool).filter(|pool| !pool.is_empty())
+    }
+
+    /// Gives memory back that is not in use: the connection is quiet.
+    pub(crate) fn shed(&mut self) {
+        self.pool.clear();
+        self.control.shrink_to_fit();
+        self.events.shrink_to_fit();
+        self.blocked_writers.shrink_to_fit();
+        self.starved.shrink_to_fit();
+        self.table.shrink_to_fit();
+        self.queue.shed();
+        if self.table.is_empty() {
+            self.slots = Vec::new();
+            self.free = Vec::new();
+        }
+    }
+
     /// Streams that exist.
     #[must_use]
     pub(crate) fn count(&self) -> usize {
@@ -537,6 +597,20 @@ impl Streams {
         self.max_data_pending = false;
     }
 
+    /// Bytes of memory that all streams take, about: what was written and is not acknowledged, the chunks that hold what was
+    /// received, pieces behind gaps, and the streams' own state. Costs a few additions.
+    pub(crate) fn memory(&self) -> usize {
+        let streams = self.slots.len() - self.free.len();
+        let places = self.slots.capacity() * size_of::<Option<Box<Stream>>>()
+            + self.table.capacity() * size_of::<(StreamId, u32, u8)>();
+        usize::try_from(self.buffered).unwrap_or(usize::MAX)
+            + self.pool.memory()
+            + self.fragments * arrival::PIECE
+            + streams * size_of::<Stream>()
+            + places
+            + self.events.capacity() * size_of::<Event>()
+    }
+
     /// Lets all stream memory go; the connection has ended.
     pub(crate) fn clear(&mut self) {
         self.table = HashMap::new();
@@ -548,7 +622,7 @@ impl Streams {
         self.starved = Vec::new();
         self.control = VecDeque::new();
         self.blocked_writers = Vec::new();
-        self.pool.clear();
+        self.pool = ChunkPool::default();
     }
 
     fn rtt_for_credit(rtt: Duration) -> Duration {

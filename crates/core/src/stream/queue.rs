@@ -6,8 +6,9 @@
 //!  level 0   …                      only while nothing above has anything to send
 //! ```
 //!
-//! Lines are emptied lazily: an entry whose stream has ended, has nothing to send any more or has moved to another level
-//! is stale, and passed over when it comes to the front. No operation looks at more than the front of the lines.
+//! Lines are emptied lazily: an entry whose stream has ended, has nothing to send any more or ranks differently by now is
+//! stale, and passed over when it comes to the front. No operation looks at more than the front of the lines, but `retain`,
+//! which the owner calls when most entries must be stale.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -35,11 +36,13 @@ impl Default for Priority {
     }
 }
 
-/// A stream in line: its id, and the slot that it had.
+/// A stream in line: its id, the slot that it had, and how often its rank had changed. A stream whose rank changes back and
+/// forth leaves an entry behind each time, and only the last one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
     pub(super) id: StreamId,
     pub(super) slot: u32,
+    pub(super) rank_changes: u32,
 }
 
 /// The lines of one level.
@@ -63,9 +66,35 @@ impl Level {
 pub(super) struct SendQueue {
     /// Levels with somebody in line, the highest first; at least one is kept for its memory.
     levels: Vec<Level>,
+    /// Entries, stale ones included.
+    len: usize,
 }
 
 impl SendQueue {
+    /// Entries in all lines, stale ones included.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Drops every entry that is not wanted.
+    pub(super) fn retain(&mut self, wanted: impl Fn(&Entry) -> bool) {
+        for level in &mut self.levels {
+            level.fair.retain(&wanted);
+            level.ordered.retain(&wanted);
+        }
+        self.levels
+            .retain(|l| !l.fair.is_empty() || !l.ordered.is_empty());
+        let lens = self.levels.iter().map(|l| l.fair.len() + l.ordered.len());
+        self.len = lens.sum();
+    }
+
+    /// Gives the memory of lines that nothing stands in back.
+    pub(super) fn shed(&mut self) {
+        if self.is_empty() {
+            (self.levels, self.len) = (Vec::new(), 0);
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.levels
             .iter()
@@ -87,8 +116,9 @@ impl SendQueue {
         }
         if priority.incremental {
             self.levels[at].fair.push_back(entry);
+            self.len += 1;
         } else {
-            self.levels[at].ordered.insert(entry);
+            self.len += usize::from(self.levels[at].ordered.insert(entry));
         }
     }
 
@@ -116,6 +146,7 @@ impl SendQueue {
         let Some(at) = self.levels.iter().position(somebody) else {
             return;
         };
+        self.len -= 1;
         let level = &mut self.levels[at];
         if level.serves_fair() {
             level.fair.pop_front();
@@ -139,18 +170,24 @@ impl SendQueue {
     }
 
     pub(super) fn clear(&mut self) {
-        self.levels = Vec::new();
+        *self = Self::default();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use squall_wire::{Direction, Side, TransportParameters};
+
+    use super::super::{STALE_SLACK, Streams};
     use super::*;
+    use crate::config::TransportConfig;
 
     fn entry(id: u64) -> Entry {
         Entry {
             id: StreamId(id),
             slot: id as u32,
+            rank_changes: 0,
         }
     }
 
@@ -202,5 +239,46 @@ mod tests {
         queue.push(Priority::default(), entry(4));
         queue.push(Priority::default(), entry(8));
         assert_eq!(order(&mut queue, 6), [0, 4, 0, 8, 0, 4]);
+    }
+
+    /// A stream whose rank changes to and fro is in the line once, and takes one turn.
+    #[test]
+    fn a_rank_that_changes_leaves_nothing_behind() {
+        let params = TransportParameters {
+            initial_max_data: 1 << 20,
+            initial_max_stream_data_uni: 1 << 20,
+            initial_max_streams_uni: 10,
+            ..TransportParameters::default()
+        };
+        let mut streams = Streams::new(Side::Client, &TransportConfig::default());
+        streams.set_peer_parameters(&params);
+        let [a, b] = [(); 2].map(|()| {
+            let id = streams.open(Direction::Unidirectional).expect("10 may be");
+            let mut data = Bytes::from(vec![1; 10_000]);
+            streams.write(id, &mut data).expect("there is room");
+            id
+        });
+        let urgent = Priority {
+            level: 3,
+            incremental: true,
+        };
+        for _ in 0..10_000 {
+            assert!(streams.set_priority(a, urgent));
+            assert!(streams.set_priority(a, Priority::default()));
+        }
+        let entries = streams.queue.len();
+        assert!(entries <= 2 * 2 + STALE_SLACK, "{entries} entries");
+        let turns: Vec<StreamId> = (0..6)
+            .map(|_| {
+                let (range, _) = streams.next_range(1000).expect("both have more");
+                streams.on_sent(&range);
+                streams.rotate();
+                range.id
+            })
+            .collect();
+        assert!(
+            turns == [a, b, a, b, a, b] || turns == [b, a, b, a, b, a],
+            "{turns:?}"
+        );
     }
 }

@@ -1,72 +1,172 @@
 //! Stream bytes put in order.
 //!
-//! Segments are disjoint and sorted by offset; bytes are copied once, out of the datagram, behind the segment that they
-//! continue. In the common case that is the last segment and its chunk has room: a compare and a copy. Chunks that the
-//! reader is done with come back through the pool, so that a steady transfer allocates nothing.
+//! ```text
+//!  segments   chunks of bytes, disjoint and sorted by offset: what the reader gets, and large pieces behind gaps
+//!  cells      64 bytes each, with a bit for each byte that is there: small pieces behind gaps
+//! ```
+//!
+//! Bytes are copied once, out of the datagram, behind the segment that they continue. In the common case that is the last
+//! segment and its chunk has room: a compare and a copy. Chunks that the reader is done with come back through the pool
+//! (`chunk_pool`), so that a steady transfer allocates nothing.
+//!
+//! A segment of its own for each small piece would let a peer that sends single bytes make us allocate for each of them, and
+//! move thousands of segments for one that lies between others: 161 ns a byte of input where bulk costs 0.5
+//! (`crates/sim/tests/work.rs`). In a cell a piece is a look-up and a copy, wherever it lies. When the bytes before it have
+//! come, it is copied into a segment.
 
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
+use super::chunk_pool::{ChunkPool, LARGEST};
 use crate::config::MAX_STREAM_FRAGMENTS;
 
-/// Bytes of a chunk once a stream has shown that it moves much.
-const LARGE_CHUNK: usize = 64 * 1024;
-/// Bytes of a stream's first chunks but the very first.
-const SMALL_CHUNK: usize = 16 * 1024;
-/// A stream's bytes after which small chunks are taken, and not what has come. Requests and answers end before: with a
+/// The smallest chunk that a stream of which more has come than one datagram is given.
+const LEAST_CHUNK: usize = 2 * 1024;
+/// A stream's bytes after which chunks have room for more than what has come. Requests and answers end before: with a
 /// whole chunk each, 100 in flight were 1.6 MB of heap that came and went, and a client paid 4.5 µs for an answer of 1 KiB,
 /// half of it page faults, instead of 2.0 (`peers -- transport`, W3, turn by turn on a busy Zen 5).
-const SMALL_AFTER: u64 = 4 * 1024;
-/// A stream's bytes after which large chunks are taken.
-const LARGE_AFTER: u64 = 64 * 1024;
-/// Chunks kept for reuse by one connection.
-const POOLED: usize = 16;
+const ROOM_AFTER: u64 = 4 * 1024;
 
-const _: () = assert!(SMALL_CHUNK <= LARGE_CHUNK && SMALL_AFTER < LARGE_AFTER);
+/// Bytes of a piece behind a gap from which it gets a segment: then moving its neighbours is little beside its bytes.
+const LARGE_PIECE: usize = 512;
+/// The same if it continues the last byte received, so that nothing is moved.
+const LAST_PIECE: usize = 64;
 
-/// Used chunks waiting for their last reader to let go.
-#[derive(Debug, Default)]
-pub(crate) struct ChunkPool {
-    chunks: Vec<BytesMut>,
-}
-
-impl ChunkPool {
-    /// A chunk: the one used last whose reader is done, for it is the likeliest to lie in the cache still.
-    fn take(&mut self, capacity: usize) -> BytesMut {
-        for i in (0..self.chunks.len()).rev() {
-            if self.chunks[i].try_reclaim(capacity) {
-                return self.chunks.remove(i);
-            }
-        }
-        BytesMut::with_capacity(capacity)
-    }
-
-    fn give(&mut self, mut chunk: BytesMut) {
-        chunk.clear();
-        if self.chunks.len() == POOLED {
-            self.chunks.remove(0);
-        }
-        self.chunks.push(chunk);
-    }
-
-    /// Lets all memory go; for a connection that turns idle or ends.
-    pub(crate) fn clear(&mut self) {
-        self.chunks = Vec::new();
-    }
-}
+const _: () = assert!(LAST_PIECE <= LARGE_PIECE);
 
 #[derive(Debug)]
 struct Segment {
     start: u64,
     data: BytesMut,
-    /// As large as what the pool lends: it takes no smaller ones back.
-    pooled: bool,
+    /// Bytes of the chunk, those that were read included.
+    size: usize,
+    /// What the pool takes it back by.
+    class: Option<u8>,
 }
 
 impl Segment {
     fn end(&self) -> u64 {
         self.start + self.data.len() as u64
+    }
+}
+
+/// Bytes of a cell: as many as its mask has bits.
+const CELL: u64 = u64::BITS as u64;
+
+/// Some of the bytes of a stream at a multiple of `CELL`.
+#[derive(Debug)]
+struct Cell {
+    /// The bytes that are there, from the lowest bit on.
+    mask: u64,
+    bytes: [u8; CELL as usize],
+}
+
+/// Cells of a page.
+const PAGE_CELLS: usize = 64;
+/// Bytes of a stream that a page is about.
+const PAGE: u64 = CELL * PAGE_CELLS as u64;
+
+/// The cells of a few thousand bytes, in the order in which they were begun.
+#[derive(Debug)]
+struct Page {
+    /// Which cell is about which bytes; `NO_CELL` where none is.
+    places: [u8; PAGE_CELLS],
+    cells: Vec<Cell>,
+}
+
+const NO_CELL: u8 = u8::MAX;
+const _: () = assert!(PAGE_CELLS < NO_CELL as usize);
+
+/// Small pieces that wait behind gaps.
+///
+/// The pages are a table by offset: what it takes is a five-hundredth of the flow control credit that the gaps take.
+#[derive(Debug, Default)]
+struct Cells {
+    /// Offset of the first page, in pages.
+    base: u64,
+    pages: VecDeque<Option<Box<Page>>>,
+    /// Cells of all pages.
+    count: usize,
+    /// Offset behind the last byte.
+    end: u64,
+}
+
+impl Cells {
+    const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Keeps bytes, all of which lie behind `gap`: the place where the first gap begins, which never falls.
+    fn write(&mut self, gap: u64, mut offset: u64, mut data: &[u8]) {
+        if self.is_empty() {
+            self.pages.clear();
+            self.base = gap / PAGE;
+        }
+        while !data.is_empty() {
+            let at = (offset % CELL) as usize;
+            let (here, rest) = data.split_at(data.len().min(CELL as usize - at));
+            let Some(cell) = self.cell(offset) else {
+                debug_assert!(false, "bytes before the gap have no page");
+                return;
+            };
+            cell.bytes[at..at + here.len()].copy_from_slice(here);
+            cell.mask |= (u64::MAX >> (CELL as usize - here.len())) << at;
+            offset += here.len() as u64;
+            data = rest;
+        }
+        self.end = self.end.max(offset);
+    }
+
+    /// The cell of the byte at `offset`.
+    fn cell(&mut self, offset: u64) -> Option<&mut Cell> {
+        let page = (offset / PAGE).checked_sub(self.base)? as usize;
+        if page >= self.pages.len() {
+            self.pages.resize_with(page + 1, || None);
+        }
+        let page = self.pages.get_mut(page)?.get_or_insert_with(|| {
+            Box::new(Page {
+                places: [NO_CELL; PAGE_CELLS],
+                cells: Vec::with_capacity(1),
+            })
+        });
+        let place = page.places.get_mut((offset % PAGE / CELL) as usize)?;
+        if *place == NO_CELL {
+            *place = page.cells.len() as u8;
+            self.count += 1;
+            page.cells.push(Cell {
+                mask: 0,
+                bytes: [0; CELL as usize],
+            });
+        }
+        page.cells.get_mut(usize::from(*place))
+    }
+
+    /// Forgets the pages that lie wholly below `offset`, and all when nothing lies behind it.
+    fn drop_below(&mut self, offset: u64) {
+        if self.end <= offset {
+            *self = Self::default();
+            return;
+        }
+        while (self.base + 1) * PAGE <= offset
+            && let Some(page) = self.pages.pop_front()
+        {
+            self.base += 1;
+            self.count -= page.map_or(0, |p| p.cells.len());
+        }
+    }
+
+    /// The bytes from `offset` on up to the end of their cell, without a gap, and how many they are.
+    fn at(&self, offset: u64) -> Option<([u8; CELL as usize], usize)> {
+        let page = (offset / PAGE).checked_sub(self.base)? as usize;
+        let page = self.pages.get(page)?.as_ref()?;
+        let place = *page.places.get((offset % PAGE / CELL) as usize)?;
+        let cell = page.cells.get(usize::from(place))?;
+        let skip = (offset % CELL) as usize;
+        let len = (cell.mask >> skip).trailing_ones() as usize;
+        let mut bytes = [0; CELL as usize];
+        bytes[..len].copy_from_slice(cell.bytes.get(skip..skip + len)?);
+        (len > 0).then_some((bytes, len))
     }
 }
 
@@ -78,7 +178,17 @@ pub(crate) struct TooFragmented;
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
     read: u64,
+    /// Every byte from `read` up to here is in the segments; perhaps more.
+    contiguous: u64,
     segments: VecDeque<Segment>,
+    /// Bytes in none of the segments, when they came.
+    cells: Cells,
+    /// Room of the next chunk, in bytes: it follows what arrives between two times that the reader has read all.
+    next_chunk: u32,
+    /// Where it last had read all.
+    emptied_at: u64,
+    /// Bytes of dropped chunks that the pool still counts as lent.
+    cleared: usize,
 }
 
 impl Reassembly {
@@ -96,25 +206,56 @@ impl Reassembly {
             .is_some_and(|s| s.start == self.read && !s.data.is_empty())
     }
 
-    /// Pieces held: one more than there are gaps, and now and then one for a chunk that is full.
+    /// Pieces held, which cost memory beside their bytes: segments and cells.
     #[must_use]
     pub(crate) fn pieces(&self) -> usize {
-        self.segments.len()
+        self.segments.len() + self.cells.count
     }
 
-    /// Whether bytes at `offset` go behind what is there already: where the reader stands, or at the end of the first or
-    /// the last piece. They are taken when no memory is left for more pieces, so that a full line always moves on.
+    /// Bytes of the segments' chunks.
     #[must_use]
-    pub(crate) fn continues(&self, offset: u64) -> bool {
-        offset <= self.read
-            || self.segments.front().is_some_and(|s| s.end() == offset)
-            || self.segments.back().is_some_and(|s| s.end() == offset)
+    pub(crate) fn held(&self) -> usize {
+        self.segments.iter().map(|segment| segment.size).sum()
+    }
+
+    /// Bytes of the chunks that [`clear`](Self::clear) dropped: the pool is to be told, once.
+    pub(crate) fn take_cleared(&mut self) -> usize {
+        std::mem::take(&mut self.cleared)
+    }
+
+    /// How many more segments there may be.
+    #[must_use]
+    pub(crate) fn room(&self) -> usize {
+        MAX_STREAM_FRAGMENTS.saturating_sub(self.segments.len())
+    }
+
+    /// Whether bytes at `offset` go behind what is there already: up to the first gap, or at the end of the last segment. They
+    /// are taken when no memory is left for more pieces, so that a full line always moves on.
+    #[must_use]
+    pub(crate) fn continues(&mut self, offset: u64) -> bool {
+        offset <= self.first_gap() || self.segments.back().is_some_and(|s| s.end() == offset)
     }
 
     /// Whether what is here ends at `offset`.
     #[must_use]
     pub(crate) fn ends_at(&self, offset: u64) -> bool {
-        self.segments.back().map_or(self.read, Segment::end) == offset
+        let end = self.segments.back().map_or(self.read, Segment::end);
+        end == offset && self.cells.is_empty()
+    }
+
+    /// Where the first gap in the segments begins.
+    fn first_gap(&mut self) -> u64 {
+        let mut end = self.contiguous.max(self.read);
+        loop {
+            let next = self.segments.partition_point(|s| s.start <= end);
+            let last = next.checked_sub(1).and_then(|i| self.segments.get(i));
+            match last {
+                Some(last) if last.end() > end => end = last.end(),
+                _ => break,
+            }
+        }
+        self.contiguous = end;
+        end
     }
 
     /// Takes the bytes at `offset` in; bytes already held or read are ignored.
@@ -131,6 +272,7 @@ impl Reassembly {
         if let Some(last) = self.segments.back_mut()
             && last.end() == offset
             && last.data.capacity() - last.data.len() >= data.len()
+            && self.cells.is_empty()
         {
             last.data.extend_from_slice(data);
             return Ok(());
@@ -145,11 +287,40 @@ impl Reassembly {
         data: &[u8],
         pool: &mut ChunkPool,
     ) -> Result<(), TooFragmented> {
+        let mut gap = self.first_gap();
+        if offset > gap {
+            if !self.gets_segment(offset, data.len()) {
+                self.cells.write(gap, offset, data);
+                return Ok(());
+            }
+            if self.segments.len() >= MAX_STREAM_FRAGMENTS {
+                return Err(TooFragmented);
+            }
+        }
+        self.insert_segments(offset, data, pool);
+        while !self.cells.is_empty() {
+            gap = self.first_gap().max(gap);
+            self.cells.drop_below(gap);
+            let Some((bytes, len)) = self.cells.at(gap) else {
+                break;
+            };
+            self.insert_segments(gap, &bytes[..len], pool);
+        }
+        Ok(())
+    }
+
+    /// Whether a piece behind a gap goes into a segment.
+    fn gets_segment(&self, offset: u64, len: usize) -> bool {
+        let end = self.segments.back().map_or(0, Segment::end);
+        len >= LARGE_PIECE
+            || offset == end
+            || (len >= LAST_PIECE && offset == end.max(self.cells.end))
+    }
+
+    /// Takes bytes in that go into segments.
+    fn insert_segments(&mut self, offset: u64, data: &[u8], pool: &mut ChunkPool) {
         let skip = self.read.saturating_sub(offset).min(data.len() as u64) as usize;
         let (mut offset, mut data) = (offset + skip as u64, &data[skip..]);
-        if self.segments.len() >= MAX_STREAM_FRAGMENTS {
-            return Err(TooFragmented);
-        }
         // Walk over the segments that overlap, filling the gaps before each.
         let mut i = self.segments.partition_point(|s| s.end() < offset);
         while !data.is_empty() {
@@ -161,7 +332,7 @@ impl Reassembly {
                     data = &data[held..];
                     let next_start = self.segments.get(i + 1).map_or(u64::MAX, |n| n.start);
                     let room = (next_start - offset).min(data.len() as u64) as usize;
-                    let taken = Self::extend(&mut self.segments[i].data, &data[..room]);
+                    let taken = Self::extend(&mut self.segments[i], &data[..room], pool);
                     offset += taken as u64;
                     data = &data[taken..];
                     room - taken
@@ -183,15 +354,18 @@ impl Reassembly {
                 i += 1;
             }
         }
-        Ok(())
     }
 
     /// Appends what fits to a chunk, growing a small one; returns how much.
-    fn extend(chunk: &mut BytesMut, data: &[u8]) -> usize {
+    fn extend(segment: &mut Segment, data: &[u8], pool: &mut ChunkPool) -> usize {
+        let chunk = &mut segment.data;
         let mut room = chunk.capacity() - chunk.len();
-        if room < data.len() && chunk.capacity() < SMALL_CHUNK && !chunk.is_empty() {
+        if room < data.len() && chunk.capacity() < LEAST_CHUNK && !chunk.is_empty() {
             // A segment behind a gap starts at its exact size; the neighbours that follow make it grow by doubling.
             chunk.reserve(data.len().max(chunk.len()));
+            pool.settle(segment.size);
+            segment.size = chunk.capacity();
+            pool.note(segment.size);
             room = chunk.capacity() - chunk.len();
         }
         let n = room.min(data.len());
@@ -206,25 +380,27 @@ impl Reassembly {
                 || at
                     .checked_sub(1)
                     .is_some_and(|i| self.segments[i].end() == offset));
-        let pooled = continues && offset >= SMALL_AFTER;
-        let mut chunk = if pooled {
-            pool.take(if offset >= LARGE_AFTER {
-                LARGE_CHUNK
-            } else {
-                SMALL_CHUNK.max(data.len())
-            })
+        let (mut chunk, class) = if continues && offset >= ROOM_AFTER {
+            if at > 0 {
+                // The chunk before was filled while the reader was away.
+                self.next_chunk = (2 * self.next_chunk).clamp(LEAST_CHUNK as u32, LARGEST as u32);
+            }
+            pool.take((self.next_chunk as usize).max(data.len().min(LARGEST)))
         } else {
             // In a short stream, and behind a gap, memory follows the bytes that arrived, not those that may come.
-            BytesMut::with_capacity(data.len())
+            (BytesMut::with_capacity(data.len()), None)
         };
-        let n = data.len().min(chunk.capacity());
+        let size = chunk.capacity();
+        pool.note(size);
+        let n = data.len().min(size);
         chunk.extend_from_slice(&data[..n]);
         self.segments.insert(
             at,
             Segment {
                 start: offset,
                 data: chunk,
-                pooled,
+                size,
+                class,
             },
         );
         n
@@ -241,20 +417,28 @@ impl Reassembly {
         let bytes = segment.data.split_to(n).freeze();
         segment.start += n as u64;
         self.read += n as u64;
-        // An empty last segment stays while its chunk has room: the next datagram goes behind it.
-        let spent = segment.data.is_empty() && (several || segment.data.capacity() == 0);
-        if spent
+        if segment.data.is_empty()
             && let Some(segment) = self.segments.pop_front()
-            && segment.pooled
         {
-            pool.give(segment.data);
+            if !several {
+                // As much may come before the reader looks again. A stream of which little arrives holds little memory, even
+                // if the reader keeps what it got.
+                let arrived = (self.read - self.emptied_at).min(LARGEST as u64);
+                self.next_chunk = (arrived as u32).next_power_of_two();
+                self.emptied_at = self.read;
+            }
+            pool.settle(segment.size);
+            pool.give(segment.data, segment.class);
         }
         Some(bytes)
     }
 
     /// Moves the reader to `offset` without reading: the stream was stopped. Drops what it held.
     pub(crate) fn clear(&mut self, offset: u64) {
+        self.cleared += self.held();
         self.segments = VecDeque::new();
+        self.cells = Cells::default();
+        self.next_chunk = 0;
         self.read = self.read.max(offset);
     }
 }
@@ -276,9 +460,13 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % n
         };
-        for round in 0..300 {
+        for round in 0..600 {
             let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());
-            let total = 1 + next(if round % 10 == 0 { 200_000 } else { 400 });
+            let total = 1 + next(match round % 10 {
+                0 => 200_000,
+                1..4 => 10_000,
+                _ => 400,
+            });
             let step = 1 + next(total / 4 + 1);
             let mut got = Vec::new();
             let mut rounds = 0;
@@ -320,7 +508,7 @@ mod tests {
             stream.insert(i * 1000, &data, &mut pool).unwrap();
             while let Some(bytes) = stream.read(usize::MAX, &mut pool) {
                 if i > 200 {
-                    seen.insert(bytes.as_ptr() as usize / (LARGE_CHUNK / 2));
+                    seen.insert(bytes.as_ptr() as usize / LEAST_CHUNK);
                 }
             }
         }
@@ -336,7 +524,36 @@ mod tests {
         assert!((1024..=2048).contains(&held), "{held} bytes for 1,024");
         while stream.read(usize::MAX, &mut pool).is_some() {}
         // Chunks of that size are of no use to a long stream, and would push its own out of the pool.
-        assert!(pool.chunks.is_empty());
+        assert!(pool.is_empty());
+    }
+
+    /// Chunks grow with what comes between two reads, up to the largest, and shrink with it.
+    #[test]
+    fn chunks_are_sized_by_what_arrives() {
+        let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());
+        let mut offset = 0;
+        let mut arrive = |stream: &mut Reassembly, bytes: usize, pool: &mut ChunkPool| {
+            for _ in 0..bytes / 1000 {
+                stream.insert(offset, &[5; 1000], pool).unwrap();
+                offset += 1000;
+            }
+            let held: usize = stream.segments.iter().map(|s| s.data.capacity()).sum();
+            while stream.read(usize::MAX, pool).is_some() {}
+            assert!(
+                stream.segments.is_empty(),
+                "nothing is held when all is read"
+            );
+            held
+        };
+        for (bytes, most) in [
+            (200_000, 262_144),
+            (1000, 65_536),
+            (1000, 2048),
+            (5000, 14_336),
+        ] {
+            let held = arrive(&mut stream, bytes, &mut pool);
+            assert!((bytes..=most).contains(&held), "{held} for {bytes}");
+        }
     }
 
     // test: threats.md row 5
@@ -344,14 +561,31 @@ mod tests {
     fn gaps_are_bounded_and_neighbours_merge() {
         let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());
         let mut refused = 0;
-        for i in 0..20_000u64 {
-            refused += u64::from(stream.insert(1 + 2 * i, &[1], &mut pool).is_err());
+        for i in 0..10_000u64 {
+            let data = [1; LARGE_PIECE];
+            let at = 1 + 2 * i * LARGE_PIECE as u64;
+            refused += u64::from(stream.insert(at, &data, &mut pool).is_err());
         }
-        assert_eq!(refused, 20_000 - MAX_STREAM_FRAGMENTS as u64);
+        assert_eq!(refused, 10_000 - MAX_STREAM_FRAGMENTS as u64);
+        // What fills the first gap is taken all the same.
+        stream.insert(0, &[1], &mut pool).unwrap();
+        assert_eq!(stream.read(usize::MAX, &mut pool).unwrap(), [1].as_slice());
+        let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());
+        for i in 0..20_000u64 {
+            stream.insert(1 + 2 * i, &[1], &mut pool).unwrap();
+        }
+        assert_eq!(stream.pieces(), 40_000usize.div_ceil(CELL as usize));
+        let pages = stream.cells.pages.len();
+        assert_eq!(pages, 40_000usize.div_ceil(PAGE as usize));
         let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());
         for i in 1..20_000u64 {
             stream.insert(i, &[1], &mut pool).unwrap();
         }
-        assert!(stream.segments.len() <= 3, "neighbours merge");
+        assert!(
+            stream.pieces() <= 20_000 / CELL as usize + 3,
+            "neighbours merge"
+        );
+        stream.insert(0, &[1], &mut pool).unwrap();
+        assert!(stream.pieces() <= 8, "and become segments in the end");
     }
 }

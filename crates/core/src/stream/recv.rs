@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use squall_wire::TransportErrorCode;
 
+use super::chunk_pool::ChunkPool;
 use super::flow::ReceiveCredit;
-use super::reassembly::{ChunkPool, Reassembly, TooFragmented};
-use crate::config::MAX_STREAM_FRAGMENTS;
+use super::reassembly::{Reassembly, TooFragmented};
 use crate::error::ReadError;
 
 /// States of RFC 9000 §3.2, figure 3; Data Recvd is part of SizeKnown, for no decision depends on the difference.
@@ -124,7 +124,7 @@ impl RecvStream {
         let plain = self.state == RecvState::Recv && self.stop.is_none();
         let end = offset + len;
         // No piece can find the stream too fragmented.
-        let room = self.data.pieces() + pieces < MAX_STREAM_FRAGMENTS;
+        let room = pieces < self.data.room();
         (plain && room && self.data.ends_at(offset) && end <= self.credit.advertised())
             .then(|| end.saturating_sub(self.credit.received()))
     }

@@ -72,6 +72,8 @@ pub(crate) struct SendStream {
     pub(crate) starved: bool,
     /// How it ranks.
     pub(crate) priority: Priority,
+    /// How often that has changed.
+    pub(crate) rank_changes: u32,
     /// The limit that the peer was last told to be in the way.
     blocked_at: Option<u64>,
 }
@@ -93,6 +95,7 @@ impl SendStream {
             queued: false,
             starved: false,
             priority: Priority::default(),
+            rank_changes: 0,
             blocked_at: None,
         }
     }
@@ -138,11 +141,18 @@ impl SendStream {
         )
     }
 
-    /// Whether bytes wait for credit of the stream, and the peer was not told of that limit yet (RFC 9000 §4.1).
+    /// Bytes of the peer's credit that nothing was written for yet.
+    #[must_use]
+    pub(crate) const fn unused_credit(&self) -> u64 {
+        self.credit.limit().saturating_sub(self.buffer.end())
+    }
+
+    /// Whether all credit of the stream is used, a writer or bytes wait for more, and the peer has not heard of it at this
+    /// limit (RFC 9000 §4.1).
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         self.credit.available() == 0
-            && self.buffer.unsent() < self.buffer.end()
+            && (self.writer_waits || self.buffer.unsent() < self.buffer.end())
             && self.blocked_at != Some(self.credit.limit())
     }
 

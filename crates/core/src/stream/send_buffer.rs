@@ -1,20 +1,63 @@
 //! The bytes of a stream from the application's hands to the peer's acknowledgement.
 //!
-//! The application's `Bytes` are kept as they came; packets refer to ranges of offsets. A loss puts a range back in
-//! line, an acknowledgement frees the chunks that it completes. Nothing is copied here.
+//! The application's `Bytes` are kept as they came, unless they are small: those, and slices, are copied behind one
+//! another into chunks of our own, so that memory follows the bytes written, not the number of writes. Packets refer
+//! to ranges of offsets. A loss puts a range back in line, an acknowledgement frees the chunks that it completes.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use bytes::Bytes;
 
-use crate::range_set::RangeSet;
+use crate::range_tree::RangeTree;
+
+/// `Bytes` of at most this length are copied: a packet that takes several of them copies most of them anyway, and a
+/// handle costs more memory than it saves.
+const COPIED_UP_TO: usize = 1024;
+/// What a chunk costs besides its bytes: its place in the queue and the allocation that it keeps alive.
+const CHUNK_OVERHEAD: u64 = 96;
+/// Capacity of a stream's first chunk for copies.
+const FIRST_CHUNK: usize = 64;
+/// Each further chunk for copies is twice as large as the one before, up to this.
+const GROWN_CHUNK: usize = 16 * 1024;
+/// The largest chunk that one write makes.
+const LARGEST_CHUNK: usize = 64 * 1024;
+
+/// Consecutive bytes of a stream.
+#[derive(Debug)]
+enum Chunk {
+    /// The application's own bytes.
+    Shared(Bytes),
+    /// Bytes copied here. Spare capacity takes those that follow.
+    Copied(Vec<u8>),
+}
+
+impl Chunk {
+    fn truncate(&mut self, len: usize) {
+        match self {
+            Self::Shared(bytes) => bytes.truncate(len),
+            Self::Copied(bytes) => bytes.truncate(len),
+        }
+    }
+}
+
+impl Deref for Chunk {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Shared(bytes) => bytes,
+            Self::Copied(bytes) => bytes,
+        }
+    }
+}
 
 /// Bytes written and not yet acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct SendBuffer {
     /// Offset of each chunk's first byte, and the chunk.
-    chunks: VecDeque<(u64, Bytes)>,
+    chunks: VecDeque<(u64, Chunk)>,
     /// All bytes below are acknowledged and gone.
     base: u64,
     /// Offset behind the last byte written.
@@ -22,9 +65,9 @@ pub(crate) struct SendBuffer {
     /// Offset of the first byte never sent.
     unsent: u64,
     /// Acknowledged ranges above `base`.
-    acked: RangeSet,
+    acked: RangeTree,
     /// Ranges to be sent again.
-    lost: RangeSet,
+    lost: RangeTree,
 }
 
 impl SendBuffer {
@@ -40,10 +83,10 @@ impl SendBuffer {
         self.unsent
     }
 
-    /// Bytes held: written and not acknowledged.
+    /// What the buffer costs, in bytes: those written and not acknowledged, and an overhead for each chunk.
     #[must_use]
-    pub(crate) const fn held(&self) -> u64 {
-        self.end - self.base
+    pub(crate) fn cost(&self) -> u64 {
+        self.end - self.base + self.chunks.len() as u64 * CHUNK_OVERHEAD
     }
 
     /// Whether every byte written is acknowledged.
@@ -64,13 +107,38 @@ impl SendBuffer {
         self.unsent < self.end || self.has_lost()
     }
 
-    /// Appends `data`.
+    /// Appends `data`, without copying it unless it is small.
     pub(crate) fn write(&mut self, data: Bytes) {
-        if !data.is_empty() {
-            let start = self.end;
-            self.end += data.len() as u64;
-            self.chunks.push_back((start, data));
+        if data.len() <= COPIED_UP_TO {
+            self.write_copy(&data);
+        } else {
+            self.push(Chunk::Shared(data));
         }
+    }
+
+    /// Appends a copy of `data`, to the last chunk while that has room.
+    pub(crate) fn write_copy(&mut self, mut data: &[u8]) {
+        let mut capacity = FIRST_CHUNK;
+        if let Some((_, Chunk::Copied(last))) = self.chunks.back_mut() {
+            let (fits, rest) = data.split_at(data.len().min(last.capacity() - last.len()));
+            last.extend_from_slice(fits);
+            self.end += fits.len() as u64;
+            capacity = (2 * last.capacity()).min(GROWN_CHUNK);
+            data = rest;
+        }
+        while !data.is_empty() {
+            let (now, rest) = data.split_at(data.len().min(LARGEST_CHUNK));
+            let mut chunk = Vec::with_capacity(now.len().max(capacity));
+            chunk.extend_from_slice(now);
+            self.push(Chunk::Copied(chunk));
+            data = rest;
+        }
+    }
+
+    fn push(&mut self, chunk: Chunk) {
+        let start = self.end;
+        self.end += chunk.len() as u64;
+        self.chunks.push_back((start, chunk));
     }
 
     /// The next range to be sent, at most `max` bytes long, new bytes only below `limit`; lost bytes come first.
@@ -92,12 +160,12 @@ impl SendBuffer {
         self.unsent = self.unsent.max(range.end);
     }
 
-    /// Notes that the peer has `range`; returns how many bytes that freed.
+    /// Notes that the peer has `range`; returns by how much that lowers the cost.
     pub(crate) fn on_acked(&mut self, range: Range<u64>) -> u64 {
         // Behind the end lies what was given up after it was sent.
         let range = range.start.min(self.end)..range.end.min(self.end);
         self.lost.remove(range.clone());
-        let before = self.base;
+        let before = self.cost();
         if range.start <= self.base {
             self.base = self.base.max(range.end);
             while let Some(first) = self.acked.first() {
@@ -117,26 +185,22 @@ impl SendBuffer {
         } else {
             self.acked.insert(range);
         }
-        self.base - before
+        before - self.cost()
     }
 
     /// Notes that `range` was lost: what is not acknowledged of it is sent again.
     pub(crate) fn on_lost(&mut self, range: Range<u64>) {
         let range = range.start.max(self.base)..range.end.min(self.end);
         self.lost.insert(range.clone());
-        for acked in self
-            .acked
-            .iter()
-            .filter(|a| a.start < range.end && a.end > range.start)
-        {
-            self.lost.remove(acked.clone());
+        for acked in self.acked.overlapping(range) {
+            self.lost.remove(acked);
         }
     }
 
     /// Nothing of what was sent has arrived, and nothing is acknowledged: all is as new.
     pub(crate) fn rewind(&mut self) {
         self.unsent = self.base;
-        self.lost = RangeSet::new();
+        self.lost = RangeTree::default();
     }
 
     /// Puts everything not acknowledged back in line (RFC 9002 §6.2.4 and Retry).
@@ -144,9 +208,9 @@ impl SendBuffer {
         self.on_lost(self.base..self.unsent);
     }
 
-    /// Gives up all bytes from `end` on. Returns how many were held.
+    /// Gives up all bytes from `end` on. Returns by how much that lowers the cost.
     pub(crate) fn truncate(&mut self, end: u64) -> u64 {
-        let before = self.held();
+        let before = self.cost();
         let end = end.clamp(self.base, self.end);
         self.lost.remove(end..u64::MAX);
         self.acked.remove(end..u64::MAX);
@@ -159,7 +223,7 @@ impl SendBuffer {
             }
         }
         (self.end, self.unsent) = (end, self.unsent.min(end));
-        before - self.held()
+        before - self.cost()
     }
 
     /// The contiguous bytes at `offset`, at most `max`; empty if they are gone. `chunk` says which chunk may hold them, and then
@@ -167,7 +231,7 @@ impl SendBuffer {
     #[inline]
     #[must_use]
     pub(crate) fn piece(&self, chunk: &mut usize, offset: u64, max: usize) -> &[u8] {
-        let holds = |c: Option<&(u64, Bytes)>| {
+        let holds = |c: Option<&(u64, Chunk)>| {
             c.is_some_and(|(s, d)| *s <= offset && offset < s + d.len() as u64)
         };
         if !holds(self.chunks.get(*chunk)) {
@@ -202,15 +266,15 @@ impl SendBuffer {
         }
     }
 
-    /// Drops all bytes: the stream was reset. Returns how many were held.
+    /// Drops all bytes: the stream was reset. Returns what they cost.
     pub(crate) fn clear(&mut self) -> u64 {
-        let held = self.held();
+        let cost = self.cost();
         self.chunks = VecDeque::new();
         self.base = self.end;
         self.unsent = self.end;
-        self.acked = RangeSet::new();
-        self.lost = RangeSet::new();
-        held
+        self.acked = RangeTree::default();
+        self.lost = RangeTree::default();
+        cost
     }
 }
 
@@ -221,24 +285,88 @@ mod tests {
     #[test]
     fn lost_ranges_come_first_and_acknowledged_ones_never_again() {
         let mut buffer = SendBuffer::default();
-        buffer.write(Bytes::from_static(b"0123456789"));
-        buffer.write(Bytes::from_static(b"abcdefghij"));
+        buffer.push(Chunk::Shared(Bytes::from_static(b"0123456789")));
+        buffer.push(Chunk::Shared(Bytes::from_static(b"abcdefghij")));
         while let Some(range) = buffer.next_range(4, 18) {
             buffer.on_sent(&range);
         }
         assert_eq!(buffer.unsent(), 18, "flow control stops new bytes");
         assert_eq!(buffer.on_acked(4..8), 0);
+        let cost = buffer.cost();
         buffer.on_lost(0..12);
         assert_eq!(buffer.next_range(100, 18), Some(0..4));
         buffer.on_sent(&(0..4));
         assert_eq!(buffer.next_range(100, 18), Some(8..12));
         assert_eq!(buffer.on_acked(0..4), 8, "0 to 8 are complete now");
-        assert_eq!(buffer.held(), 12);
+        assert_eq!(buffer.cost(), cost - 8);
         let mut out = [0; 6];
         buffer.copy_to(8, &mut out);
         assert_eq!(&out, b"89abcd");
         assert_eq!(buffer.piece(&mut 7, 9, 10), b"9");
-        assert_eq!(buffer.on_acked(8..18), 10);
+        assert_eq!(buffer.on_acked(8..18), 10 + CHUNK_OVERHEAD, "and a chunk");
         assert_eq!(buffer.next_range(9, 20), Some(18..20));
+    }
+
+    /// What the buffer occupies: capacities of its own chunks, lengths of shared ones, and places in the queue.
+    fn occupied(buffer: &SendBuffer) -> usize {
+        let of = |(_, chunk): &(u64, Chunk)| match chunk {
+            Chunk::Shared(bytes) => bytes.len(),
+            Chunk::Copied(bytes) => bytes.capacity(),
+        };
+        let places = buffer.chunks.capacity() * size_of::<(u64, Chunk)>();
+        buffer.chunks.iter().map(of).sum::<usize>() + places
+    }
+
+    #[test]
+    fn memory_follows_the_bytes_written_not_the_number_of_writes() {
+        const TOTAL: usize = 300_000;
+        for size in [1, 2, 7, 64, 100, 1000, 1024, 1025, 5000, 70_000] {
+            for copies in [false, true] {
+                let mut buffer = SendBuffer::default();
+                let bytes = vec![7; size];
+                for _ in 0..TOTAL.div_ceil(size) {
+                    if copies {
+                        buffer.write_copy(&bytes);
+                    } else {
+                        // An allocation of its own, as an application makes it.
+                        buffer.write(Bytes::from(bytes.clone()));
+                    }
+                }
+                let written = buffer.end() as usize;
+                let occupied = occupied(&buffer);
+                assert!(
+                    occupied <= 3 * written,
+                    "{occupied} bytes for {written} in writes of {size}"
+                );
+                assert!(buffer.cost() >= written as u64);
+                let cost = buffer.cost();
+                assert_eq!(buffer.on_acked(0..written as u64), cost);
+                assert_eq!((buffer.cost(), buffer.chunks.len()), (0, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn copies_and_shared_chunks_keep_their_order() {
+        let written: Vec<u8> = (0..20_000u32).map(|i| (i % 251) as u8).collect();
+        let mut buffer = SendBuffer::default();
+        let (mut rest, mut size) = (&written[..], 1);
+        while !rest.is_empty() {
+            size = (size * 7 + 3) % 3000 + 1;
+            let (now, then) = rest.split_at(size.min(rest.len()));
+            if size % 2 == 0 {
+                buffer.write(Bytes::copy_from_slice(now));
+            } else {
+                buffer.write_copy(now);
+            }
+            rest = then;
+        }
+        let mut out = vec![0; written.len()];
+        buffer.copy_to(0, &mut out);
+        assert_eq!(out, written);
+        buffer.truncate(9_999);
+        let mut out = vec![0; 9_999];
+        buffer.copy_to(0, &mut out);
+        assert_eq!(out, written[..9_999]);
     }
 }

@@ -98,7 +98,7 @@ impl Host {
                 sent.push(buffer);
             }
         }
-        self.collect();
+        self.collect(now);
         sent
     }
 
@@ -125,8 +125,10 @@ impl Host {
                         return vec![retry.expect("it may")];
                     }
                     Policy::Accept | Policy::Retry => {
-                        let accepted = self.endpoint.accept(now, incoming);
-                        let (handle, connection) = accepted.expect("it can be accepted");
+                        let (handle, connection) = match self.endpoint.accept(now, incoming) {
+                            Ok(accepted) => accepted,
+                            Err(error) => return Vec::from_iter(error.response),
+                        };
                         self.connections.insert(handle.0, Box::new(connection));
                         handle
                     }
@@ -144,17 +146,19 @@ impl Host {
         if let Some(connection) = self.connections.get_mut(&handle.0) {
             connection.receive(now, batch, &mut Stages::off());
         }
-        self.collect();
+        self.collect(now);
         Vec::new()
     }
 
-    fn collect(&mut self) {
+    fn collect(&mut self, now: Time) {
         for (handle, connection) in &mut self.connections {
             while let Some(event) = connection.poll_event() {
                 self.events.push((*handle, event));
             }
             while let Some(event) = connection.poll_endpoint_event() {
-                self.endpoint.apply(ConnectionHandle(*handle), event);
+                if !self.endpoint.apply(ConnectionHandle(*handle), event) {
+                    connection.refuse(now);
+                }
             }
         }
     }
@@ -177,7 +181,7 @@ impl Host {
                 connection.on_timeout(now);
             }
         }
-        self.collect();
+        self.collect(now);
     }
 }
 

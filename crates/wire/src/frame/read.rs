@@ -35,6 +35,19 @@ impl<'a> Frames<'a> {
         }
     }
 
+    /// Skips the frames that repeat the one read last, if its type is all that it says: PING, IMMEDIATE_ACK, HANDSHAKE_DONE.
+    /// They do no more than the first, and could be a thousand in a packet.
+    #[inline]
+    pub fn skip_repeated(&mut self, frame: &Frame<'_>) {
+        if matches!(
+            frame,
+            Frame::Ping | Frame::ImmediateAck | Frame::HandshakeDone
+        ) {
+            let ty = frame.ty() as u8;
+            while self.reader.peek_u8() == Some(ty) && self.reader.u8().is_ok() {}
+        }
+    }
+
     /// Bytes of the payload read so far.
     #[inline]
     #[must_use]

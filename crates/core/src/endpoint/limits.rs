@@ -1,0 +1,128 @@
+//! How many connections a source prefix may have, and all connections' memory.
+//!
+//! ```text
+//!                     below the share       above it
+//! address validated   let in                CONNECTION_REFUSED
+//! not validated       let in                Retry: whoever is there comes again with a token
+//! ```
+//! What anybody can forge an address for is never refused: one network could lock another out.
+
+use std::net::IpAddr;
+
+use squall_wire::TransportErrorCode;
+
+use super::{ConnectionHandle, Endpoint};
+use crate::prefix::Prefix;
+
+/// What becomes of an attempt that is not known yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    Granted,
+    /// The client shows first that its address is its own: a Retry.
+    NotYet,
+    Refused(TransportErrorCode),
+}
+
+impl Admission {
+    fn denied(validated: bool) -> Self {
+        if validated {
+            Self::Refused(TransportErrorCode::CONNECTION_REFUSED)
+        } else {
+            Self::NotYet
+        }
+    }
+}
+
+impl Endpoint {
+    /// Whether the limits of prefixes and memory let an attempt in.
+    pub(super) fn admit_to_limits(&mut self, address: IpAddr, validated: bool) -> Admission {
+        if let Some(limit) = self.config.max_connections_per_prefix {
+            let now = self.prefixes.get(self.prefix(address));
+            let taken = if validated {
+                now.validated
+            } else {
+                now.validated + now.unvalidated
+            };
+            if taken >= limit {
+                return self.deny_prefix(validated);
+            }
+        }
+        if let Some(limit) = self.config.max_memory {
+            // Clients have to show that their address is their own while there is still room for those that do.
+            let retry_from = limit - limit / 4;
+            if validated && self.memory >= limit {
+                self.counts.memory_refusals += 1;
+                return Admission::denied(validated);
+            }
+            if !validated && self.memory >= retry_from {
+                self.counts.memory_retries += 1;
+                return Admission::denied(validated);
+            }
+        }
+        Admission::Granted
+    }
+
+    fn deny_prefix(&mut self, validated: bool) -> Admission {
+        if validated {
+            self.counts.prefix_refusals += 1;
+        } else {
+            self.counts.prefix_retries += 1;
+        }
+        Admission::denied(validated)
+    }
+
+    fn prefix(&self, address: IpAddr) -> Prefix {
+        let (ipv4_bits, ipv6_bits) = (self.config.ipv4_prefix_bits, self.config.ipv6_prefix_bits);
+        Prefix::of(address, ipv4_bits, ipv6_bits)
+    }
+
+    /// Counts a connection that is about to exist. Other attempts may have been let in since this one was, so that its
+    /// prefix's share is used up by now.
+    pub(super) fn take_seat(
+        &mut self,
+        address: IpAddr,
+        validated: bool,
+    ) -> Result<Option<(Prefix, bool)>, Admission> {
+        let Some(limit) = self.config.max_connections_per_prefix else {
+            return Ok(None);
+        };
+        let prefix = self.prefix(address);
+        if self.prefixes.add(prefix, validated, limit) {
+            Ok(Some((prefix, validated)))
+        } else {
+            Err(self.deny_prefix(validated))
+        }
+    }
+
+    /// A connection's client is known to be at `address`. `false` if that is how its handshake comes to count and its prefix's
+    /// share is used up. A connection that has moved may stay in any case: its peer is no stranger.
+    pub(super) fn reseat(&mut self, handle: ConnectionHandle, address: IpAddr) -> bool {
+        let Some(limit) = self.config.max_connections_per_prefix else {
+            return true;
+        };
+        let prefix = self.prefix(address);
+        let Some(slot) = self.slots.get_mut(handle.0) else {
+            return true;
+        };
+        let (limit, before) = match slot.seat {
+            Some(seat) if seat == (prefix, true) => return true,
+            Some((_, true)) | None => (usize::MAX, slot.seat.take()),
+            Some((_, false)) => (limit, slot.seat.take()),
+        };
+        self.leave(before);
+        let stays = self.prefixes.add(prefix, true, limit);
+        if !stays {
+            self.counts.prefix_refusals += 1;
+        } else if let Some(slot) = self.slots.get_mut(handle.0) {
+            slot.seat = Some((prefix, true));
+        }
+        stays
+    }
+
+    /// A connection is not counted any more.
+    pub(super) fn leave(&mut self, seat: Option<(Prefix, bool)>) {
+        if let Some((prefix, validated)) = seat {
+            self.prefixes.remove(prefix, validated);
+        }
+    }
+}

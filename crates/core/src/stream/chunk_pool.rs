@@ -1,0 +1,164 @@
+//! Memory for received stream data that is used again.
+//!
+//! ```text
+//!  worker's pool ── lent for the time of a run ──▶ connection: received bytes are put into chunks
+//!        ▲                                             │  the reader gets slices of them
+//!        └──── the worker takes back ◀── connection: chunks whose bytes were all handed to the reader
+//! ```
+//! A chunk comes back while its last slices may still be with the reader; it is used again when they are dropped. Chunks come
+//! in sizes of powers of two, so that a stream of which little arrives at a time takes little.
+
+use bytes::BytesMut;
+
+/// The smallest chunk that is kept, in bytes; smaller ones are left to the allocator.
+const SMALLEST: usize = 2 * 1024;
+/// The largest, in bytes.
+pub(crate) const LARGEST: usize = 64 * 1024;
+/// Sizes of chunks.
+const SIZES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
+/// Bytes that a pool keeps of each size: with 6 sizes 3 MiB at most.
+const KEPT: usize = 512 * 1024;
+/// Chunks of a size that are looked at for one whose reader is done: the newest, which lie in the cache the likeliest.
+const LOOKED_AT: usize = 16;
+
+/// Used chunks that wait for their last reader to let go.
+///
+/// A worker has one and lends it to its connections; a connection that is lent none has its own.
+#[derive(Debug, Default)]
+pub struct ChunkPool {
+    sizes: [Vec<BytesMut>; SIZES],
+    /// Bytes of the chunks that hold what a connection's reader has not read yet. Not exchanged when a pool is lent.
+    used: usize,
+}
+
+/// The size of chunk that holds this many bytes; `None` if a chunk of just that size is made for them, and not kept.
+fn size_class(capacity: usize) -> Option<usize> {
+    let classes = capacity.max(1).div_ceil(SMALLEST).next_power_of_two();
+    let class = classes.ilog2() as usize;
+    (capacity > SMALLEST / 2 && class < SIZES).then_some(class)
+}
+
+impl ChunkPool {
+    /// A chunk with room for at least `capacity` bytes, and the class to give it back with.
+    pub(super) fn take(&mut self, capacity: usize) -> (BytesMut, Option<u8>) {
+        let Some(class) = size_class(capacity) else {
+            return (BytesMut::with_capacity(capacity), None);
+        };
+        let size = SMALLEST << class;
+        let chunks = &mut self.sizes[class];
+        for i in (0..chunks.len()).rev().take(LOOKED_AT) {
+            if chunks[i].try_reclaim(size) {
+                return (chunks.remove(i), Some(class as u8));
+            }
+        }
+        (BytesMut::with_capacity(size), Some(class as u8))
+    }
+
+    /// Takes back a chunk whose bytes were all handed to the reader.
+    pub(super) fn give(&mut self, mut chunk: BytesMut, class: Option<u8>) {
+        let Some(chunks) = class.and_then(|class| self.sizes.get_mut(usize::from(class))) else {
+            return;
+        };
+        chunk.clear();
+        if chunks.len() >= KEPT / (SMALLEST << class.unwrap_or(0)) {
+            chunks.remove(0);
+        }
+        chunks.push(chunk);
+    }
+
+    /// A chunk of this size is in use.
+    pub(super) const fn note(&mut self, size: usize) {
+        self.used += size;
+    }
+
+    /// Chunks of this size in all are not in use any more.
+    pub(super) const fn settle(&mut self, size: usize) {
+        self.used = self.used.saturating_sub(size);
+    }
+
+    /// Bytes of all chunks, about: those in use and those kept here.
+    pub(super) fn memory(&self) -> usize {
+        let sizes = self.sizes.iter().enumerate();
+        let kept: usize = sizes
+            .map(|(class, chunks)| chunks.len() * (SMALLEST << class))
+            .sum();
+        self.used + kept
+    }
+
+    /// Exchanges the chunks.
+    pub(super) const fn swap(&mut self, other: &mut Self) {
+        std::mem::swap(&mut self.sizes, &mut other.sizes);
+    }
+
+    /// Moves all chunks of `other` here.
+    pub fn absorb(&mut self, other: &mut Self) {
+        for (class, chunks) in other.sizes.iter_mut().enumerate() {
+            // Drained, not taken: the vector's memory serves the next chunk that comes back.
+            for chunk in chunks.drain(..) {
+                self.give(chunk, Some(class as u8));
+            }
+        }
+    }
+
+    /// Whether there is no chunk.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sizes.iter().all(Vec::is_empty)
+    }
+
+    /// Lets all memory go that is not in use.
+    pub(crate) fn clear(&mut self) {
+        self.sizes = Default::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_come_back_in_their_size() {
+        let mut pool = ChunkPool::default();
+        for (capacity, size) in [
+            (1025, 2048),
+            (2048, 2048),
+            (2049, 4096),
+            (60_000, 65_536),
+            (65_536, 65_536),
+        ] {
+            let (mut chunk, class) = pool.take(capacity);
+            assert_eq!(chunk.capacity(), size);
+            chunk.extend_from_slice(&[7; 100]);
+            let place = chunk.as_ptr();
+            let slice = chunk.split_to(100).freeze();
+            pool.give(chunk, class);
+            let (other, class) = pool.take(capacity);
+            assert_ne!(other.as_ptr(), place, "the reader still has a slice");
+            drop((slice, other));
+            assert!(class.is_some());
+            let (again, _) = pool.take(capacity);
+            assert_eq!((again.as_ptr(), again.capacity()), (place, size));
+        }
+        for capacity in [1, 1024, 65_537] {
+            let (chunk, class) = pool.take(capacity);
+            assert_eq!((chunk.capacity(), class), (capacity, None));
+        }
+    }
+
+    #[test]
+    fn a_pool_is_bounded() {
+        let (mut pool, mut other) = (ChunkPool::default(), ChunkPool::default());
+        for class in 0..SIZES {
+            for _ in 0..1000 {
+                other.give(
+                    BytesMut::with_capacity(SMALLEST << class),
+                    Some(class as u8),
+                );
+            }
+        }
+        pool.absorb(&mut other);
+        assert!(other.is_empty() && !pool.is_empty());
+        let held: usize = (pool.sizes.iter().flatten()).map(BytesMut::capacity).sum();
+        assert_eq!(held, SIZES * KEPT);
+    }
+}

@@ -1,0 +1,988 @@
+//! What hostile bytes cost: row 48 of the threat table in `SECURITY.md`.
+//!
+//! Handling `n` bytes of input costs at most `a + b * n`: `b` is 20 times what a byte of bulk data costs, and `a` is stated for
+//! a datagram, a packet, a stream and a handshake. Bulk is measured in the same run, by the same clock, which is the CPU time
+//! of the thread: how fast or busy the machine is does not matter. Each attack is tried a few times in turns with bulk, and
+//! only the best of them has to keep the rule, for what disturbs a measurement only ever adds to it.
+//!
+//! It needs optimised code and is ignored elsewhere:
+//!
+//! ```sh
+//! cargo test --profile sim -p squall-sim --test work -- --ignored --nocapture     # the ratio of each attack to what it may cost
+//! SQUALL_WORK_ONLY=pieces cargo test --profile sim -p squall-sim --test work -- --ignored --nocapture
+//! ```
+
+#![cfg(unix)]
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use bytes::Bytes;
+use squall_core::{ReadError, TransportConfig};
+use squall_sim::{Duel, Odd, Terms, Work, frames};
+use squall_wire::frame::{ty, write};
+use squall_wire::{ConnectionId, Direction, Ecn, PacketType, Path, Side, StreamId};
+
+use PacketType::{Handshake, Initial, OneRtt};
+
+/// `b`, in bytes of bulk data.
+const BYTE: f64 = 20.0;
+/// `a` of a datagram, received or sent, in bytes of bulk data: about 12 µs.
+const DATAGRAM: f64 = 25_000.0;
+/// `a` of each further packet in it, and of each packet sent whose fate becomes known: about what its bytes are worth.
+const PACKET: f64 = 1_200.0;
+/// `a` of a stream that the peer opens and ends.
+const STREAM: f64 = 1_000.0;
+/// `a` of a handshake: about 500 µs.
+const HANDSHAKE: f64 = 1_000_000.0;
+/// Bytes of a packet's payload.
+const PAYLOAD: usize = 1150;
+/// Datagrams that come at once.
+const BUNDLE: usize = 32;
+/// Times that an attack is measured.
+const TRIES: usize = 3;
+
+/// CPU time of this thread.
+fn cpu() -> Duration {
+    let mut at = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `at` is a `timespec` that may be written.
+    let rc = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut at) };
+    assert_eq!(rc, 0, "every Unix has this clock");
+    Duration::new(at.tv_sec as u64, at.tv_nsec as u32)
+}
+
+fn path() -> Path {
+    Path {
+        remote: std::net::SocketAddr::from(([10, 0, 0, 9], 999)),
+        local: None,
+    }
+}
+
+/// Work done, and what `a` was spent on beside datagrams.
+#[derive(Default)]
+struct Cost {
+    work: Work,
+    streams: u64,
+    handshakes: u64,
+    packets: u64,
+}
+
+impl From<&Duel> for Cost {
+    fn from(duel: &Duel) -> Self {
+        Self {
+            work: duel.work,
+            ..Self::default()
+        }
+    }
+}
+
+impl Cost {
+    /// In bytes of bulk data, what the rule grants.
+    fn granted(&self) -> f64 {
+        let Work {
+            bytes, datagrams, ..
+        } = self.work;
+        BYTE * bytes[0] as f64
+            + 2.0 * bytes[1] as f64
+            + DATAGRAM * datagrams[0] as f64
+            // What is sent is bulk data, or an answer in a packet of its own.
+            + DATAGRAM / 4.0 * datagrams[1] as f64
+            + PACKET * self.packets as f64
+            + STREAM * self.streams as f64
+            + HANDSHAKE * self.handshakes as f64
+    }
+}
+
+/// A connected victim, whose work is measured from now on.
+fn victim(side: Side, terms: Terms) -> Duel {
+    let mut duel = Duel::connected(side, terms);
+    duel.unwatch();
+    duel.measure(cpu);
+    duel
+}
+
+/// A payload of as many frames as fit.
+fn filled(mut frame: impl FnMut() -> Vec<u8>) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(PAYLOAD + 50);
+    while payload.len() < PAYLOAD - 30 {
+        payload.extend(frame());
+    }
+    payload.resize(PAYLOAD, ty::PADDING as u8);
+    payload
+}
+
+/// Delivers packets with these payloads, a bundle at a time.
+fn flood(duel: &mut Duel, packet: PacketType, payloads: impl IntoIterator<Item = Vec<u8>>) {
+    let mut payloads = payloads.into_iter().peekable();
+    while payloads.peek().is_some() && duel.closed().is_none() {
+        let (mut bundle, mut size) = (Vec::new(), 0);
+        for payload in payloads.by_ref().take(BUNDLE) {
+            let datagram = duel.peer.datagram(packet, &payload);
+            assert!(size == 0 || size == datagram.len(), "all of one size");
+            size = datagram.len();
+            bundle.extend(datagram);
+        }
+        duel.deliver_run(path(), Ecn::NotEct, size as u16, &bundle);
+        duel.peer.received.clear();
+        duel.events
+            .retain(|e| matches!(e, squall_core::Event::Closed(_)));
+        duel.pass(Duration::from_millis(1));
+    }
+}
+
+/// Bulk data of one stream, read as it comes: nanoseconds a byte of payload.
+fn bulk() -> f64 {
+    let mut duel = victim(Side::Server, Terms::default());
+    let id = StreamId::new(Side::Client, Direction::Unidirectional, 0);
+    let mut offset = 0;
+    for round in 0..110 {
+        if round == 10 {
+            duel.measure(cpu);
+        }
+        let payloads: Vec<Vec<u8>> = (0..BUNDLE)
+            .map(|_| {
+                let mut payload = frames(|w| write::stream_header(w, id, offset, None, false));
+                offset += (PAYLOAD - payload.len()) as u64;
+                payload.resize(PAYLOAD, 7);
+                payload
+            })
+            .collect();
+        flood(&mut duel, OneRtt, payloads);
+        duel.victim().accept(Direction::Unidirectional);
+        let began = cpu();
+        while let Ok(Some(_)) = duel.victim().read(id, usize::MAX) {}
+        duel.work.receiving += cpu() - began;
+    }
+    assert!(offset > 2 << 20 && duel.closed().is_none(), "{offset}");
+    let Work {
+        receiving,
+        sending,
+        bytes,
+        ..
+    } = duel.work;
+    (receiving + sending).as_nanos() as f64 / bytes[0] as f64
+}
+
+/// A server that has written a window full of data, all of which is in flight, and the ranges of numbers in flight.
+fn loaded(window: u64) -> (Duel, Vec<RangeInclusive<u64>>) {
+    let terms = Terms {
+        transport: TransportConfig {
+            stream_send_window: window,
+            send_window: window,
+            pacing: false,
+            ..TransportConfig::default()
+        },
+        parameters: Box::new(|p| {
+            p.initial_max_data = 1 << 40;
+            p.initial_max_stream_data_uni = 1 << 40;
+            p.initial_max_streams_uni = 100;
+        }),
+        ..Terms::default()
+    };
+    let mut duel = Duel::connected(Side::Server, terms);
+    duel.unwatch();
+    let id = duel
+        .victim()
+        .open(Direction::Unidirectional)
+        .expect("100 are allowed");
+    let mut acked = 0;
+    for _ in 0..100 {
+        let mut whole = Bytes::from(vec![1; window as usize]);
+        while duel.victim().write(id, &mut whole).is_ok() && !whole.is_empty() {}
+        duel.pump();
+        duel.peer.received.clear();
+        let numbers = &duel.peer.numbers[2];
+        let mut seen: Vec<RangeInclusive<u64>> = Vec::new();
+        for range in numbers {
+            match seen.last_mut() {
+                Some(last) if *last.end() + 1 == *range.start() => {
+                    *last = *last.start()..=*range.end();
+                }
+                _ => seen.push(range.clone()),
+            }
+        }
+        if duel.victim().stats().bytes_in_flight > window / 10 * 7 {
+            let open = seen.into_iter().filter(|r| *r.end() > acked);
+            let open = open.map(|r| (acked + 1).max(*r.start())..=*r.end());
+            let open = open.collect();
+            duel.measure(cpu);
+            return (duel, open);
+        }
+        duel.pass(Duration::from_millis(20));
+        let latest = seen.iter().rev().take(8).cloned();
+        acked = seen.last().map_or(0, |r| *r.end());
+        let ack = frames(|w| {
+            write::ack(w, latest, 0, None);
+        });
+        duel.send(OneRtt, &ack);
+        duel.peer.received.clear();
+        assert!(duel.closed().is_none());
+    }
+    panic!("the window does not fill");
+}
+
+fn ack(ranges: impl Iterator<Item = RangeInclusive<u64>> + Clone) -> Vec<u8> {
+    frames(|w| {
+        write::ack(w, ranges, 0, None);
+    })
+}
+
+/// Many ACK frames in a packet, each over all that is in flight but the oldest packet; `vary` has each begin elsewhere.
+fn acks_over_the_flight(window: u64, vary: bool) -> Cost {
+    let (mut duel, open) = loaded(window);
+    let oldest = *open[0].start();
+    let settled = open.iter().map(|r| r.end() - r.start() + 1).sum();
+    let mut n = 0;
+    let payloads: Vec<_> = (0..64)
+        .map(|_| {
+            filled(|| {
+                n += 1;
+                let from = oldest + 2 + if vary { n * 7919 % (settled / 2) } else { 0 };
+                let top = open.iter().filter(|r| *r.end() >= from);
+                let top = top.map(|r| from.max(*r.start())..=*r.end());
+                ack(top.rev().take(60))
+            })
+        })
+        .collect();
+    flood(&mut duel, OneRtt, payloads);
+    Cost {
+        packets: settled,
+        ..Cost::from(&duel)
+    }
+}
+
+/// Every other packet in flight is acknowledged, by ranges that come in this order.
+fn every_other_acknowledged(window: u64, order: fn(usize, usize) -> usize) -> Cost {
+    let (mut duel, open) = loaded(window);
+    let numbers: Vec<u64> = open.iter().cloned().flatten().collect();
+    let numbers: Vec<u64> = numbers.iter().copied().filter(|n| n % 2 == 0).collect();
+    let chunks: Vec<&[u64]> = numbers.chunks(400).collect();
+    let payloads: Vec<_> = (0..chunks.len())
+        .map(|i| {
+            let chunk = chunks[order(i, chunks.len())];
+            let mut payload = ack(chunk.iter().rev().map(|n| *n..=*n));
+            payload.resize(PAYLOAD, 0);
+            payload
+        })
+        .collect();
+    flood(&mut duel, OneRtt, payloads);
+    Cost {
+        packets: 2 * numbers.len() as u64,
+        ..Cost::from(&duel)
+    }
+}
+
+/// Frames of one acknowledged packet each, in an order that puts each between others.
+fn single_acknowledgements(window: u64) -> Cost {
+    let (mut duel, open) = loaded(window);
+    // The largest first, so that all below is lost at once, and acknowledged after that in no order.
+    let numbers: Vec<u64> = open.iter().cloned().flatten().collect();
+    let count = numbers.len();
+    let mut step = 7919;
+    while count.is_multiple_of(step) {
+        step += 2;
+    }
+    let mut n = 0;
+    let payloads: Vec<_> = (0..count / 150)
+        .map(|_| {
+            filled(|| {
+                n += 1;
+                let number = numbers[(n * step) % count];
+                ack([number..=number].into_iter())
+            })
+        })
+        .collect();
+    flood(&mut duel, OneRtt, payloads);
+    Cost {
+        packets: count as u64,
+        ..Cost::from(&duel)
+    }
+}
+
+/// Pieces of one byte at these offsets of a few streams, each of which is reset in the end.
+fn pieces(offsets: &[u64], streams: u64) -> Cost {
+    let mut duel = victim(Side::Server, Terms::default());
+    for index in 0..streams {
+        let id = StreamId::new(Side::Client, Direction::Unidirectional, index);
+        let mut at = offsets.iter();
+        let piece = |at: &u64| {
+            frames(|w| {
+                write::stream_header(w, id, *at, Some(1), false);
+                w.bytes(&[1]);
+            })
+        };
+        let mut payloads = Vec::new();
+        while at.len() > 0 {
+            payloads.push(filled(|| at.next().map_or(vec![0], piece)));
+        }
+        flood(&mut duel, OneRtt, payloads);
+        let end = offsets.iter().max().map_or(0, |at| at + 1);
+        let reset = frames(|w| write::reset_stream(w, id, 0, end));
+        duel.send(OneRtt, &reset);
+        duel.victim().accept(Direction::Unidirectional);
+        assert!(duel.victim().read(id, 1).is_err());
+    }
+    assert_eq!(duel.closed(), None);
+    Cost {
+        streams,
+        ..Cost::from(&duel)
+    }
+}
+
+/// The same frames again and again, in 1-RTT packets to a victim of this side.
+fn repeated(side: Side, count: usize, mut frame: impl FnMut(u64) -> Vec<u8>) -> Cost {
+    let mut duel = victim(side, Terms::default());
+    let mut n = 0;
+    let payloads: Vec<_> = (0..count)
+        .map(|_| {
+            filled(|| {
+                n += 1;
+                frame(n)
+            })
+        })
+        .collect();
+    flood(&mut duel, OneRtt, payloads);
+    assert_eq!(duel.closed(), None);
+    Cost::from(&duel)
+}
+
+fn uni(index: u64) -> StreamId {
+    StreamId::new(Side::Client, Direction::Unidirectional, index)
+}
+
+/// A server that has many streams, which all wait for the connection's credit, and a peer that gives it byte by byte.
+fn credit_for_many() -> Cost {
+    let terms = Terms {
+        parameters: Box::new(|p| {
+            p.initial_max_data = 1 << 14;
+            p.initial_max_streams_uni = 100;
+        }),
+        ..Terms::default()
+    };
+    let mut duel = victim(Side::Server, terms);
+    for _ in 0..100 {
+        let id = duel.victim().open(Direction::Unidirectional);
+        let mut data = Bytes::from(vec![1; 4000]);
+        let written = duel.victim().write(id.expect("100 are allowed"), &mut data);
+        assert!(written.is_ok());
+    }
+    duel.pump();
+    duel.peer.received.clear();
+    duel.measure(cpu);
+    let mut limit = 1 << 14;
+    let payloads: Vec<_> = (0..64)
+        .map(|_| {
+            filled(|| {
+                limit += 1;
+                frames(|w| write::max_data(w, limit))
+            })
+        })
+        .collect();
+    flood(&mut duel, OneRtt, payloads);
+    for _ in 0..1000 {
+        limit += 1;
+        duel.send(OneRtt, &frames(|w| write::max_data(w, limit)));
+    }
+    Cost::from(&duel)
+}
+
+/// A ClientHello in frames of one byte, or a ticket in such frames after the handshake, which never ends.
+fn handshake_byte_by_byte(ticket: bool) -> Cost {
+    let (mut duel, packet, bytes, from) = if ticket {
+        let duel = victim(Side::Client, Terms::default());
+        // NewSessionTicket: a type and a length (RFC 8446 §4).
+        let mut bytes = vec![4, 0, 0x3f, 0];
+        bytes.resize(15_000, 0);
+        let from = duel.peer.crypto_sent(OneRtt);
+        (duel, OneRtt, bytes, from)
+    } else {
+        let mut duel = Duel::new(Side::Server, Terms::default());
+        duel.unwatch();
+        duel.measure(cpu);
+        let bytes = duel.peer.handshake_bytes();
+        (duel, Initial, bytes, 0)
+    };
+    let mut rest = (from..).zip(bytes.chunks(1));
+    let mut payloads = Vec::new();
+    while rest.clone().next().is_some() {
+        payloads.push(filled(|| {
+            rest.next().map_or(vec![0], |(at, byte)| crypto(at, byte))
+        }));
+    }
+    flood(&mut duel, packet, payloads);
+    assert_eq!(duel.closed(), None);
+    Cost {
+        handshakes: u64::from(!ticket),
+        ..Cost::from(&duel)
+    }
+}
+
+/// Streams in turn, each of which gets its next byte.
+fn bytes_of_many_streams(streams: u64) -> Cost {
+    let mut duel = victim(Side::Server, Terms::default());
+    let mut n = 0;
+    let payloads: Vec<_> = (0..300)
+        .map(|_| {
+            filled(|| {
+                n += 1;
+                frames(|w| {
+                    write::stream_header(w, uni(n % streams), n / streams, Some(1), false);
+                    w.bytes(&[1]);
+                })
+            })
+        })
+        .collect();
+    flood(&mut duel, OneRtt, payloads);
+    assert_eq!(duel.closed(), None);
+    Cost {
+        streams,
+        ..Cost::from(&duel)
+    }
+}
+
+/// Packets that are dropped unacknowledged, since no room is left for more pieces, each of them twice.
+fn dropped_for_want_of_room() -> Cost {
+    let terms = Terms {
+        transport: TransportConfig {
+            initial_window: 1 << 20,
+            receive_window: 1 << 20,
+            initial_stream_window: 1 << 20,
+            stream_receive_window: 1 << 20,
+            ..TransportConfig::default()
+        },
+        ..Terms::default()
+    };
+    let mut duel = victim(Side::Server, terms);
+    // As many cells as there is room for, and some.
+    let mut offsets = (1..1 << 14).map(|i| 64 * i - 2);
+    let payloads: Vec<_> = (0..120)
+        .map(|_| {
+            filled(|| {
+                offsets.next().map_or(vec![0], |at| {
+                    frames(|w| {
+                        write::stream_header(w, uni(0), at, Some(1), false);
+                        w.bytes(&[1]);
+                    })
+                })
+            })
+        })
+        .collect();
+    flood(&mut duel, OneRtt, payloads.clone());
+    assert!(duel.victim().stats().packets_dropped > 10, "there is room");
+    duel.measure(cpu);
+    for payload in payloads {
+        let datagram = duel.peer.datagram(OneRtt, &payload);
+        duel.deliver(&datagram);
+        duel.deliver(&datagram);
+    }
+    Cost::from(&duel)
+}
+
+/// Streams that begin and end with a frame, which the application takes and drops.
+fn streams_opened(reset: bool) -> Cost {
+    let mut duel = victim(Side::Server, Terms::default());
+    let (mut opened, mut limit) = (0, TransportConfig::default().max_concurrent_uni_streams);
+    for _ in 0..200 {
+        let payload = filled(|| {
+            if opened == limit {
+                return vec![0; 100];
+            }
+            opened += 1;
+            let id = uni(opened - 1);
+            frames(|w| {
+                if reset {
+                    write::reset_stream(w, id, 0, 0);
+                } else {
+                    write::stream_header(w, id, 0, Some(0), true);
+                }
+            })
+        });
+        flood(&mut duel, OneRtt, [payload]);
+        let began = cpu();
+        let mut ended = 0;
+        while let Some(id) = duel.victim().accept(Direction::Unidirectional) {
+            let read = duel.victim().read(id, usize::MAX);
+            assert!(matches!(read, Ok(None) | Err(ReadError::Reset(_))));
+            ended += 1;
+        }
+        duel.work.receiving += cpu() - began;
+        limit = opened + TransportConfig::default().max_concurrent_uni_streams;
+        assert!(ended <= limit);
+        duel.pump();
+        duel.peer.received.clear();
+        let next = duel.peer.largest_received().unwrap_or(0);
+        duel.send(OneRtt, &ack([next..=next].into_iter()));
+        // Half of the allowance at least is back by now.
+        limit -= TransportConfig::default().max_concurrent_uni_streams / 2 + 1;
+    }
+    assert_eq!(duel.closed(), None);
+    Cost {
+        streams: opened,
+        ..Cost::from(&duel)
+    }
+}
+
+/// Datagrams as they are.
+fn raw(duel: &mut Duel, datagrams: impl IntoIterator<Item = Vec<u8>>) -> Cost {
+    for datagram in datagrams {
+        duel.deliver(&datagram);
+    }
+    Cost::from(&*duel)
+}
+
+/// Datagrams of this size that look like 1-RTT packets and are none.
+fn garbage(size: usize) -> Cost {
+    let mut duel = victim(Side::Server, Terms::default());
+    let genuine = duel.peer.datagram(OneRtt, &[ty::PING as u8; 30]);
+    let junk = (0..3000_u32).map(|n| {
+        let mut datagram = genuine[..9].to_vec();
+        datagram.extend(n.to_be_bytes());
+        // Both key phases are tried.
+        datagram[0] ^= (n as u8 & 1) << 2;
+        datagram.resize(size, n as u8);
+        datagram
+    });
+    let junk: Vec<_> = junk.collect();
+    raw(&mut duel, junk)
+}
+
+/// Packets with every other number, in an order in which each lies between others.
+fn numbers_out_of_order() -> Cost {
+    let mut duel = victim(Side::Server, Terms::default());
+    let order = (0..5000_u64).map(|n| 1000 + 128 * (n / 64) + 2 * (n * 37 % 64));
+    let datagrams: Vec<_> = order
+        .map(|number| {
+            let odd = Odd {
+                number: Some(number),
+                ..Odd::default()
+            };
+            duel.peer.packet(OneRtt, &[ty::PING as u8; 10], odd)
+        })
+        .collect();
+    raw(&mut duel, datagrams)
+}
+
+/// One packet that comes again and again.
+fn copies() -> Cost {
+    let mut duel = victim(Side::Server, Terms::default());
+    let datagram = duel.peer.datagram(OneRtt, &[ty::PING as u8; 1000]);
+    raw(&mut duel, vec![datagram; 3000])
+}
+
+/// A datagram of many packets that are nothing.
+fn coalesced_junk(first: u8, established: bool) -> Cost {
+    let mut duel = if established {
+        victim(Side::Server, Terms::default())
+    } else {
+        handshaking(Initial)
+    };
+    let destination = duel.peer.remote_id;
+    let packet = |version: u32| {
+        let mut packet = vec![first];
+        packet.extend(version.to_be_bytes());
+        packet.push(destination.len() as u8);
+        packet.extend_from_slice(destination.as_slice());
+        packet.extend([8, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa]);
+        packet.extend([30; 31]);
+        packet
+    };
+    let datagrams: Vec<_> = (0..1000)
+        .map(|_| (0..22).flat_map(|_| packet(1)).collect::<Vec<u8>>())
+        .collect();
+    let mut cost = raw(&mut duel, datagrams);
+    // Eight packets of a datagram are looked at.
+    cost.packets = 7 * 1000;
+    cost
+}
+
+/// Unknown versions, versions to choose from, and first packets that do not open.
+fn strangers(kind: u32) -> Cost {
+    let mut duel = victim(Side::Server, Terms::default());
+    let datagrams: Vec<_> = (0..1000_u32)
+        .map(|n| {
+            let mut datagram = vec![0xc3];
+            let version: u32 = match kind {
+                0 => 0x1a2a_3a4a,
+                1 => 0,
+                _ => 1,
+            };
+            datagram.extend(version.to_be_bytes());
+            datagram.push(8);
+            datagram.extend([n.to_be_bytes(), n.to_be_bytes()].concat());
+            datagram.extend([8, 1, 2, 3, 4, 5, 6, 7, 8]);
+            // No token, and a length.
+            datagram.extend([0, 0x44, 0x80]);
+            datagram.resize(1200, n as u8);
+            datagram
+        })
+        .collect();
+    raw(&mut duel, datagrams)
+}
+
+/// A server in the middle of its handshake that has keys for this kind of packet.
+fn handshaking(packet: PacketType) -> Duel {
+    let mut duel = Duel::new(Side::Server, Terms::default());
+    duel.unwatch();
+    if packet == Handshake {
+        for datagram in duel.peer.flush() {
+            duel.deliver(&datagram);
+        }
+    } else {
+        duel.send(Initial, &[ty::PING as u8]);
+    }
+    duel.measure(cpu);
+    duel
+}
+
+/// The same frames again and again, in packets of the handshake.
+fn repeated_early(packet: PacketType, mut frame: impl FnMut(u64) -> Vec<u8>) -> Cost {
+    let mut duel = handshaking(packet);
+    let mut n = 0;
+    let payloads: Vec<_> = (0..300)
+        .map(|_| {
+            filled(|| {
+                n += 1;
+                frame(n)
+            })
+        })
+        .collect();
+    flood(&mut duel, packet, payloads);
+    Cost::from(&duel)
+}
+
+fn crypto(offset: u64, data: &[u8]) -> Vec<u8> {
+    frames(|w| {
+        write::crypto_header(w, offset, data.len());
+        w.bytes(data);
+    })
+}
+
+/// What comes to a connection that has ended, by our hand or the peer's.
+fn after_the_end(draining: bool) -> Cost {
+    let mut duel = victim(Side::Server, Terms::default());
+    if draining {
+        let close = frames(|w| {
+            write::connection_close(w, 0, None, b"");
+        });
+        duel.send(OneRtt, &close);
+    } else {
+        let now = duel.now;
+        duel.victim().close(now, 7, b"enough");
+        duel.pump();
+    }
+    duel.measure(cpu);
+    let datagrams: Vec<_> = (0..3000)
+        .map(|_| duel.peer.datagram(OneRtt, &[ty::PING as u8; 1000]))
+        .collect();
+    raw(&mut duel, datagrams)
+}
+
+/// Ids that come and retire the one before, each acknowledged by what the peer sends.
+fn ids() -> Cost {
+    let mut duel = victim(Side::Server, Terms::default());
+    for n in 1..1000_u64 {
+        let id = ConnectionId::new(&n.to_be_bytes()).expect("8 bytes");
+        let token = [n as u8; 16];
+        let next = duel.peer.largest_received().unwrap_or(0);
+        let mut payload = frames(|w| write::new_connection_id(w, n, n, &id, &token));
+        if next > 0 {
+            payload.extend(ack([next..=next].into_iter()));
+        }
+        duel.send(OneRtt, &payload);
+        duel.peer.received.clear();
+        if duel.closed().is_some() {
+            break;
+        }
+    }
+    Cost::from(&duel)
+}
+
+/// An attack by its name.
+type Attack = (String, Box<dyn Fn() -> Cost>);
+
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn attacks() -> Vec<Attack> {
+    let server = Side::Server;
+    let mut all: Vec<Attack> = Vec::new();
+    let mut add = |name: &str, attack: Box<dyn Fn() -> Cost>| all.push((name.to_owned(), attack));
+    for (name, window, vary) in [
+        ("ACK frames over a flight of 4 MB", 4 << 20, false),
+        ("ACK frames over a flight of 12 MB", 12 << 20, false),
+        ("ACK frames over parts of 12 MB", 12 << 20, true),
+    ] {
+        add(name, Box::new(move || acks_over_the_flight(window, vary)));
+    }
+    add(
+        "every other packet of 4 MB, from the end",
+        Box::new(|| every_other_acknowledged(4 << 20, |i, n| n - 1 - i)),
+    );
+    add(
+        "every other packet of 12 MB, from the end",
+        Box::new(|| every_other_acknowledged(12 << 20, |i, n| n - 1 - i)),
+    );
+    add(
+        "every other packet of 12 MB, from the start",
+        Box::new(|| every_other_acknowledged(12 << 20, |i, _| i)),
+    );
+    add(
+        "packets of 12 MB one by one, in no order",
+        Box::new(|| single_acknowledgements(12 << 20)),
+    );
+    let end: Vec<u64> = (0..8000).map(|i| 100 + 2 * i).collect();
+    let middle: Vec<u64> = (0..4000)
+        .map(|i| 100 + 4 * i)
+        .chain((0..4000).map(|i| 102 + 4 * ((i * 7919 + 2000) % 4000)))
+        .collect();
+    let down: Vec<u64> = (0..8000).map(|i| 100 + 2 * (8000 - i)).collect();
+    let sparse: Vec<u64> = (0..4000).map(|i| 100 + 120 * ((i * 2741) % 4000)).collect();
+    let joining: Vec<u64> = (0..4000)
+        .map(|i| 1 + 2 * i)
+        .chain((0..4000).map(|i| 2 * ((i * 7919) % 4000)))
+        .collect();
+    for (name, offsets) in [
+        ("pieces at the end", end),
+        ("pieces in the middle", middle),
+        ("pieces downwards", down),
+        ("pieces far apart", sparse),
+        ("pieces that join others", joining),
+    ] {
+        add(name, Box::new(move || pieces(&offsets, 4)));
+    }
+    let twice: Vec<u64> = (0..8000).map(|i| 100 + 2 * (i % 500)).collect();
+    add(
+        "pieces again and again",
+        Box::new(move || pieces(&twice, 4)),
+    );
+    add(
+        "PING",
+        Box::new(move || repeated(server, 300, |_| vec![ty::PING as u8])),
+    );
+    add(
+        "IMMEDIATE_ACK",
+        Box::new(move || repeated(server, 300, |_| frames(write::immediate_ack))),
+    );
+    add(
+        "blocked frames",
+        Box::new(move || {
+            repeated(server, 300, |n| {
+                frames(|w| match n % 3 {
+                    0 => write::data_blocked(w, n),
+                    1 => write::streams_blocked(w, Direction::Unidirectional, 1),
+                    _ => write::stream_data_blocked(w, uni(n % 50), n),
+                })
+            })
+        }),
+    );
+    add(
+        "MAX_DATA",
+        Box::new(move || {
+            repeated(server, 300, |n| {
+                frames(|w| write::max_data(w, n + (1 << 20)))
+            })
+        }),
+    );
+    add("MAX_DATA for many streams", Box::new(credit_for_many));
+    add(
+        "MAX_STREAM_DATA",
+        Box::new(move || {
+            repeated(server, 300, |n| {
+                let id = StreamId::new(Side::Client, Direction::Bidirectional, n % 50);
+                frames(|w| write::max_stream_data(w, id, n + (1 << 20)))
+            })
+        }),
+    );
+    add(
+        "MAX_STREAMS",
+        Box::new(move || {
+            repeated(server, 300, |n| {
+                frames(|w| write::max_streams(w, Direction::Unidirectional, 10 + n))
+            })
+        }),
+    );
+    add(
+        "STOP_SENDING",
+        Box::new(move || {
+            repeated(server, 300, |n| {
+                let id = StreamId::new(Side::Client, Direction::Bidirectional, n % 50);
+                frames(|w| write::stop_sending(w, id, 0))
+            })
+        }),
+    );
+    add(
+        "RESET_STREAM of the same streams",
+        Box::new(move || {
+            repeated(server, 300, |n| {
+                frames(|w| write::reset_stream(w, uni(n % 50), 0, 10))
+            })
+        }),
+    );
+    add("streams reset", Box::new(|| streams_opened(true)));
+    add("streams ended", Box::new(|| streams_opened(false)));
+    add(
+        "PATH_CHALLENGE",
+        Box::new(move || {
+            repeated(server, 300, |n| {
+                frames(|w| write::path_challenge(w, n.to_be_bytes()))
+            })
+        }),
+    );
+    add(
+        "RETIRE_CONNECTION_ID",
+        Box::new(move || {
+            repeated(server, 300, |_| {
+                frames(|w| write::retire_connection_id(w, 1))
+            })
+        }),
+    );
+    add(
+        "one NEW_CONNECTION_ID",
+        Box::new(move || {
+            let id = ConnectionId::new(&[7; 8]).expect("8 bytes");
+            repeated(server, 300, move |_| {
+                frames(|w| write::new_connection_id(w, 1, 0, &id, &[7; 16]))
+            })
+        }),
+    );
+    add("ids that retire others", Box::new(ids));
+    add(
+        "NEW_TOKEN",
+        Box::new(move || {
+            repeated(Side::Client, 300, |n| {
+                frames(|w| write::new_token(w, &[n as u8]))
+            })
+        }),
+    );
+    add(
+        "HANDSHAKE_DONE",
+        Box::new(move || repeated(Side::Client, 300, |_| frames(write::handshake_done))),
+    );
+    add(
+        "empty DATAGRAM frames",
+        Box::new(move || {
+            repeated(server, 300, |_| {
+                frames(|w| write::datagram_header(w, Some(0)))
+            })
+        }),
+    );
+    add(
+        "known CRYPTO bytes",
+        Box::new(move || repeated(server, 300, |_| crypto(40, &[1]))),
+    );
+    add(
+        "one CRYPTO byte behind a gap",
+        Box::new(move || repeated(server, 300, |_| crypto(1, &[1]))),
+    );
+    add(
+        "single bytes in order",
+        Box::new(|| pieces(&(0..8000).collect::<Vec<u64>>(), 4)),
+    );
+    add(
+        "bytes of many streams",
+        Box::new(|| bytes_of_many_streams(90)),
+    );
+    add(
+        "packets dropped for want of room",
+        Box::new(dropped_for_want_of_room),
+    );
+    add(
+        "DATAGRAM frames of a byte",
+        Box::new(move || {
+            repeated(server, 300, |_| {
+                frames(|w| {
+                    write::datagram_header(w, Some(1));
+                    w.bytes(&[1]);
+                })
+            })
+        }),
+    );
+    add(
+        "a ClientHello byte by byte",
+        Box::new(|| handshake_byte_by_byte(false)),
+    );
+    add(
+        "a ticket byte by byte",
+        Box::new(|| handshake_byte_by_byte(true)),
+    );
+    for packet in [Initial, Handshake] {
+        let name = |initial, handshake| {
+            if packet == Initial {
+                initial
+            } else {
+                handshake
+            }
+        };
+        add(
+            name("PING in Initials", "PING in Handshake packets"),
+            Box::new(move || repeated_early(packet, |_| vec![ty::PING as u8])),
+        );
+        add(
+            name("CRYPTO in Initials", "CRYPTO in Handshake packets"),
+            Box::new(move || repeated_early(packet, |n| crypto(2 + 2 * (n % 60), &[1]))),
+        );
+        add(
+            name("ACK in Initials", "ACK in Handshake packets"),
+            Box::new(move || repeated_early(packet, |_| ack([0..=0].into_iter()))),
+        );
+    }
+    add("garbage of 25 bytes", Box::new(|| garbage(25)));
+    add("garbage of 45 bytes", Box::new(|| garbage(45)));
+    add("garbage of 1200 bytes", Box::new(|| garbage(1200)));
+    add("numbers out of order", Box::new(numbers_out_of_order));
+    add("copies of a packet", Box::new(copies));
+    for (first, name) in [
+        (0xc1, "Initials"),
+        (0xd1, "0-RTT"),
+        (0xe1, "Handshake packets"),
+    ] {
+        for (established, when) in [(true, "afterwards"), (false, "in the handshake")] {
+            let name = format!("coalesced {name} that do not open, {when}");
+            add(&name, Box::new(move || coalesced_junk(first, established)));
+        }
+    }
+    add("unknown versions", Box::new(|| strangers(0)));
+    add("Version Negotiation", Box::new(|| strangers(1)));
+    add("first packets that do not open", Box::new(|| strangers(2)));
+    add("packets after our close", Box::new(|| after_the_end(false)));
+    add("packets after the peer's", Box::new(|| after_the_end(true)));
+    all
+}
+
+// test: RFC 9000 §21, threats.md row 48
+#[test]
+#[ignore = "measures optimised code: cargo test --profile sim -p squall-sim --test work -- --ignored"]
+fn hostile_bytes_cost_at_most_twenty_times_bulk() {
+    let mut worst = Vec::new();
+    let only = std::env::var("SQUALL_WORK_ONLY").unwrap_or_default();
+    for (name, attack) in attacks().into_iter().filter(|(n, _)| n.contains(&only)) {
+        let mut best = (f64::MAX, String::new());
+        for _ in 0..TRIES {
+            let byte = bulk().min(bulk());
+            let cost = attack();
+            let took = (cost.work.receiving + cost.work.sending).as_nanos() as f64 / byte;
+            let ratio = took / cost.granted();
+            if ratio < best.0 {
+                let Work {
+                    receiving,
+                    sending,
+                    bytes,
+                    datagrams,
+                } = cost.work;
+                let line = format!(
+                    "{ratio:5.2} {name}: {} + {} us, {:.1} ns a byte in; bytes {bytes:?}, datagrams {datagrams:?}, bulk {byte:.2} ns a byte",
+                    receiving.as_micros(),
+                    sending.as_micros(),
+                    receiving.as_nanos() as f64 / bytes[0] as f64,
+                );
+                best = (ratio, line);
+            }
+        }
+        println!("{}", best.1);
+        if best.0 > 1.0 {
+            worst.push(best.1);
+        }
+    }
+    assert!(worst.is_empty(), "{}", worst.join("\n"));
+}
