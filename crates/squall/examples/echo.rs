@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use squall::rustls::RootCertStore;
 use squall::rustls::pki_types::PrivatePkcs8KeyDer;
-use squall::{Builder, ClientConfig, Connection, Endpoint, ServerConfig, TransportConfig};
+use squall::{
+    Builder, ClientConfig, Connection, Endpoint, RecvStream, SendStream, ServerConfig,
+    TransportConfig,
+};
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// Both ends name the protocol that they speak (RFC 7301).
@@ -52,16 +55,22 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// Runs on the connection's own worker, as do the tasks that it starts there.
 async fn echo(connection: Connection) {
-    while let Ok((mut send, mut recv)) = connection.accept_bi().await {
+    while let Ok((send, recv)) = connection.accept_bi().await {
         connection.spawn(async move {
-            // Chunks are handed through without a copy, and sealed from where they lie.
-            while let Ok(Some(chunk)) = recv.read_chunk(usize::MAX).await {
-                if send.write_chunk(chunk).await.is_err() {
-                    // The peer wants no more.
-                    return;
-                }
-            }
-            // Dropping `send` finishes the stream.
+            // A stream that fails is reset: dropping `send` unfinished never looks like an end.
+            let _ = echo_stream(send, recv).await;
         });
     }
+}
+
+async fn echo_stream(
+    mut send: SendStream,
+    mut recv: RecvStream,
+) -> Result<(), Box<dyn std::error::Error>> {
+    // Chunks are passed on without a copy, and sealed where they lie.
+    while let Some(chunk) = recv.read_chunk(usize::MAX).await? {
+        send.write_chunk(chunk).await?;
+    }
+    send.finish()?;
+    Ok(())
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use squall_core::{ClientConfig, ServerConfig};
@@ -55,11 +56,32 @@ pub struct Builder {
     /// Attempts and handshakes from which on clients have to show first that their address is their own (a Retry, RFC
     /// 9000 §8.1.2), for which nothing is kept. Zero: always.
     pub retry_from: usize,
-    /// Key of the address-validation tokens (RFC 9000 §8.1.1); endpoints with the same key take each other's. By default
-    /// derived from `reset_key`.
+    /// Key of the address-validation tokens (RFC 9000 §8.1.1); endpoints with the same key take each other's, and each takes
+    /// a token once. By default derived from `reset_key`.
     pub token_key: Option<[u8; 32]>,
+    /// How long a token that a client was given for a later connection is good (RFC 9000 §8.1.3). Each is good once: all
+    /// workers share a record of those that are spent, which takes up to 4 MB for each day and mistakes fewer than 1 new
+    /// token in 1,000 for a spent one if a million come each day. A token that is spent, seems so, or is older than the
+    /// endpoint costs its client a Retry.
+    pub new_token_lifetime: Duration,
     /// Connections in all; attempts beyond are refused.
     pub max_connections: usize,
+    /// Connections that clients of one source prefix may have at all workers together, where their address is validated;
+    /// attempts beyond are refused. An attempt from an address that is not validated is never refused for it, since the
+    /// address may be forged, but has to show first that it is its own (a Retry) once the prefix's connections and handshakes
+    /// are as many. A connection that moves to another prefix is counted there and goes on in any case. `None`, the default:
+    /// no limit, since a whole carrier can be behind one address.
+    pub max_connections_per_prefix: Option<usize>,
+    /// Bits of an IPv4 address that make a source prefix, up to 32, the default.
+    pub ipv4_prefix_bits: u8,
+    /// Bits of an IPv6 address that make a source prefix, up to 128; by default 56, what a provider gives to one customer.
+    pub ipv6_prefix_bits: u8,
+    /// Bytes of memory that the connections of all workers together may take, by the estimate of
+    /// [`EndpointStats::memory`](crate::EndpointStats::memory). From three quarters of it on, clients have to show first that
+    /// their address is their own (a Retry); from all of it on, new connections are refused. Those that exist go on, and may
+    /// take more: what one can take is bounded by `send_window`, `receive_window` and `max_packets_in_flight` of its
+    /// [`TransportConfig`](crate::TransportConfig). `None`, the default: no limit.
+    pub max_memory: Option<usize>,
     /// Key of the stateless-reset tokens (RFC 9000 §10.3.2). Keep it over restarts, and peers learn at once that their
     /// connections are gone. Random by default.
     pub reset_key: [u8; 32],
@@ -91,7 +113,12 @@ impl Builder {
             max_handshakes: core.max_handshakes,
             retry_from: core.retry_from,
             token_key: None,
+            new_token_lifetime: core.new_token_lifetime,
             max_connections: core.max_connections,
+            max_connections_per_prefix: core.max_connections_per_prefix,
+            ipv4_prefix_bits: core.ipv4_prefix_bits,
+            ipv6_prefix_bits: core.ipv6_prefix_bits,
+            max_memory: core.max_memory,
             reset_key,
         }
     }
@@ -154,7 +181,7 @@ impl Builder {
             gso: self.gso,
             gro: self.gro,
             reuse_port: self.reuse_port,
-            only_v6: false,
+            ..squall_udp::Options::default()
         }
     }
 
@@ -162,6 +189,11 @@ impl Builder {
     pub(crate) fn check(&self) -> io::Result<()> {
         if self.workers == 0 || self.workers > MAX_WORKERS {
             return Err(invalid(format!("workers must be 1 to {MAX_WORKERS}")));
+        }
+        if self.ipv4_prefix_bits > 32 || self.ipv6_prefix_bits > 128 {
+            return Err(invalid(
+                "ipv4_prefix_bits must be at most 32, ipv6_prefix_bits at most 128",
+            ));
         }
         if let Some(server) = &self.server {
             check_server(server)?;

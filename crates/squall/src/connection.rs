@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::error::ConnectError;
 use crate::stream::{RecvStream, SendStream};
-use crate::worker::{self, Handle};
+use crate::worker::{self, ConnectionShared, Handle, Line, Place, State};
 
 /// A handle of a connection: cheap to clone, usable from any task.
 ///
@@ -24,24 +24,6 @@ use crate::worker::{self, Handle};
 pub struct Connection(Arc<Handle>);
 
 impl Connection {
-    async fn open(&self, direction: Direction) -> Result<squall_wire::StreamId, CloseReason> {
-        poll_fn(|cx| {
-            self.0
-                .0
-                .call(|state| state.poll_open(direction, cx.waker()))
-        })
-        .await
-    }
-
-    async fn accept(&self, direction: Direction) -> Result<squall_wire::StreamId, CloseReason> {
-        poll_fn(|cx| {
-            self.0
-                .0
-                .call(|state| state.poll_accept(direction, cx.waker()))
-        })
-        .await
-    }
-
     fn send(&self, id: squall_wire::StreamId) -> SendStream {
         SendStream::new(Arc::clone(&self.0), id)
     }
@@ -55,7 +37,7 @@ impl Connection {
     /// # Errors
     /// The connection ended.
     pub async fn open_bi(&self) -> Result<(SendStream, RecvStream), CloseReason> {
-        let id = self.open(Direction::Bidirectional).await?;
+        let id = self.0.0.open(Direction::Bidirectional).await?;
         Ok((self.send(id), self.recv(id)))
     }
 
@@ -64,7 +46,7 @@ impl Connection {
     /// # Errors
     /// The connection ended.
     pub async fn open_uni(&self) -> Result<SendStream, CloseReason> {
-        Ok(self.send(self.open(Direction::Unidirectional).await?))
+        Ok(self.send(self.0.0.open(Direction::Unidirectional).await?))
     }
 
     /// Waits for the next bidirectional stream of the peer.
@@ -72,7 +54,7 @@ impl Connection {
     /// # Errors
     /// The connection ended.
     pub async fn accept_bi(&self) -> Result<(SendStream, RecvStream), CloseReason> {
-        let id = self.accept(Direction::Bidirectional).await?;
+        let id = self.0.0.accept(Direction::Bidirectional).await?;
         Ok((self.send(id), self.recv(id)))
     }
 
@@ -81,7 +63,7 @@ impl Connection {
     /// # Errors
     /// The connection ended.
     pub async fn accept_uni(&self) -> Result<RecvStream, CloseReason> {
-        Ok(self.recv(self.accept(Direction::Unidirectional).await?))
+        Ok(self.recv(self.0.0.accept(Direction::Unidirectional).await?))
     }
 
     /// The largest datagram that can be sent now, in bytes; it changes with the path. `None`: the peer takes none
@@ -104,18 +86,11 @@ impl Connection {
     /// # Errors
     /// As [`send_datagram`](Self::send_datagram).
     pub async fn send_datagram_wait(&self, data: Bytes) -> Result<(), DatagramError> {
-        poll_fn(|cx| {
-            self.0
-                .0
-                .call(|state| match state.core.send_datagram(data.clone()) {
-                    Err(DatagramError::Blocked) => {
-                        state.datagram_writers.register(cx.waker());
-                        Poll::Pending
-                    }
-                    result => Poll::Ready(result),
-                })
-        })
-        .await
+        let send = |state: &mut State| match state.core.send_datagram(data.clone()) {
+            Err(DatagramError::Blocked) => Poll::Pending,
+            result => Poll::Ready(result),
+        };
+        self.0.0.wait(Line::DatagramWrite, send).await
     }
 
     /// Waits for the next datagram of the peer.
@@ -123,19 +98,12 @@ impl Connection {
     /// # Errors
     /// The connection ended, and all that had arrived is read.
     pub async fn read_datagram(&self) -> Result<Bytes, CloseReason> {
-        poll_fn(|cx| {
-            self.0
-                .0
-                .call(|state| match (state.core.read_datagram(), &state.closed) {
-                    (Some(data), _) => Poll::Ready(Ok(data)),
-                    (None, Some(reason)) => Poll::Ready(Err(reason.clone())),
-                    (None, None) => {
-                        state.datagram_readers.register(cx.waker());
-                        Poll::Pending
-                    }
-                })
-        })
-        .await
+        let read = |state: &mut State| match (state.core.read_datagram(), &state.closed) {
+            (Some(data), _) => Poll::Ready(Ok(data)),
+            (None, Some(reason)) => Poll::Ready(Err(reason.clone())),
+            (None, None) => Poll::Pending,
+        };
+        self.0.0.wait(Line::DatagramRead, read).await
     }
 
     /// Ends the connection at once: the peer is told `code` and `reason`, what is not delivered yet is lost. Wait for
@@ -166,36 +134,26 @@ impl Connection {
             state.moved = None;
             state.core.migrate(now, path, Move::WhenValidated)
         })?;
-        poll_fn(|cx| {
-            let mut state = self.0.0.lock();
+        let outcome = |state: &mut State| {
             // Another move, to the server's preferred address say, is not the one that is waited for.
             let moved = state.moved.filter(|(path, _)| path.local == Some(local));
             match (moved, &state.closed) {
                 (Some((_, true)), _) => Poll::Ready(Ok(())),
                 (Some((_, false)), None) => Poll::Ready(Err(MigrateError::NotValidated)),
                 (_, Some(_)) => Poll::Ready(Err(MigrateError::Closed)),
-                (None, None) => {
-                    state.movers.register(cx.waker());
-                    Poll::Pending
-                }
+                (None, None) => Poll::Pending,
             }
-        })
-        .await
+        };
+        self.0.0.wait(Line::Move, outcome).await
     }
 
     /// Waits for the connection's end and tells why it came.
     pub async fn closed(&self) -> CloseReason {
-        poll_fn(|cx| {
-            let mut state = self.0.0.lock();
-            match &state.closed {
-                Some(reason) => Poll::Ready(reason.clone()),
-                None => {
-                    state.lifetime.register(cx.waker());
-                    Poll::Pending
-                }
-            }
-        })
-        .await
+        let end = |state: &mut State| match &state.closed {
+            Some(reason) => Poll::Ready(reason.clone()),
+            None => Poll::Pending,
+        };
+        self.0.0.wait(Line::Lifetime, end).await
     }
 
     /// Why the connection ended, if it did.
@@ -304,9 +262,29 @@ pub struct Connecting(Progress);
 enum Progress {
     /// The worker has not answered yet.
     Asked(oneshot::Receiver<Result<Handle, ConnectError>>),
-    Handshaking(Arc<Handle>),
+    Handshaking(Handshake),
     Failed(ConnectError),
     Done,
+}
+
+/// A connection before the end of its handshake, and the place of the future that waits for that.
+struct Handshake {
+    place: Place<Arc<ConnectionShared>>,
+    handle: Arc<Handle>,
+}
+
+impl Handshake {
+    fn new(handle: Arc<Handle>) -> Self {
+        let place = Place::new(Arc::clone(&handle.0), Line::Lifetime);
+        Self { place, handle }
+    }
+
+    /// Waits until `poll` is ready.
+    fn poll<R>(&mut self, cx: &Context<'_>, poll: impl FnOnce(&State) -> Poll<R>) -> Poll<R> {
+        let mut state = self.handle.0.lock();
+        let result = poll(&state);
+        self.place.settle(&mut state, result, cx.waker())
+    }
 }
 
 impl Connecting {
@@ -329,7 +307,7 @@ impl Connecting {
     /// There is no ticket for early data, or the connection could not be started: await what is given back.
     pub async fn into_0rtt(mut self) -> Result<(Connection, EarlyDataAccepted), Self> {
         poll_fn(|cx| self.poll_begun(cx)).await;
-        let Progress::Handshaking(handle) = &self.0 else {
+        let Progress::Handshaking(Handshake { handle, .. }) = &self.0 else {
             return Err(self);
         };
         let early = {
@@ -343,7 +321,7 @@ impl Connecting {
             return Err(self);
         }
         let connection = Connection(Arc::clone(handle));
-        let accepted = EarlyDataAccepted(Arc::clone(handle));
+        let accepted = EarlyDataAccepted(Handshake::new(Arc::clone(handle)));
         self.0 = Progress::Done;
         Ok((connection, accepted))
     }
@@ -355,7 +333,7 @@ impl Connecting {
             let handle =
                 ready!(Pin::new(answer).poll(cx)).unwrap_or(Err(ConnectError::EndpointClosed));
             self.0 = match handle {
-                Ok(handle) => Progress::Handshaking(Arc::new(handle)),
+                Ok(handle) => Progress::Handshaking(Handshake::new(Arc::new(handle))),
                 Err(error) => Progress::Failed(error),
             };
         }
@@ -368,42 +346,42 @@ impl Future for Connecting {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         ready!(self.poll_begun(cx));
-        let handle = match std::mem::replace(&mut self.0, Progress::Done) {
-            Progress::Handshaking(handle) => handle,
+        let mut handshake = match std::mem::replace(&mut self.0, Progress::Done) {
+            Progress::Handshaking(handshake) => handshake,
             Progress::Failed(error) => return Poll::Ready(Err(error)),
             // Polled after its end, against the contract of futures.
             Progress::Asked(_) | Progress::Done => return Poll::Pending,
         };
-        let mut state = handle.0.lock();
-        let result = match (&state.closed, state.connected) {
-            (Some(reason), _) => Err(ConnectError::Closed(reason.clone())),
-            (None, true) => Ok(()),
-            (None, false) => {
-                state.lifetime.register(cx.waker());
-                drop(state);
-                self.0 = Progress::Handshaking(handle);
-                return Poll::Pending;
+        let end = handshake.poll(cx, |state| match (&state.closed, state.connected) {
+            (Some(reason), _) => Poll::Ready(Err(ConnectError::Closed(reason.clone()))),
+            (None, true) => Poll::Ready(Ok(())),
+            (None, false) => Poll::Pending,
+        });
+        match end {
+            Poll::Ready(result) => Poll::Ready(result.map(|()| Connection(handshake.handle))),
+            Poll::Pending => {
+                self.0 = Progress::Handshaking(handshake);
+                Poll::Pending
             }
-        };
-        drop(state);
-        Poll::Ready(result.map(|()| Connection(handle)))
+        }
     }
 }
 
-/// Becomes ready with the handshake: whether the server took the client's early data. `false` at the connection's end too.
+/// Becomes ready with the handshake: whether the server accepted the client's early data, at both ends. `false` if the
+/// client sent none, and when the connection has ended before.
 #[must_use = "only the handshake's end tells whether early data was taken"]
-pub struct EarlyDataAccepted(Arc<Handle>);
+pub struct EarlyDataAccepted(Handshake);
 
 impl Future for EarlyDataAccepted {
     type Output = bool;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
-        let mut state = self.0.0.lock();
-        if state.connected || state.closed.is_some() {
-            return Poll::Ready(state.early_data == Some(true) && state.closed.is_none());
-        }
-        state.lifetime.register(cx.waker());
-        Poll::Pending
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
+        self.0.poll(cx, |state| {
+            if !state.connected && state.closed.is_none() {
+                return Poll::Pending;
+            }
+            Poll::Ready(state.early_data == Some(true) && state.closed.is_none())
+        })
     }
 }
 

@@ -1,9 +1,9 @@
 //! An endpoint: a UDP port and the worker threads that drive it.
 
-use std::future::{Future, IntoFuture, poll_fn};
+use std::future::{Future, IntoFuture};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use crate::connection::{Connecting, Connection};
 use crate::error::ConnectError;
 use crate::qlog::QlogFolder;
 use crate::sys;
-use crate::worker::{self, Command, Common, EndpointStats, Offer, ResetTokens, Shared};
+use crate::worker::{self, Command, Common, EndpointStats, Offer, Shared, SocketGroup, WorkerEnd};
 
 /// A UDP port with its worker threads: makes connections, accepts connections, or both. Cheap to clone.
 ///
@@ -30,30 +30,65 @@ pub struct Endpoint(Arc<Inner>);
 struct Inner {
     common: Arc<Common>,
     workers: Vec<WorkerFace>,
-    /// The workers' sockets, by index: in use, or about to be. Locked while all workers are told to move, so that two
-    /// moves at a time end in one place.
-    sockets: Mutex<Vec<Arc<Socket>>>,
+    /// The same, as the workers see each other.
+    shared: Arc<[Arc<Shared>]>,
     /// Which worker gets the next connection that begins here, and the next task.
     next: AtomicUsize,
-    client: Option<ClientConfig>,
-    /// What sockets are to be like.
-    options: squall_udp::Options,
+    /// What new connections are accepted with. Locked while the workers are told, so that one that starts meanwhile is told
+    /// too.
+    server: Mutex<Option<Arc<ServerConfig>>>,
+    /// The settings that workers start with, at first and again.
+    settings: Builder,
 }
 
 /// A worker, from outside.
 struct WorkerFace {
     shared: Arc<Shared>,
-    thread_id: i32,
+    thread_id: AtomicI32,
 }
 
 impl Inner {
+    /// The next worker that runs; if there is none, one that does not.
     fn next_worker(&self) -> &Arc<Shared> {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
-        &self.workers[next % self.workers.len()].shared
+        let in_turn = |step: usize| &self.workers[(next + step) % self.workers.len()].shared;
+        let running = (0..self.workers.len()).map(in_turn);
+        running
+            .into_iter()
+            .find(|worker| !worker.is_dead())
+            .unwrap_or_else(|| in_turn(0))
     }
 
-    fn socket(&self) -> Arc<Socket> {
-        Arc::clone(&worker::lock(&self.sockets)[0])
+    /// Sends each worker a command; `false` when none of them runs.
+    fn command_all(&self, command: impl Fn() -> Command) -> bool {
+        let workers = self.workers.iter();
+        let told = workers.filter(|worker| worker.shared.command(command()));
+        told.count() > 0
+    }
+
+    /// Starts a worker; returns its thread's number.
+    fn start(&self, index: usize, socket: Arc<Socket>) -> io::Result<i32> {
+        let shared = &self.shared[index];
+        let server = worker::lock(&self.server);
+        let config = self.settings.core_config(shared);
+        let mut endpoint = squall_core::Endpoint::new(config, server.clone(), rand::random());
+        endpoint.set_token_filter(Box::new(self.common.spent_tokens.clone()));
+        if let Some(prefixes) = &self.common.prefixes {
+            endpoint.set_prefix_counts(Box::new(prefixes.clone()));
+        }
+        if let Some(directory) = &self.common.reset_tokens {
+            endpoint.set_reset_token_directory(Box::new(directory.clone()));
+        }
+        let cpus = &self.settings.cpus;
+        let start = worker::Start {
+            shared: Arc::clone(shared),
+            workers: Arc::clone(&self.shared),
+            socket,
+            endpoint,
+            watch_addresses: self.settings.client.is_some() || self.settings.server.is_none(),
+            cpu: cpus.get(index % cpus.len().max(1)).copied(),
+        };
+        start.start()
     }
 }
 
@@ -91,7 +126,8 @@ impl Endpoint {
     /// There is no client configuration, `server_name` is no name, the endpoint's socket cannot reach `addr`, or the endpoint
     /// is closed. What comes later, the returned future tells.
     pub fn connect(&self, addr: SocketAddr, server_name: &str) -> Result<Connecting, ConnectError> {
-        let config = self.0.client.clone().ok_or(ConnectError::NoClientConfig)?;
+        let config = self.0.settings.client.clone();
+        let config = config.ok_or(ConnectError::NoClientConfig)?;
         self.start(config, addr, server_name)
     }
 
@@ -160,18 +196,19 @@ impl Endpoint {
         })
     }
 
-    /// Waits for the next attempt to connect to this endpoint; `None` once it is closed.
+    /// Waits for the next attempt to connect to this endpoint; `None` once it is closed, and while none of its workers runs
+    /// (see [`worker_ended`](Self::worker_ended)): restart one, and call again.
     pub async fn accept(&self) -> Option<Incoming> {
-        let offer = poll_fn(|cx| self.0.common.poll_accept(cx)).await?;
-        let shared = Arc::clone(&self.0.workers[offer.worker].shared);
+        let offer = self.0.common.accept().await?;
+        let shared = Arc::clone(&self.0.shared[offer.worker]);
         Some(Incoming {
             offer: Some(offer),
             shared,
         })
     }
 
-    /// Accepts every attempt and runs `handler` for each connection, on the connection's own worker, until the endpoint is
-    /// closed. Handshakes that fail are passed over: the client is told why.
+    /// Accepts every attempt and runs `handler` for each connection, on the connection's own worker, until
+    /// [`accept`](Self::accept) returns `None`. Handshakes that fail are passed over: the client is told why.
     pub async fn serve<H, F>(&self, handler: H)
     where
         H: Fn(Connection) -> F + Send + Sync + 'static,
@@ -197,39 +234,41 @@ impl Endpoint {
     pub fn set_server_config(&self, config: Option<ServerConfig>) -> io::Result<()> {
         config.as_ref().map_or(Ok(()), check_server)?;
         let config = config.map(Arc::new);
-        for worker in &self.0.workers {
-            worker.shared.command(Command::SetServer(config.clone()));
-        }
+        let mut server = worker::lock(&self.0.server);
+        (self.0).command_all(|| Command::SetServer(config.clone()));
+        *server = config;
         Ok(())
     }
 
     /// The address that the sockets are bound to, with the port that the system chose.
     ///
     /// # Errors
-    /// Those of `getsockname(2)`.
+    /// None: the address is known since the bind.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.socket().local_addr()
+        Ok(self.0.common.address())
     }
 
     /// Closes all connections with `code` and `reason`, refuses what comes, and makes [`accept`](Self::accept) end.
     /// Returns at once; [`wait_idle`](Self::wait_idle) waits until the peers were told.
     pub fn close(&self, code: u64, reason: &[u8]) {
-        for worker in &self.0.workers {
-            worker.shared.command(Command::Close {
-                code,
-                reason: Bytes::copy_from_slice(reason),
-            });
+        let told = self.0.command_all(|| Command::Close {
+            code,
+            reason: Bytes::copy_from_slice(reason),
+        });
+        if !told {
+            self.0.common.close();
         }
     }
 
     /// Lets no new connections in, closes each one when all streams that were finished on it are delivered, and waits until
     /// none is left. Streams that were not finished are lost, as with [`close`](Self::close).
     pub async fn shutdown(&self, code: u64, reason: &[u8]) {
-        for worker in &self.0.workers {
-            worker.shared.command(Command::ShutDown {
-                code,
-                reason: Bytes::copy_from_slice(reason),
-            });
+        let told = self.0.command_all(|| Command::ShutDown {
+            code,
+            reason: Bytes::copy_from_slice(reason),
+        });
+        if !told {
+            self.0.common.close();
         }
         self.wait_idle().await;
     }
@@ -238,21 +277,84 @@ impl Endpoint {
     /// there at once (RFC 9000 §9.2), and their servers validate the new address. Every connection stays with its worker.
     ///
     /// # Errors
-    /// The system refused a socket, or a worker has ended. All workers go on where they are then.
+    /// The system refused a socket, or a worker has ended and was not [restarted](Self::restart_worker) (`NotConnected`). All
+    /// workers go on where they are then.
     ///
     /// # Panics
     /// Never: workers have their runtime before anybody has the endpoint.
     pub fn rebind(&self, addr: SocketAddr) -> io::Result<()> {
-        let sockets = bind_group(addr, &self.0.options, self.0.workers.len())?;
+        let options = self.0.settings.socket_options();
+        let group = SocketGroup::bind(addr, &options, self.0.workers.len())?;
+        let mut current = worker::lock(&self.0.common.sockets);
+        if let Some(worker) = current.first_down() {
+            let why = format!("worker {worker} has ended: restart it first");
+            return Err(io::Error::new(io::ErrorKind::NotConnected, why));
+        }
         // Whatever can fail comes before the first worker is told.
-        let readable = (self.0.workers.iter().zip(&sockets))
+        let readable = (self.0.workers.iter().zip(group.sockets()))
             .map(|(worker, socket)| worker.shared.watch(Arc::clone(socket)))
             .collect::<io::Result<Vec<_>>>()?;
-        let mut current = worker::lock(&self.0.sockets);
         for (worker, readable) in self.0.workers.iter().zip(readable) {
             worker.shared.command(Command::Rebind(readable));
         }
-        *current = sockets;
+        *current = group;
+        Ok(())
+    }
+
+    /// Waits until a worker ends although the endpoint is in use, and says why: its socket is gone, nothing could be received
+    /// for ten minutes, or code on its thread panicked. By then its connections have ended, and tasks that were spawned on it
+    /// are cancelled; the other workers go on and take its share of new connections. `None` once the endpoint is closed.
+    ///
+    /// Each end is reported once, to one caller, whether or not somebody waited when it came; the last 64 are kept. Dropping
+    /// the future loses none.
+    ///
+    /// ```no_run
+    /// async fn keep_running(endpoint: squall::Endpoint) -> std::io::Result<()> {
+    ///     while let Some(end) = endpoint.worker_ended().await {
+    ///         eprintln!("{end}");
+    ///         endpoint.restart_worker(end.worker)?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub async fn worker_ended(&self) -> Option<WorkerEnd> {
+        self.0.common.worker_ended().await
+    }
+
+    /// Starts a worker that has ended again: a new thread, and a new socket on the same port, which takes the place of the
+    /// old one when datagrams are steered. It begins without connections. The peers of those that ended are told by a
+    /// stateless reset (RFC 9000 §10.3) when they next send, by this worker as by those that stood in for it.
+    ///
+    /// Blocks until the thread runs, well below a millisecond on an idle machine.
+    ///
+    /// # Errors
+    /// There is no such worker (`InvalidInput`), it runs (`AlreadyExists`), the endpoint is closed (`NotConnected`), or the
+    /// system refused a socket, a thread or a CPU: the worker may then be restarted later.
+    pub fn restart_worker(&self, worker: usize) -> io::Result<()> {
+        let inner = &self.0;
+        let Some(face) = inner.workers.get(worker) else {
+            let why = format!("there are {} workers", inner.workers.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        };
+        if inner.common.is_closed() {
+            let why = "the endpoint is closed";
+            return Err(io::Error::new(io::ErrorKind::NotConnected, why));
+        }
+        // Locked to the end, so that two of these make one worker.
+        let mut sockets = worker::lock(&inner.common.sockets);
+        if !sockets.is_down(worker) {
+            let why = format!("worker {worker} runs");
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        }
+        let socket = sockets.replace(worker, &inner.settings.socket_options())?;
+        let started = inner.start(worker, socket);
+        if started.is_err() {
+            // The new socket holds the place, as the old one did.
+            sockets.on_end(worker);
+        }
+        let thread_id = started?;
+        face.thread_id.store(thread_id, Ordering::Relaxed);
+        sockets.on_start(worker);
         Ok(())
     }
 
@@ -281,14 +383,18 @@ impl Endpoint {
     /// The counters of each worker.
     #[must_use]
     pub fn worker_stats(&self) -> Vec<EndpointStats> {
-        let read = |one: &WorkerFace| one.shared.counters.read(one.shared.udp_stats());
-        self.0.workers.iter().map(read).collect()
+        let workers = self.0.workers.iter();
+        workers.map(|one| one.shared.stats()).collect()
     }
 
     /// What the kernel granted each socket: bundles and buffers.
     #[must_use]
+    ///
+    /// All zero while no worker runs.
     pub fn limits(&self) -> squall_udp::Limits {
-        self.0.socket().limits()
+        let sockets = worker::lock(&self.0.common.sockets);
+        let first = sockets.sockets().next();
+        first.map_or_else(squall_udp::Limits::default, |socket| socket.limits())
     }
 
     /// Time by stage of the workers' work, summed, in ticks of [`ticks`](crate::ticks); all zero unless
@@ -318,15 +424,34 @@ impl Endpoint {
     /// Makes each worker's next send call fail once with `errno`: for tests of what happens then.
     #[doc(hidden)]
     pub fn inject_send_error(&self, errno: i32) {
-        for worker in &self.0.workers {
+        for worker in 0..self.0.workers.len() {
+            self.inject_worker_send_error(worker, errno);
+        }
+    }
+
+    /// As [`inject_send_error`](Self::inject_send_error), for one worker.
+    #[doc(hidden)]
+    pub fn inject_worker_send_error(&self, worker: usize, errno: i32) {
+        if let Some(worker) = self.0.workers.get(worker) {
             worker.shared.inject_send_error(errno);
+        }
+    }
+
+    /// Makes each worker's receive calls fail with `errno` until it is told 0: for tests of what happens then.
+    #[doc(hidden)]
+    pub fn inject_recv_error(&self, errno: i32) {
+        for worker in &self.0.workers {
+            worker.shared.inject_recv_error(errno);
         }
     }
 
     /// The worker threads' numbers in the system's lists (Linux: their tids), for CPU accounting; 0 where there are none.
     #[must_use]
     pub fn worker_thread_ids(&self) -> Vec<i32> {
-        self.0.workers.iter().map(|one| one.thread_id).collect()
+        let threads = self.0.workers.iter();
+        threads
+            .map(|one| one.thread_id.load(Ordering::Relaxed))
+            .collect()
     }
 }
 
@@ -346,10 +471,11 @@ impl Builder {
     /// A setting cannot work (`InvalidInput`, with the reason), or the system refused a socket, a thread or a CPU.
     pub fn bind(self) -> io::Result<Endpoint> {
         self.check()?;
-        let options = self.socket_options();
-        let sockets = bind_group(self.addr, &options, self.workers)?;
+        let group = SocketGroup::bind(self.addr, &self.socket_options(), self.workers)?;
+        let sockets: Vec<Arc<Socket>> = group.sockets().cloned().collect();
         let qlog = self.qlog_dir.as_deref().map(QlogFolder::open).transpose()?;
-        let common = Arc::new(Common::new(self.max_incoming, qlog));
+        let common = Common::new(&self, qlog, group);
+        let common = Arc::new(common);
         let stages = || {
             if self.accounting {
                 Stages::on(sys::ticks).with_cpu_clock(sys::thread_cpu)
@@ -357,40 +483,26 @@ impl Builder {
                 Stages::off()
             }
         };
-        let all: Arc<[Arc<Shared>]> = (sockets.iter().enumerate())
+        let shared: Arc<[Arc<Shared>]> = (sockets.iter().enumerate())
             .map(|(index, socket)| {
                 let (common, socket) = (Arc::clone(&common), Arc::clone(socket));
                 Arc::new(Shared::new(index, common, socket, stages()))
             })
             .collect();
-        let server = self.server.clone().map(Arc::new);
-        let reset_tokens = (self.workers > 1).then(ResetTokens::default);
         let mut inner = Inner {
             common,
             workers: Vec::new(),
-            sockets: Mutex::new(sockets.clone()),
+            shared,
             next: AtomicUsize::new(0),
-            client: self.client.clone(),
-            options,
+            server: Mutex::new(self.server.clone().map(Arc::new)),
+            settings: self,
         };
-        for (socket, shared) in sockets.into_iter().zip(all.iter()) {
-            let config = self.core_config(shared);
-            let mut endpoint = squall_core::Endpoint::new(config, server.clone(), rand::random());
-            if let Some(directory) = &reset_tokens {
-                endpoint.set_reset_token_directory(Box::new(directory.clone()));
-            }
-            let start = worker::Start {
-                shared: Arc::clone(shared),
-                workers: Arc::clone(&all),
-                socket,
-                endpoint,
-                cpu: (self.cpus.get(shared.index % self.cpus.len().max(1))).copied(),
-            };
+        for (index, socket) in sockets.into_iter().enumerate() {
             // Those before it end if this one does not start: `inner` is dropped.
-            let thread_id = start.start()?;
+            let thread_id = inner.start(index, socket)?;
             inner.workers.push(WorkerFace {
-                shared: Arc::clone(shared),
-                thread_id,
+                shared: Arc::clone(&inner.shared[index]),
+                thread_id: AtomicI32::new(thread_id),
             });
         }
         Ok(Endpoint(Arc::new(inner)))
@@ -410,44 +522,15 @@ impl Builder {
         config.max_handshakes = share(self.max_handshakes);
         config.retry_from = share(self.retry_from);
         config.token_key = self.token_key.unwrap_or(config.token_key);
+        // Counted by all workers together.
+        config.max_connections_per_prefix = self.max_connections_per_prefix;
+        config.ipv4_prefix_bits = self.ipv4_prefix_bits;
+        config.ipv6_prefix_bits = self.ipv6_prefix_bits;
+        config.max_memory = self.max_memory;
+        config.new_token_lifetime = self.new_token_lifetime;
         config.unix_time_at_zero = shared.clock.unix_time_at_zero();
         config
     }
-}
-
-/// A socket for each worker, all on one port, and datagrams steered to the one that they are for.
-fn bind_group(
-    addr: SocketAddr,
-    options: &squall_udp::Options,
-    workers: usize,
-) -> io::Result<Vec<Arc<Socket>>> {
-    if workers == 1 {
-        return Ok(vec![Arc::new(Socket::bind(addr, options)?)]);
-    }
-    let shared = squall_udp::Options {
-        reuse_port: true,
-        ..options.clone()
-    };
-    // The first one has the port to itself if that is what was asked for: a busy port is told, and another endpoint's
-    // sockets never come among ours, which the kernel tells apart by number. Only of Linux it is known that a port can be
-    // shared later.
-    let first = if cfg!(target_os = "linux") {
-        let first = Socket::bind(addr, options)?;
-        first.share_port()?;
-        first
-    } else {
-        Socket::bind(addr, &shared)?
-    };
-    let addr = first.local_addr()?;
-    let mut sockets = vec![Arc::new(first)];
-    for _ in 1..workers {
-        sockets.push(Arc::new(Socket::bind(addr, &shared)?));
-    }
-    if let Ok(count) = u8::try_from(workers) {
-        // Where the kernel cannot, workers hand each other what is not their own.
-        let _ = sockets[0].steer(count);
-    }
-    Ok(sockets)
 }
 
 /// An attempt to connect to this endpoint, before any cryptography: await it or [`accept`](Self::accept) it,
@@ -474,7 +557,7 @@ impl Incoming {
     /// that has done so is refused.
     pub fn retry(mut self) {
         if let Some(offer) = self.offer.take() {
-            self.shared.command(Command::Retry { offer });
+            self.shared.command_to(offer.life, Command::Retry { offer });
         }
     }
 
@@ -494,7 +577,8 @@ impl Incoming {
         let (reply, answer) = oneshot::channel();
         if let Some(offer) = self.offer.take() {
             // If the worker has ended, the reply is dropped and the future tells.
-            self.shared.command(Command::Accept { offer, reply });
+            self.shared
+                .command_to(offer.life, Command::Accept { offer, reply });
         }
         Connecting::new(answer)
     }
@@ -502,7 +586,8 @@ impl Incoming {
     /// Says no, with CONNECTION_REFUSED (RFC 9000 §20.1).
     pub fn refuse(mut self) {
         if let Some(offer) = self.offer.take() {
-            self.shared.command(Command::Refuse { offer });
+            self.shared
+                .command_to(offer.life, Command::Refuse { offer });
         }
     }
 
@@ -515,7 +600,7 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         if let Some(offer) = self.offer.take() {
-            self.shared.command(Command::Ignore(offer.key()));
+            (self.shared).command_to(offer.life, Command::Ignore(offer.key()));
         }
     }
 }

@@ -16,7 +16,7 @@ pub enum ConnectError {
     /// Nobody can be reached at the address from this endpoint: it has no port or no host, or the endpoint's socket is bound
     /// to the other family.
     InvalidRemoteAddress(SocketAddr),
-    /// The endpoint is closed.
+    /// The endpoint is closed, or none of its workers runs: see [`Endpoint::worker_ended`](crate::Endpoint::worker_ended).
     EndpointClosed,
     /// The transport refused to start: a limit, or a TLS configuration that it cannot use.
     Refused(String),

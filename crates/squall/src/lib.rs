@@ -26,22 +26,31 @@
 //!
 //! // Runs on the connection's own worker, as do the tasks that it starts there.
 //! async fn echo(connection: squall::Connection) {
-//!     while let Ok((mut send, mut recv)) = connection.accept_bi().await {
+//!     while let Ok((send, recv)) = connection.accept_bi().await {
 //!         connection.spawn(async move {
-//!             // Chunks are handed through without a copy, and sealed from where they lie.
-//!             while let Ok(Some(chunk)) = recv.read_chunk(usize::MAX).await {
-//!                 if send.write_chunk(chunk).await.is_err() {
-//!                     return; // The peer wants no more.
-//!                 }
-//!             }
-//!             // Dropping `send` finishes the stream.
+//!             // A stream that fails is reset: dropping `send` unfinished never looks like an end.
+//!             let _ = echo_stream(send, recv).await;
 //!         });
 //!     }
+//! }
+//!
+//! async fn echo_stream(
+//!     mut send: squall::SendStream,
+//!     mut recv: squall::RecvStream,
+//! ) -> Result<(), Box<dyn std::error::Error>> {
+//!     // Chunks are passed on without a copy, and sealed where they lie.
+//!     while let Some(chunk) = recv.read_chunk(usize::MAX).await? {
+//!         send.write_chunk(chunk).await?;
+//!     }
+//!     send.finish()?;
+//!     Ok(())
 //! }
 //! ```
 //!
 //! # What dropping means
-//! - A dropped [`SendStream`] is finished: what was written arrives, then the end. (`reset` takes it back.)
+//! - A dropped [`SendStream`] that was neither finished nor reset is reset: an answer that breaks off, because its handler
+//!   panicked, returned early or was cancelled, never looks whole. [`SendStream::set_drop_code`] and
+//!   [`TransportConfig::reset_on_drop_code`] set the code, and [`Stats::streams_reset_on_drop`] counts these resets.
 //! - A dropped [`RecvStream`] that was not read to its end is stopped with code 0.
 //! - When the last [`Connection`] handle and stream of a connection is dropped, it closes with code 0. Closing discards what
 //!   is not delivered yet. [`Connection::shutdown`] and [`Endpoint::shutdown`] wait until all that was finished is delivered,
@@ -66,6 +75,7 @@
 //! | `RecvStream::is_0rtt` | [`RecvStream::is_early`] |
 //! | `read_chunk(max, ordered)` gives a `Chunk` | [`RecvStream::read_chunk`]`(max)` gives [`Bytes`], in order |
 //! | `write_chunks` gives a `Written` | [`SendStream::write_chunks`] gives the bytes; the chunks keep what is not written yet |
+//! | dropping a `SendStream` finishes it | dropping resets it: call [`SendStream::finish`] |
 //! | `set_priority(i32)` | [`SendStream::set_priority`]`(`[`Priority`]`)`, which also says how equals share |
 //! | `set_max_concurrent_…`, `set_receive_window` | [`TransportConfig`], before; windows grow by themselves |
 //!
@@ -95,13 +105,16 @@ pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteEr
 pub use rustls;
 pub use squall_core::{
     AckFrequencyConfig, AckFrequencyRequest, ClientConfig, CloseReason, CongestionAlgorithm,
-    DatagramError, Exporter, MigrateError, Priority, ServerConfig, Stage, Stages, Stats,
-    TransportConfig, Waits,
+    DatagramError, EndpointCounts, Exporter, MigrateError, Priority, ServerConfig, Stage, Stages,
+    Stats, TransportConfig, Waits,
 };
 pub use squall_tls::provider;
-pub use squall_udp::{Limits as SocketLimits, Stats as SocketStats};
+pub use squall_udp::{
+    ErrorCount as SocketError, ErrorCounts as SocketErrors, Limits as SocketLimits,
+    Stats as SocketStats,
+};
 pub use squall_wire::{Direction, Side, StreamId, TransportErrorCode, VERSION_1, VERSION_2};
 pub use stream::{RecvStream, SendStream};
 #[doc(hidden)]
 pub use sys::ticks;
-pub use worker::EndpointStats;
+pub use worker::{EndpointStats, WorkerEnd, WorkerEndReason};

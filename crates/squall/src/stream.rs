@@ -15,18 +15,25 @@ use squall_wire::StreamId;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::error::{ReadError, ReadExactError, ReadToEndError, WriteError};
-use crate::worker::{Handle, SendEnd, register};
+use crate::worker::{Handle, Line, SendEnd, register};
 
-/// The most that one write of borrowed bytes copies: a full send buffer then wastes no large copy.
+/// The most that one write of borrowed bytes copies: the connection is locked meanwhile.
 const MAX_COPY: usize = 64 * 1024;
 
 /// The sending half of a stream.
 ///
-/// Bytes that a write took are owned by the connection and sent in bundles. Dropping the half finishes the stream as
-/// [`finish`](Self::finish) does.
+/// Bytes that a write took are owned by the connection and sent in bundles.
+///
+/// End the stream with [`finish`](Self::finish) (or `AsyncWrite::shutdown`). Dropping a half that was neither finished nor
+/// reset resets the stream, so that the answer of a handler that panicked, returned early or was cancelled never looks
+/// whole to the peer. The code is [`set_drop_code`](Self::set_drop_code)'s, or else
+/// [`TransportConfig::reset_on_drop_code`](crate::TransportConfig::reset_on_drop_code). Such resets are counted in
+/// [`Stats::streams_reset_on_drop`](crate::Stats::streams_reset_on_drop), and the first of a connection is logged as a warning.
 pub struct SendStream {
     connection: Arc<Handle>,
     id: StreamId,
+    /// The code of the reset that dropping sends, where it is not the configuration's.
+    drop_code: Option<u64>,
     /// Finished or reset by us: dropping does no more.
     ended: bool,
     /// Reset by us: nobody will hear what became of it.
@@ -38,6 +45,7 @@ impl SendStream {
         Self {
             connection,
             id,
+            drop_code: None,
             ended: false,
             given_up: false,
         }
@@ -49,7 +57,8 @@ impl SendStream {
         self.id
     }
 
-    /// Takes from the front of `data` what there is room for, without copying it. Waits while there is none.
+    /// Takes from the front of `data` what there is room for, without copying unless it is small. Waits while there is no
+    /// room.
     fn poll_write_bytes(
         &self,
         cx: &Context<'_>,
@@ -58,8 +67,25 @@ impl SendStream {
         if data.is_empty() {
             return Poll::Ready(Ok(0));
         }
+        self.poll_write_with(cx, |core| core.write(self.id, data))
+    }
+
+    /// Copies from the front of `data` what there is room for. Waits while there is none.
+    fn poll_write_slice(&self, cx: &Context<'_>, data: &[u8]) -> Poll<Result<usize, WriteError>> {
+        let front = data.get(..MAX_COPY).unwrap_or(data);
+        if front.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        self.poll_write_with(cx, |core| core.write_copy(self.id, front))
+    }
+
+    fn poll_write_with(
+        &self,
+        cx: &Context<'_>,
+        write: impl FnOnce(&mut squall_core::Connection) -> Result<usize, squall_core::WriteError>,
+    ) -> Poll<Result<usize, WriteError>> {
         self.connection.0.call(|state| {
-            let error = match state.core.write(self.id, data) {
+            let error = match write(&mut state.core) {
                 Ok(written) => return Poll::Ready(Ok(written)),
                 Err(error) => error,
             };
@@ -79,12 +105,8 @@ impl SendStream {
         })
     }
 
-    fn poll_write_slice(&self, cx: &Context<'_>, data: &[u8]) -> Poll<Result<usize, WriteError>> {
-        let front = data.get(..MAX_COPY).unwrap_or(data);
-        self.poll_write_bytes(cx, &mut Bytes::copy_from_slice(front))
-    }
-
-    /// Writes some of `data` and returns how much; waits while the send buffer is full.
+    /// Copies some of `data` and returns how much; waits while the send buffer is full or the peer's credit for the stream
+    /// is used up. Small writes are gathered into chunks, so each costs no more memory than its bytes.
     ///
     /// # Errors
     /// The peer stopped the stream, it was finished or reset, or the connection ended.
@@ -104,7 +126,7 @@ impl SendStream {
         Ok(())
     }
 
-    /// Writes a whole chunk without copying it.
+    /// Writes a whole chunk without copying it; up to 1 KiB is copied, which costs less.
     ///
     /// # Errors
     /// As [`write`](Self::write); some of the chunk may have been written.
@@ -190,15 +212,21 @@ impl SendStream {
         ) -> Result<(), squall_core::WriteError>,
     ) -> Result<(), WriteError> {
         self.ended = true;
-        let (result, waiting) = self.connection.0.call(|state| {
-            let result =
-                reset(&mut state.core, self.id).map_err(|error| self.ending_error(error, state));
-            (result, state.delivery.take())
+        let mut waiting = Vec::new();
+        let result = self.connection.0.call(|state| {
+            state.wake(Line::Delivery, &mut waiting);
+            reset(&mut state.core, self.id).map_err(|error| self.ending_error(error, state))
         });
         self.given_up |= result.is_ok();
         // Who waits for deliveries waits for this one no more.
         waiting.into_iter().for_each(Waker::wake);
         result
+    }
+
+    /// Sets the application error code of the reset that dropping this half sends if the stream was neither finished nor
+    /// reset. Values above 2^62 − 1 are clamped.
+    pub fn set_drop_code(&mut self, code: u64) {
+        self.drop_code = Some(code);
     }
 
     /// How the stream ranks among those of the connection that have something to send; `None` after its end.
@@ -260,13 +288,20 @@ impl SendStream {
 
 impl Drop for SendStream {
     fn drop(&mut self) {
-        self.connection.0.call(|state| {
-            if !self.ended {
-                // An error means that the stream has ended anyway.
-                let _ = state.core.finish(self.id);
-            }
+        let dropped = self.connection.0.call(|state| {
             state.release_half(self.id);
+            if self.ended {
+                return None;
+            }
+            state.core.reset_dropped(self.id, self.drop_code)
         });
+        if dropped == Some(1) {
+            tracing::warn!(
+                stream = self.id.0,
+                "a SendStream was dropped without finish() or reset(), so its stream is reset; \
+                 Stats::streams_reset_on_drop counts further ones of this connection"
+            );
+        }
     }
 }
 
@@ -386,10 +421,10 @@ impl RecvStream {
             return Poll::Ready(Ok(Some(Bytes::new())));
         }
         let end = &mut self.end;
-        let id = self.id;
+        let (id, worker) = (self.id, &self.connection.0.worker);
         self.connection.0.call(|state| {
             // What arrived before the connection's end is still read.
-            let error = match state.core.read(id, max) {
+            let error = match state.read(id, max, worker) {
                 Ok(bytes) => {
                     if bytes.is_none() {
                         *end = Some(RecvEnd::Finished);

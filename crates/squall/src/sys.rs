@@ -6,6 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 #[cfg(unix)]
 use std::sync::Arc;
+#[cfg(unix)]
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 #[cfg(unix)]
@@ -13,14 +15,33 @@ use squall_udp::Socket;
 #[cfg(unix)]
 use tokio::io::Interest;
 #[cfg(unix)]
-use tokio::io::unix::AsyncFd;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 #[cfg(not(unix))]
 pub(crate) use crate::readiness::{Readable, readable, writable};
 
-/// A socket of which tokio is told when there is something to receive.
+/// A socket that tokio watches for something to receive.
 #[cfg(unix)]
-pub(crate) type Readable = AsyncFd<Arc<Socket>>;
+pub(crate) struct Readable {
+    watched: AsyncFd<Arc<Socket>>,
+    /// A second descriptor of it, since a descriptor can be registered once. Made at the start: when the socket is full, there
+    /// may be no descriptor left in the process.
+    second: Arc<OwnedFd>,
+}
+
+#[cfg(unix)]
+impl Readable {
+    pub(crate) fn get_ref(&self) -> &Arc<Socket> {
+        self.watched.get_ref()
+    }
+
+    pub(crate) fn poll_read_ready(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<AsyncFdReadyGuard<'_, Arc<Socket>>>> {
+        self.watched.poll_read_ready(cx)
+    }
+}
 
 /// Readiness of the socket to receive. Not to send too: the kernel then wakes the worker for every packet that leaves
 /// the machine.
@@ -28,18 +49,70 @@ pub(crate) type Readable = AsyncFd<Arc<Socket>>;
 /// To be called on a runtime's thread.
 #[cfg(unix)]
 pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<Readable> {
+    let second = Arc::new(socket.as_fd().try_clone_to_owned()?);
     // SAFETY: the socket owns its descriptor until it is dropped, always names the same one, and the `AsyncFd` holds
     // a share of the socket.
-    unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }.map_err(Into::into)
+    let watched = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?;
+    Ok(Readable { watched, second })
 }
 
-/// Readiness of the socket to send, for as long as it is needed: a second descriptor, since a descriptor can be
-/// registered once.
+/// Readiness of the socket to send, for as long as it is needed. Takes no new descriptor, but a little memory of the kernel's.
 #[cfg(unix)]
-pub(crate) fn writable(readable: &Readable) -> io::Result<AsyncFd<OwnedFd>> {
-    let second = readable.get_ref().as_fd().try_clone_to_owned()?;
-    // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped, and the `AsyncFd` owns it.
+pub(crate) fn writable(readable: &Readable) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
+    let second = Arc::clone(&readable.second);
+    // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped, and the `AsyncFd` holds a share of it.
     unsafe { AsyncFd::register_with_interest(second, Interest::WRITABLE) }.map_err(Into::into)
+}
+
+/// A sign that the machine's addresses have changed.
+#[cfg(target_os = "linux")]
+pub(crate) struct AddressWatch(AsyncFd<squall_udp::AddressWatch>);
+
+#[cfg(target_os = "linux")]
+impl AddressWatch {
+    /// Watches from now on; `None` where the system does not let us. To be called on a runtime's thread.
+    pub(crate) fn new() -> Option<Self> {
+        let watch = squall_udp::AddressWatch::new().ok()?;
+        // SAFETY: the watch owns its descriptor until it is dropped, and always names the same one.
+        let watched = unsafe { AsyncFd::register_with_interest(watch, Interest::READABLE) };
+        watched.ok().map(Self)
+    }
+
+    /// Ready when there is something to look at.
+    pub(crate) fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.poll_read_ready(cx).map(drop)
+    }
+
+    /// Ready when the addresses may have changed since this was last ready.
+    pub(crate) fn poll_changed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Poll::Ready(Ok(mut guard)) = self.0.poll_read_ready(cx) {
+            let changed = self.0.get_ref().take();
+            guard.clear_ready();
+            if changed {
+                return Poll::Ready(());
+            }
+        }
+        Poll::Pending
+    }
+}
+
+/// Changes of addresses are only seen on Linux.
+#[cfg(not(target_os = "linux"))]
+pub(crate) struct AddressWatch;
+
+#[cfg(not(target_os = "linux"))]
+impl AddressWatch {
+    pub(crate) fn new() -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn poll_ready(&self, _: &mut std::task::Context<'_>) -> std::task::Poll<()> {
+        std::task::Poll::Pending
+    }
+
+    pub(crate) fn poll_changed(&self, _: &mut std::task::Context<'_>) -> std::task::Poll<()> {
+        std::task::Poll::Pending
+    }
 }
 
 /// Pins the calling thread to one CPU.

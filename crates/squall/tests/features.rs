@@ -79,15 +79,16 @@ async fn early_data_arrives_with_the_first_packets() {
             let question = recv.read_to_end(100).await.unwrap();
             send.write_all(&question).await.unwrap();
             send.finish().unwrap();
-            let _ = there.await;
-            (connection, early)
+            let taken = there.await;
+            (connection, early, taken)
         };
-        let ((near, answer, accepted), (far, early)) =
+        let ((near, answer, accepted), (far, early, taken)) =
             within(async { tokio::join!(asking, answering) }).await;
         assert_eq!(answer, b"early");
         let wanted = [None, Some(true), Some(false), None][attempt];
         assert_eq!(accepted, wanted, "attempt {attempt}");
         assert_eq!(early, wanted == Some(true), "attempt {attempt}");
+        assert_eq!(taken, early, "the server says the same, attempt {attempt}");
         // The ticket comes behind the handshake, and again if it is lost.
         tokio::time::sleep(Duration::from_millis(200)).await;
         last = Some((near, far));
@@ -146,12 +147,17 @@ async fn a_farewell_loses_nothing_that_was_finished() {
 /// What is given up need not be waited for.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_farewell_does_not_wait_for_what_is_reset() {
-    let pair = Pair::new().await;
+    const WINDOW: usize = 100_000;
+    let narrow = TransportConfig {
+        initial_window: WINDOW as u64,
+        receive_window: WINDOW as u64,
+        ..TransportConfig::default()
+    };
+    let pair = Pair::with(TransportConfig::default(), narrow, |builder| builder).await;
     let mut send = pair.near.open_uni().await.unwrap();
-    // Nobody reads it: the window is full before all is there.
-    let window = TransportConfig::default().initial_stream_window as usize;
+    // The stream is not read: the connection's window is full before all is there.
     let near = pair.near.clone();
-    within(send.write_all(&pattern(2 * window, 8)))
+    within(send.write_all(&pattern(2 * WINDOW, 8)))
         .await
         .unwrap();
     send.finish().unwrap();

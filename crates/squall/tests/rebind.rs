@@ -239,11 +239,11 @@ async fn out_of_descriptors() {
         fill.push(file);
     }
     let too_many = town.client.rebind(ANY).unwrap_err();
-    for _ in 0..WORKERS {
+    // Two for each worker: the socket, and what tells when it has room.
+    for _ in 0..2 * WORKERS {
         stays(&town, too_many.kind(), || town.client.rebind(ANY)).await;
         drop(fill.pop());
     }
-    // One for each worker.
     town.client.rebind(ANY).unwrap();
     let progress = Arc::new(AtomicUsize::new(0));
     within(town.ask_all(100_000, &progress).join_all()).await;

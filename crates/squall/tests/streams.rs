@@ -144,11 +144,12 @@ async fn tokio_traits_read_and_write() {
 }
 
 #[tokio::test]
-async fn the_last_writes_arrive_though_the_stream_was_only_dropped() {
+async fn the_last_writes_arrive_after_a_finished_stream_was_dropped() {
     let pair = Pair::new().await;
     let mut send = within(pair.near.open_uni()).await.unwrap();
     let data = pattern(300_000, 4);
     within(send.write_all(&data)).await.unwrap();
+    send.finish().unwrap();
     drop(send);
     let mut recv = within(pair.far.accept_uni()).await.unwrap();
     assert!(within(recv.read_to_end(1_000_000)).await.unwrap() == data);
@@ -210,15 +211,15 @@ async fn a_full_send_buffer_suspends_the_writer() {
         ..TransportConfig::default()
     };
     let narrow = TransportConfig {
-        initial_stream_window: 50_000,
-        stream_receive_window: 50_000,
+        initial_window: 50_000,
+        receive_window: 50_000,
         ..TransportConfig::default()
     };
     let pair = Pair::with(small, narrow, |builder| builder).await;
     let mut send = within(pair.near.open_uni()).await.unwrap();
     let data = pattern(1_000_000, 5);
     let mut written = 0;
-    // Nobody reads: the writer comes to a stop with both buffers full and stays there.
+    // The stream is not read: the writer stops when both buffers are full and stays there.
     while let Ok(n) =
         tokio::time::timeout(Duration::from_millis(300), send.write(&data[written..])).await
     {
@@ -269,7 +270,7 @@ async fn limits_of_reading_are_told() {
     let pair = Pair::new().await;
     let mut send = within(pair.near.open_uni()).await.unwrap();
     within(send.write_all(b"12345")).await.unwrap();
-    drop(send);
+    send.finish().unwrap();
     let mut recv = within(pair.far.accept_uni()).await.unwrap();
     let mut four = [0; 4];
     within(recv.read_exact(&mut four)).await.unwrap();
@@ -280,7 +281,7 @@ async fn limits_of_reading_are_told() {
     );
     let mut send = within(pair.near.open_uni()).await.unwrap();
     within(send.write_all(b"12345")).await.unwrap();
-    drop(send);
+    send.finish().unwrap();
     let mut recv = within(pair.far.accept_uni()).await.unwrap();
     assert_eq!(
         within(recv.read_to_end(4)).await.unwrap_err(),
@@ -303,7 +304,7 @@ async fn opening_waits_for_the_peers_limit() {
             .is_err()
     );
     within(first.write_all(b"a")).await.unwrap();
-    drop(first);
+    first.finish().unwrap();
     let mut recv = within(pair.far.accept_uni()).await.unwrap();
     assert_eq!(within(recv.read_to_end(10)).await.unwrap(), b"a");
     let mut third = within(pair.near.open_uni()).await.unwrap();
@@ -320,6 +321,7 @@ async fn tasks_on_the_worker_serve_requests() {
             server.spawn(async move {
                 let request = recv.read_to_end(1000).await.unwrap();
                 send.write_all(&request).await.unwrap();
+                send.finish().unwrap();
             });
         }
     });

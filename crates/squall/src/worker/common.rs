@@ -2,16 +2,31 @@
 //! is.
 
 use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use squall_core::{ResetTokenDirectory, Time};
 use squall_wire::{DatagramBatch, Ecn, Path};
 use tokio::sync::Notify;
 
+use super::ended::WorkerEnd;
+use super::group::SocketGroup;
 use super::incoming::AttemptKey;
+use super::limits::{SharedMemory, SharedPrefixCounts, SharedTokenFilter};
+use super::waiters::{Ticket, Waiters};
+use crate::config::Builder;
 use crate::qlog::QlogFolder;
+
+/// Ends of workers that wait to be reported. Each has to be restarted before it can end again, so more of them means that
+/// nobody asks.
+const MAX_ENDS: usize = 64;
+
+/// Between two warnings of one kind.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Takes a lock; a panic elsewhere while it was held does not make the data unusable, only perhaps stale.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -78,6 +93,8 @@ impl HeldRun {
 pub(crate) struct Offer {
     /// The worker that it came to, and that the connection will live on.
     pub(crate) worker: usize,
+    /// Which of the worker's lives: one that was restarted knows nothing of what came before.
+    pub(crate) life: u32,
     pub(crate) incoming: squall_core::Incoming,
     pub(crate) run: HeldRun,
 }
@@ -89,33 +106,44 @@ impl Offer {
     }
 }
 
-/// Tasks that wait for the same thing. All are woken, each looks for itself.
+/// Lets a warning pass once a minute, whichever worker asks.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Vec<Waker>);
+pub(crate) struct WarningLimit(AtomicU64);
 
-impl Waiters {
-    pub(crate) fn register(&mut self, waker: &Waker) {
-        if !self.0.iter().any(|other| other.will_wake(waker)) {
-            self.0.push(waker.clone());
-        }
-    }
-
-    pub(crate) fn take(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.0)
-    }
-
-    /// Moves all into `wakers`.
-    pub(crate) fn move_into(&mut self, wakers: &mut Vec<Waker>) {
-        wakers.append(&mut self.0);
+impl WarningLimit {
+    /// Whether to warn now.
+    pub(crate) fn admits(&self, now: Time) -> bool {
+        let (now, last) = (now.as_nanos().max(1), self.0.load(Ordering::Relaxed));
+        let due = last == 0 || now.saturating_sub(last) >= WARN_EVERY.as_nanos() as u64;
+        // Of several workers one warns.
+        due && (self.0)
+            .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
     }
 }
 
-/// Attempts that wait for `Endpoint::accept`.
+/// What workers have for the application.
 #[derive(Default)]
 struct AcceptQueue {
+    /// Attempts that wait for `Endpoint::accept`.
     offers: VecDeque<Box<Offer>>,
     waiters: Waiters,
     closed: bool,
+    /// Workers that run.
+    running: usize,
+    /// Ends of workers that wait for `Endpoint::worker_ended`.
+    ends: VecDeque<WorkerEnd>,
+    end_waiters: Waiters,
+}
+
+impl AcceptQueue {
+    /// Closes it. Returns who is to be woken.
+    fn close(&mut self) -> Vec<Waker> {
+        self.closed = true;
+        let mut wakers = self.waiters.take();
+        self.end_waiters.move_into(&mut wakers);
+        wakers
+    }
 }
 
 /// What all workers of an endpoint share.
@@ -125,34 +153,94 @@ pub(crate) struct Common {
     pub(crate) idle: Notify,
     /// Where connections are logged.
     pub(crate) qlog: Option<QlogFolder>,
+    /// The workers' sockets. Locked while all workers are told to move, so that two moves at a time end in one place.
+    pub(crate) sockets: Mutex<SocketGroup>,
+    /// Whose a stateless reset is; `None`: there is only one worker.
+    pub(crate) reset_tokens: Option<ResetTokens>,
+    pub(crate) spent_tokens: SharedTokenFilter,
+    /// `None`: prefixes are not limited.
+    pub(crate) prefixes: Option<SharedPrefixCounts>,
+    /// `None`: memory is not limited, and not counted.
+    pub(crate) memory: Option<SharedMemory>,
+    pub(crate) send_warnings: WarningLimit,
+    pub(crate) receive_warnings: WarningLimit,
+    pub(crate) qlog_warnings: WarningLimit,
     accept: Mutex<AcceptQueue>,
     max_incoming: usize,
 }
 
 impl Common {
-    pub(crate) fn new(max_incoming: usize, qlog: Option<QlogFolder>) -> Self {
+    pub(crate) fn new(settings: &Builder, qlog: Option<QlogFolder>, sockets: SocketGroup) -> Self {
         Self {
             qlog,
+            sockets: Mutex::new(sockets),
+            reset_tokens: (settings.workers > 1).then(ResetTokens::default),
+            spent_tokens: SharedTokenFilter::new(settings.new_token_lifetime),
+            prefixes: (settings.max_connections_per_prefix).map(|_| SharedPrefixCounts::default()),
+            memory: settings.max_memory.map(|_| SharedMemory::default()),
+            send_warnings: WarningLimit::default(),
+            receive_warnings: WarningLimit::default(),
+            qlog_warnings: WarningLimit::default(),
             clock: Clock::start(),
             idle: Notify::new(),
             accept: Mutex::default(),
-            max_incoming: max_incoming.max(1),
+            max_incoming: settings.max_incoming.max(1),
         }
     }
 
     // ---- from the application -----------------------------------------------------------------------------------
 
-    /// The next attempt to connect to us; `None` when the endpoint is closed.
-    pub(crate) fn poll_accept(&self, cx: &Context<'_>) -> Poll<Option<Box<Offer>>> {
-        let mut accept = lock(&self.accept);
-        if let Some(offer) = accept.offers.pop_front() {
-            return Poll::Ready(Some(offer));
-        }
-        if accept.closed {
-            return Poll::Ready(None);
-        }
-        accept.waiters.register(cx.waker());
-        Poll::Pending
+    /// Waits for the next attempt to connect to us; `None` when the endpoint is closed or no worker runs.
+    pub(crate) async fn accept(&self) -> Option<Box<Offer>> {
+        let take = |queue: &mut AcceptQueue| match queue.offers.pop_front() {
+            None if !queue.closed && queue.running > 0 => Poll::Pending,
+            offer => Poll::Ready(offer),
+        };
+        self.wait(|queue| &mut queue.waiters, take).await
+    }
+
+    /// Waits for the next end of a worker; `None` when the endpoint is closed.
+    pub(crate) async fn worker_ended(&self) -> Option<WorkerEnd> {
+        let take = |queue: &mut AcceptQueue| match queue.ends.pop_front() {
+            None if !queue.closed => Poll::Pending,
+            end => Poll::Ready(end),
+        };
+        self.wait(|queue| &mut queue.end_waiters, take).await
+    }
+
+    /// Waits in line until `poll` is ready. Dropping the future leaves the line.
+    async fn wait<R>(
+        &self,
+        line: fn(&mut AcceptQueue) -> &mut Waiters,
+        mut poll: impl FnMut(&mut AcceptQueue) -> Poll<R>,
+    ) -> R {
+        let mut place = Place {
+            common: self,
+            line,
+            ticket: Ticket::default(),
+        };
+        poll_fn(|cx| {
+            let mut queue = lock(&self.accept);
+            let result = poll(&mut queue);
+            if result.is_pending() {
+                line(&mut queue).register(&mut place.ticket, cx.waker());
+            } else {
+                line(&mut queue).remove(&mut place.ticket);
+            }
+            result
+        })
+        .await
+    }
+
+    /// Closes the endpoint, where no worker is left to do so.
+    pub(crate) fn close(&self) {
+        let wakers = lock(&self.accept).close();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The address of all workers' sockets.
+    pub(crate) fn address(&self) -> SocketAddr {
+        lock(&self.sockets).address()
     }
 
     /// Whether the endpoint was closed.
@@ -180,15 +268,71 @@ impl Common {
     /// Lets no more attempts in and wakes who waits for one. Returns those of this worker that nobody took.
     pub(crate) fn close_accept(&self, worker: usize) -> VecDeque<Box<Offer>> {
         let mut accept = lock(&self.accept);
-        accept.closed = true;
-        let (own, others) = std::mem::take(&mut accept.offers)
-            .into_iter()
-            .partition(|offer| offer.worker == worker);
-        accept.offers = others;
-        let waiters = accept.waiters.take();
+        let wakers = accept.close();
+        let own = take_own(&mut accept.offers, worker);
         drop(accept);
-        waiters.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(Waker::wake);
         own
+    }
+
+    /// A worker runs from now on.
+    pub(crate) fn on_worker_start(&self) {
+        lock(&self.accept).running += 1;
+    }
+
+    /// A worker runs no more, and what waits for its word will not get it. The others go on.
+    pub(crate) fn on_worker_stop(&self, worker: usize) {
+        let mut accept = lock(&self.accept);
+        accept.running -= 1;
+        let own = take_own(&mut accept.offers, worker);
+        let wakers = match accept.running {
+            0 => accept.waiters.take(),
+            _ => Vec::new(),
+        };
+        drop(accept);
+        drop(own);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// A worker ended before its time: its datagrams go to the others, and the application is told.
+    pub(crate) fn on_worker_end(&self, end: WorkerEnd) {
+        lock(&self.sockets).on_end(end.worker);
+        if let Some(tokens) = &self.reset_tokens {
+            tokens.forget_worker(end.worker);
+        }
+        let (local, worker, connections) = (self.address(), end.worker, end.connections);
+        tracing::error!(%local, worker, connections, reason = %end.reason, "a worker has ended");
+        let mut accept = lock(&self.accept);
+        if accept.ends.len() == MAX_ENDS {
+            accept.ends.pop_front();
+        }
+        accept.ends.push_back(end);
+        let wakers = accept.end_waiters.take();
+        drop(accept);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+fn take_own(offers: &mut VecDeque<Box<Offer>>, worker: usize) -> VecDeque<Box<Offer>> {
+    let (own, others) = std::mem::take(offers)
+        .into_iter()
+        .partition(|offer| offer.worker == worker);
+    *offers = others;
+    own
+}
+
+/// A future's place in one of the queue's lines; dropping it leaves the line.
+struct Place<'a> {
+    common: &'a Common,
+    line: fn(&mut AcceptQueue) -> &mut Waiters,
+    ticket: Ticket,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if self.ticket.is_taken() {
+            (self.line)(&mut lock(&self.common.accept)).remove(&mut self.ticket);
+        }
     }
 }
 
@@ -196,6 +340,13 @@ impl Common {
 /// belongs to nobody, and when ids come and go.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResetTokens(Arc<Mutex<HashMap<[u8; 16], u8>>>);
+
+impl ResetTokens {
+    /// The worker has ended, and its connections with it.
+    fn forget_worker(&self, worker: usize) {
+        lock(&self.0).retain(|_, owner| usize::from(*owner) != worker);
+    }
+}
 
 impl ResetTokenDirectory for ResetTokens {
     fn insert(&mut self, token: [u8; 16], worker: u8) {
@@ -208,5 +359,19 @@ impl ResetTokenDirectory for ResetTokens {
 
     fn worker(&self, token: &[u8; 16]) -> Option<u8> {
         lock(&self.0).get(token).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_a_minute_apart() {
+        let limit = WarningLimit::default();
+        let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+        let admitted: Vec<u64> = (0..=200).filter(|s| limit.admits(at(*s))).collect();
+        // At 0 the clock has just started: the first nanosecond stands for it.
+        assert_eq!(admitted, [0, 61, 121, 181]);
     }
 }

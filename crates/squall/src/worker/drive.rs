@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use squall_core::{Stage, Stages, Time};
 use squall_udp::RecvBatch;
@@ -11,15 +12,35 @@ use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
 use super::common::lock;
+use super::ended::WorkerEndReason;
 use super::shared::Shared;
 use super::{MESSAGE_BYTES, RECV_BYTES, RECV_MESSAGES, Worker};
-use crate::sys::{self, Readable};
+use crate::sys::{self, AddressWatch, Readable};
+
+/// Between attempts to send while the socket is full, should the system not tell when it has room.
+const BLOCKED_RETRY: Duration = Duration::from_millis(5);
 
 /// Runs a worker until its endpoint is dropped and its last connection is gone.
 ///
 /// # Errors
-/// The socket broke.
-pub(crate) async fn run(mut worker: Worker, mut fd: Readable) -> std::io::Result<()> {
+/// It ended before, for this reason.
+pub(crate) async fn run(
+    mut worker: Worker,
+    fd: Readable,
+    addresses: Option<AddressWatch>,
+) -> Result<(), WorkerEndReason> {
+    let result = turns(&mut worker, fd, addresses).await;
+    if let Err(reason) = &result {
+        worker.end = reason.to_string();
+    }
+    result
+}
+
+async fn turns(
+    worker: &mut Worker,
+    mut fd: Readable,
+    addresses: Option<AddressWatch>,
+) -> Result<(), WorkerEndReason> {
     let shared = Arc::clone(&worker.shared);
     let mut alarm = Alarm::new(&shared);
     let mut recv = RecvBatch::within(RECV_MESSAGES, MESSAGE_BYTES, RECV_BYTES);
@@ -27,11 +48,14 @@ pub(crate) async fn run(mut worker: Worker, mut fd: Readable) -> std::io::Result
     let mut busy = true;
     loop {
         // Taken before receiving: readiness that comes meanwhile must not be cleared with it.
-        let readable = poll_fn(|cx| {
-            Poll::Ready(match fd.poll_read_ready(cx) {
+        let (readable, addresses_changed) = poll_fn(|cx| {
+            let readable = match fd.poll_read_ready(cx) {
                 Poll::Ready(Ok(guard)) => Some(guard),
                 _ => None,
-            })
+            };
+            let watch = addresses.as_ref();
+            let changed = watch.is_some_and(|watch| watch.poll_changed(cx).is_ready());
+            Poll::Ready((readable, changed))
         })
         .await;
         let woken = {
@@ -39,11 +63,18 @@ pub(crate) async fn run(mut worker: Worker, mut fd: Readable) -> std::io::Result
             stages.mark(Stage::Runtime);
             worker.now = shared.clock.now();
             shared.counters.turns.add(1);
-            if readable.is_some() || busy {
+            let receive = match worker.backoff.retry_at() {
+                None => readable.is_some() || busy,
+                Some(retry_at) => worker.now >= retry_at,
+            };
+            if receive {
                 let drained = worker.receive(&mut recv, &mut stages)?;
                 if let Some(mut guard) = readable.filter(|_| drained) {
                     guard.clear_ready();
                 }
+            }
+            if addresses_changed {
+                worker.on_addresses_changed();
             }
             worker.take_forwarded(&mut stages);
             worker.time_out(&mut stages);
@@ -60,8 +91,11 @@ pub(crate) async fn run(mut worker: Worker, mut fd: Readable) -> std::io::Result
                 worker.now = shared.clock.now();
             }
             worker.take_inbox(&mut stages);
-            worker.transmit(&mut stages)?;
+            worker
+                .transmit(&mut stages)
+                .map_err(WorkerEndReason::Socket)?;
             worker.wake_tasks();
+            worker.publish_counts();
             stages.mark(Stage::Runtime);
         }
         if worker.is_done() {
@@ -74,11 +108,21 @@ pub(crate) async fn run(mut worker: Worker, mut fd: Readable) -> std::io::Result
         if busy {
             let_tasks_run().await;
         } else {
-            let deadline = worker.wheel.next();
-            worker.blocked = sleep(&fd, &shared, worker.blocked, alarm.as_mut(), deadline).await?;
-            if !worker.send.is_empty() && !worker.blocked {
+            let until = Until {
+                deadline: worker.wheel.next(),
+                now: worker.now,
+                room_from: worker.blocked.then_some(worker.ask_for_room_at),
+                retry_receive: worker.backoff.retry_at(),
+            };
+            let room = sleep(&fd, addresses.as_ref(), &shared, until, &mut alarm)
+                .await
+                .map_err(WorkerEndReason::Socket)?;
+            if room {
+                worker.blocked = false;
                 let mut stages = lock(&shared.stages);
-                worker.flush_marked(&mut stages)?;
+                worker
+                    .flush_into_room(&mut stages)
+                    .map_err(WorkerEndReason::Socket)?;
             }
         }
     }
@@ -117,10 +161,6 @@ impl Alarm {
         }
     }
 
-    fn as_mut(&mut self) -> &mut Self {
-        self
-    }
-
     /// Rings no later than `deadline`.
     fn set(&mut self, deadline: Option<Time>) {
         if let Some(deadline) = deadline
@@ -145,32 +185,51 @@ impl Alarm {
     }
 }
 
-/// Sleeps until there is something to do. `blocked`: until then the socket has no room; returns whether that is so
-/// still.
+/// What ends a worker's sleep, beside its doorbell.
+#[derive(Clone, Copy)]
+struct Until {
+    /// A connection's timer.
+    deadline: Option<Time>,
+    now: Time,
+    /// The socket is full: room to send counts, from this point in time on.
+    room_from: Option<Time>,
+    /// Receiving fails: only this point in time counts, and not what the system says of the socket.
+    retry_receive: Option<Time>,
+}
+
+/// Sleeps until there is something to do. Returns whether a socket that was full has room.
 async fn sleep(
     fd: &Readable,
+    addresses: Option<&AddressWatch>,
     shared: &Shared,
-    blocked: bool,
+    until: Until,
     alarm: &mut Alarm,
-    deadline: Option<Time>,
 ) -> std::io::Result<bool> {
-    alarm.set(deadline);
-    // A new registration tells at once if there is room by now.
-    let writable = if blocked {
-        Some(sys::writable(fd)?)
-    } else {
-        None
-    };
-    let mut blocked = blocked;
+    let mut room = false;
+    // A new registration tells at once if there is room by now. Without one a timer has to do.
+    let now = until.now;
+    let ask = until.room_from.is_some_and(|from| from <= now);
+    let writable = ask.then(|| sys::writable(fd).ok()).flatten();
+    let retry_send = (until.room_from)
+        .filter(|_| writable.is_none())
+        .map(|from| from.max(if ask { now + BLOCKED_RETRY } else { now }));
+    let deadlines = [until.deadline, retry_send, until.retry_receive];
+    alarm.set(deadlines.into_iter().flatten().min());
     let result = poll_fn(|cx| {
         if let Some(writable) = &writable
             && let Poll::Ready(ready) = writable.poll_write_ready(cx)
         {
-            blocked = false;
+            room = true;
             return Poll::Ready(ready.map(drop));
         }
-        if let Poll::Ready(ready) = fd.poll_read_ready(cx) {
+        // While receiving fails, there may always be something to receive.
+        if until.retry_receive.is_none()
+            && let Poll::Ready(ready) = fd.poll_read_ready(cx)
+        {
             return Poll::Ready(ready.map(drop));
+        }
+        if addresses.is_some_and(|watch| watch.poll_ready(cx).is_ready()) {
+            return Poll::Ready(Ok(()));
         }
         if alarm.poll(cx).is_ready() || !shared.fall_asleep(cx.waker()) {
             return Poll::Ready(Ok(()));
@@ -179,7 +238,7 @@ async fn sleep(
     })
     .await;
     shared.wake_up();
-    result.map(|()| blocked)
+    result.map(|()| room)
 }
 
 /// Runs a task on the worker's thread.

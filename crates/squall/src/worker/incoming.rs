@@ -90,6 +90,7 @@ impl Worker {
         }
         let offer = Box::new(Offer {
             worker: self.shared.index,
+            life: self.shared.life(),
             incoming,
             run: HeldRun::of(run),
         });

@@ -12,33 +12,44 @@
 //! The clock is read once a turn. Who else calls: applications' handles and other workers, through `shared` only. What all
 //! workers of an endpoint share is in `common`.
 
+mod backoff;
 mod common;
 mod drive;
+mod ended;
+mod group;
 mod incoming;
+mod limits;
 mod shared;
 mod start;
 mod state;
 mod timer_wheel;
+mod waiters;
 
-pub(crate) use common::{Common, Offer, ResetTokens, lock};
+pub(crate) use common::{Common, Offer, lock};
 pub(crate) use drive::spawn;
+pub use ended::{WorkerEnd, WorkerEndReason};
+pub(crate) use group::SocketGroup;
 pub use shared::EndpointStats;
 pub(crate) use shared::{Command, Shared};
 pub(crate) use start::Start;
-use state::ConnectionShared;
-pub(crate) use state::{Handle, SendEnd, State, register};
+pub(crate) use state::{ConnectionShared, Handle, Line, Place, SendEnd, State, register};
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use bytes::Bytes;
-use squall_core::{ConnectionHandle, Route, Stage, Stages, Time};
+use squall_core::{ConnectionHandle, EndpointCounts, Route, Stage, Stages, Time};
 use squall_udp::{RecvBatch, SendBatch, Socket};
-use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
+use squall_wire::{DatagramBatch, Ecn, Path, Side, Transmit};
 
+use backoff::ReceiveBackoff;
 use common::HeldRun;
 use incoming::Held;
+use limits::{OwnMemory, apply_endpoint_events};
 use shared::Inbox;
 use timer_wheel::TimerWheel;
 
@@ -56,10 +67,20 @@ const RECV_CALLS: usize = 1;
 const SEND_MESSAGES: usize = 32;
 /// Bytes sealed before they are flushed, so that the kernel copies them out of the level-2 cache.
 const SEND_BYTES: usize = 4 * MESSAGE_BYTES;
-/// Bytes that one connection may send in one turn before the others get theirs: 8 full bundles.
-const SHARE_BYTES: usize = 8 * MESSAGE_BYTES;
-/// Messages that one connection may send in one turn: without GSO they are single datagrams.
-const SHARE_MESSAGES: usize = 2 * SEND_MESSAGES;
+/// Bytes that one connection may send before the next one in line does: a full bundle.
+const SHARE_BYTES: usize = MESSAGE_BYTES;
+/// Messages that it may send: without GSO they are single datagrams.
+const SHARE_MESSAGES: usize = SEND_MESSAGES;
+/// What a connection that sends little counts as, in bytes: its lock and its timer take time too.
+const LEAST_COST: usize = 1024;
+/// Bytes that all connections together send in one turn: receiving must get its time under load too.
+const TURN_BYTES: usize = 8 * MESSAGE_BYTES;
+
+/// Times the system may say that the socket has room and then refuse the next message for want of it, until that message is
+/// given up: it is not the socket that is full, then.
+const FALSE_ROOM: u32 = 3;
+/// Between a false report of room and the next time that one is asked for.
+const ROOM_RECHECK: Duration = Duration::from_millis(1);
 
 const _: () = assert!(SEND_BYTES >= MESSAGE_BYTES);
 
@@ -87,6 +108,20 @@ pub(crate) struct Worker {
     now: Time,
     /// The socket's buffer is full: nothing is sealed until it has room.
     blocked: bool,
+    /// Reports of room in a row that were false, and when to ask for the next.
+    false_room: u32,
+    ask_for_room_at: Time,
+    /// Receiving fails: when to try again.
+    backoff: ReceiveBackoff,
+    memory: OwnMemory,
+    /// What the endpoint had counted when it was last published.
+    published: EndpointCounts,
+    /// Unknown errors of sends that a warning has covered.
+    warned_of: u64,
+    /// Clients' connections that an application has moved to an address of its choice.
+    pinned: HashSet<usize>,
+    /// Why the worker ends, for the connections that end with it; empty: it panicked.
+    end: String,
     /// The receive phase stopped at its bound: there is more.
     more_to_receive: bool,
     /// No new connections.
@@ -120,6 +155,14 @@ impl Worker {
             due: Vec::new(),
             now,
             blocked: false,
+            false_room: 0,
+            ask_for_room_at: Time::ZERO,
+            backoff: ReceiveBackoff::default(),
+            memory: OwnMemory::default(),
+            published: EndpointCounts::default(),
+            warned_of: 0,
+            pinned: HashSet::new(),
+            end: String::new(),
             more_to_receive: false,
             closing: false,
             detached: false,
@@ -129,16 +172,24 @@ impl Worker {
     // ---- receive ------------------------------------------------------------------------------------------------
 
     /// Receives all that is there, up to the bound. Returns whether the socket was found empty.
-    fn receive(&mut self, recv: &mut RecvBatch, stages: &mut Stages) -> std::io::Result<bool> {
+    fn receive(
+        &mut self,
+        recv: &mut RecvBatch,
+        stages: &mut Stages,
+    ) -> Result<bool, WorkerEndReason> {
         self.more_to_receive = false;
+        self.learn_memory();
         for _ in 0..RECV_CALLS {
             let received = self.socket.recv(recv);
             stages.mark(Stage::UdpReceive);
-            match received {
-                Ok(_) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(true),
-                Err(error) => return Err(error),
+            if let Err(error) = received {
+                if error.kind() == std::io::ErrorKind::WouldBlock {
+                    self.backoff.on_success();
+                    return Ok(true);
+                }
+                return self.on_receive_error(error).map(|()| false);
             }
+            self.backoff.on_success();
             for bundle in recv.iter_mut() {
                 self.dispatch(bundle, stages);
             }
@@ -148,6 +199,21 @@ impl Worker {
         }
         self.more_to_receive = true;
         Ok(false)
+    }
+
+    /// Receiving failed, and not for want of datagrams.
+    fn on_receive_error(&mut self, error: std::io::Error) -> Result<(), WorkerEndReason> {
+        if squall_udp::is_fatal(&error) {
+            return Err(WorkerEndReason::Socket(error));
+        }
+        if self.backoff.on_error(self.now) {
+            return Err(WorkerEndReason::Receive(error));
+        }
+        if self.shared.common.receive_warnings.admits(self.now) {
+            let (worker, local) = (self.shared.index, self.shared.common.address());
+            tracing::warn!(%local, worker, %error, "cannot receive; trying again");
+        }
+        Ok(())
     }
 
     /// Cuts a bundle into runs and hands each to where it belongs.
@@ -160,7 +226,12 @@ impl Worker {
         } = bundle;
         let mut rest = bytes;
         while !rest.is_empty() {
-            let run = self.endpoint.route(self.now, path, rest, segment_size);
+            let mut run = self.endpoint.route(self.now, path, rest, segment_size);
+            if let Route::Worker(index) = run.to
+                && (self.workers.get(usize::from(index))).is_some_and(|worker| worker.is_dead())
+            {
+                run = (self.endpoint).route_orphan(self.now, path, rest, segment_size);
+            }
             // A run of nothing would come again for ever.
             let len = run.len.clamp(1, rest.len());
             let (bytes, tail) = rest.split_at_mut(len);
@@ -212,10 +283,16 @@ impl Worker {
             return;
         };
         let mut state = connection.lock();
-        state.core.receive(self.now, run, stages);
-        while let Some(event) = state.core.poll_endpoint_event() {
-            self.endpoint.apply(handle, event);
+        {
+            let mut chunks = lock(&self.shared.chunks);
+            if let Some(spare) = state.core.spare_chunks() {
+                chunks.absorb(spare);
+            }
+            state.core.swap_chunks(&mut chunks);
+            state.core.receive(self.now, run, stages);
+            state.core.swap_chunks(&mut chunks);
         }
+        apply_endpoint_events(&mut self.endpoint, handle, &mut state.core, self.now);
         state.take_events(&mut self.wakers);
         let enqueue = !std::mem::replace(&mut state.queued, true);
         drop(state);
@@ -340,7 +417,10 @@ impl Worker {
         mut core: squall_core::Connection,
     ) -> Arc<ConnectionShared> {
         if let Some(qlog) = &self.shared.common.qlog {
-            qlog.begin(self.now, &mut core);
+            let (shared, now) = (Arc::clone(&self.shared), self.now);
+            qlog.begin(now, &mut core, move |path, error| {
+                shared.on_qlog_error(path, error);
+            });
         }
         let connection = Arc::new(ConnectionShared::new(
             handle,
@@ -387,6 +467,9 @@ impl Worker {
         self.shared.set_socket(Arc::clone(&self.socket));
         self.rebound = Some(readable);
         self.blocked = false;
+        self.trust_room();
+        self.backoff.on_success();
+        self.warned_of = 0;
         for connection in self.connections.iter().flatten() {
             let mut state = connection.lock();
             let path = Path {
@@ -417,14 +500,19 @@ impl Worker {
     /// Lets every connection in line send its share. Afterwards `ready` holds those that have more.
     fn transmit(&mut self, stages: &mut Stages) -> std::io::Result<()> {
         if self.blocked {
-            return Ok(());
+            // Whether there is room again is told to a worker that sleeps, and one that has enough to receive never does.
+            self.flush_marked(stages)?;
+            if self.blocked {
+                return Ok(());
+            }
         }
-        // Those with more to send go to the end of the line, for the next turn.
-        for _ in 0..self.ready.len() {
-            let Some(connection) = self.ready.pop_front() else {
-                break;
-            };
-            self.transmit_one(&connection, stages)?;
+        // Those with more to send go to the end of the line.
+        let mut left = TURN_BYTES;
+        while left > 0
+            && let Some(connection) = self.ready.pop_front()
+        {
+            let sent = self.transmit_one(&connection, stages)?;
+            left = left.saturating_sub(sent.max(LEAST_COST));
             if self.blocked {
                 break;
             }
@@ -437,16 +525,16 @@ impl Worker {
         &mut self,
         connection: &Arc<ConnectionShared>,
         stages: &mut Stages,
-    ) -> std::io::Result<()> {
+    ) -> std::io::Result<usize> {
         let mut share = Share::default();
         loop {
             let round = self.fill(connection, &mut share, stages);
             stages.mark(Stage::Runtime);
             match round {
-                Round::Gone => return Ok(()),
+                Round::Gone => return Ok(share.bytes),
                 Round::Done { drained, deadline } => {
                     self.settle(connection, drained, deadline, stages);
-                    return Ok(());
+                    return Ok(share.bytes);
                 }
                 // The buffer is full: never flush with a connection's lock held.
                 Round::Full => self.flush_marked(stages)?,
@@ -455,7 +543,7 @@ impl Worker {
             if matches!(round, Round::ShareUsed) || self.blocked {
                 // Still `queued`: the rest comes with the next turn.
                 self.ready.push_back(Arc::clone(connection));
-                return Ok(());
+                return Ok(share.bytes);
             }
         }
     }
@@ -481,6 +569,9 @@ impl Worker {
                 match state.core.transmit(self.now, slot, segments, stages) {
                     Some(transmit) => {
                         share.take(transmit.len);
+                        if transmit.path.local.is_some() && state.core.side() == Side::Client {
+                            self.pinned.insert(connection.handle.0);
+                        }
                         self.send.push(transmit);
                     }
                     None => break,
@@ -489,11 +580,14 @@ impl Worker {
                 end = Some(Round::Full);
             }
         }
-        while let Some(event) = state.core.poll_endpoint_event() {
-            self.endpoint.apply(connection.handle, event);
-        }
+        apply_endpoint_events(
+            &mut self.endpoint,
+            connection.handle,
+            &mut state.core,
+            self.now,
+        );
         state.take_events(&mut self.wakers);
-        end.unwrap_or_else(|| {
+        let round = end.unwrap_or_else(|| {
             state.queued = false;
             state.stalled = state.core.wants_transmit();
             state.removed = state.core.is_drained();
@@ -501,7 +595,11 @@ impl Worker {
                 drained: state.removed,
                 deadline: state.core.next_timeout(),
             }
-        })
+        });
+        if self.shared.common.memory.is_some() {
+            self.memory.measure(&mut state);
+        }
+        round
     }
 
     /// After a round of transmission: the connection's one timer update, or its end.
@@ -526,6 +624,7 @@ impl Worker {
                 .is_some()
         {
             self.endpoint.remove(handle);
+            self.pinned.remove(&handle.0);
             self.count -= 1;
             self.shared.counters.connections.set(self.count as u64);
             if self.count == 0 {
@@ -543,14 +642,87 @@ impl Worker {
         result
     }
 
+    /// Sends what lies in the send buffer, since the system says that there is room.
+    fn flush_into_room(&mut self, stages: &mut Stages) -> std::io::Result<()> {
+        // True or not, which is settled by the attempt.
+        self.false_room += 1;
+        self.ask_for_room_at = self.now + ROOM_RECHECK;
+        self.flush_marked(stages)
+    }
+
+    /// The last report of room was true, or about another message or socket.
+    fn trust_room(&mut self) {
+        self.false_room = 0;
+        self.ask_for_room_at = Time::ZERO;
+    }
+
     /// Sends what lies in the send buffer.
     fn flush(&mut self) -> std::io::Result<()> {
+        let before = self.send.position();
         match self.socket.send(&mut self.send) {
-            Ok(_) => self.blocked = false,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => self.blocked = true,
+            Ok(_) => {
+                self.blocked = false;
+                self.trust_room();
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                self.blocked = true;
+                if self.send.position() != before {
+                    self.trust_room();
+                } else if self.false_room >= FALSE_ROOM {
+                    self.socket.give_up_front(&mut self.send, &error);
+                    self.trust_room();
+                    self.blocked = !self.send.is_empty();
+                }
+            }
             Err(error) => return Err(error),
         }
+        if let Some(source) = self.send.take_refused_source() {
+            self.on_source_refused(source);
+        }
+        self.warn_of_losses();
         Ok(())
+    }
+
+    /// The system does not send from this address any more: clients that an application moved there let it choose again.
+    fn on_source_refused(&mut self, source: IpAddr) {
+        for index in &self.pinned {
+            if let Some(Some(connection)) = self.connections.get(*index) {
+                let mut state = connection.lock();
+                if state.core.on_source_lost(self.now, source)
+                    && !std::mem::replace(&mut state.queued, true)
+                {
+                    self.ready.push_back(Arc::clone(connection));
+                }
+            }
+        }
+    }
+
+    /// Addresses of this machine came or went: clients show their servers where they are now.
+    fn on_addresses_changed(&mut self) {
+        for connection in self.connections.iter().flatten() {
+            let mut state = connection.lock();
+            state.core.on_addresses_changed();
+            if state.core.side() == Side::Client && !std::mem::replace(&mut state.queued, true) {
+                self.ready.push_back(Arc::clone(connection));
+            }
+        }
+    }
+
+    /// Tells the operator that the system refuses datagrams for reasons that networks do not have.
+    fn warn_of_losses(&mut self) {
+        let unknown = self.socket.send_errors_unknown();
+        if unknown == self.warned_of || !self.shared.common.send_warnings.admits(self.now) {
+            return;
+        }
+        let lost = unknown.saturating_sub(std::mem::replace(&mut self.warned_of, unknown));
+        let (worker, local) = (self.shared.index, self.shared.common.address());
+        let errors = self.socket.stats().errors;
+        let mut errnos = String::new();
+        for count in errors.iter().filter(|count| count.sends > 0) {
+            let error = std::io::Error::from_raw_os_error(count.errno);
+            let _ = write!(errnos, "{error}: {}; ", count.sends);
+        }
+        tracing::warn!(%local, worker, lost, %errnos, "the system refuses to send datagrams");
     }
 
     /// Wakes everybody that the turn found reason to wake; returns whether there was one.
@@ -570,15 +742,22 @@ impl Worker {
 impl Drop for Worker {
     /// However the worker ends, by its end or by a panic, nobody waits for it for ever.
     fn drop(&mut self) {
+        let why = match self.end.as_str() {
+            "" => "it panicked",
+            why => why,
+        };
         let reason = squall_core::CloseReason::Transport {
             code: squall_wire::TransportErrorCode::INTERNAL_ERROR,
-            reason: "the endpoint's worker has ended".to_owned(),
+            reason: format!("the endpoint's worker has ended: {why}"),
             remote: false,
         };
         for connection in self.connections.iter().flatten() {
             let mut state = connection.lock();
             state.removed = true;
             state.on_closed(reason.clone(), &mut self.wakers);
+        }
+        if let Some(all) = &self.shared.common.memory {
+            self.memory.withdraw(all);
         }
         self.shared.die();
         self.wakers.drain(..).for_each(Waker::wake);
@@ -616,4 +795,72 @@ enum Round {
     ShareUsed,
     /// The connection was let go before.
     Gone,
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_core::EndpointConfig;
+    use squall_udp::Options;
+
+    use super::*;
+
+    /// A worker whose clock the test sets.
+    fn worker() -> Worker {
+        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        let group = SocketGroup::bind(any, &Options::default(), 1).unwrap();
+        let socket = Arc::clone(group.sockets().next().unwrap());
+        let common = Arc::new(Common::new(&crate::Builder::new(any), None, group));
+        let shared = Shared::new(0, common, Arc::clone(&socket), Stages::off());
+        let shared = Arc::new(shared);
+        let endpoint = squall_core::Endpoint::new(EndpointConfig::new([0; 32]), None, [0; 32]);
+        shared.common.on_worker_start();
+        Worker::new(Arc::clone(&shared), Arc::from([shared]), socket, endpoint)
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn ten_minutes_without_receiving_end_a_worker() {
+        const ENOKEY: i32 = 126;
+        let mut worker = worker();
+        let (mut recv, mut stages) = (RecvBatch::new(1, 2048), Stages::off());
+        worker.socket.inject_recv_error(ENOKEY);
+        let start = worker.now;
+        let end = loop {
+            match worker.receive(&mut recv, &mut stages) {
+                Ok(_) => worker.now = worker.backoff.retry_at().unwrap(),
+                Err(end) => break end,
+            }
+        };
+        let WorkerEndReason::Receive(error) = end else {
+            panic!("{end}");
+        };
+        assert_eq!(error.raw_os_error(), Some(ENOKEY));
+        let minutes = (worker.now - start).as_secs() / 60;
+        assert_eq!(minutes, 10);
+        // Any call that works begins anew, though nothing was there.
+        worker.socket.inject_recv_error(0);
+        assert!(worker.receive(&mut recv, &mut stages).unwrap());
+        assert_eq!(worker.backoff.retry_at(), None);
+        worker.now += Duration::from_secs(6000);
+        worker.socket.inject_recv_error(ENOKEY);
+        assert!(!worker.receive(&mut recv, &mut stages).unwrap());
+        // A socket that is gone is not waited for.
+        worker.socket.inject_recv_error(9);
+        let end = worker.receive(&mut recv, &mut stages).unwrap_err();
+        assert!(matches!(end, WorkerEndReason::Socket(_)), "{end}");
+    }
+
+    #[test]
+    fn a_full_socket_is_tried_again_in_every_turn() {
+        let (mut worker, mut stages) = (worker(), Stages::off());
+        let remote = worker.socket.local_addr().unwrap();
+        let path = Path {
+            remote,
+            local: None,
+        };
+        worker.respond(path, b"waits");
+        worker.blocked = true;
+        worker.transmit(&mut stages).unwrap();
+        assert!(worker.send.is_empty() && !worker.blocked);
+    }
 }

@@ -10,12 +10,13 @@
 //! looks into the inbox. Both go through the inbox's lock, so one of them sees the other.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use bytes::Bytes;
-use squall_core::{ClientConfig, ServerConfig, Stages};
+use squall_core::{ChunkPool, ClientConfig, EndpointCounts, ServerConfig, Stages};
 use squall_udp::Socket;
 use tokio::sync::oneshot;
 
@@ -81,7 +82,7 @@ pub(crate) struct Inbox {
     forwarded_bytes: usize,
     /// The worker is following commands that it took out.
     executing: bool,
-    /// The worker has ended; nobody will look.
+    /// The worker does not run: nobody will look.
     dead: bool,
 }
 
@@ -110,6 +111,8 @@ macro_rules! worker_counters {
         #[non_exhaustive]
         pub struct EndpointStats {
             $($(#[$doc])* pub $name: u64,)*
+            /// What became of datagrams that belong to no connection.
+            pub unrouted: EndpointCounts,
             /// The socket's own counters: calls, bundles, datagrams, drops.
             pub udp: squall_udp::Stats,
         }
@@ -119,8 +122,12 @@ macro_rules! worker_counters {
         pub(crate) struct WorkerCounters { $(pub(crate) $name: Counter,)* }
 
         impl WorkerCounters {
-            pub(crate) fn read(&self, udp: squall_udp::Stats) -> EndpointStats {
-                EndpointStats { $($name: self.$name.get(),)* udp }
+            pub(crate) fn read(
+                &self,
+                unrouted: EndpointCounts,
+                udp: squall_udp::Stats,
+            ) -> EndpointStats {
+                EndpointStats { $($name: self.$name.get(),)* unrouted, udp }
             }
         }
 
@@ -128,6 +135,7 @@ macro_rules! worker_counters {
             /// The sum over several workers.
             fn add_assign(&mut self, other: Self) {
                 $(self.$name += other.$name;)*
+                self.unrouted += other.unrouted;
                 self.udp += other.udp;
             }
         }
@@ -148,7 +156,7 @@ worker_counters! {
     runs_forwarded,
     /// Runs that belonged to another worker, which has too many of them waiting.
     forwards_dropped,
-    /// Stateless answers: version negotiation, stateless reset, refusals.
+    /// Stateless answers sent, of any kind; `unrouted` tells the kinds apart.
     responses,
     /// Connection attempts dropped because the accept queue was full.
     incoming_dropped,
@@ -158,6 +166,16 @@ worker_counters! {
     timer_updates,
     /// Tasks woken.
     wakeups,
+    /// Times the worker ended before its time, see [`Endpoint::worker_ended`](crate::Endpoint::worker_ended).
+    worker_ends,
+    /// Connections that ended with it, closing ones included.
+    connections_lost,
+    /// Bytes of memory that the connections take, about: state, data written and not acknowledged, data received and not read,
+    /// what is remembered of packets in flight; as of each connection's last turn. 0 unless
+    /// [`Builder::max_memory`](crate::Builder::max_memory) is set.
+    memory,
+    /// Qlogs that could not be opened, or not be written to the end.
+    qlogs_failed,
 }
 
 /// A counter with one writer: a load and a store, no locked instruction.
@@ -169,6 +187,11 @@ impl Counter {
         self.set(self.get() + n);
     }
 
+    /// Adds one, where other threads count too.
+    pub(crate) fn add_from_anywhere(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn set(&self, n: u64) {
         self.0.store(n, Ordering::Relaxed);
     }
@@ -178,7 +201,7 @@ impl Counter {
     }
 }
 
-/// A worker's sockets, for who counts.
+/// The worker's sockets, kept for their counters.
 struct Udp {
     /// The one in use; `None` once the worker has ended.
     socket: Option<Arc<Socket>>,
@@ -208,16 +231,24 @@ pub(crate) struct Shared {
     pub(crate) common: Arc<Common>,
     pub(crate) clock: Clock,
     pub(crate) counters: WorkerCounters,
+    /// What the worker's endpoints counted. Locked at most once a turn.
+    pub(crate) unrouted: Mutex<EndpointCounts>,
     /// Time by stage. The worker holds the lock through its turns, never while it sleeps.
     pub(crate) stages: Mutex<Stages>,
+    /// Memory for received stream data, lent to the connection that receives.
+    pub(crate) chunks: Mutex<ChunkPool>,
     /// Whether stages are timed.
     pub(crate) accounting: bool,
     /// The worker's thread, set as it starts.
-    runtime: OnceLock<tokio::runtime::Handle>,
+    runtime: Mutex<Option<tokio::runtime::Handle>>,
     udp: Mutex<Udp>,
     inbox: Mutex<Inbox>,
     /// Whether there may be something in `inbox.forwarded`: asked once a turn, without the lock.
     has_forwarded: AtomicBool,
+    /// `inbox.dead`, for who has no time for the lock.
+    dead: AtomicBool,
+    /// How often the worker has started.
+    life: AtomicU32,
     doorbell: Doorbell,
 }
 
@@ -233,15 +264,19 @@ impl Shared {
             clock: common.clock,
             common,
             counters: WorkerCounters::default(),
+            unrouted: Mutex::default(),
+            chunks: Mutex::default(),
             accounting: stages.is_on(),
             stages: Mutex::new(stages),
-            runtime: OnceLock::new(),
+            runtime: Mutex::new(None),
             udp: Mutex::new(Udp {
                 socket: Some(socket),
                 before: squall_udp::Stats::default(),
             }),
             inbox: Mutex::new(Inbox::with_room()),
             has_forwarded: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+            life: AtomicU32::new(0),
             doorbell: Doorbell::default(),
         }
     }
@@ -261,8 +296,13 @@ impl Shared {
 
     /// Sends a command; `false` when the worker has ended and nobody will follow it.
     pub(crate) fn command(&self, command: Command) -> bool {
+        self.command_to(self.life(), command)
+    }
+
+    /// Sends a command about something that came up in this life of the worker; `false` when that is over.
+    pub(crate) fn command_to(&self, life: u32, command: Command) -> bool {
         let mut inbox = lock(&self.inbox);
-        if inbox.dead {
+        if inbox.dead || self.life() != life {
             return false;
         }
         inbox.commands.push(command);
@@ -280,15 +320,37 @@ impl Shared {
         sys::readable(socket)
     }
 
-    /// Where the worker and its tasks run.
-    pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
-        let runtime = self.runtime.get();
+    /// Where the worker and its tasks run, or ran: a task that comes too late is cancelled.
+    pub(crate) fn runtime(&self) -> tokio::runtime::Handle {
+        let runtime = lock(&self.runtime).clone();
         runtime.expect("set before anybody has an endpoint")
     }
 
+    /// How often the worker has started.
+    pub(crate) fn life(&self) -> u32 {
+        self.life.load(Ordering::Acquire)
+    }
+
+    /// Whether the worker does not run.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// What the worker has counted.
+    pub(crate) fn stats(&self) -> EndpointStats {
+        self.counters.read(*lock(&self.unrouted), self.udp_stats())
+    }
+
     /// What the worker's sockets counted.
-    pub(crate) fn udp_stats(&self) -> squall_udp::Stats {
+    fn udp_stats(&self) -> squall_udp::Stats {
         lock(&self.udp).stats()
+    }
+
+    /// Makes the worker's receive calls fail with `errno` until it is told 0.
+    pub(crate) fn inject_recv_error(&self, errno: i32) {
+        if let Some(socket) = &lock(&self.udp).socket {
+            socket.inject_recv_error(errno);
+        }
     }
 
     /// Makes the worker's next send call fail once with `errno`.
@@ -332,10 +394,28 @@ impl Shared {
 
     // ---- from the worker ----------------------------------------------------------------------------------------
 
-    /// Says where the worker and its tasks run; once, as it starts.
-    pub(crate) fn set_runtime(&self, runtime: tokio::runtime::Handle) {
-        // Nobody else sets it.
-        let _ = self.runtime.set(runtime);
+    /// The worker starts: says where it and its tasks run, and what it sends and receives with.
+    pub(crate) fn begin(&self, runtime: tokio::runtime::Handle, socket: &Arc<Socket>) {
+        *lock(&self.runtime) = Some(runtime);
+        let mut udp = lock(&self.udp);
+        if udp.socket.is_none() {
+            udp.replace(Some(Arc::clone(socket)));
+        }
+        drop(udp);
+        let mut inbox = lock(&self.inbox);
+        inbox.dead = false;
+        self.life.fetch_add(1, Ordering::Release);
+        self.dead.store(false, Ordering::Release);
+        drop(inbox);
+        self.common.on_worker_start();
+    }
+
+    /// A connection goes on without its qlog. Whoever drops a connection last may find that out, not only the worker.
+    pub(crate) fn on_qlog_error(&self, path: &Path, error: &std::io::Error) {
+        self.counters.qlogs_failed.add_from_anywhere();
+        if self.common.qlog_warnings.admits(self.clock.now()) {
+            tracing::warn!(path = %path.display(), %error, "cannot write a qlog; the connection goes on without");
+        }
     }
 
     /// Says that the worker goes on with another socket.
@@ -393,14 +473,18 @@ impl Shared {
     /// The worker ends: nothing more is taken, and what is in the inbox is let go (replies are dropped unanswered).
     pub(crate) fn die(&self) {
         let mut inbox = lock(&self.inbox);
+        let left = std::mem::replace(&mut *inbox, Inbox::with_room());
         inbox.dead = true;
-        let left = std::mem::take(&mut *inbox);
-        inbox.dead = true;
+        self.dead.store(true, Ordering::Release);
         drop(inbox);
         drop(left);
+        self.wake_up();
         // Connections' handles may hold `self` for long, and must not hold the port with it.
         lock(&self.udp).replace(None);
-        drop(self.common.close_accept(self.index));
+        self.common.on_worker_stop(self.index);
+        let lost = self.counters.connections.get();
+        self.counters.connections_lost.add(lost);
+        self.counters.memory.set(0);
         self.counters.connections.set(0);
         self.common.idle.notify_waiters();
     }

@@ -10,6 +10,7 @@ use tokio::runtime::Runtime;
 use super::Worker;
 use super::common::lock;
 use super::drive::run;
+use super::ended::{WorkerEnd, WorkerEndReason};
 use super::shared::Shared;
 use crate::sys;
 
@@ -20,6 +21,8 @@ pub(crate) struct Start {
     pub(crate) workers: Arc<[Arc<Shared>]>,
     pub(crate) socket: Arc<Socket>,
     pub(crate) endpoint: squall_core::Endpoint,
+    /// Whether to look out for changes of the machine's addresses, for clients' connections.
+    pub(crate) watch_addresses: bool,
     /// The only CPU that the thread runs on.
     pub(crate) cpu: Option<usize>,
 }
@@ -48,14 +51,34 @@ impl Start {
             Ok(fd) => fd,
             Err(error) => return drop(report.send(Err(error))),
         };
+        // A client finds out without it too, only later.
+        let addresses = (self.watch_addresses)
+            .then(sys::AddressWatch::new)
+            .flatten();
         drop(entered);
-        self.shared.set_runtime(runtime.handle().clone());
-        let _ = report.send(Ok(sys::thread_id()));
+        let shared = Arc::clone(&self.shared);
+        let lost_before = shared.counters.connections_lost.get();
+        shared.begin(runtime.handle().clone(), &self.socket);
         let worker = Worker::new(self.shared, self.workers, self.socket, self.endpoint);
+        let _ = report.send(Ok(sys::thread_id()));
         // A task of its own, and not the future that `block_on` drives: the worker then stands in one line with the
         // applications' tasks. Whatever ends it, its state is dropped and tells all who wait.
-        let worker = runtime.spawn(run(worker, fd));
-        let _ = runtime.block_on(worker);
+        let worker = runtime.spawn(run(worker, fd, addresses));
+        let reason = match runtime.block_on(worker) {
+            Ok(Ok(())) => return,
+            Ok(Err(reason)) => reason,
+            Err(error) => match error.try_into_panic() {
+                Ok(payload) => WorkerEndReason::of_panic(payload.as_ref()),
+                // Nobody cancels it.
+                Err(_) => return,
+            },
+        };
+        shared.counters.worker_ends.add(1);
+        shared.common.on_worker_end(WorkerEnd {
+            worker: shared.index,
+            reason,
+            connections: shared.counters.connections_lost.get() - lost_before,
+        });
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
@@ -10,8 +11,12 @@ use bytes::Bytes;
 use squall_core::{CloseReason, ConnectionHandle, Event, Time};
 use squall_wire::{Direction, Path, StreamId};
 
-use super::common::{Waiters, lock};
+use super::common::lock;
 use super::shared::Shared;
+use super::waiters::{Ticket, Waiters};
+
+/// A connection without streams keeps room for this many.
+const KEPT_STREAMS: usize = 16;
 
 /// How the sending part of a stream came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +38,88 @@ pub(crate) struct StreamWaiters {
     halves: u8,
 }
 
+/// What tasks wait for that concerns the whole connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Line {
+    /// The handshake, the answer to early data, or the end.
+    Lifetime,
+    /// The delivery of all that was finished.
+    Delivery,
+    /// The outcome of a move to another path.
+    Move,
+    /// Streams that the peer allows to be opened.
+    OpenBidi,
+    OpenUni,
+    /// Streams that the peer has opened.
+    AcceptBidi,
+    AcceptUni,
+    /// A datagram to read.
+    DatagramRead,
+    /// Room to send a datagram.
+    DatagramWrite,
+}
+
+impl Line {
+    const COUNT: usize = Self::DatagramWrite as usize + 1;
+
+    const fn opening(direction: Direction) -> Self {
+        match direction {
+            Direction::Bidirectional => Self::OpenBidi,
+            Direction::Unidirectional => Self::OpenUni,
+        }
+    }
+
+    const fn accepting(direction: Direction) -> Self {
+        match direction {
+            Direction::Bidirectional => Self::AcceptBidi,
+            Direction::Unidirectional => Self::AcceptUni,
+        }
+    }
+}
+
+/// A future's place in one of a connection's lines; dropping it leaves the line.
+pub(crate) struct Place<C: Deref<Target = ConnectionShared>> {
+    connection: C,
+    line: Line,
+    ticket: Ticket,
+}
+
+impl<C: Deref<Target = ConnectionShared>> Place<C> {
+    /// No place yet: that takes a call of [`settle`](Self::settle) with a result that is pending.
+    pub(crate) fn new(connection: C, line: Line) -> Self {
+        Self {
+            connection,
+            line,
+            ticket: Ticket::default(),
+        }
+    }
+
+    /// Stands in line while `result` is pending and leaves when it is ready.
+    pub(crate) fn settle<R>(
+        &mut self,
+        state: &mut State,
+        result: Poll<R>,
+        waker: &Waker,
+    ) -> Poll<R> {
+        let line = state.line(self.line);
+        if result.is_pending() {
+            line.register(&mut self.ticket, waker);
+        } else {
+            line.remove(&mut self.ticket);
+        }
+        result
+    }
+}
+
+impl<C: Deref<Target = ConnectionShared>> Drop for Place<C> {
+    fn drop(&mut self) {
+        if self.ticket.is_taken() {
+            let mut state = self.connection.lock();
+            state.line(self.line).remove(&mut self.ticket);
+        }
+    }
+}
+
 /// The state under the lock.
 pub(crate) struct State {
     pub(crate) core: squall_core::Connection,
@@ -41,24 +128,18 @@ pub(crate) struct State {
     /// The last round of transmission ended with something left to send: the congestion window or the pacer holds it
     /// back, and nothing that an application does can change that. An acknowledgement or a timer will.
     pub(crate) stalled: bool,
+    /// Bytes of memory that the worker knows the connection to take.
+    pub(crate) memory: usize,
     /// The worker has let go of the connection.
     pub(crate) removed: bool,
     pub(crate) connected: bool,
     /// Whether the server took a client's early data; `None`: not known yet.
     pub(crate) early_data: Option<bool>,
     pub(crate) closed: Option<CloseReason>,
-    /// Who waits for the handshake, the word on early data, or the end.
-    pub(crate) lifetime: Waiters,
-    /// Who waits until what was finished is delivered.
-    pub(crate) delivery: Waiters,
-    /// Who waits for the outcome of a move to another path, and how the last one went.
-    pub(crate) movers: Waiters,
+    /// The tasks that wait for something of the whole connection, by [`Line`].
+    lines: [Waiters; Line::COUNT],
+    /// How the last move to another path went.
     pub(crate) moved: Option<(Path, bool)>,
-    opening: [Waiters; 2],
-    accepting: [Waiters; 2],
-    /// Who waits for a datagram, and for room to send one.
-    pub(crate) datagram_readers: Waiters,
-    pub(crate) datagram_writers: Waiters,
     streams: HashMap<StreamId, StreamWaiters>,
 }
 
@@ -86,18 +167,13 @@ impl ConnectionShared {
             core,
             queued: false,
             stalled: false,
+            memory: 0,
             removed: false,
             connected: false,
             early_data: None,
             closed: None,
-            lifetime: Waiters::default(),
-            delivery: Waiters::default(),
-            movers: Waiters::default(),
+            lines: Default::default(),
             moved: None,
-            opening: Default::default(),
-            accepting: Default::default(),
-            datagram_readers: Waiters::default(),
-            datagram_writers: Waiters::default(),
             streams: HashMap::new(),
         };
         Self {
@@ -126,9 +202,45 @@ impl ConnectionShared {
         result
     }
 
+    /// Waits in line until `poll` is ready. Dropping the future leaves the line.
+    pub(crate) async fn wait<R>(
+        self: &Arc<Self>,
+        line: Line,
+        mut poll: impl FnMut(&mut State) -> Poll<R>,
+    ) -> R {
+        let mut place = Place::new(&**self, line);
+        poll_fn(|cx| {
+            self.call(|state| {
+                let result = poll(state);
+                place.settle(state, result, cx.waker())
+            })
+        })
+        .await
+    }
+
+    /// Waits until a stream of ours can be opened, and opens it.
+    pub(crate) async fn open(
+        self: &Arc<Self>,
+        direction: Direction,
+    ) -> Result<StreamId, CloseReason> {
+        self.wait(Line::opening(direction), |state| state.poll_open(direction))
+            .await
+    }
+
+    /// Waits for the next stream that the peer opens.
+    pub(crate) async fn accept(
+        self: &Arc<Self>,
+        direction: Direction,
+    ) -> Result<StreamId, CloseReason> {
+        self.wait(Line::accepting(direction), |state| {
+            state.poll_accept(direction)
+        })
+        .await
+    }
+
     /// Closes the connection as soon as all that was finished is delivered; see [`close`](Self::close).
     pub(crate) async fn shut_down(self: &Arc<Self>, code: u64, reason: &[u8]) {
-        poll_fn(|cx| self.lock().poll_delivered(cx.waker())).await;
+        self.wait(Line::Delivery, State::poll_delivered).await;
         self.close(code, reason);
     }
 
@@ -155,6 +267,16 @@ impl ConnectionShared {
 }
 
 impl State {
+    /// Bytes of memory that the connection takes, about; what an application holds of one that is over is its own.
+    pub(crate) fn measure(&self) -> usize {
+        const SHARED: usize = size_of::<ConnectionShared>() - size_of::<squall_core::Connection>();
+        if self.removed {
+            0
+        } else {
+            self.core.memory() + SHARED + self.streams.capacity() * size_of::<StreamWaiters>()
+        }
+    }
+
     /// Ends the connection from this side.
     pub(crate) fn close(&mut self, now: Time, code: u64, reason: &[u8], wakers: &mut Vec<Waker>) {
         if self.closed.is_some() {
@@ -181,13 +303,13 @@ impl State {
             match event {
                 Event::Connected => {
                     self.connected = true;
-                    self.lifetime.move_into(wakers);
+                    self.wake(Line::Lifetime, wakers);
                 }
                 Event::StreamOpened(direction) => {
-                    self.accepting[index(direction)].move_into(wakers);
+                    self.wake(Line::accepting(direction), wakers);
                 }
                 Event::StreamsAvailable(direction) => {
-                    self.opening[index(direction)].move_into(wakers);
+                    self.wake(Line::opening(direction), wakers);
                 }
                 Event::Readable(id) => {
                     wakers.extend(self.streams.get_mut(&id).and_then(|s| s.reader.take()));
@@ -201,34 +323,42 @@ impl State {
                 Event::MigrationFailed(path) => self.on_moved(path, false, wakers),
                 Event::EarlyDataAccepted => self.on_early_data(true, wakers),
                 Event::EarlyDataRejected => self.on_early_data(false, wakers),
-                Event::DatagramsReadable => self.datagram_readers.move_into(wakers),
-                Event::DatagramsWritable => self.datagram_writers.move_into(wakers),
+                Event::DatagramsReadable => self.wake(Line::DatagramRead, wakers),
+                Event::DatagramsWritable => self.wake(Line::DatagramWrite, wakers),
                 Event::Closed(reason) => self.on_closed(reason, wakers),
             }
         }
         // Not by an event: a stream may also come to be of no concern by turning into one that is reset.
         if !self.core.is_delivering() {
-            self.delivery.move_into(wakers);
+            self.wake(Line::Delivery, wakers);
         }
     }
 
     fn on_moved(&mut self, path: Path, there: bool, wakers: &mut Vec<Waker>) {
         self.moved = Some((path, there));
-        self.movers.move_into(wakers);
+        self.wake(Line::Move, wakers);
     }
 
     fn on_early_data(&mut self, accepted: bool, wakers: &mut Vec<Waker>) {
         self.early_data = Some(accepted);
-        self.lifetime.move_into(wakers);
+        self.wake(Line::Lifetime, wakers);
     }
 
     /// Ready when nothing that was finished waits for an acknowledgement, or the connection has ended.
-    pub(crate) fn poll_delivered(&mut self, waker: &Waker) -> Poll<()> {
+    fn poll_delivered(&mut self) -> Poll<()> {
         if self.closed.is_some() || !self.core.is_delivering() {
             return Poll::Ready(());
         }
-        self.delivery.register(waker);
         Poll::Pending
+    }
+
+    fn line(&mut self, line: Line) -> &mut Waiters {
+        &mut self.lines[line as usize]
+    }
+
+    /// Moves the wakers of a line into `wakers`.
+    pub(crate) fn wake(&mut self, line: Line, wakers: &mut Vec<Waker>) {
+        self.line(line).move_into(wakers);
     }
 
     fn on_send_end(&mut self, id: StreamId, end: SendEnd, wakers: &mut Vec<Waker>) {
@@ -245,14 +375,9 @@ impl State {
             return;
         }
         self.closed = Some(reason);
-        self.lifetime.move_into(wakers);
-        self.delivery.move_into(wakers);
-        self.movers.move_into(wakers);
-        for waiters in self.opening.iter_mut().chain(&mut self.accepting) {
-            waiters.move_into(wakers);
+        for line in &mut self.lines {
+            line.move_into(wakers);
         }
-        self.datagram_readers.move_into(wakers);
-        self.datagram_writers.move_into(wakers);
         for stream in self.streams.values_mut() {
             wakers.extend(stream.reader.take());
             wakers.extend(stream.writer.take());
@@ -261,29 +386,18 @@ impl State {
     }
 
     /// Opens a stream of ours when the peer's limit allows.
-    pub(crate) fn poll_open(
-        &mut self,
-        direction: Direction,
-        waker: &Waker,
-    ) -> Poll<Result<StreamId, CloseReason>> {
+    fn poll_open(&mut self, direction: Direction) -> Poll<Result<StreamId, CloseReason>> {
         if let Some(reason) = &self.closed {
             return Poll::Ready(Err(reason.clone()));
         }
         match self.core.open(direction) {
             Some(id) => Poll::Ready(Ok(self.hold(id, direction))),
-            None => {
-                self.opening[index(direction)].register(waker);
-                Poll::Pending
-            }
+            None => Poll::Pending,
         }
     }
 
     /// Takes the next stream that the peer opened.
-    pub(crate) fn poll_accept(
-        &mut self,
-        direction: Direction,
-        waker: &Waker,
-    ) -> Poll<Result<StreamId, CloseReason>> {
+    fn poll_accept(&mut self, direction: Direction) -> Poll<Result<StreamId, CloseReason>> {
         // What arrived before the end is still handed out.
         if let Some(id) = self.core.accept(direction) {
             self.hold(id, direction);
@@ -300,7 +414,6 @@ impl State {
         if let Some(reason) = &self.closed {
             return Poll::Ready(Err(reason.clone()));
         }
-        self.accepting[index(direction)].register(waker);
         Poll::Pending
     }
 
@@ -326,20 +439,33 @@ impl State {
             stream.halves = stream.halves.saturating_sub(1);
             if stream.halves == 0 {
                 self.streams.remove(&id);
+                if self.streams.is_empty() && self.streams.capacity() > KEPT_STREAMS {
+                    self.streams = HashMap::new();
+                }
             }
         }
+    }
+
+    /// Takes bytes from a stream, and has the worker's pool take the chunks back that are done with. Where the worker uses the
+    /// pool just now, it finds them with the next run.
+    pub(crate) fn read(
+        &mut self,
+        id: StreamId,
+        max: usize,
+        worker: &Shared,
+    ) -> Result<Option<Bytes>, squall_core::ReadError> {
+        let result = self.core.read(id, max);
+        if let Some(spare) = self.core.spare_chunks()
+            && let Ok(mut chunks) = worker.chunks.try_lock()
+        {
+            chunks.absorb(spare);
+        }
+        result
     }
 
     /// Who waits on a stream that the application holds.
     pub(crate) fn waiters(&mut self, id: StreamId) -> &mut StreamWaiters {
         self.streams.entry(id).or_default()
-    }
-}
-
-fn index(direction: Direction) -> usize {
-    match direction {
-        Direction::Bidirectional => 0,
-        Direction::Unidirectional => 1,
     }
 }
 

@@ -17,6 +17,7 @@ use squall::{
     TransportConfig,
 };
 
+pub mod namespace;
 pub mod proxy;
 
 pub const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);

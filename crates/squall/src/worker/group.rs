@@ -1,0 +1,160 @@
+//! The workers' sockets: one port, one socket for each worker, and whose datagrams go where while a worker is down.
+//!
+//! ```text
+//! all run       byte % n ──> socket of worker byte % n
+//! worker 1 down byte % n == 1 ──> the next worker that runs; the socket of worker 1 stays open and gets nothing
+//! restarted     a new socket is bound, last of the group; the old one closes, and the kernel moves the last into the gap
+//! ```
+//! So each socket is always at its worker's place in the group. Where the kernel does not steer by connection id, the
+//! socket of a worker that is down closes at once, and the kernel spreads what comes over the others.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use squall_udp::{Options, Socket};
+
+/// The sockets of all workers.
+#[derive(Debug)]
+pub(crate) struct SocketGroup {
+    address: SocketAddr,
+    members: Vec<Member>,
+}
+
+#[derive(Debug)]
+struct Member {
+    /// In use, about to be, or only holding its place. `None`: closed.
+    socket: Option<Arc<Socket>>,
+    runs: bool,
+}
+
+impl SocketGroup {
+    /// Binds a socket for each worker, all on one port, with datagrams steered to the one that they are for.
+    ///
+    /// # Errors
+    /// Those of [`Socket::bind`].
+    pub(crate) fn bind(addr: SocketAddr, options: &Options, workers: usize) -> io::Result<Self> {
+        let sharing = sharing(options);
+        let alone = workers == 1;
+        // The first socket binds exclusively if that is what was asked for, so that a port in use is reported, and so that
+        // no other endpoint's socket comes among ours, which the kernel tells apart by number. Only Linux is known to
+        // allow SO_REUSEPORT after bind.
+        let first = if alone || cfg!(target_os = "linux") {
+            let first = Socket::bind(addr, options)?;
+            if !alone {
+                first.share_port()?;
+            }
+            first
+        } else {
+            Socket::bind(addr, &sharing)?
+        };
+        let address = first.local_addr()?;
+        let mut sockets = vec![first];
+        for _ in 1..workers {
+            sockets.push(Socket::bind(address, &sharing)?);
+        }
+        let member = |socket| Member {
+            socket: Some(Arc::new(socket)),
+            runs: true,
+        };
+        let members = sockets.into_iter().map(member).collect();
+        let group = Self { address, members };
+        // Where the kernel cannot, workers hand each other what is not their own.
+        group.steer();
+        Ok(group)
+    }
+
+    /// The address of all.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The sockets that are there, by worker.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &Arc<Socket>> {
+        self.members
+            .iter()
+            .filter_map(|member| member.socket.as_ref())
+    }
+
+    /// The first worker that is down.
+    pub(crate) fn first_down(&self) -> Option<usize> {
+        self.members.iter().position(|member| !member.runs)
+    }
+
+    /// Whether the worker of this index exists and is down.
+    pub(crate) fn is_down(&self, worker: usize) -> bool {
+        self.members.get(worker).is_some_and(|member| !member.runs)
+    }
+
+    /// The worker has ended: what would come to it goes to others.
+    pub(crate) fn on_end(&mut self, worker: usize) {
+        if let Some(member) = self.members.get_mut(worker) {
+            member.runs = false;
+        }
+        // One that is alone keeps its port for the worker that takes its place.
+        let keeps_place = self.steer() || self.members.len() == 1 && cfg!(target_os = "linux");
+        if let Some(member) = self.members.get_mut(worker).filter(|_| !keeps_place) {
+            member.socket = None;
+        }
+    }
+
+    /// A new socket, at the place of a worker that is down.
+    ///
+    /// # Errors
+    /// Those of [`Socket::bind`]; the worker's place is then as it was.
+    pub(crate) fn replace(&mut self, worker: usize, options: &Options) -> io::Result<Arc<Socket>> {
+        let alone = self.members.len() == 1;
+        let address = self.address;
+        let Some(member) = self.members.get_mut(worker) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        if let Some(old) = &member.socket {
+            old.share_port()?;
+        }
+        let options = if alone && member.socket.is_none() {
+            options.clone()
+        } else {
+            sharing(options)
+        };
+        let socket = Arc::new(Socket::bind(address, &options)?);
+        // The old one closes here, after the bind.
+        member.socket = Some(Arc::clone(&socket));
+        Ok(socket)
+    }
+
+    /// The worker runs again, with the socket at its place.
+    pub(crate) fn on_start(&mut self, worker: usize) {
+        if let Some(member) = self.members.get_mut(worker) {
+            member.runs = true;
+        }
+        self.steer();
+    }
+
+    /// Has the kernel steer around the workers that are down; returns whether it does.
+    fn steer(&self) -> bool {
+        let count = self.members.len();
+        let stand_in = |worker: usize| {
+            let running = (worker..count).chain(0..worker);
+            running
+                .into_iter()
+                .find(|other| self.members[*other].runs)
+                .unwrap_or(worker)
+        };
+        let targets: Result<Vec<u8>, _> = (0..count)
+            .map(|worker| u8::try_from(stand_in(worker)))
+            .collect();
+        let (Ok(targets), true) = (targets, count > 1) else {
+            return false;
+        };
+        // Any socket of the group will do; that of a worker that ended may be gone.
+        let mut members = self.members.iter().filter(|member| member.runs);
+        members.any(|member| (member.socket.as_ref()).is_some_and(|s| s.steer(&targets).is_ok()))
+    }
+}
+
+fn sharing(options: &Options) -> Options {
+    Options {
+        reuse_port: true,
+        ..options.clone()
+    }
+}

@@ -1,0 +1,159 @@
+//! Tasks that wait for the same thing.
+//!
+//! A future takes a ticket when it first has to wait and gives it back when it is done or dropped, so a line is never
+//! longer than the number of futures that wait. Joining, leaving and being found again each take constant time.
+
+use std::task::Waker;
+
+/// A line emptied with room for more than this gives its memory back.
+const KEPT_SLOTS: usize = 64;
+
+/// Tasks that wait for the same thing. All are woken; each checks for itself.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    slots: Vec<Slot>,
+    /// Slots without a waker.
+    free: Vec<u32>,
+    /// Number of the next ticket. Never used twice: a ticket that outlives its slot must not find another's.
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    ticket: u64,
+    waker: Option<Waker>,
+}
+
+/// A future's place in a line, if it has one: slot and number.
+#[derive(Debug, Default)]
+pub(crate) struct Ticket(Option<(u32, u64)>);
+
+impl Ticket {
+    /// Whether the holder may still be in a line.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl Waiters {
+    /// Has `waker` woken with the others; a ticket that is in line keeps its place.
+    pub(crate) fn register(&mut self, ticket: &mut Ticket, waker: &Waker) {
+        if let Some(slot) = self.find(ticket) {
+            if !slot.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
+                slot.waker = Some(waker.clone());
+            }
+            return;
+        }
+        let slot = Slot {
+            ticket: self.next,
+            waker: Some(waker.clone()),
+        };
+        self.next += 1;
+        let number = slot.ticket;
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.slots[index as usize] = slot;
+                index
+            }
+            None => {
+                self.slots.push(slot);
+                (self.slots.len() - 1) as u32
+            }
+        };
+        ticket.0 = Some((index, number));
+    }
+
+    /// Leaves the line.
+    pub(crate) fn remove(&mut self, ticket: &mut Ticket) {
+        if let Some(slot) = self.find(ticket) {
+            slot.waker = None;
+            self.free.extend(ticket.0.map(|(index, _)| index));
+        }
+        ticket.0 = None;
+    }
+
+    fn find(&mut self, ticket: &Ticket) -> Option<&mut Slot> {
+        let (index, number) = ticket.0?;
+        let slot = self.slots.get_mut(index as usize)?;
+        (slot.ticket == number && slot.waker.is_some()).then_some(slot)
+    }
+
+    /// Takes all: the line is empty.
+    pub(crate) fn take(&mut self) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        self.move_into(&mut wakers);
+        wakers
+    }
+
+    /// Moves all into `wakers`: the line is empty.
+    pub(crate) fn move_into(&mut self, wakers: &mut Vec<Waker>) {
+        wakers.extend(self.slots.drain(..).filter_map(|slot| slot.waker));
+        self.free.clear();
+        if self.slots.capacity() > KEPT_SLOTS {
+            (self.slots, self.free) = (Vec::new(), Vec::new());
+        }
+    }
+
+    /// Number of tasks in line.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_as_long_as_those_who_wait() {
+        let mut line = Waiters::default();
+        for _ in 0..10_000 {
+            let mut ticket = Ticket::default();
+            line.register(&mut ticket, Waker::noop());
+            line.register(&mut ticket, Waker::noop());
+            assert_eq!(line.len(), 1, "registering again keeps the place");
+            line.remove(&mut ticket);
+            assert!(!ticket.is_taken());
+        }
+        assert_eq!((line.len(), line.slots.len()), (0, 1));
+    }
+
+    #[test]
+    fn a_ticket_from_before_a_wake_up_removes_nobody_else() {
+        let mut line = Waiters::default();
+        let (mut old, mut new) = (Ticket::default(), Ticket::default());
+        line.register(&mut old, Waker::noop());
+        let mut woken = Vec::new();
+        line.move_into(&mut woken);
+        assert_eq!((woken.len(), line.len()), (1, 0));
+        line.register(&mut new, Waker::noop());
+        line.remove(&mut old);
+        assert_eq!(line.len(), 1, "the new one is in the old one's slot");
+        line.register(&mut old, Waker::noop());
+        assert_eq!(
+            line.len(),
+            2,
+            "who was woken and waits again is in line again"
+        );
+        line.remove(&mut new);
+        line.remove(&mut old);
+        line.move_into(&mut woken);
+        assert_eq!(woken.len(), 1);
+    }
+
+    #[test]
+    fn a_long_line_gives_its_memory_back() {
+        let mut line = Waiters::default();
+        let mut tickets: Vec<Ticket> = (0..1000).map(|_| Ticket::default()).collect();
+        for ticket in &mut tickets {
+            line.register(ticket, Waker::noop());
+        }
+        line.move_into(&mut Vec::new());
+        assert_eq!(line.slots.capacity(), 0);
+        for ticket in &mut tickets {
+            line.remove(ticket);
+        }
+        assert_eq!(line.free.len(), 0);
+    }
+}

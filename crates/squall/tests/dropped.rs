@@ -1,0 +1,193 @@
+//! What dropping leaves behind: half-written streams are reset, and futures that no longer wait hold no waker.
+
+#![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
+
+mod common;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
+
+use common::{Pair, within};
+use squall::{
+    Bytes, Connection, ReadError, ReadToEndError, RecvStream, SendStream, TransportConfig,
+};
+
+/// A client's request whose handler at the server is `handler`; returns what the client reads, and the task of the handler.
+async fn ask<H, F>(pair: &Pair, handler: H) -> (RecvStream, tokio::task::JoinHandle<()>)
+where
+    H: FnOnce(SendStream, RecvStream) -> F + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let far = pair.far.clone();
+    let task = pair.far.spawn(async move {
+        let (send, recv) = far.accept_bi().await.unwrap();
+        handler(send, recv).await;
+    });
+    let (mut send, recv) = pair.near.open_bi().await.unwrap();
+    send.write_all(b"?").await.unwrap();
+    send.finish().unwrap();
+    (recv, task)
+}
+
+async fn code_of(recv: &mut RecvStream) -> u64 {
+    match within(recv.read_to_end(1000)).await {
+        Err(ReadToEndError::Read(ReadError::Reset(code))) => code,
+        other => panic!("{other:?} instead of a reset"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_panics_resets_its_stream() {
+    let pair = Pair::new().await;
+    let handler = |mut send: SendStream, _| async move {
+        send.write_all(b"half of the ans").await.unwrap();
+        panic!("on purpose: a handler with a bug");
+    };
+    let (mut recv, task) = ask(&pair, handler).await;
+    assert_eq!(code_of(&mut recv).await, 0);
+    assert!(task.await.unwrap_err().is_panic());
+    assert_eq!(pair.far.stats().streams_reset_on_drop, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_is_cancelled_resets_its_stream_with_the_configured_code() {
+    let server = TransportConfig {
+        reset_on_drop_code: 0x10c,
+        ..TransportConfig::default()
+    };
+    let pair = Pair::with(TransportConfig::default(), server, |builder| builder).await;
+    let handler = |mut send: SendStream, _| async move {
+        send.write_all(b"half of the ans").await.unwrap();
+        std::future::pending::<()>().await;
+    };
+    let (mut recv, task) = ask(&pair, handler).await;
+    // The first half has arrived when the handler is cancelled.
+    assert_eq!(
+        within(recv.read_chunk(1000)).await.unwrap().unwrap(),
+        "half of the ans"
+    );
+    task.abort();
+    assert_eq!(code_of(&mut recv).await, 0x10c);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_can_have_a_drop_code_of_its_own() {
+    let pair = Pair::new().await;
+    let handler = |mut send: SendStream, _| async move {
+        send.set_drop_code(77);
+        send.write_all(b"half of the ans").await.unwrap();
+    };
+    let (mut recv, task) = ask(&pair, handler).await;
+    assert_eq!(code_of(&mut recv).await, 77);
+    task.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_was_never_begun_is_a_reset_too() {
+    let pair = Pair::new().await;
+    let (mut recv, task) = ask(&pair, |send, _| async move { drop(send) }).await;
+    assert_eq!(code_of(&mut recv).await, 0);
+    task.await.unwrap();
+    assert_eq!(pair.far.stats().streams_reset_on_drop, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_were_ended_are_left_alone() {
+    let pair = Pair::new().await;
+    let handler = |mut send: SendStream, _| async move {
+        send.write_all(b"whole").await.unwrap();
+        tokio::io::AsyncWriteExt::shutdown(&mut send).await.unwrap();
+    };
+    let (mut recv, task) = ask(&pair, handler).await;
+    assert_eq!(within(recv.read_to_end(1000)).await.unwrap(), b"whole");
+    task.await.unwrap();
+    let handler = |mut send: SendStream, _| async move { send.reset(5).unwrap() };
+    let (mut recv, task) = ask(&pair, handler).await;
+    assert_eq!(code_of(&mut recv).await, 5);
+    task.await.unwrap();
+    // The client stops the third, which ends it as well.
+    let (mut recv, task) = ask(&pair, |mut send: SendStream, _| async move {
+        assert_eq!(send.stopped().await.unwrap(), Some(9));
+    })
+    .await;
+    recv.stop(9).unwrap();
+    within(task).await.unwrap();
+    for connection in [&pair.near, &pair.far] {
+        assert_eq!(connection.stats().streams_reset_on_drop, 0);
+    }
+}
+
+/// A waker that counts who holds it.
+struct Held;
+
+impl Wake for Held {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// Has `future` wait once, drops it, and fails if its waker is held anywhere afterwards.
+#[track_caller]
+fn leaves_nothing<F: Future>(what: &str, future: F) {
+    let held = Arc::new(Held);
+    let waker = Waker::from(Arc::clone(&held));
+    {
+        let mut future = pin!(future);
+        assert!(
+            future
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending(),
+            "{what} has nothing to wait for"
+        );
+        assert!(Arc::strong_count(&held) > 2, "{what} waits for nothing");
+    }
+    assert_eq!(
+        Arc::strong_count(&held),
+        2,
+        "the waker of a dropped future of {what}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn futures_that_are_dropped_leave_no_waker_behind() {
+    let server = TransportConfig {
+        max_concurrent_bidi_streams: 0,
+        max_concurrent_uni_streams: 1,
+        ..TransportConfig::default()
+    };
+    let pair = Pair::with(TransportConfig::default(), server, |builder| builder).await;
+    let near: &Connection = &pair.near;
+    leaves_nothing("closed", near.closed());
+    leaves_nothing("accept_bi", near.accept_bi());
+    leaves_nothing("accept_uni", near.accept_uni());
+    leaves_nothing("open_bi", near.open_bi());
+    leaves_nothing("read_datagram", near.read_datagram());
+    leaves_nothing("accept", pair.server.accept());
+
+    // Something finished that is not delivered: nothing is sent while the runtime has no chance to run.
+    let mut send = near.open_uni().await.unwrap();
+    send.write_all(b"unsent").await.unwrap();
+    send.finish().unwrap();
+    leaves_nothing("open_uni", near.open_uni());
+    leaves_nothing("shutdown", near.shutdown(0, b""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_datagram_writer_that_is_dropped_leaves_no_waker_behind() {
+    let small = TransportConfig {
+        datagram_send_buffer: 1000,
+        ..TransportConfig::default()
+    };
+    let pair = Pair::with(small, TransportConfig::default(), |builder| builder).await;
+    let held = Arc::new(Held);
+    let waker = Waker::from(Arc::clone(&held));
+    let mut blocked = 0;
+    // The worker empties the queue meanwhile: often enough a writer finds it full.
+    for _ in 0..10_000 {
+        let mut send = pin!(pair.near.send_datagram_wait(Bytes::from_static(&[0; 900])));
+        let polled = send.as_mut().poll(&mut Context::from_waker(&waker));
+        blocked += usize::from(polled.is_pending());
+    }
+    assert!(blocked > 0, "the queue was never full");
+    assert_eq!(Arc::strong_count(&held), 2, "after {blocked} times");
+}

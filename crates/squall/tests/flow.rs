@@ -1,0 +1,118 @@
+//! Flow control as applications meet it: streams that are not read, windows, and the credit that writers wait for.
+
+#![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
+
+mod common;
+
+use common::{Pair, within};
+use squall::{Bytes, Connection, SendStream, TransportConfig};
+
+/// More than any window of a stream.
+const LONG: usize = 8 << 20;
+
+/// Writes to a stream until the other end stops it or the connection ends.
+fn write_for_ever(mut send: SendStream) {
+    tokio::spawn(async move {
+        let bytes = Bytes::from(vec![1; 64 * 1024]);
+        while send.write_chunk(bytes.clone()).await.is_ok() {}
+    });
+}
+
+/// Opens `unread` streams whose data nobody reads, then moves `LONG` bytes over one more.
+async fn move_beside_unread(from: &Connection, to: &Connection, unread: usize) {
+    let mut kept = Vec::new();
+    for _ in 0..unread {
+        let mut send = from.open_uni().await.unwrap();
+        send.write_all(&[1]).await.unwrap();
+        write_for_ever(send);
+        kept.push(within(to.accept_uni()).await.unwrap());
+    }
+    let mut fast = from.open_uni().await.unwrap();
+    let writer = tokio::spawn(async move {
+        fast.write_chunk(Bytes::from(vec![2; LONG])).await.unwrap();
+        fast.finish().unwrap();
+        fast
+    });
+    let mut recv = within(to.accept_uni()).await.unwrap();
+    let mut received = 0;
+    while let Some(chunk) = within(recv.read_chunk(usize::MAX)).await.unwrap() {
+        received += chunk.len();
+    }
+    assert_eq!(received, LONG);
+    within(writer).await.unwrap();
+    drop(kept);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_streams_do_not_stop_another() {
+    for unread in [1, 4, 20] {
+        let pair = Pair::new().await;
+        move_beside_unread(&pair.far, &pair.near, unread).await;
+        assert_eq!(pair.near.stats().blocked_by_unread_data, 0);
+        let pair = Pair::new().await;
+        move_beside_unread(&pair.near, &pair.far, unread).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_unread_streams_do_not_stop_another_within_the_receive_window() {
+    let transport = || TransportConfig {
+        max_concurrent_uni_streams: 101,
+        receive_window: 101 * 512 * 1024 + (1 << 20),
+        ..TransportConfig::default()
+    };
+    let pair = Pair::with(transport(), transport(), |builder| builder).await;
+    move_beside_unread(&pair.far, &pair.near, 100).await;
+    let pair = Pair::with(transport(), transport(), |builder| builder).await;
+    move_beside_unread(&pair.near, &pair.far, 100).await;
+}
+
+// test: RFC 9000 §4.1
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_data_that_fills_the_receive_window_is_counted() {
+    let small = TransportConfig {
+        initial_window: 256 * 1024,
+        receive_window: 512 * 1024,
+        ..TransportConfig::default()
+    };
+    let pair = Pair::with(small, TransportConfig::default(), |builder| builder).await;
+    write_for_ever(pair.far.open_uni().await.unwrap());
+    let unread = within(pair.near.accept_uni()).await.unwrap();
+    within(async {
+        while pair.near.stats().blocked_by_unread_data == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    drop(unread);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_takes_no_more_than_the_peers_credit_for_the_stream() {
+    const CREDIT: u64 = 100_000;
+    let peer = TransportConfig {
+        initial_stream_window: CREDIT,
+        stream_receive_window: CREDIT,
+        ..TransportConfig::default()
+    };
+    let pair = Pair::with(peer, TransportConfig::default(), |builder| builder).await;
+    let mut send = pair.far.open_uni().await.unwrap();
+    let bytes = vec![3; 4 * CREDIT as usize];
+    let mut written = 0;
+    while written < CREDIT {
+        written += within(send.write(&bytes)).await.unwrap() as u64;
+    }
+    assert_eq!(written, CREDIT);
+    let mut next = std::pin::pin!(send.write(&bytes));
+    let soon = std::time::Duration::from_millis(50);
+    assert!(tokio::time::timeout(soon, &mut next).await.is_err());
+    // The peer is told what holds us back (RFC 9000 §19.13), and its reading wakes the writer.
+    assert_eq!(pair.near.stats().stream_data_blocked_received, 1);
+    let mut recv = within(pair.near.accept_uni()).await.unwrap();
+    let mut read = 0;
+    while read < CREDIT {
+        let chunk = within(recv.read_chunk(usize::MAX)).await.unwrap().unwrap();
+        read += chunk.len() as u64;
+    }
+    assert!(within(next).await.unwrap() > 0);
+}
