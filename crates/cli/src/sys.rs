@@ -383,3 +383,14 @@ mod tests {
         assert!(long > short * 20, "{short:?} {long:?}");
     }
 }
+
+/// Has the allocator give memory that is free back to the system, where it can.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub(crate) fn trim_memory() {
+    // SAFETY: takes an integer, and moves nothing that is allocated.
+    unsafe { libc::malloc_trim(0) };
+}
+
+/// Other allocators have no such call.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub(crate) fn trim_memory() {}

@@ -70,6 +70,10 @@ pub(crate) struct Idle {
     #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = crate::perf::parse::seconds)]
     pub(crate) time: Duration,
 
+    /// Bytes that every connection moves each way before it is idle (K, M and G are powers of ten)
+    #[arg(long, value_name = "BYTES", value_parser = crate::perf::parse::size)]
+    pub(crate) moved: Option<u64>,
+
     /// Print one JSON object
     #[arg(short = 'J', long)]
     pub(crate) json: bool,

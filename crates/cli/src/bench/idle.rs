@@ -7,14 +7,17 @@
 //! ```
 //! Keep-alive is off at both ends, and the idle timeout is far away.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use squall::{Builder, ClientConfig, Connection, Endpoint, ServerConfig, TransportConfig};
+use squall::{
+    Builder, Bytes, ClientConfig, Connection, Endpoint, RecvStream, SendStream, ServerConfig,
+    TransportConfig, WriteError,
+};
 
 use super::args::Idle;
 use crate::error::{Failure, Result, context};
@@ -28,6 +31,8 @@ const ALPN: &[u8] = b"idle";
 const AT_A_TIME: usize = 50;
 /// How long what handshakes leave behind (tickets, tokens, acknowledgements, probes of the path) takes to settle.
 const SETTLE: Duration = Duration::from_secs(5);
+/// How long the server's allocator takes to give memory back, at most.
+const TRIM: Duration = Duration::from_millis(500);
 /// No connection ends by itself.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -35,6 +40,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 #[derive(Debug, Serialize)]
 struct Report {
     connections: usize,
+    /// Bytes that every connection had moved each way.
+    moved: u64,
     /// Growth of the server's resident memory, in bytes a connection.
     server_rss_per_connection: f64,
     /// The server's resident memory without connections, in bytes.
@@ -58,11 +65,13 @@ pub(crate) fn main(args: &Idle) -> Result<()> {
         let client = client(server.address)?;
         // One connection goes first, for what the first one alone costs.
         let first = connect(&client, server.address, 1).await?;
+        move_data(&first, args.moved.unwrap_or(0)).await?;
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let before = server.rss()?;
+        let before = server.rss().await?;
         let connections = connect(&client, server.address, args.connections).await?;
+        move_data(&connections, args.moved.unwrap_or(0)).await?;
         tokio::time::sleep(SETTLE).await;
-        let after = server.rss()?;
+        let after = server.rss().await?;
         let cpu = server.cpu()?;
         tokio::time::sleep(args.time).await;
         let cpu = server.cpu()?.saturating_sub(cpu);
@@ -72,6 +81,7 @@ pub(crate) fn main(args: &Idle) -> Result<()> {
         }
         Ok(Report {
             connections: args.connections,
+            moved: args.moved.unwrap_or(0),
             server_rss_per_connection: after.saturating_sub(before) as f64
                 / args.connections as f64,
             server_rss_before: before,
@@ -84,10 +94,14 @@ pub(crate) fn main(args: &Idle) -> Result<()> {
         return print_json(&report);
     }
     say(&format!(
-        "{} idle connections, keep-alive off\n\
+        "{} idle connections{}, keep-alive off\n\
          server memory  {:.1} kB a connection (resident; {:.1} MB without connections)\n\
          server CPU     {:.2} ms in {:.0} s",
         report.connections,
+        match report.moved {
+            0 => String::new(),
+            moved => format!(" that moved {:.1} MB each way", moved as f64 / 1e6),
+        },
         report.server_rss_per_connection / 1e3,
         report.server_rss_before as f64 / 1e6,
         report.server_cpu_ms,
@@ -126,13 +140,80 @@ fn serve(connections: usize) -> Result<()> {
     endpoint.spawn(async move {
         serving
             .serve(|connection| async move {
-                connection.closed().await;
+                while let Ok((send, recv)) = connection.accept_bi().await {
+                    // A stream that fails ends its connection, which the client notices.
+                    connection.spawn(give_back(send, recv));
+                }
             })
             .await;
     });
-    // The parent says that it is enough by closing the pipe.
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    // The parent asks with a byte for memory that is free to be given back, and says that it is enough by closing the pipe.
+    for _ in std::io::stdin().lock().bytes() {
+        sys::trim_memory();
+    }
     Ok(())
+}
+
+/// Bytes that one write hands over.
+const PIECE: usize = 64 * 1024;
+/// Connections that move data at a time.
+const MOVING: usize = 8;
+
+/// Has every connection send this many bytes and get as many back.
+async fn move_data(connections: &[Connection], bytes: u64) -> Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    for part in connections.chunks(MOVING) {
+        let tasks: Vec<_> = (part.iter().cloned())
+            .map(|connection| {
+                let worker = connection.clone();
+                worker.spawn(async move { move_both_ways(&connection, bytes).await })
+            })
+            .collect();
+        for task in tasks {
+            task.await.map_err(context("a transfer broke off"))??;
+        }
+    }
+    Ok(())
+}
+
+async fn move_both_ways(connection: &Connection, bytes: u64) -> Result<()> {
+    let (mut send, mut recv) = (connection.open_bi().await).map_err(context("no stream"))?;
+    write(&mut send, bytes)
+        .await
+        .map_err(context("cannot send"))?;
+    let mut received = 0;
+    while let Some(chunk) =
+        (recv.read_chunk(usize::MAX).await).map_err(context("cannot receive"))?
+    {
+        received += chunk.len() as u64;
+    }
+    match received == bytes {
+        true => Ok(()),
+        false => Err(Failure::new(format!("{received} bytes came back"))),
+    }
+}
+
+/// Answers a stream with as many bytes as it brought.
+async fn give_back(mut send: SendStream, mut recv: RecvStream) {
+    let mut received = 0;
+    while let Ok(Some(chunk)) = recv.read_chunk(usize::MAX).await {
+        received += chunk.len() as u64;
+    }
+    // An error means that the client has given up.
+    let _ = write(&mut send, received).await;
+}
+
+async fn write(send: &mut SendStream, bytes: u64) -> std::result::Result<(), WriteError> {
+    let piece = Bytes::from_static(&[0; PIECE]);
+    let mut left = bytes;
+    while left > 0 {
+        let len = left.min(PIECE as u64);
+        send.write_chunk(piece.slice(..len as usize)).await?;
+        left -= len;
+    }
+    send.finish()
 }
 
 /// The server, from outside.
@@ -164,8 +245,13 @@ impl Server {
         Ok(Self { child, address })
     }
 
-    /// Resident memory in bytes.
-    fn rss(&self) -> Result<u64> {
+    /// Resident memory in bytes, without what the allocator keeps of memory that was freed.
+    async fn rss(&mut self) -> Result<u64> {
+        if let Some(input) = &mut self.child.stdin {
+            (input.write_all(b"t").and_then(|()| input.flush()))
+                .map_err(context("the server has gone"))?;
+        }
+        tokio::time::sleep(TRIM).await;
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(&path)
             .map_err(context("cannot read the server's memory (Linux only)"))?;

@@ -137,7 +137,7 @@ struct Stream {
     tally: Arc<Tally>,
 }
 
-/// Answers one stream. Whatever ends it early ends only this stream: dropped halves are finished
+/// Answers one stream. Whatever ends it early ends only this stream: dropped halves are reset
 /// and stopped.
 async fn answer(shared: Arc<Stream>, send: Option<SendStream>, mut recv: RecvStream) {
     let Stream {
