@@ -59,8 +59,15 @@ impl Connection {
         }
         let mut drafts: [Option<Draft>; 3] = [None; 3];
         let (mut at, mut pad) = (0, false);
+        let announces_version = std::mem::take(&mut self.announces_version);
         for id in SpaceId::ALL {
-            let Some(draft) = self.draft(id, now, &mut buffer[..limit], at) else {
+            // The first packet of a changed version only acknowledges, alone in its datagram. picoquic installs the new keys when
+            // it sees that packet and acknowledges number 0 without having opened it: a ServerHello in there would be lost for good.
+            if announces_version && id != SpaceId::Initial {
+                break;
+            }
+            let Some(draft) = self.draft(id, now, &mut buffer[..limit], at, announces_version)
+            else {
                 continue;
             };
             at = draft.start + draft.len + TAG_LEN;
@@ -90,7 +97,14 @@ impl Connection {
     }
 
     /// Writes one packet of a handshake datagram at `start`, without its tag.
-    fn draft(&mut self, id: SpaceId, now: Time, buffer: &mut [u8], start: usize) -> Option<Draft> {
+    fn draft(
+        &mut self,
+        id: SpaceId,
+        now: Time,
+        buffer: &mut [u8],
+        start: usize,
+        ack_only: bool,
+    ) -> Option<Draft> {
         let window_open = self.path.flow.bytes_in_flight < self.path.flow.congestion.window();
         let space = &self.spaces[id as usize];
         let zero_rtt = id == SpaceId::Data && self.sends_zero_rtt();
@@ -106,7 +120,7 @@ impl Connection {
             return None;
         }
         let wants = space.crypto_send.wants_to_send() || (id == SpaceId::Data && self.wants_data());
-        let ack_only = !(space.probes > 0 || (window_open && wants));
+        let ack_only = ack_only || !(space.probes > 0 || (window_open && wants));
         if ack_only && !(space.received.may_ack() && self.may_acknowledge(id)) {
             return None;
         }

@@ -188,6 +188,8 @@ pub struct Connection {
     version: u32,
     /// That of the client's first packet (RFC 9368 §1.2), or of its first behind a Version Negotiation packet.
     original_version: u32,
+    /// A server has changed the version and has sent nothing in the new one yet.
+    announces_version: bool,
     state: State,
     tls: Tls,
     spaces: [Space; 3],
@@ -328,6 +330,7 @@ impl Connection {
             side,
             version,
             original_version: version,
+            announces_version: false,
             state: State::Handshaking,
             tls,
             spaces: Default::default(),

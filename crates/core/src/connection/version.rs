@@ -78,6 +78,7 @@ impl Connection {
         let keys = self.initial_keys(version);
         let original = self.space(SpaceId::Initial).keys.replace(keys);
         self.other_initial = original.map(Box::new);
+        self.announces_version = true;
     }
 
     /// Puts keys of another version in place for one Initial packet; returns those that they replace, or `None` if that
