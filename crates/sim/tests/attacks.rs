@@ -399,6 +399,29 @@ fn acknowledgements_of_the_handshake_that_nobody_acknowledges_are_few() {
     }
 }
 
+// test: threats.md row 8: a client that pings and does not go on is acknowledged a limited number of times
+#[test]
+fn a_handshake_that_stands_still_is_acknowledged_64_times() {
+    for packet in [Initial, Handshake] {
+        let mut duel = Duel::new(Side::Server, Terms::default());
+        if packet == Handshake {
+            for datagram in duel.peer.flush() {
+                duel.deliver(&datagram);
+            }
+        }
+        duel.send(packet, &[ty::PING as u8]);
+        let sent = duel.victim().stats().datagrams_sent;
+        for _ in 0..20_000 {
+            duel.send(packet, &[ty::PING as u8]);
+        }
+        let sent = duel.victim().stats().datagrams_sent - sent;
+        assert!((32..=64).contains(&sent), "{packet:?}: {sent}");
+        // Once the client goes on, the handshake does too.
+        duel.shake_hands();
+        assert!(duel.events.contains(&Event::Connected), "{packet:?}");
+    }
+}
+
 // test: threats.md row 8: a packet that comes after every other number leaves the oldest forgotten
 #[test]
 fn gaps_among_packet_numbers_cost_no_memory() {

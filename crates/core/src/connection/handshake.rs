@@ -124,6 +124,7 @@ impl Connection {
             }
         }
         if progress {
+            self.space(id).idle_acks = 0;
             self.advance_handshake(now);
         }
         Ok(())

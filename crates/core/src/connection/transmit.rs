@@ -20,6 +20,8 @@ use crate::token;
 
 /// ACK-only packets after which a PING asks for a sign that they arrive (RFC 9000 §13.2.4).
 const MAX_ACK_ONLY: u32 = 64;
+/// Acknowledgements that a peer gets at a level of the handshake without sending TLS anything new.
+const MAX_IDLE_ACKS: u32 = 64;
 /// Records of packets kept free for probes: with every doubling of the timeout two more.
 const PROBE_RECORDS: usize = 24;
 /// Distance between packet numbers left out on purpose, at least and at most (RFC 9000 §21.4).
@@ -201,7 +203,12 @@ impl Connection {
     /// Whether one more packet of acknowledgements may be remembered. Who acknowledges nothing gets acknowledgements with
     /// probes only, and in the end not even those: a record of every packet is kept until its fate is known
     /// (`threats.md` row 8). Data leaves an eighth of `max_packets_in_flight` for acknowledgements, these the rest for probes.
+    ///
+    /// A handshake is acknowledged `MAX_IDLE_ACKS` times while it stands still. Beyond that, acknowledgements go with probes.
     pub(super) fn may_acknowledge(&self, id: SpaceId) -> bool {
+        if id != SpaceId::Data && self.spaces[id as usize].idle_acks >= MAX_IDLE_ACKS {
+            return false;
+        }
         let records = self.spaces[id as usize].sent.len();
         records + PROBE_RECORDS < self.config.max_packets_in_flight
     }
@@ -516,6 +523,7 @@ impl Connection {
         ) > 0
         {
             space.received.on_ack_sent();
+            space.idle_acks += u32::from(id != SpaceId::Data);
             space.sent.push_frame(SentFrame::Ack { largest });
             self.stats.acks_sent += 1;
             if let Some(ring) = self.ring.as_mut().filter(|_| id == SpaceId::Data) {

@@ -47,6 +47,8 @@ pub(crate) struct Space {
     pub(crate) last_eliciting: Time,
     /// Probe packets owed after a probe timeout (RFC 9002 §6.2.4).
     pub(crate) probes: u8,
+    /// Acknowledgements of the handshake sent since the peer last sent TLS something new.
+    pub(crate) idle_acks: u32,
     /// Handshake bytes to be sent.
     pub(crate) crypto_send: SendBuffer,
     /// Handshake bytes received.
