@@ -354,37 +354,35 @@ fn uni(index: u64) -> StreamId {
 }
 
 /// A server that has many streams, which all wait for the connection's credit, and a peer that gives it byte by byte.
-fn credit_for_many() -> Cost {
+fn credit_for_many(streams: u64) -> Cost {
     let terms = Terms {
-        parameters: Box::new(|p| {
-            p.initial_max_data = 1 << 14;
-            p.initial_max_streams_uni = 100;
+        parameters: Box::new(move |p| {
+            p.initial_max_data = 4096;
+            p.initial_max_streams_uni = streams;
         }),
         ..Terms::default()
     };
     let mut duel = victim(Side::Server, terms);
-    for _ in 0..100 {
+    for _ in 0..streams {
         let id = duel.victim().open(Direction::Unidirectional);
-        let mut data = Bytes::from(vec![1; 4000]);
-        let written = duel.victim().write(id.expect("100 are allowed"), &mut data);
-        assert!(written.is_ok());
+        let mut data = Bytes::from(vec![1; 400_000 / streams as usize]);
+        let written = duel
+            .victim()
+            .write(id.expect("so many are allowed"), &mut data);
+        assert!(written.is_ok() && data.is_empty());
     }
     duel.pump();
     duel.peer.received.clear();
     duel.measure(cpu);
-    let mut limit = 1 << 14;
-    let payloads: Vec<_> = (0..64)
-        .map(|_| {
-            filled(|| {
-                limit += 1;
-                frames(|w| write::max_data(w, limit))
-            })
-        })
-        .collect();
-    flood(&mut duel, OneRtt, payloads);
-    for _ in 0..1000 {
+    let mut limit = 4096;
+    for _ in 0..2000 {
         limit += 1;
-        duel.send(OneRtt, &frames(|w| write::max_data(w, limit)));
+        // What was sent is acknowledged, so that the congestion window never holds it up.
+        let received = duel.peer.numbers[2].iter().rev().take(60).cloned();
+        let mut payload = ack(received);
+        payload.extend(frames(|w| write::max_data(w, limit)));
+        duel.send(OneRtt, &payload);
+        duel.peer.received.clear();
     }
     Cost::from(&duel)
 }
@@ -784,7 +782,14 @@ fn attacks() -> Vec<Attack> {
             })
         }),
     );
-    add("MAX_DATA for many streams", Box::new(credit_for_many));
+    add(
+        "MAX_DATA for 100 streams",
+        Box::new(|| credit_for_many(100)),
+    );
+    add(
+        "MAX_DATA for 20,000 streams",
+        Box::new(|| credit_for_many(20_000)),
+    );
     add(
         "MAX_STREAM_DATA",
         Box::new(move || {

@@ -4,8 +4,11 @@ use squall_wire::{StreamId, frame};
 
 use super::send::StreamRange;
 use super::send_buffer::SendBuffer;
-use super::{SendState, Streams};
+use super::{Entry, STALE_SLACK, SendState, Streams};
 use crate::event::Event;
+
+/// Bytes of the connection's credit for which one stream that waits for it is let in: a small packet's worth.
+const FED_BY: u64 = 1200;
 
 /// Where the bytes of ranges lie. Neighbouring ranges are found where the one before ended.
 pub(crate) struct Tails<'a> {
@@ -45,7 +48,12 @@ impl Streams {
     /// Whether a packet could carry stream data or a stream's control frame now.
     #[must_use]
     pub(crate) fn wants_to_send(&self) -> bool {
-        self.has_control() || !self.queue.is_empty()
+        self.has_control() || !self.queue.is_empty() || self.may_feed()
+    }
+
+    /// Whether streams wait for the connection's credit although there is some.
+    pub(super) fn may_feed(&self) -> bool {
+        self.send_credit.available() > 0 && !self.starved.is_empty()
     }
 
     /// The next piece of stream data for a packet with `room` bytes left, its header's size counted in.
@@ -107,12 +115,22 @@ impl Streams {
     }
 
     fn starve(&mut self, slot: u32, id: StreamId) {
+        debug_assert_eq!(self.send_credit.available(), 0);
         self.dequeue(slot, id);
         let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
             return;
         };
         if !std::mem::replace(&mut send.starved, true) {
-            self.starved.push((id, slot));
+            let entry = Entry {
+                id,
+                slot,
+                rank_changes: send.rank_changes,
+            };
+            let priority = send.priority;
+            self.starved.push(priority, entry);
+            if self.starved.len() > 2 * self.table.len() + STALE_SLACK {
+                self.drop_stale();
+            }
         }
         // RFC 9000 §4.1: told once for each limit.
         let limit = self.send_credit.limit();
@@ -122,14 +140,29 @@ impl Streams {
         }
     }
 
-    /// The connection's credit rose: who waited for it stands in line again.
+    /// The connection has credit: of the streams that waited for it, one for each packet that it covers stands in line again,
+    /// the first in rank first. A peer that raises its limit by a byte at a time makes one stream move, however many wait.
     pub(super) fn feed_starved(&mut self) {
-        for (id, slot) in std::mem::take(&mut self.starved) {
+        let mut packets = self.send_credit.available().div_ceil(FED_BY);
+        while packets > 0
+            && let Some((
+                _,
+                Entry {
+                    id,
+                    slot,
+                    rank_changes,
+                },
+            )) = self.starved.front()
+        {
+            self.starved.pop_front();
             if let Some(stream) = self.get(slot).filter(|s| s.id == id)
                 && let Some(send) = stream.send.as_mut()
+                && send.starved
+                && send.rank_changes == rank_changes
             {
                 send.starved = false;
                 self.enqueue(slot);
+                packets -= 1;
             }
         }
     }

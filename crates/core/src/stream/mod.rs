@@ -99,8 +99,8 @@ pub(crate) struct Streams {
     blocked_by_unread_data: u64,
     /// Streams with data to send.
     queue: SendQueue,
-    /// Streams that only the connection's credit holds back; in line again when it rises.
-    starved: Vec<(StreamId, u32)>,
+    /// Streams that only the connection's credit holds back; in line again, a few at a time, when it rises.
+    starved: SendQueue,
     /// The connection's limit that the peer was last told to be in the way, and whether it is to be told now.
     blocked_at: Option<u64>,
     blocked_pending: bool,
@@ -163,7 +163,7 @@ impl Streams {
             full_at: None,
             blocked_by_unread_data: 0,
             queue: SendQueue::default(),
-            starved: Vec::new(),
+            starved: SendQueue::default(),
             blocked_at: None,
             blocked_pending: false,
             fragments: 0,
@@ -187,7 +187,7 @@ impl Streams {
         self.opening[1].local_limit = params.initial_max_streams_uni;
         self.send_credit = SendCredit::new(params.initial_max_data);
         (self.blocked_at, self.blocked_pending) = (None, false);
-        self.starved = Vec::new();
+        self.starved.clear();
         self.queue = SendQueue::default();
         for slot in 0..self.slots.len() as u32 {
             let limits = self.limits;
@@ -443,19 +443,27 @@ impl Streams {
     /// them go, and what that costs is spread over the calls that brought them.
     fn drop_stale(&mut self) {
         let slots = &self.slots;
-        self.queue.retain(|entry| {
+        let counts = |entry: &Entry, stands: fn(&SendStream) -> bool| {
             let stream = slots.get(entry.slot as usize).and_then(Option::as_ref);
             let stream = stream.filter(|s| s.id == entry.id);
             let send = stream.and_then(|s| s.send.as_ref());
-            send.is_some_and(|s| s.queued && s.rank_changes == entry.rank_changes)
-        });
+            send.is_some_and(|s| stands(s) && s.rank_changes == entry.rank_changes)
+        };
+        self.queue.retain(|entry| counts(entry, |s| s.queued));
+        self.starved.retain(|entry| counts(entry, |s| s.starved));
     }
 
     /// The stream that sends next, stale entries dropped on the way.
     #[inline]
     fn next_sender(&mut self) -> Option<u32> {
         loop {
-            let (_, entry) = self.queue.front()?;
+            let Some((_, entry)) = self.queue.front() else {
+                if !self.may_feed() {
+                    return None;
+                }
+                self.feed_starved();
+                continue;
+            };
             let Entry { id, slot, .. } = entry;
             let waits = self
                 .slots
@@ -505,7 +513,7 @@ impl Streams {
             send.priority = priority;
             // The entry under the old rank is stale from now on.
             send.rank_changes = send.rank_changes.wrapping_add(1);
-            send.queued = false;
+            (send.queued, send.starved) = (false, false);
             self.enqueue(slot);
         }
         true
@@ -563,7 +571,7 @@ impl Streams {
         self.control.shrink_to_fit();
         self.events.shrink_to_fit();
         self.blocked_writers.shrink_to_fit();
-        self.starved.shrink_to_fit();
+        self.starved.shed();
         self.table.shrink_to_fit();
         self.queue.shed();
         if self.table.is_empty() {
@@ -590,7 +598,7 @@ impl Streams {
         }
         (self.buffered, self.withheld) = (0, 0);
         self.queue.clear();
-        self.starved = Vec::new();
+        self.starved.clear();
         self.blocked_pending = false;
         self.control = VecDeque::new();
         self.blocked_writers = Vec::new();
@@ -619,7 +627,7 @@ impl Streams {
         self.last = None;
         (self.fragments, self.delivering) = (0, 0);
         self.queue.clear();
-        self.starved = Vec::new();
+        self.starved.clear();
         self.control = VecDeque::new();
         self.blocked_writers = Vec::new();
         self.pool = ChunkPool::default();
