@@ -21,6 +21,9 @@ pub(crate) const ALPN: &[u8] = b"soak";
 /// What is written and read at a time.
 pub(crate) const CHUNK: usize = 64 << 10;
 
+/// Of the sockets, in bytes.
+pub(crate) const SEND_BUFFER: usize = 128 << 10;
+
 /// Both ends' settings: windows for a fast link, and no more than 10 seconds without a word.
 pub(crate) fn transport() -> TransportConfig {
     TransportConfig {
@@ -116,9 +119,11 @@ async fn load(certificate: &str, seed: u64) -> Result<(), Trouble> {
 }
 
 fn bind(config: &ClientConfig) -> std::io::Result<Endpoint> {
-    Builder::new(([0, 0, 0, 0], 0).into())
-        .client(config.clone())
-        .bind()
+    let builder = Builder {
+        send_buffer: SEND_BUFFER,
+        ..Builder::new(([0, 0, 0, 0], 0).into()).client(config.clone())
+    };
+    builder.bind()
 }
 
 impl Client {

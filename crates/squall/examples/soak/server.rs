@@ -12,7 +12,7 @@ use squall::{Builder, Connection, RecvStream, SendStream, ServerConfig};
 
 use crate::content::{Check, Head, Kind, content, mix};
 use crate::faults::PORT;
-use crate::load::{ALPN, CHUNK, transport};
+use crate::load::{ALPN, CHUNK, SEND_BUFFER, transport};
 use crate::pulse::{Pulse, Trouble, fail};
 
 /// Uploads that are remembered.
@@ -68,7 +68,11 @@ async fn serve() -> Result<(), Trouble> {
         )?),
         transport: Arc::new(transport()),
     };
-    let builder = Builder::new(([0, 0, 0, 0], PORT).into()).server(config);
+    // Small, so that slow links fill them.
+    let builder = Builder {
+        send_buffer: SEND_BUFFER,
+        ..Builder::new(([0, 0, 0, 0], PORT).into()).server(config)
+    };
     let endpoint = builder.workers(2).bind()?;
     let mut hex = String::new();
     for byte in certificate.iter() {
