@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask tidy`, `cargo xtask sim`, `cargo xtask bench-core`, `cargo xtask pgo`.
+//! The project's own commands: `cargo xtask tidy`, `cargo xtask sim`, `cargo xtask soak`, `cargo xtask bench-core`, `cargo xtask pgo`.
 //!
 //! ```text
 //!   tidy ──► tree        the files that git knows
@@ -9,7 +9,7 @@
 //!     ├────► text        registry hosts, long files
 //!     └────► unprotected the build that `bench-core` measures, and that nothing else makes
 //! ```
-//! `sim` runs the seeds of the simulator, `pgo` builds the program with a profile of itself.
+//! `sim` runs the seeds of the simulator, `soak` two processes over a link that fails, `pgo` builds the program with a profile of itself.
 
 mod code;
 mod finding;
@@ -18,6 +18,7 @@ mod imports;
 mod manifests;
 mod pgo;
 mod sim;
+mod soak;
 mod source;
 mod text;
 mod tidy;
@@ -31,11 +32,12 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(),
         ["sim", ..] => sim::run(&arguments[1..]),
+        ["soak", ..] => soak::run(&arguments[1..]),
         ["pgo"] => pgo::run(),
         ["bench-core", ..] => unprotected::bench(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | sim [--seed N | --seeds FIRST..END] | bench-core [ARGUMENTS OF squall bench core] | pgo"
+                "usage: cargo xtask tidy | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | bench-core [ARGUMENTS OF squall bench core] | pgo"
             );
             ExitCode::from(2)
         }
