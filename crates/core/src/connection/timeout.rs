@@ -246,10 +246,12 @@ impl Connection {
         self.handshake_confirmed && self.streams.count() > 0
     }
 
-    /// How long the server may be quiet before the next probe: a few probe timeouts, twice as many each time.
+    /// How long the server may be quiet before the next probe: a few probe timeouts, twice as many each time up to a limit, and
+    /// as many again from then on.
     fn quiet_until(&self) -> Time {
         let patience = (QUIET_PROBE_TIMEOUTS * self.probe_timeout()).max(LEAST_PATIENCE);
-        self.server_heard + patience * (1 << self.quiet_probes.min(MAX_BACKOFF))
+        let beyond = self.quiet_probes.saturating_sub(MAX_BACKOFF) + 1;
+        self.server_heard + patience * (1 << self.quiet_probes.min(MAX_BACKOFF)) * beyond
     }
 
     /// A client that only receives finds out by nothing but silence that its address has changed, since the server sends to
