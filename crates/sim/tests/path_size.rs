@@ -159,3 +159,23 @@ fn a_lossy_path_keeps_its_size() {
         Ok(())
     });
 }
+
+// test: RFC 8899 §4.3 — with windows of a few packets, chance alone loses several large ones in a row.
+#[test]
+fn random_loss_is_no_black_hole() {
+    sweep(&seeds(20), |seed| {
+        let faults = Faults {
+            delay: Duration::from_micros(50),
+            ..lossy(0.05)
+        };
+        let mut sim = transfer(with(seed, 1472, 1472, &faults))?;
+        sim.run_until(secs(300), "all bytes", Simulation::is_complete)?;
+        for side in SIDES {
+            let stats = sim.pair.stats(side);
+            if stats.black_holes > 0 {
+                return Err(sim.pair.failure(format!("{side:?}: {stats:?}")));
+            }
+        }
+        Ok(())
+    });
+}

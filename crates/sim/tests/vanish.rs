@@ -190,3 +190,25 @@ fn a_client_that_vanishes_behind_its_hello_costs_the_server_nothing() {
         Ok(())
     });
 }
+
+/// Who waits for data sends PINGs ever more rarely. Once the distance no longer doubles, the timer must still move on: it was
+/// due at once, for ever, after 1,024 times the first distance.
+#[test]
+fn a_server_that_stays_silent_is_probed_rarely() {
+    let mut setup = setup(1, Faults::default());
+    for transport in &mut setup.transport {
+        transport.max_idle_timeout = secs(6000);
+    }
+    let mut sim = Simulation::new(setup, Plan::one_stream(1_000_000));
+    sim.run_until(secs(5), "data is under way", |sim| {
+        sim.parties.iter().all(|p| p.read > 100_000)
+    })
+    .unwrap();
+    sim.pair.vanish(Side::Server);
+    sim.run_for(secs(20)).unwrap();
+    let before = sim.pair.steps();
+    let (_, reason) = until_end(&mut sim, Side::Client, secs(7000)).unwrap();
+    assert_eq!(reason, CloseReason::IdleTimeout);
+    let steps = sim.pair.steps() - before;
+    assert!(steps < 500, "{steps} wake-ups for a peer that is gone");
+}

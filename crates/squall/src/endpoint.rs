@@ -471,6 +471,7 @@ impl Builder {
     /// A setting cannot work (`InvalidInput`, with the reason), or the system refused a socket, a thread or a CPU.
     pub fn bind(self) -> io::Result<Endpoint> {
         self.check()?;
+        self.start_random();
         let group = SocketGroup::bind(self.addr, &self.socket_options(), self.workers)?;
         let sockets: Vec<Arc<Socket>> = group.sockets().cloned().collect();
         let qlog = self.qlog_dir.as_deref().map(QlogFolder::open).transpose()?;
@@ -506,6 +507,17 @@ impl Builder {
             });
         }
         Ok(Endpoint(Arc::new(inner)))
+    }
+
+    /// Draws a byte from the random generators of the TLS configurations. aws-lc's gathers entropy on its first use, which takes up
+    /// to 150 ms: the first handshake would wait for it.
+    fn start_random(&self) {
+        let server = (self.server.as_ref()).map(|config| config.tls.crypto_provider());
+        let client = (self.client.as_ref()).map(|config| config.tls.crypto_provider());
+        for provider in server.into_iter().chain(client) {
+            // A failure comes back in the handshake, where it can be reported.
+            let _ = provider.secure_random.fill(&mut [0]);
+        }
     }
 
     /// The settings of one worker's part of the endpoint: limits are divided among all.

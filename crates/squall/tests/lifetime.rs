@@ -6,10 +6,71 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{ALPN, ANY, Identity, Pair, pattern, within};
-use squall::{Builder, CloseReason, ConnectError, Endpoint, Stage, TransportConfig, WriteError};
+use squall::rustls::crypto::{GetRandomFailed, SecureRandom};
+use squall::{
+    Builder, ClientConfig, CloseReason, ConnectError, Endpoint, ServerConfig, Stage,
+    TransportConfig, WriteError,
+};
+
+/// The provider's random generator, and how often it was asked.
+#[derive(Debug)]
+struct CountedRandom {
+    random: &'static dyn SecureRandom,
+    draws: AtomicUsize,
+}
+
+impl SecureRandom for CountedRandom {
+    fn fill(&self, bytes: &mut [u8]) -> Result<(), GetRandomFailed> {
+        self.draws.fetch_add(1, Ordering::Relaxed);
+        self.random.fill(bytes)
+    }
+}
+
+/// aws-lc's random generator takes up to 150 ms to start: not in the first handshake.
+#[test]
+fn the_random_generator_is_started_by_bind() {
+    let identity = Identity::new();
+    for is_server in [true, false] {
+        let mut provider = (*squall::provider()).clone();
+        let counted: &CountedRandom = Box::leak(Box::new(CountedRandom {
+            random: provider.secure_random,
+            draws: AtomicUsize::new(0),
+        }));
+        provider.secure_random = counted;
+        let draws_at_bind = |builder: Builder| {
+            let before = counted.draws.load(Ordering::Relaxed);
+            let endpoint = builder.bind().unwrap();
+            let after = counted.draws.load(Ordering::Relaxed);
+            drop(endpoint);
+            after - before
+        };
+        let versions = [&squall::rustls::version::TLS13];
+        let draws = if is_server {
+            let (chain, key) = identity.chain_and_key();
+            let tls = squall::rustls::ServerConfig::builder_with_provider(Arc::new(provider));
+            let tls = tls.with_protocol_versions(&versions).unwrap();
+            let tls = tls.with_no_client_auth().with_single_cert(chain, key);
+            draws_at_bind(Builder::new(ANY).server(ServerConfig {
+                tls: Arc::new(tls.unwrap()),
+                transport: Arc::default(),
+            }))
+        } else {
+            let tls = squall::rustls::ClientConfig::builder_with_provider(Arc::new(provider));
+            let tls = tls.with_protocol_versions(&versions).unwrap();
+            let tls = tls.with_root_certificates(squall::rustls::RootCertStore::empty());
+            draws_at_bind(Builder::new(ANY).client(ClientConfig {
+                tls: Arc::new(tls.with_no_client_auth()),
+                transport: Arc::default(),
+            }))
+        };
+        assert!(draws > 0, "server: {is_server}");
+    }
+}
 
 #[tokio::test]
 async fn the_handshake_tells_who_is_there() {

@@ -209,6 +209,9 @@ impl Connection {
         }
         let acked = (self.spaces[id as usize].sent).acknowledge_run(number, last, flow.tag)?;
         flow.leave(acked.bytes);
+        if acked.bytes > u64::from(MIN_UDP_PAYLOAD) * acked.count {
+            self.path.mtu.on_large_acked(number + acked.count - 1);
+        }
         let totals = &mut trip.acked;
         #[cfg(test)]
         {
@@ -253,6 +256,9 @@ impl Connection {
         if packet.time_sent >= totals.newest_sent {
             totals.newest_sent = packet.time_sent;
             totals.window_limited = packet.window_limited;
+        }
+        if packet.size > MIN_UDP_PAYLOAD {
+            self.path.mtu.on_large_acked(number);
         }
         if id == SpaceId::Data && self.path.mtu.is_probe(number) {
             if self.path.mtu.on_probe_acked(number) {
@@ -318,7 +324,7 @@ impl Connection {
             pto,
             &mut lost,
         );
-        let (mut congested, mut large) = (None, false);
+        let (mut congested, mut large) = (None, 0);
         let (mut bytes, mut ranges, mut next) = (0, 0, u64::MAX);
         for number in &lost.numbers {
             let Some(packet) = self.spaces[id as usize].sent.declare_lost(*number) else {
@@ -350,7 +356,9 @@ impl Connection {
                 congested = Some(packet.time_sent);
                 bytes += u64::from(packet.size);
                 ranges += u32::from(std::mem::replace(&mut next, number + 1) != *number);
-                large |= packet.size > MIN_UDP_PAYLOAD;
+                let suspicious =
+                    id == SpaceId::Data && self.path.mtu.is_suspicious(*number, packet.size);
+                large += u32::from(suspicious);
             }
             let frames = self.spaces[id as usize].sent.frame_count(&packet);
             for i in 0..frames {
@@ -360,8 +368,11 @@ impl Connection {
                 self.on_frame_lost(id, frame);
             }
         }
-        if large {
-            self.on_large_lost();
+        // RFC 8899 §4.3
+        if large > 0 && self.path.mtu.on_large_lost(large) {
+            let size = self.path.mtu.current();
+            self.path.flow.congestion.set_max_datagram(size);
+            self.stats.black_holes += 1;
         }
         if let Some(newest_sent) = congested {
             let before = self.path.flow.congestion.window();
@@ -379,16 +390,6 @@ impl Connection {
         let space = self.space(id);
         space.sent.forget_settled(space.largest_acked.unwrap_or(0));
         self.lost = lost;
-    }
-
-    /// Packets larger than any path must carry were lost, or nothing is heard of them: perhaps the path has become smaller (RFC
-    /// 8899 §4.3).
-    pub(super) fn on_large_lost(&mut self) {
-        if self.path.mtu.on_large_lost() {
-            let size = self.path.mtu.current();
-            self.path.flow.congestion.set_max_datagram(size);
-            self.stats.black_holes += 1;
-        }
     }
 
     /// What a lost frame said is put back in line where it still matters (RFC 9000 §13.3).
@@ -422,9 +423,6 @@ impl Connection {
 
     /// The part of settling that acknowledgements make: once a run (`design.md` §3 step 6).
     pub(super) fn settle_acks(&mut self, now: Time, totals: &AckTotals) {
-        if totals.bytes > u64::from(MIN_UDP_PAYLOAD) * totals.packets {
-            self.path.mtu.on_large_acked();
-        }
         if totals.congested > 0 {
             // RFC 9002 §7.1: as a loss, once a round trip.
             self.stats.ecn_ce += totals.congested;

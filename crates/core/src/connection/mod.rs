@@ -231,6 +231,8 @@ pub struct Connection {
     lost: Lost,
     /// Whether the path's size is looked for when there is nothing else to send: not right after the handshake.
     seeks_size_idly: bool,
+    /// Whether the next probe of a timeout is no larger than any path must carry (RFC 8899 §4.3).
+    small_probe_due: bool,
     handshake_confirmed: bool,
     handshake_done_pending: bool,
     /// NEW_TOKEN frames to be sent.
@@ -368,6 +370,7 @@ impl Connection {
             timers: Timers::default(),
             lost: Lost::default(),
             seeks_size_idly: false,
+            small_probe_due: false,
             handshake_confirmed: false,
             handshake_done_pending: false,
             new_tokens_due: 0,

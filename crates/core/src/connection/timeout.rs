@@ -7,13 +7,11 @@ use squall_wire::{Side, TransportError, TransportErrorCode};
 use super::keyring::KeyRing;
 use super::timers::Timer;
 use super::{Connection, State};
-use crate::config::MIN_UDP_PAYLOAD;
 use crate::error::CloseReason;
 use crate::recovery::loss::Lost;
 use crate::recovery::rtt::GRANULARITY;
 use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
-use crate::space::sent::SentPacket;
 use crate::time::Time;
 
 /// RFC 9002 §6.2.4: probes sent when a probe timeout expires.
@@ -156,9 +154,8 @@ impl Connection {
         self.stats.probe_timeouts += 1;
         self.pto_count += 1;
         self.spaces[id as usize].probes = PROBES;
-        if id == SpaceId::Data && self.newest_is_large() {
-            self.on_large_lost();
-        }
+        self.small_probe_due =
+            id == SpaceId::Data && self.path.mtu.wants_small_probe(self.pto_count);
         self.requeue_oldest(id);
         // RFC 9002 §6.2.4: the other handshake level's data may go along.
         if id != SpaceId::Data {
@@ -172,22 +169,6 @@ impl Connection {
             }
         }
         self.set_loss_timer(now);
-    }
-
-    /// Whether the newest open packet, most likely a probe of the timeout before, is larger than any path must carry. Older ones
-    /// may be small, and stay open as long as nothing is acknowledged.
-    fn newest_is_large(&self) -> bool {
-        self.newest_with_frames()
-            .is_some_and(|p| p.size > MIN_UDP_PAYLOAD)
-    }
-
-    /// The newest open packet that says anything.
-    fn newest_with_frames(&self) -> Option<&SentPacket> {
-        let sent = &self.spaces[SpaceId::Data as usize].sent;
-        let open = sent.outstanding();
-        open.rev()
-            .map(|(_, p)| p)
-            .find(|p| p.ack_eliciting && p.frames > 0)
     }
 
     /// Puts what the oldest open packets carried back in line, so that a probe says something useful.
@@ -246,10 +227,12 @@ impl Connection {
         self.handshake_confirmed && self.streams.count() > 0
     }
 
-    /// How long the server may be quiet before the next probe: a few probe timeouts, twice as many each time.
+    /// How long the server may be quiet before the next probe: a few probe timeouts, twice as many each time up to a limit, and
+    /// as many again from then on.
     fn quiet_until(&self) -> Time {
         let patience = (QUIET_PROBE_TIMEOUTS * self.probe_timeout()).max(LEAST_PATIENCE);
-        self.server_heard + patience * (1 << self.quiet_probes.min(MAX_BACKOFF))
+        let beyond = self.quiet_probes.saturating_sub(MAX_BACKOFF) + 1;
+        self.server_heard + patience * (1 << self.quiet_probes.min(MAX_BACKOFF)) * beyond
     }
 
     /// A client that only receives finds out by nothing but silence that its address has changed, since the server sends to

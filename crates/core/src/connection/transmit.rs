@@ -8,7 +8,7 @@ use squall_wire::{
 
 use super::timers::Timer;
 use super::{Connection, State};
-use crate::config::LEAST_PACKETS_IN_FLIGHT;
+use crate::config::{LEAST_PACKETS_IN_FLIGHT, MIN_UDP_PAYLOAD};
 use crate::error::CloseReason;
 use crate::qlog::Packet;
 use crate::sent_frame::SentFrame;
@@ -154,10 +154,15 @@ impl Connection {
         {
             return Some(probe);
         }
-        let segment = usize::from(self.path.mtu.current());
         let mut probes = self.spaces[SpaceId::Data as usize].probes;
         if !self.may_probe() {
             probes = 0;
+        }
+        let mut segment = usize::from(self.path.mtu.current());
+        let mut most = max_segments;
+        if probes > 0 && std::mem::take(&mut self.small_probe_due) {
+            (segment, most) = (segment.min(MIN_UDP_PAYLOAD.into()), 1);
+            probes = 1;
         }
         let wants_data = self.wants_data();
         let records = self.spaces[SpaceId::Data as usize].sent.len();
@@ -167,7 +172,7 @@ impl Connection {
         if !wants_data && !must_ack && probes == 0 {
             return self.transmit_idle_probe(now, buffer, stages);
         }
-        let most = max_segments.min(buffer.len() / segment).min(MAX_GROUP);
+        let most = most.min(buffer.len() / segment).min(MAX_GROUP);
         let budget = if wants_data || probes > 0 {
             self.budget(now, segment, most)
         } else {

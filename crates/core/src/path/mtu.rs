@@ -23,9 +23,11 @@ const RESOLUTION: u16 = 16;
 const USUAL: [u16; 3] = [1452, 1472, 8972];
 /// RFC 8899 §5.1.1, PMTU_RAISE_TIMER.
 const RAISE_AFTER: Duration = Duration::from_secs(600);
-/// RFC 8899 §4.3: times in a row that large packets are lost, and none arrives, before the path counts as a black hole for
-/// them.
+/// RFC 8899 §4.3: how often large packets have to be found lost while a later, smaller one arrives and none of them does, before
+/// the path counts as a black hole for them.
 const BLACK_HOLE: u8 = 3;
+/// And how many of them in all: with windows of a few packets, chance alone loses three in a row.
+const BLACK_HOLE_PACKETS: u32 = 6;
 /// No packet has this number (RFC 9000 §12.3).
 const NONE: u64 = u64::MAX;
 
@@ -50,6 +52,10 @@ pub(crate) struct Mtu {
     raise_at: Option<Time>,
     /// Times in a row that large packets were lost.
     suspicion: u8,
+    /// How many they were.
+    vanished: u32,
+    /// Large packets up to this number say nothing: one of them has arrived.
+    passed: Option<u64>,
 }
 
 impl Mtu {
@@ -67,6 +73,8 @@ impl Mtu {
             is_done: false,
             raise_at: None,
             suspicion: 0,
+            vanished: 0,
+            passed: None,
         };
         mtu.plan_first();
         mtu
@@ -241,19 +249,33 @@ impl Mtu {
         self.planned = std::array::from_fn(|_| kept.next().unwrap_or(0));
     }
 
-    /// A packet larger than any path must carry arrived.
-    pub(crate) fn on_large_acked(&mut self) {
-        self.suspicion = 0;
+    /// Packet `number`, larger than any path must carry, arrived.
+    #[inline]
+    pub(crate) fn on_large_acked(&mut self, number: u64) {
+        (self.suspicion, self.vanished) = (0, 0);
+        self.passed = self.passed.max(Some(number));
     }
 
-    /// Such packets were lost, or nothing is heard of them: `true` if the path swallows them, and the search begins anew (RFC
+    /// Whether the loss of a packet of `size` bytes says that large packets may have stopped passing.
+    pub(crate) fn is_suspicious(&self, number: u64, size: u16) -> bool {
+        size > MIN_UDP_PAYLOAD && self.passed < Some(number)
+    }
+
+    /// Whether a probe timeout should also try a packet of a size that every path carries: after `timeouts` in a row, large
+    /// packets may be what does not pass, and the loss of all packets looks the same.
+    pub(crate) fn wants_small_probe(&self, timeouts: u32) -> bool {
+        self.current > MIN_UDP_PAYLOAD && (timeouts >= 2 || self.suspicion > 0)
+    }
+
+    /// So many suspicious packets were found lost at a time: `true` if the path swallows them, and the search begins anew (RFC
     /// 8899 §4.3).
-    pub(crate) fn on_large_lost(&mut self) -> bool {
+    pub(crate) fn on_large_lost(&mut self, packets: u32) -> bool {
         if self.current <= MIN_UDP_PAYLOAD {
             return false;
         }
-        self.suspicion += 1;
-        let swallowed = self.suspicion >= BLACK_HOLE;
+        self.suspicion = self.suspicion.saturating_add(1);
+        self.vanished = self.vanished.saturating_add(packets);
+        let swallowed = self.suspicion >= BLACK_HOLE && self.vanished >= BLACK_HOLE_PACKETS;
         if swallowed {
             *self = self.anew();
         }
@@ -376,13 +398,17 @@ mod tests {
     #[test]
     fn large_packets_that_vanish_start_the_search_over() {
         let mut mtu = Mtu::new(1472);
-        assert!((0..9).all(|_| !mtu.on_large_lost()), "none is large yet");
+        assert!((0..9).all(|_| !mtu.on_large_lost(9)), "none is large yet");
         search(&mut mtu, 1472, 0);
-        for _ in 0..9 {
-            assert!(!mtu.on_large_lost() && !mtu.on_large_lost());
-            mtu.on_large_acked();
+        for number in 0..9 {
+            assert!(!mtu.on_large_lost(9) && !mtu.on_large_lost(9));
+            mtu.on_large_acked(number);
         }
-        assert!(!mtu.on_large_lost() && !mtu.on_large_lost() && mtu.on_large_lost());
+        assert!((0..5).all(|_| !mtu.on_large_lost(1)), "chance does that");
+        mtu.on_large_acked(20);
+        assert!(!mtu.is_suspicious(20, 1400) && !mtu.is_suspicious(21, MIN_UDP_PAYLOAD));
+        assert!(mtu.is_suspicious(21, 1400));
+        assert!(!mtu.on_large_lost(2) && !mtu.on_large_lost(2) && mtu.on_large_lost(2));
         assert_eq!(mtu.current(), 1200);
         search(&mut mtu, 1300, 0);
         assert!((1284..=1300).contains(&mtu.current()));
