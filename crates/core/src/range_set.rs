@@ -20,6 +20,11 @@ impl RangeSet {
             .reserve(ranges.saturating_sub(self.ranges.len()));
     }
 
+    /// Gives the memory of ranges that are gone back. What is left moves, so that it pins no page of what was larger.
+    pub(crate) fn shed(&mut self) {
+        self.ranges = self.ranges.iter().cloned().collect();
+    }
+
     /// Number of ranges, not of members.
     #[must_use]
     pub(crate) fn len(&self) -> usize {

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use common::link::{Host, Link, initial};
-use common::tls;
+use common::{Pair, tls};
 use counting::held;
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 use squall_core::{EndpointConfig, Time, TransportConfig};
-use squall_wire::{Direction, VERSION_1};
+use squall_wire::{Direction, Side, VERSION_1};
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
 
@@ -339,4 +339,64 @@ fn a_connection_that_has_moved_data_gives_the_memory_back() {
         each(idle)
     );
     assert!(each(idle) <= each(fresh) + 2048, "{} bytes", each(idle));
+}
+
+/// Lets three seconds go by.
+fn rest(pair: &mut Pair) {
+    let until = pair.now + std::time::Duration::from_secs(3);
+    while pair.now < until {
+        let due = [Side::Client, Side::Server].map(|side| pair.connection(side).next_timeout());
+        pair.now = due
+            .into_iter()
+            .flatten()
+            .min()
+            .map_or(until, |due| pair.now.max(due.min(until)));
+        for side in [Side::Client, Side::Server] {
+            let now = pair.now;
+            pair.connection(side).on_timeout(now);
+        }
+        pair.run();
+        for side in [Side::Client, Side::Server] {
+            drop(pair.collect(side));
+        }
+    }
+}
+
+// Bundles of full packets make the keys of both ends build tables of 3 kB.
+#[test]
+fn keys_that_were_busy_give_their_tables_back() {
+    const BYTES: usize = 1_000_000;
+    let mut pair = Pair::new();
+    pair.run();
+    rest(&mut pair);
+    let fresh = held();
+    for from in [Side::Client, Side::Server] {
+        let to = match from {
+            Side::Client => Side::Server,
+            Side::Server => Side::Client,
+        };
+        let id = (pair.connection(from).open(Direction::Unidirectional)).expect("a stream");
+        let (mut sent, mut received) = (0, 0);
+        while received < BYTES {
+            let mut piece =
+                bytes::Bytes::from_static(&[7; 64 * 1024]).slice(..(BYTES - sent).min(64 * 1024));
+            sent += pair.connection(from).write(id, &mut piece).unwrap_or(0);
+            pair.run();
+            while let Ok(Some(chunk)) = pair.connection(to).read(id, usize::MAX) {
+                received += chunk.len();
+            }
+        }
+        pair.connection(from).finish(id).expect("it is open");
+        pair.run();
+        pair.connection(to).accept(Direction::Unidirectional);
+        while pair
+            .connection(to)
+            .read(id, usize::MAX)
+            .is_ok_and(|chunk| chunk.is_some())
+        {}
+    }
+    rest(&mut pair);
+    let more = held() - fresh;
+    println!("{more} bytes more than before");
+    assert!(more <= 2048, "{more} bytes");
 }

@@ -261,6 +261,10 @@ impl Connection {
         self.streams.shed();
         for space in &mut self.spaces {
             space.sent.shed();
+            space.received.shed();
+        }
+        if let Some(ring) = &mut self.ring {
+            ring.shed();
         }
         self.lost = Lost::default();
         self.endpoint_events.shrink_to_fit();

@@ -145,6 +145,12 @@ impl ReceivedPackets {
         true
     }
 
+    /// Gives the memory of gaps that are closed back.
+    pub(crate) fn shed(&mut self) {
+        self.numbers.shed();
+        self.unacknowledged.shed();
+    }
+
     /// Leaves the number that `insert` has just noted out of all acknowledgements: the packet is dropped.
     pub(crate) fn leave_out(&mut self, number: u64) {
         if self.largest() == Some(number) {
