@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::suite::Suite;
 
@@ -24,11 +24,11 @@ pub struct HeaderKeyMaterial {
     key: [u8; MAX_KEY_LEN],
 }
 
-fn padded(suite: Suite, key: &[u8]) -> Option<[u8; MAX_KEY_LEN]> {
+fn padded(suite: Suite, key: &[u8]) -> Option<Zeroizing<[u8; MAX_KEY_LEN]>> {
     if key.len() != suite.key_len() {
         return None;
     }
-    let mut out = [0; MAX_KEY_LEN];
+    let mut out = Zeroizing::new([0; MAX_KEY_LEN]);
     out.get_mut(..key.len())?.copy_from_slice(key);
     Some(out)
 }
@@ -40,7 +40,7 @@ impl KeyMaterial {
         let key = padded(suite, key)?;
         Some(Self {
             suite,
-            key,
+            key: *key,
             iv: *iv,
         })
     }
@@ -66,7 +66,7 @@ impl HeaderKeyMaterial {
     #[must_use]
     pub fn new(suite: Suite, key: &[u8]) -> Option<Self> {
         let key = padded(suite, key)?;
-        Some(Self { suite, key })
+        Some(Self { suite, key: *key })
     }
 
     /// The suite that the key is for.

@@ -42,7 +42,7 @@ mod short;
 use zeroize::Zeroize;
 
 use super::ghash::{Hash, Powers, Table};
-use super::lanes::{Block, Lanes};
+use super::lanes::{Block, Lanes, wipe};
 use super::stitch::{Rounds, Stitch};
 use super::{Fusion, Job, MAX_JOBS};
 use crate::material::KeyMaterial;
@@ -232,20 +232,31 @@ fn encrypt_blocks<L: Lanes, const R: usize>(l: L, rounds: &Rounds, blocks: &mut 
     }
 }
 
-/// What encrypts the tag of each packet: the cipher of its nonce with counter 1.
+/// The blocks that encrypt the tags: the cipher of each packet's nonce with counter 1.
+struct TagPads([Block; MAX_JOBS]);
+
+/// Whoever knows the pad of a forged packet knows its right tag.
+impl Drop for TagPads {
+    #[inline(always)]
+    fn drop(&mut self) {
+        wipe(&mut self.0, [0; 16]);
+    }
+}
+
 #[inline(always)]
 fn tag_pads<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
     jobs: &[Job<'_>],
-) -> [Block; MAX_JOBS] {
-    let mut pads = [[0; 16]; MAX_JOBS];
-    for (pad, job) in pads.iter_mut().zip(jobs) {
+) -> TagPads {
+    let mut pads = TagPads([[0; 16]; MAX_JOBS]);
+    for (pad, job) in pads.0.iter_mut().zip(jobs) {
         let (low, high) = key.nonce(job.number());
         let block = l.single().splat(low, high | 1 << 56);
         l.single().store(pad, block);
     }
     let pads_in_use = pads
+        .0
         .get_mut(..jobs.len().next_multiple_of(2))
         .unwrap_or(&mut []);
     encrypt_blocks::<L, R>(l, &key.rounds, pads_in_use);

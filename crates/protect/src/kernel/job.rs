@@ -41,7 +41,10 @@ pub(crate) struct Job<'a> {
     source: &'a [u8],
     number: u64,
     header_len: u32,
-    pn_offset: u32,
+    /// Where the header is still to be masked or unmasked; else 0.
+    pn_offset: u16,
+    /// Where the number begins, known to everybody who sees the packet.
+    number_at: u16,
 }
 
 impl<'a> Job<'a> {
@@ -55,6 +58,7 @@ impl<'a> Job<'a> {
         source: &'a [u8],
     ) -> Option<Self> {
         let payload_len = packet.len().checked_sub(TAG_LEN)?.checked_sub(header_len)?;
+        let number_at = header_len.saturating_sub(MAX_NUMBER_LEN);
         let header_len = u32::try_from(header_len).ok()?;
         (source.len() <= payload_len).then_some(Self {
             packet,
@@ -62,6 +66,7 @@ impl<'a> Job<'a> {
             number,
             header_len,
             pn_offset: 0,
+            number_at: u16::try_from(number_at).unwrap_or(u16::MAX),
         })
     }
 
@@ -91,7 +96,8 @@ impl<'a> Job<'a> {
             source,
             number: span.packet_number,
             header_len: u32::from(span.header_len),
-            pn_offset: u32::from(span.pn_offset),
+            pn_offset: span.pn_offset,
+            number_at: span.pn_offset,
         })
     }
 
@@ -112,6 +118,7 @@ impl<'a> Job<'a> {
             number: span.packet_number,
             header_len: u32::from(span.header_len),
             pn_offset: 0,
+            number_at: span.pn_offset,
         })
     }
 
@@ -129,7 +136,8 @@ impl<'a> Job<'a> {
             source: &[],
             number: 0,
             header_len: u32::from(span.pn_offset),
-            pn_offset: u32::from(span.pn_offset),
+            pn_offset: span.pn_offset,
+            number_at: span.pn_offset,
         })
     }
 
@@ -166,7 +174,7 @@ impl<'a> Job<'a> {
     #[inline(always)]
     pub(super) fn sample_in_payload(&self) -> Option<usize> {
         let at =
-            (self.pn_offset as usize + MAX_NUMBER_LEN).checked_sub(self.header_len as usize)?;
+            (usize::from(self.pn_offset) + MAX_NUMBER_LEN).checked_sub(self.header_len as usize)?;
         (self.pn_offset > 0 && at + SAMPLE_LEN <= self.payload_len()).then_some(at)
     }
 
@@ -221,7 +229,7 @@ impl Headers for &mut [Job<'_>] {
             return &[0; SAMPLE_LEN];
         }
         // SAFETY: the invariant.
-        unsafe { job.at(job.pn_offset as usize + MAX_NUMBER_LEN) }
+        unsafe { job.at(usize::from(job.pn_offset) + MAX_NUMBER_LEN) }
     }
 
     #[inline(always)]
@@ -234,14 +242,14 @@ impl Headers for &mut [Job<'_>] {
         let number = unsafe {
             toggle_header(
                 job.packet.as_mut_ptr(),
-                job.pn_offset as usize,
+                usize::from(job.pn_offset),
                 mask,
                 toggle,
             )
         };
         if toggle == Toggle::Unprotect {
             job.number = number.value;
-            job.header_len = job.pn_offset + u32::from(number.len);
+            job.header_len = u32::from(job.pn_offset) + u32::from(number.len);
         }
     }
 }
@@ -361,6 +369,16 @@ impl<'a> Job<'a> {
         self.packet
             .len()
             .wrapping_sub(self.header_len as usize + TAG_LEN)
+    }
+
+    /// Header and payload as long as they are with a number of four bytes. Nothing secret decides these, as the number's
+    /// length decides the others of a received packet: that is behind header protection (RFC 9001 §9.5). `None` where the
+    /// payload of such a packet would be shorter than nothing.
+    #[inline(always)]
+    pub(super) fn public_lens(&self) -> Option<(usize, usize)> {
+        let header_len = usize::from(self.number_at) + MAX_NUMBER_LEN;
+        let payload_len = self.packet.len().checked_sub(header_len + TAG_LEN)?;
+        Some((header_len, payload_len))
     }
 
     pub(super) fn header_and_payload(&self) -> (&[u8], &[u8]) {

@@ -76,7 +76,7 @@ fn open_long<L: Lanes, const R: usize, const S: usize>(
     let pads = tag_pads(l, key, jobs);
     let mut counters = CounterSource::<L>::new();
     let mut good = 0;
-    for (i, (job, pad)) in jobs.iter_mut().zip(&pads).enumerate() {
+    for (i, (job, pad)) in jobs.iter_mut().zip(&pads.0).enumerate() {
         let stream = Stream::new(l, key, job);
         good |= u32::from(open_one::<L, R>(l, stream, job, pad, &mut counters)) << i;
     }

@@ -125,7 +125,7 @@ struct Behind<'a, 'k, L: Lanes> {
     hash: Hash<'k, L>,
     /// Registers in the stash.
     registers: usize,
-    pad: Block,
+    pad: &'k Block,
     tag: &'a mut [u8; TAG_LEN],
 }
 
@@ -133,7 +133,7 @@ impl<L: Lanes> Behind<'_, '_, L> {
     /// Hashes what is in the stash, and writes the tag.
     #[inline(always)]
     fn finish(self, l: L, stash: &[L::Bytes; CHUNK]) {
-        *self.tag = tag(l, self.hash, self.registers, stash, &self.pad);
+        *self.tag = tag(l, self.hash, self.registers, stash, self.pad);
     }
 }
 
@@ -212,7 +212,7 @@ fn seal_long<L: Lanes, const R: usize, const S: usize>(
     let mut counters = CounterSource::<L>::new();
     let mut stash = [L::ZEROS; CHUNK];
     let mut behind: Option<Behind<'_, '_, L>> = None;
-    for (job, pad) in jobs.iter_mut().zip(pads) {
+    for (job, pad) in jobs.iter_mut().zip(&pads.0) {
         let mut stream = Stream::new(l, key, job);
         let shape = Shape::of::<L>(job);
         let (body, source) = job.body_and_source();
@@ -242,12 +242,12 @@ fn seal_long<L: Lanes, const R: usize, const S: usize>(
                         };
                     }
                     let key_stream = by_count!(behind.registers, run);
-                    *behind.tag = behind.hash.finish(l, &behind.pad);
+                    *behind.tag = behind.hash.finish(l, behind.pad);
                     key_stream
                 }
                 behind => {
                     if let Some(behind) = behind {
-                        *behind.tag = behind.hash.finish(l, &behind.pad);
+                        *behind.tag = behind.hash.finish(l, behind.pad);
                     }
                     stream.start::<R, 8>(l, first_counters)
                 }
@@ -279,7 +279,7 @@ fn seal_long<L: Lanes, const R: usize, const S: usize>(
                             let (rounds, base) = (stream.rounds, stream.base);
                             let key_stream =
                                 stitch::<L, R, $n, $n>(l, rounds, base, counters, hash, &stash);
-                            *behind.tag = behind.hash.finish(l, &behind.pad);
+                            *behind.tag = behind.hash.finish(l, behind.pad);
                             let tail = (&mut *tail, shape.last_len);
                             plaintext.encrypt_tail(l, tail, at, key_stream, &mut stash);
                         }};
@@ -325,7 +325,7 @@ fn seal_long<L: Lanes, const R: usize, const S: usize>(
     if let (Some(rounds), true) = (header, early) {
         mask::passes::<L, R>(l, rounds, &mut *jobs, Toggle::Protect);
     }
-    let tag = tag(l, hash, registers, &stash, &pad);
+    let tag = tag(l, hash, registers, &stash, pad);
     if let Some(job) = jobs.last_mut() {
         *job.tag_mut() = tag;
     }

@@ -18,14 +18,19 @@ use crate::kernel::job::Toggle;
 use crate::kernel::lanes::{Lanes, Work};
 use crate::kernel::stitch::Rounds;
 
-/// Blocks in the payload of the longest packet that is worked on here.
-const MAX_BLOCKS: usize = 4;
+/// Bytes in the payload of the longest packet that is worked on here, if its number has four bytes: with a shorter number
+/// the payload has up to three more, and reaches into a fifth block.
+const MAX_LEN: usize = 64;
 
-/// Jobs for one form of the algorithm.
+/// Bytes in the longest header.
+const MAX_HEADER_LEN: usize = 16;
+
+/// Jobs for one form of the algorithm. The long one takes half as long again for 64 bytes, so the choice must not depend on
+/// how long a received number is: it is made by [`Job::public_lens`].
 pub(super) enum Run<'r, 'a> {
-    /// All of one length in blocks, with headers of at most one.
+    /// All of one length in blocks, 1 to 5, with headers of at most one.
     Short(&'r mut [Job<'a>]),
-    /// With more blocks than [`MAX_BLOCKS`], or with none, or with a longer header.
+    /// With a longer payload or header, or where the payload may be empty.
     Long(&'r mut [Job<'a>]),
 }
 
@@ -35,27 +40,29 @@ pub(super) fn split<'r, 'a>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, &'r mut [J
     let blocks = jobs.first().map_or(0, blocks_of);
     if blocks > 0 {
         let least_len = 16 * blocks - 15;
-        let is_same = |job: &&Job<'_>| {
-            (job.payload_len().wrapping_sub(least_len) < 16) & (job.packet_and_header_len().1 <= 16)
-        };
+        let is_same =
+            |job: &&Job<'_>| (job.payload_len().wrapping_sub(least_len) < 16) & is_short(job);
         let (run, rest) = jobs.split_at_mut(jobs.iter().take_while(is_same).count());
         (Run::Short(run), rest)
     } else {
-        let is_long = |job: &&Job<'_>| blocks_of(job) == 0;
+        let is_long = |job: &&Job<'_>| !is_short(job);
         let (run, rest) = jobs.split_at_mut(jobs.iter().take_while(is_long).count());
         (Run::Long(run), rest)
     }
 }
 
+#[inline(always)]
+fn is_short(job: &Job<'_>) -> bool {
+    job.public_lens().is_some_and(|(header_len, payload_len)| {
+        (header_len <= MAX_HEADER_LEN) & (payload_len.wrapping_sub(1) < MAX_LEN)
+    })
+}
+
 /// The blocks of a short packet's payload; 0 of one that is not short.
 #[inline(always)]
 fn blocks_of(job: &Job<'_>) -> usize {
-    let (blocks, header_len) = (
-        job.payload_len().div_ceil(16),
-        job.packet_and_header_len().1,
-    );
-    if blocks <= MAX_BLOCKS && header_len <= 16 {
-        blocks
+    if is_short(job) {
+        job.payload_len().div_ceil(16)
     } else {
         0
     }
@@ -70,15 +77,18 @@ macro_rules! passes {
             (1, 1) => passes!($l, $jobs, $pass, [1 4 4 8], [1 1 1 2], [1 1 1 2]),
             (1, 2) => passes!($l, $jobs, $pass, [2 4 4 12], [2 1 1 3], [2 1 1 3]),
             (1, 3) => passes!($l, $jobs, $pass, [3 2 2 8], [3 1 1 4], [3 1 1 4]),
-            (1, _) => passes!($l, $jobs, $pass, [4 2 2 10], [4 1 1 5], [4 1 1 5]),
+            (1, 4) => passes!($l, $jobs, $pass, [4 2 2 10], [4 1 1 5], [4 1 1 5]),
+            (1, _) => passes!($l, $jobs, $pass, [5 2 2 12], [5 1 1 6], [5 1 1 6]),
             (2, 1) => passes!($l, $jobs, $pass, [1 4 8 8], [1 1 2 2], [1 1 1 2]),
             (2, 2) => passes!($l, $jobs, $pass, [2 4 8 12], [2 1 2 3], [2 1 1 3]),
             (2, 3) => passes!($l, $jobs, $pass, [3 2 4 8], [3 1 2 4], [3 1 1 4]),
-            (2, _) => passes!($l, $jobs, $pass, [4 2 4 10], [4 1 2 5], [4 1 1 5]),
+            (2, 4) => passes!($l, $jobs, $pass, [4 2 4 10], [4 1 2 5], [4 1 1 5]),
+            (2, _) => passes!($l, $jobs, $pass, [5 2 4 12], [5 1 2 6], [5 1 1 6]),
             (_, 1) => passes!($l, $jobs, $pass, [1 2 8 4], [1 1 4 2], [1 1 1 2]),
             (_, 2) => passes!($l, $jobs, $pass, [2 2 8 6], [2 1 4 3], [2 1 1 3]),
             (_, 3) => passes!($l, $jobs, $pass, [3 2 8 8], [3 1 4 4], [3 1 1 4]),
-            (_, _) => passes!($l, $jobs, $pass, [4 2 8 10], [4 1 4 5], [4 1 1 5]),
+            (_, 4) => passes!($l, $jobs, $pass, [4 2 8 10], [4 1 4 5], [4 1 1 5]),
+            (_, _) => passes!($l, $jobs, $pass, [5 2 8 12], [5 1 4 6], [5 1 1 6]),
         }
     };
     ($l:ident, $jobs:ident, $pass:ident, [$n:literal $g:literal $p:literal $t:literal],
