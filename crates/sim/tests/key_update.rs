@@ -55,7 +55,7 @@ fn one_side_begins_and_the_other_follows() {
 #[test]
 fn updates_at_every_turn() {
     for stats in sweep(&seeds(10), |seed| run(seed, [1, 1], 0.05)) {
-        assert!(stats.iter().all(|s| s.key_updates > 10), "{stats:?}");
+        assert!(stats.iter().all(|s| s.key_updates > 5), "{stats:?}");
         assert!(stats.iter().all(|s| s.packets_forged == 0), "{stats:?}");
     }
 }

@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{lossy, ms, secs, seeds, setup, sweep};
-use squall_sim::{Failure, Faults, Plan, Setup, Simulation};
+use squall_sim::{Failure, Faults, Outgoing, Plan, Setup, Simulation};
 use squall_wire::Side;
 
 const SIDES: [Side; 2] = [Side::Client, Side::Server];
@@ -81,7 +81,14 @@ fn an_idle_path_is_searched_in_a_few_round_trips() {
 }
 
 fn transfer(setup: Setup) -> Result<Simulation, Failure> {
-    let mut sim = Simulation::new(setup, Plan::one_stream(4_000_000));
+    let plan = Plan {
+        streams: [
+            vec![Outgoing::both_ways(2_000_000, 2_000_000); 3],
+            Vec::new(),
+        ],
+        ..Plan::default()
+    };
+    let mut sim = Simulation::new(setup, plan);
     sim.run_until(secs(100), "some bytes", |sim| {
         sim.parties.iter().all(|p| p.read > 400_000)
     })?;
@@ -93,7 +100,11 @@ fn transfer(setup: Setup) -> Result<Simulation, Failure> {
 fn a_path_that_shrinks_under_load_is_noticed() {
     for loss in [0.0, 0.02] {
         sweep(&seeds(20), |seed| {
-            let faults = lossy(loss);
+            let faults = Faults {
+                rate: Some(1_250_000),
+                queue: 100_000,
+                ..lossy(loss)
+            };
             let mut sim = transfer(with(seed, 1472, 1472, &faults))?;
             let before = sim.parties.each_ref().map(|p| p.read);
             let began = sim.pair.now();

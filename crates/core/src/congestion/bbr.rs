@@ -7,8 +7,7 @@
 //!      └──── ProbeRtt ◀─────┘
 //! ```
 //!
-//! It hears of bundles sent and of runs of acknowledgements and losses, never of single packets. What the draft has for
-//! transports that find losses to have been spurious is left out: QUIC has no such episode.
+//! It hears of bundles sent and of runs of acknowledgements and losses, never of single packets.
 
 use std::time::Duration;
 
@@ -167,6 +166,17 @@ pub(crate) struct Bbr {
     dice: u64,
     in_flight: u64,
     is_cwnd_limited: bool,
+    /// What losses of this round changed, should they turn out to be spurious (§5.5.11).
+    before: Option<Before>,
+}
+
+/// The model before losses were reported.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    state: State,
+    bw_shortterm: u64,
+    inflight_shortterm: u64,
+    inflight_longterm: u64,
 }
 
 const fn share(value: u64, hundredths: u64) -> u64 {
@@ -231,6 +241,7 @@ impl Bbr {
             dice: 0x9e37_79b9_7f4a_7c15,
             in_flight: 0,
             is_cwnd_limited: false,
+            before: None,
         }
     }
 
@@ -301,8 +312,29 @@ impl Bbr {
     }
 
     /// Packets of `bytes` in all were lost, in so many separate `ranges`, the newest of them sent at `newest_sent` (§5.5.10.2).
-    pub(super) fn on_lost(&mut self, now: Time, bytes: u64, ranges: u32, newest_sent: Time) {
+    /// Returns whether they are the first of their round.
+    pub(super) fn on_lost(
+        &mut self,
+        now: Time,
+        bytes: u64,
+        ranges: u32,
+        newest_sent: Time,
+    ) -> bool {
+        let first = !self.is_loss_in_round;
+        if first {
+            self.before = Some(Before {
+                state: self.state,
+                bw_shortterm: self.bw_shortterm,
+                inflight_shortterm: self.inflight_shortterm,
+                inflight_longterm: self.inflight_longterm,
+            });
+        }
         self.note_loss();
+        self.bound_by_loss(now, bytes, ranges, newest_sent);
+        first
+    }
+
+    fn bound_by_loss(&mut self, now: Time, bytes: u64, ranges: u32, newest_sent: Time) {
         self.sampler.lost += bytes;
         self.losses_in_round += ranges;
         self.in_flight = self.in_flight.saturating_sub(bytes);
@@ -314,7 +346,7 @@ impl Bbr {
         };
         let sample = RateSample {
             tx_in_flight: flight.tx_in_flight,
-            lost: self.sampler.lost - flight.lost,
+            lost: self.sampler.lost.saturating_sub(flight.lost),
             is_app_limited: flight.is_app_limited,
             ..RateSample::default()
         };
@@ -331,13 +363,42 @@ impl Bbr {
         }
     }
 
+    /// Packets of `bytes` that were reported as lost have arrived; `undo`: so have all of the last round with losses. Returns
+    /// whether something was taken back.
+    pub(super) fn on_spurious_loss(&mut self, bytes: u64, undo: bool) -> bool {
+        self.sampler.on_spurious_loss(bytes);
+        let Some(before) = self.before.filter(|_| undo) else {
+            return false;
+        };
+        self.before = None;
+        self.is_loss_in_round = false;
+        self.losses_in_round = 0;
+        self.reset_full_bw();
+        self.bw_shortterm = self.bw_shortterm.max(before.bw_shortterm);
+        self.inflight_shortterm = self.inflight_shortterm.max(before.inflight_shortterm);
+        self.inflight_longterm = self.inflight_longterm.max(before.inflight_longterm);
+        if self.state != State::ProbeRtt && self.state != before.state {
+            match before.state {
+                State::Startup => {
+                    self.full_bw_reached = false;
+                    self.enter_startup();
+                }
+                State::Up => self.start_refill(),
+                _ => {}
+            }
+        }
+        true
+    }
+
     /// Marks of congestion are taken as losses of nothing: they bound the short-term model.
     pub(super) fn on_marked(&mut self) {
+        self.before = None;
         self.note_loss();
     }
 
     /// Everything sent over a long time was lost (§5.6.4.4).
     pub(super) fn on_persistent_congestion(&mut self) {
+        self.before = None;
         self.save_cwnd();
         self.cwnd = self.min_pipe_cwnd();
     }

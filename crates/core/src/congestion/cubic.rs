@@ -40,6 +40,19 @@ pub(crate) struct Cubic {
     /// The current stage of congestion avoidance; starts with its first acknowledgement.
     stage: Option<Stage>,
     hystart: HyStart,
+    /// What the last reduction changed.
+    before: Option<Box<Before>>,
+}
+
+/// The state before a reduction (RFC 9438 §4.9.2).
+#[derive(Clone, Debug)]
+struct Before {
+    window: f64,
+    ssthresh: Option<f64>,
+    recovery: RecoveryPeriod,
+    w_max: Option<f64>,
+    prior: f64,
+    stage: Option<Stage>,
 }
 
 /// A stage of congestion avoidance (RFC 9438 §4.2).
@@ -67,6 +80,7 @@ impl Cubic {
             prior: window,
             stage: None,
             hystart: HyStart::default(),
+            before: None,
         }
     }
 
@@ -169,10 +183,19 @@ impl Cubic {
         self.window += (target - window) * (acked / window).min(1.0);
     }
 
-    pub(crate) fn on_congestion_event(&mut self, now: Time, newest_lost_sent: Time) {
+    /// Whether the window is reduced for it.
+    pub(crate) fn on_congestion_event(&mut self, now: Time, newest_lost_sent: Time) -> bool {
         if self.recovery.covers(newest_lost_sent) {
-            return;
+            return false;
         }
+        self.before = Some(Box::new(Before {
+            window: self.window,
+            ssthresh: self.ssthresh,
+            recovery: self.recovery,
+            w_max: self.w_max,
+            prior: self.prior,
+            stage: self.stage.take(),
+        }));
         self.recovery.start = Some(now);
         // RFC 9438 §4.7, fast convergence: a window that did not get back to where it was gives
         // room to newcomers.
@@ -185,10 +208,25 @@ impl Cubic {
         // cannot (RFC 9002 §7.8), and the flight size would punish a sender that pauses.
         self.window = (self.window * BETA).max(minimum_window(self.max_datagram) as f64);
         self.ssthresh = Some(self.window);
-        self.stage = None;
+        true
+    }
+
+    /// RFC 9438 §4.9.2: the last reduction was a mistake; `false` if there is none to be taken back.
+    pub(crate) fn undo(&mut self) -> bool {
+        let Some(before) = self.before.take() else {
+            return false;
+        };
+        self.window = self.window.max(before.window);
+        self.ssthresh = before.ssthresh;
+        self.recovery = before.recovery;
+        self.w_max = before.w_max;
+        self.prior = before.prior;
+        self.stage = before.stage;
+        true
     }
 
     pub(crate) fn on_persistent_congestion(&mut self) {
+        self.before = None;
         // RFC 9002 §7.6.2
         self.window = minimum_window(self.max_datagram) as f64;
         self.recovery = RecoveryPeriod::default();

@@ -132,11 +132,17 @@ impl Sampler {
             },
             delivered,
             prior_delivered: flight.delivered,
-            lost: self.lost - flight.lost,
+            lost: self.lost.saturating_sub(flight.lost),
             tx_in_flight: flight.tx_in_flight,
             is_app_limited: flight.is_app_limited,
             newly_acked: bytes,
         }
+    }
+
+    /// Packets of `bytes` that counted as lost have arrived.
+    pub(super) fn on_spurious_loss(&mut self, bytes: u64) {
+        self.lost = self.lost.saturating_sub(bytes);
+        self.delivered += bytes;
     }
 
     /// There is room in the window and nothing to fill it with.

@@ -127,8 +127,15 @@ impl Controller {
     }
 
     /// Packets of `bytes` in all were lost, in so many separate `ranges` of numbers; the newest of them was sent at
-    /// `newest_sent`. Ignored for packets from before the current recovery period (RFC 9002 §7.3.2).
-    pub(crate) fn on_lost(&mut self, now: Time, bytes: u64, ranges: u32, newest_sent: Time) {
+    /// `newest_sent`. Ignored for packets from before the current recovery period (RFC 9002 §7.3.2). Returns whether a new
+    /// reduction begins with them.
+    pub(crate) fn on_lost(
+        &mut self,
+        now: Time,
+        bytes: u64,
+        ranges: u32,
+        newest_sent: Time,
+    ) -> bool {
         match self {
             Self::NewReno(newreno) => newreno.on_congestion_event(now, newest_sent),
             Self::Cubic(cubic) => cubic.on_congestion_event(now, newest_sent),
@@ -136,11 +143,21 @@ impl Controller {
         }
     }
 
+    /// Packets of `bytes` that were reported as lost have arrived. `undo`: that holds for all that the last reduction was made
+    /// for, so it is taken back (RFC 9438 §4.9.2). Returns whether one was.
+    pub(crate) fn on_spurious_loss(&mut self, bytes: u64, undo: bool) -> bool {
+        match self {
+            Self::NewReno(newreno) => undo && newreno.undo(),
+            Self::Cubic(cubic) => undo && cubic.undo(),
+            Self::Bbr(bbr) => bbr.on_spurious_loss(bytes, undo),
+        }
+    }
+
     /// Packets came marked with ECN-CE: as a loss (RFC 9002 §7.1).
     pub(crate) fn on_marked(&mut self, now: Time, newest_sent: Time) {
         match self {
-            Self::NewReno(newreno) => newreno.on_congestion_event(now, newest_sent),
-            Self::Cubic(cubic) => cubic.on_congestion_event(now, newest_sent),
+            Self::NewReno(newreno) => drop(newreno.on_congestion_event(now, newest_sent)),
+            Self::Cubic(cubic) => drop(cubic.on_congestion_event(now, newest_sent)),
             Self::Bbr(bbr) => bbr.on_marked(),
         }
     }
@@ -357,5 +374,52 @@ mod tests {
                 "the minimum window rises with the size"
             );
         }
+    }
+
+    // test: RFC 9438 §4.9.2
+    #[test]
+    fn a_reduction_for_nothing_is_undone() {
+        for algorithm in BOTH {
+            let mut controller = Controller::new(algorithm, 1000);
+            ack(&mut controller, at(100), 90_000, at(0), false, &rtt(100));
+            assert!(controller.on_lost(at(150), 1000, 1, at(60)));
+            assert!(controller.window() < 100_000 && !controller.is_slow_start());
+            // Another loss of the same time belongs to it.
+            assert!(!controller.on_lost(at(151), 1000, 1, at(61)));
+            assert!(
+                !controller.on_spurious_loss(1000, false),
+                "one of them was real"
+            );
+            assert!(controller.on_spurious_loss(1000, true));
+            assert_eq!(
+                (controller.window(), controller.ssthresh()),
+                (100_000, None)
+            );
+            assert!(!controller.on_spurious_loss(1000, true), "once");
+            // The recovery period is forgotten: what was sent in it grows the window.
+            ack(&mut controller, at(180), 50_000, at(140), false, &rtt(100));
+            assert_eq!(controller.window(), 150_000);
+
+            controller.on_lost(at(300), 1000, 1, at(200));
+            controller.on_persistent_congestion();
+            assert!(!controller.on_spurious_loss(1000, true));
+            assert_eq!(controller.window(), 2_000);
+        }
+    }
+
+    // test: draft-ietf-ccwg-bbr §5.5.11
+    #[test]
+    fn bbr_takes_its_short_term_bounds_back() {
+        let mut bbr = Bbr::new(1000);
+        assert!(bbr.on_lost(at(100), 1000, 1, at(50)));
+        assert!(!bbr.on_lost(at(101), 1000, 1, at(50)));
+        assert!(!bbr.on_spurious_loss(1000, false));
+        assert!(bbr.on_spurious_loss(1000, true));
+        assert!(
+            bbr.on_lost(at(102), 1000, 1, at(60)),
+            "a round without loss so far"
+        );
+        bbr.on_marked();
+        assert!(!bbr.on_spurious_loss(1000, true), "that was congestion");
     }
 }

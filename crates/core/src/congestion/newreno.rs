@@ -13,6 +13,8 @@ pub(crate) struct NewReno {
     recovery: RecoveryPeriod,
     /// Acknowledged in congestion avoidance since the window last grew.
     acked: u64,
+    /// What the last reduction changed: the window, ssthresh and the recovery period before it.
+    before: Option<(u64, Option<u64>, RecoveryPeriod)>,
 }
 
 impl NewReno {
@@ -23,6 +25,7 @@ impl NewReno {
             ssthresh: None,
             recovery: RecoveryPeriod::default(),
             acked: 0,
+            before: None,
         }
     }
 
@@ -53,18 +56,32 @@ impl NewReno {
         }
     }
 
-    pub(crate) fn on_congestion_event(&mut self, now: Time, newest_lost_sent: Time) {
+    /// Whether the window is reduced for it.
+    pub(crate) fn on_congestion_event(&mut self, now: Time, newest_lost_sent: Time) -> bool {
         if self.recovery.covers(newest_lost_sent) {
-            return;
+            return false;
         }
+        self.before = Some((self.window, self.ssthresh, self.recovery));
         self.recovery.start = Some(now);
         // RFC 9002 §7.3.2: half the window; kLossReductionFactor = 0.5.
         self.window = (self.window / 2).max(minimum_window(self.max_datagram));
         self.ssthresh = Some(self.window);
         self.acked = 0;
+        true
+    }
+
+    /// The last reduction was a mistake, as RFC 9438 §4.9.2 has it for CUBIC; `false` if there is none to be taken back.
+    pub(crate) fn undo(&mut self) -> bool {
+        let Some((window, ssthresh, recovery)) = self.before.take() else {
+            return false;
+        };
+        self.window = self.window.max(window);
+        (self.ssthresh, self.recovery) = (ssthresh, recovery);
+        true
     }
 
     pub(crate) fn on_persistent_congestion(&mut self) {
+        self.before = None;
         // RFC 9002 §7.6.2, B.8
         self.window = minimum_window(self.max_datagram);
         self.recovery = RecoveryPeriod::default();

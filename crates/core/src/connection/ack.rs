@@ -11,6 +11,7 @@ use crate::config::{AckFrequencyRequest, MIN_UDP_PAYLOAD};
 use crate::congestion::Acknowledged;
 use crate::path::ecn::Counting;
 use crate::recovery::loss;
+use crate::recovery::reordering::Spurious;
 use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
 use crate::space::sent::{Acked, AckedRun, SentPacket};
@@ -25,6 +26,8 @@ const ACKS_OF_A_WINDOW: u64 = 4;
 const LEAST_ACK_THRESHOLD: u64 = 8;
 /// Packets between two acknowledgements, at most: about twenty bundles.
 const MOST_ACK_THRESHOLD: u64 = 1024;
+/// Probe timeouts after which a packet that was declared lost is: its acknowledgement is not waited for.
+const SPURIOUS_PROBE_TIMEOUTS: u32 = 2;
 /// The delays that are asked for, at least and at most: one that a busy machine can keep, for the probe timeout counts on it,
 /// and what RFC 9000 §18.2 has without a request.
 const ACK_DELAYS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(25)];
@@ -100,6 +103,7 @@ impl Connection {
         trip.acked.counting =
             (self.path.flow.ecn).counting(self.spaces[id as usize].sent.first_open());
         let (packets_before, marked_before) = (trip.acked.packets, trip.acked.marked);
+        let largest_before = self.spaces[id as usize].largest_acked;
         let mut largest_newly = None;
         let mut eliciting_newly = false;
         let mut run = StreamRun::default();
@@ -116,6 +120,9 @@ impl Connection {
                     break;
                 }
                 if let Some(acked) = self.take_acked_run(id, number, last, &mut run, trip) {
+                    if largest_before > Some(number) {
+                        self.note_late(largest_before, number, acked.first_sent, now);
+                    }
                     if number + acked.count > ack.largest {
                         largest_newly = Some(acked.time_sent);
                     }
@@ -129,6 +136,9 @@ impl Connection {
                             largest_newly = Some(packet.time_sent);
                         }
                         eliciting_newly |= packet.ack_eliciting;
+                        if largest_before > Some(number) && packet.flow == self.path.flow.tag {
+                            self.note_late(largest_before, number, packet.time_sent, now);
+                        }
                         self.on_packet_acked(id, number, &packet, &mut run, trip);
                     }
                     Acked::AfterLoss(packet) => {
@@ -150,6 +160,9 @@ impl Connection {
         }
         if let Some((id, start, end, fin)) = run.run {
             self.streams.on_acked(id, start, end - start, fin);
+        }
+        if id == SpaceId::Data && self.path.flow.reordering.oldest().is_some() {
+            self.find_spurious_losses(ack, now);
         }
         let marked = match trip.acked.counting {
             Counting::All => trip.acked.packets - packets_before,
@@ -187,6 +200,40 @@ impl Connection {
             self.path.flow.rtt.update(now - time_sent, delay);
         }
         Ok(())
+    }
+
+    /// A packet is acknowledged that others overtook, and that is not declared lost.
+    #[cold]
+    fn note_late(&mut self, largest: Option<u64>, number: u64, time_sent: Time, now: Time) {
+        let flow = &mut self.path.flow;
+        let distance = largest.map_or(0, |largest| largest - number);
+        (flow.reordering).on_late(now, distance, time_sent, &flow.rtt);
+    }
+
+    /// Takes back what was declared lost and is acknowledged after all.
+    #[cold]
+    fn find_spurious_losses(&mut self, ack: &Ack<'_>, now: Time) {
+        let patience = SPURIOUS_PROBE_TIMEOUTS * self.probe_timeout();
+        let largest = self.spaces[SpaceId::Data as usize].largest_acked;
+        let largest = largest.max(Some(ack.largest)).unwrap_or(0);
+        let flow = &mut self.path.flow;
+        let mut spurious = Spurious::default();
+        for range in ack.ranges() {
+            let Some(oldest) = flow.reordering.oldest().filter(|o| o <= range.end()) else {
+                break;
+            };
+            let range = oldest.max(*range.start())..=*range.end();
+            (flow.reordering).on_acked(now, &range, largest, &flow.rtt, &mut spurious);
+        }
+        flow.reordering.expire(now, patience);
+        if spurious.packets > 0 {
+            self.stats.spurious_losses += spurious.packets;
+            if let Some(number) = spurious.large {
+                self.path.mtu.on_large_acked(number);
+            }
+            let undone = (flow.congestion).on_spurious_loss(spurious.bytes, spurious.undo);
+            self.stats.reductions_undone += u64::from(undone);
+        }
     }
 
     /// Settles packets from `number` on that carried nothing but the next bytes of one stream: what `on_packet_acked` does for
@@ -319,13 +366,14 @@ impl Connection {
         loss::detect(
             &mut self.spaces[id as usize],
             now,
-            &self.path.flow.rtt,
+            (&self.path.flow.rtt, &self.path.flow.reordering),
             self.path.flow.tag,
             pto,
             &mut lost,
         );
         let (mut congested, mut large) = (None, 0);
         let (mut bytes, mut ranges, mut next) = (0, 0, u64::MAX);
+        let mut first = None;
         for number in &lost.numbers {
             let Some(packet) = self.spaces[id as usize].sent.declare_lost(*number) else {
                 continue;
@@ -354,6 +402,10 @@ impl Connection {
             // RFC 9000 §9.4: what was lost on another path says nothing about this one.
             if here && packet.size > 0 {
                 congested = Some(packet.time_sent);
+                if id == SpaceId::Data {
+                    first = first.or(Some(*number));
+                    (self.path.flow.reordering).on_lost(*number, packet.time_sent, packet.size);
+                }
                 bytes += u64::from(packet.size);
                 ranges += u32::from(std::mem::replace(&mut next, number + 1) != *number);
                 let suspicious =
@@ -375,16 +427,21 @@ impl Connection {
             self.stats.black_holes += 1;
         }
         if let Some(newest_sent) = congested {
-            let before = self.path.flow.congestion.window();
-            self.path
-                .flow
-                .congestion
-                .on_lost(now, bytes, ranges, newest_sent);
-            self.stats.congestion_events += u64::from(self.path.flow.congestion.window() < before);
+            let flow = &mut self.path.flow;
+            let before = flow.congestion.window();
+            let reduced = (flow.congestion).on_lost(now, bytes, ranges, newest_sent);
+            self.stats.congestion_events += u64::from(flow.congestion.window() < before);
+            match first {
+                Some(first) if reduced => flow.reordering.begin_episode(first),
+                // Packets of the handshake are not remembered.
+                None => flow.reordering.end_episode(),
+                Some(_) => {}
+            }
             if lost.persistent {
-                self.path.flow.congestion.on_persistent_congestion();
+                flow.congestion.on_persistent_congestion();
+                flow.reordering.end_episode();
                 // RFC 9002 §5.2.
-                self.path.flow.rtt.reset_min();
+                flow.rtt.reset_min();
             }
         }
         let space = self.space(id);
@@ -429,6 +486,8 @@ impl Connection {
             let before = self.path.flow.congestion.window();
             let congestion = &mut self.path.flow.congestion;
             congestion.on_marked(now, totals.newest_sent);
+            // Whatever becomes of the losses, this is congestion.
+            self.path.flow.reordering.end_episode();
             self.stats.congestion_events += u64::from(self.path.flow.congestion.window() < before);
         }
         for id in SpaceId::ALL {
@@ -769,7 +828,7 @@ mod tests {
     #[test]
     fn packets_acknowledged_together_settle_as_they_do_alone() {
         let (mut taken, mut refused) = (0, 0);
-        for seed in 0..150 {
+        for seed in 0..200 {
             let (run, single) = (history(seed, false), history(seed, true));
             for (i, (run, single)) in run.0.iter().zip(&single.0).enumerate() {
                 for (run, single) in run.iter().zip(single) {

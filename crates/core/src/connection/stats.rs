@@ -37,12 +37,16 @@ pub struct Stats {
     pub datagram_frames_dropped: u64,
     /// Packets declared lost.
     pub packets_lost: u64,
+    /// Those of them that were acknowledged after all: they were late (RFC 9002 §6.1).
+    pub spurious_losses: u64,
     /// ACK frames received.
     pub acks_received: u64,
     /// ACK frames sent.
     pub acks_sent: u64,
     /// Times that the congestion window was reduced.
     pub congestion_events: u64,
+    /// Reductions taken back, since all losses that had caused them were spurious (RFC 9438 §4.9).
+    pub reductions_undone: u64,
     /// Probe timeouts.
     pub probe_timeouts: u64,
     /// Runs received: calls of `receive`.

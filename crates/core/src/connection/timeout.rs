@@ -106,7 +106,12 @@ impl Connection {
                 if !self.handshake_confirmed {
                     continue;
                 }
-                due += self.peer.max_ack_delay * backoff;
+                // RFC 9002 §6.2.1 adds what the peer may hold an acknowledgement back. It does not where more packets are open
+                // than it leaves unacknowledged (RFC 9000 §13.2.2: two, unless we asked for less), as RFC 8985 §7.2 has it.
+                let held = space.sent.outstanding_eliciting() as u64;
+                if held <= self.ack_request.wanted.ack_eliciting_threshold {
+                    due += self.peer.max_ack_delay * backoff;
+                }
             }
             if earliest.is_none_or(|(time, _)| due < time) {
                 earliest = Some((due, id));
@@ -266,6 +271,7 @@ impl Connection {
         if let Some(ring) = &mut self.ring {
             ring.shed();
         }
+        self.path.flow.reordering.shed();
         self.lost = Lost::default();
         self.endpoint_events.shrink_to_fit();
     }

@@ -23,6 +23,7 @@ use squall_wire::Path;
 use crate::config::{MAX_PATH_RESPONSES, MAX_PATHS, MIN_UDP_PAYLOAD, TransportConfig};
 use crate::congestion::Controller;
 use crate::recovery::pacer::Pacer;
+use crate::recovery::reordering::Reordering;
 use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
 use ecn::EcnPath;
@@ -40,6 +41,8 @@ pub(crate) struct Flow {
     pub(crate) tag: u8,
     /// Round-trip times.
     pub(crate) rtt: RttEstimator,
+    /// How late packets are, and which losses may have been none.
+    pub(crate) reordering: Reordering,
     /// How much may be in flight.
     pub(crate) congestion: Controller,
     /// When it may leave.
@@ -55,6 +58,7 @@ impl Flow {
         Self {
             tag,
             rtt: RttEstimator::new(config.initial_rtt),
+            reordering: Reordering::default(),
             congestion: Controller::new(config.congestion, max_datagram),
             pacer: Pacer::new(config.pacing),
             bytes_in_flight: 0,

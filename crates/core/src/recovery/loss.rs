@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use super::rtt::{GRANULARITY, RttEstimator};
+use super::reordering::Reordering;
+use super::rtt::RttEstimator;
 use crate::space::Space;
 use crate::time::Time;
 
-/// RFC 9002 §6.1.1: packets so many numbers below an acknowledged one are lost.
-const PACKET_THRESHOLD: u64 = 3;
 /// RFC 9002 §7.6.1: probe timeouts that make a persistent congestion.
 const PERSISTENT_CONGESTION: u32 = 3;
 
@@ -22,19 +21,13 @@ pub(crate) struct Lost {
     pub(crate) persistent: bool,
 }
 
-/// How long a packet may be overtaken before it counts as lost (RFC 9002 §6.1.2).
-fn loss_delay(rtt: &RttEstimator) -> Duration {
-    let base = rtt.latest().max(rtt.smoothed());
-    (base * 9 / 8).max(GRANULARITY)
-}
-
 /// Finds the packets below the largest acknowledged number that are lost at `now`, and when the next one will be.
 ///
-/// `rtt` is that of the path whose packets have the tag `flow`; `pto` is the probe timeout without backoff, `max_ack_delay` included, for the persistent-congestion rule.
+/// `rtt` and `reordering` are those of the path whose packets have the tag `flow`; `pto` is the probe timeout without backoff, `max_ack_delay` included, for the persistent-congestion rule.
 pub(crate) fn detect(
     space: &mut Space,
     now: Time,
-    rtt: &RttEstimator,
+    (rtt, reordering): (&RttEstimator, &Reordering),
     flow: u8,
     pto: Duration,
     lost: &mut Lost,
@@ -45,14 +38,14 @@ pub(crate) fn detect(
     let Some(largest) = space.largest_acked else {
         return;
     };
-    let delay = loss_delay(rtt);
+    let (delay, threshold) = (reordering.loss_delay(rtt), reordering.packet_threshold());
     let (mut run_start, mut run_next) = (None::<Time>, 0);
     space.sent.pass_settled();
     for (number, packet) in space.sent.outstanding() {
         if number > largest {
             break;
         }
-        if number + PACKET_THRESHOLD <= largest || packet.time_sent + delay <= now {
+        if number.saturating_add(threshold) <= largest || packet.time_sent + delay <= now {
             lost.numbers.push(number);
             lost.newest_sent = packet.time_sent;
             // RFC 9002 §7.6.2: nothing sent in between was acknowledged, and both ends ask for acknowledgement.
@@ -99,11 +92,12 @@ mod tests {
         space.largest_acked = Some(3);
         let mut lost = Lost::default();
         let pto = Duration::from_millis(200);
-        detect(&mut space, ms(80), &rtt, 0, pto, &mut lost);
+        let path = (&rtt, &Reordering::default());
+        detect(&mut space, ms(80), path, 0, pto, &mut lost);
         assert_eq!(lost.numbers, [0]);
         assert_eq!(space.loss_time, Some(ms(10 + 90)));
         space.sent.declare_lost(0);
-        detect(&mut space, ms(100), &rtt, 0, pto, &mut lost);
+        detect(&mut space, ms(100), path, 0, pto, &mut lost);
         assert_eq!(lost.numbers, [1]);
         assert!(!lost.persistent);
     }
@@ -120,7 +114,7 @@ mod tests {
         detect(
             &mut space,
             ms(5100),
-            &rtt,
+            (&rtt, &Reordering::default()),
             0,
             Duration::from_millis(200),
             &mut lost,

@@ -2,4 +2,5 @@
 
 pub(crate) mod loss;
 pub(crate) mod pacer;
+pub(crate) mod reordering;
 pub(crate) mod rtt;

@@ -131,6 +131,8 @@ impl ReceivedPackets {
         } else {
             let lowest = self.lowest_late.map_or(number, |known| known.min(number));
             self.lowest_late = Some(lowest);
+            // The peer may have declared it lost: it learns that it was not.
+            self.reported_below = self.reported_below.min(number);
         }
         if number != expected {
             // RFC 9000 §13.2.1: reordering and gaps are acknowledged at once.

@@ -97,6 +97,8 @@ pub(crate) struct AckedRun {
     pub(crate) count: u64,
     /// Their sizes.
     pub(crate) bytes: u64,
+    /// When the first of them was sent.
+    pub(crate) first_sent: Time,
     /// When the last of them was sent.
     pub(crate) time_sent: Time,
     /// Whether the window was the limit then.
@@ -363,6 +365,7 @@ impl SentPackets {
         let mut run = AckedRun {
             count: 0,
             bytes: 0,
+            first_sent: first.time_sent,
             time_sent: first.time_sent,
             window_limited: first.window_limited,
             id,

@@ -1,0 +1,352 @@
+//! Reordering, and losses that were none (RFC 9002 §6.1; RFC 8985 §3 for the idea; RFC 9438 §4.9).
+//!
+//! ```text
+//!  declared lost ──▶ remembered ──▶ acknowledged after all ──▶ thresholds rise; the last one of an episode: it is undone
+//!                        └────────▶ nothing for two probe timeouts: it was lost
+//!  sixteen losses without a late packet ──▶ thresholds fall back
+//! ```
+//!
+//! An episode is what one reduction of the congestion window answers to: the losses that caused it and those that come to light
+//! in its recovery period. Only if all of them were spurious was the reduction a mistake.
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::rtt::{GRANULARITY, RttEstimator};
+use crate::config::MIN_UDP_PAYLOAD;
+use crate::time::Time;
+
+/// RFC 9002 §6.1.1: packets so many numbers below an acknowledged one are lost, as long as nothing is reordered.
+const PACKET_THRESHOLD: u64 = 3;
+/// Ranges of lost packets that are remembered: what makes the memory and the search bounded.
+const MAX_REMEMBERED: usize = 256;
+/// Losses without a late packet after which reordering counts as over; RFC 8985 §6.2 takes as many recoveries.
+const CALM: u32 = 16;
+
+/// Packets with neighbouring numbers that were sent at a time and declared lost.
+#[derive(Clone, Copy, Debug)]
+struct LostRange {
+    first: u64,
+    last: u64,
+    time_sent: Time,
+    /// Size of each, in bytes.
+    size: u16,
+}
+
+impl LostRange {
+    const fn count(&self) -> u64 {
+        self.last - self.first + 1
+    }
+}
+
+/// What an acknowledgement says about losses declared before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spurious {
+    /// Packets that were not lost.
+    pub(crate) packets: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// The newest of them that was larger than any path must carry.
+    pub(crate) large: Option<u64>,
+    /// Whether no loss of the episode is left: the reduction is to be undone.
+    pub(crate) undo: bool,
+}
+
+/// The reordering of a path, as far as it is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Reordering {
+    packet_threshold: u64,
+    /// How long a packet may be late beyond what RFC 9002 §6.1.2 allows.
+    patience: Duration,
+    /// Losses since a packet was late.
+    calm: u32,
+    /// Lost packets that may yet be acknowledged, ascending.
+    lost: VecDeque<LostRange>,
+    /// The first number of the current episode.
+    episode: u64,
+    /// Packets of the episode whose loss may be spurious; `None` if one was certainly lost, or there is no episode.
+    open: Option<u64>,
+}
+
+impl Default for Reordering {
+    fn default() -> Self {
+        Self {
+            packet_threshold: PACKET_THRESHOLD,
+            patience: Duration::ZERO,
+            calm: 0,
+            lost: VecDeque::new(),
+            episode: 0,
+            open: None,
+        }
+    }
+}
+
+impl Reordering {
+    /// kPacketThreshold (RFC 9002 §6.1.1), raised by what was observed.
+    pub(crate) fn packet_threshold(&self) -> u64 {
+        self.packet_threshold
+    }
+
+    /// How long a packet may be overtaken before it counts as lost (RFC 9002 §6.1.2): at most two round trips.
+    pub(crate) fn loss_delay(&self, rtt: &RttEstimator) -> Duration {
+        let base = rtt.latest().max(rtt.smoothed());
+        let patience = self.patience.min(base * 7 / 8);
+        (base * 9 / 8 + patience).max(GRANULARITY)
+    }
+
+    /// Packet `number` was declared lost. Numbers ascend.
+    pub(crate) fn on_lost(&mut self, number: u64, time_sent: Time, size: u16) {
+        self.open = self.open.map(|open| open + 1);
+        if let Some(range) = self.lost.back_mut()
+            && (range.last + 1, range.time_sent, range.size) == (number, time_sent, size)
+        {
+            range.last = number;
+            return;
+        }
+        if self.lost.len() == MAX_REMEMBERED {
+            self.forget_oldest();
+        }
+        self.lost.push_back(LostRange {
+            first: number,
+            last: number,
+            time_sent,
+            size,
+        });
+    }
+
+    /// The window was reduced for losses from number `first` on; they have been reported.
+    pub(crate) fn begin_episode(&mut self, first: u64) {
+        self.episode = first;
+        let ranges = self.lost.iter().rev().take_while(|r| r.last >= first);
+        self.open = Some(ranges.map(LostRange::count).sum());
+    }
+
+    /// The reduction was right in any case, or is no longer in force.
+    pub(crate) fn end_episode(&mut self) {
+        self.open = None;
+    }
+
+    /// Gives up on packets that are not acknowledged `patience` after they were sent.
+    pub(crate) fn expire(&mut self, now: Time, patience: Duration) {
+        while let Some(range) = self.lost.front()
+            && range.time_sent + patience <= now
+        {
+            self.calm = self.calm.saturating_add(1);
+            if self.calm >= CALM {
+                (self.packet_threshold, self.patience) = (PACKET_THRESHOLD, Duration::ZERO);
+            }
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(range) = self.lost.pop_front()
+            && range.last >= self.episode
+        {
+            self.open = None;
+        }
+    }
+
+    /// The lowest number whose loss may yet turn out to be spurious.
+    #[inline]
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.lost.front().map(|range| range.first)
+    }
+
+    /// A packet that was sent at `time_sent` is acknowledged for the first time, though `distance` numbers above it were
+    /// before.
+    pub(crate) fn on_late(
+        &mut self,
+        now: Time,
+        distance: u64,
+        time_sent: Time,
+        rtt: &RttEstimator,
+    ) {
+        let base = rtt.latest().max(rtt.smoothed());
+        let needed = (now - time_sent).saturating_sub(base * 9 / 8);
+        if distance < PACKET_THRESHOLD && needed.is_zero() {
+            return;
+        }
+        self.calm = 0;
+        self.packet_threshold = self.packet_threshold.max(distance + 1);
+        if !needed.is_zero() {
+            // An eighth more: the next one may be a little later still.
+            self.patience = self.patience.max((needed + base / 8).min(base * 7 / 8));
+        }
+    }
+
+    /// Packets of a range are acknowledged, `largest` being the largest number that is.
+    pub(crate) fn on_acked(
+        &mut self,
+        now: Time,
+        range: &RangeInclusive<u64>,
+        largest: u64,
+        rtt: &RttEstimator,
+        spurious: &mut Spurious,
+    ) {
+        let (start, end) = (*range.start(), *range.end());
+        let mut at = self.lost.partition_point(|lost| lost.last < start);
+        while let Some(lost) = self.lost.get(at).copied().filter(|l| l.first <= end) {
+            let (first, last) = (lost.first.max(start), lost.last.min(end));
+            let count = last - first + 1;
+            spurious.packets += count;
+            spurious.bytes += count * u64::from(lost.size);
+            if lost.size > MIN_UDP_PAYLOAD {
+                spurious.large = spurious.large.max(Some(last));
+            }
+            self.on_late(now, largest.saturating_sub(first), lost.time_sent, rtt);
+            if first >= self.episode {
+                self.open = self.open.map(|open| open.saturating_sub(count));
+                spurious.undo = self.open == Some(0);
+            }
+            let below = (lost.first < first).then(|| LostRange {
+                last: first - 1,
+                ..lost
+            });
+            let above = (last < lost.last).then(|| LostRange {
+                first: last + 1,
+                ..lost
+            });
+            match (below, above) {
+                (None, None) => drop(self.lost.remove(at)),
+                (Some(rest), None) | (None, Some(rest)) => {
+                    self.lost[at] = rest;
+                    at += 1;
+                }
+                (Some(below), Some(above)) => {
+                    self.lost[at] = above;
+                    self.lost.insert(at, below);
+                    at += 2;
+                }
+            }
+        }
+        while self.lost.len() > MAX_REMEMBERED {
+            self.forget_oldest();
+        }
+        if spurious.undo {
+            self.open = None;
+        }
+    }
+
+    /// Gives memory back that is not in use.
+    pub(crate) fn shed(&mut self) {
+        self.lost.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Time {
+        Time::from_nanos(n * 1_000_000)
+    }
+
+    fn rtt() -> RttEstimator {
+        let mut rtt = RttEstimator::new(Duration::from_millis(333));
+        rtt.update(Duration::from_millis(80), Duration::ZERO);
+        rtt
+    }
+
+    fn acked(reordering: &mut Reordering, now: u64, range: RangeInclusive<u64>) -> Spurious {
+        let mut spurious = Spurious::default();
+        reordering.on_acked(ms(now), &range, 30, &rtt(), &mut spurious);
+        spurious
+    }
+
+    // test: RFC 9438 §4.9.2
+    #[test]
+    fn only_an_episode_without_a_real_loss_is_undone() {
+        let mut reordering = Reordering::default();
+        for number in [3, 4, 5, 9] {
+            reordering.on_lost(number, ms(0), 1000);
+        }
+        reordering.begin_episode(3);
+        // Found in the recovery period.
+        reordering.on_lost(12, ms(1), 1000);
+        assert_eq!(reordering.lost.len(), 3);
+        let spurious = acked(&mut reordering, 90, 4..=9);
+        assert_eq!(
+            (spurious.packets, spurious.bytes, spurious.undo),
+            (3, 3000, false)
+        );
+        assert!(!acked(&mut reordering, 90, 3..=11).undo);
+        assert!(acked(&mut reordering, 90, 12..=13).undo);
+        assert!(reordering.oldest().is_none());
+
+        reordering.on_lost(20, ms(100), 1000);
+        reordering.begin_episode(20);
+        reordering.on_lost(21, ms(101), 1000);
+        reordering.expire(ms(200), Duration::from_millis(100));
+        let spurious = acked(&mut reordering, 190, 15..=25);
+        assert_eq!((spurious.packets, spurious.undo), (1, false));
+    }
+
+    #[test]
+    fn an_older_loss_does_not_undo_a_newer_episode() {
+        let mut reordering = Reordering::default();
+        reordering.on_lost(3, ms(0), 1000);
+        reordering.begin_episode(3);
+        reordering.on_lost(10, ms(80), 1000);
+        reordering.begin_episode(10);
+        assert!(!acked(&mut reordering, 90, 3..=3).undo);
+        assert!(acked(&mut reordering, 170, 10..=10).undo);
+    }
+
+    // test: RFC 9002 §6.1.1, §6.1.2
+    #[test]
+    fn thresholds_follow_what_is_late_and_fall_back() {
+        let (rtt, mut reordering) = (rtt(), Reordering::default());
+        assert_eq!(reordering.packet_threshold(), 3);
+        assert_eq!(reordering.loss_delay(&rtt), Duration::from_millis(90));
+        reordering.on_late(ms(85), 2, ms(0), &rtt);
+        assert_eq!(reordering.packet_threshold(), 3, "that is within bounds");
+        reordering.on_late(ms(110), 7, ms(0), &rtt);
+        assert_eq!(reordering.packet_threshold(), 8);
+        assert_eq!(reordering.loss_delay(&rtt), Duration::from_millis(120));
+        reordering.on_late(ms(900), 7, ms(0), &rtt);
+        assert_eq!(reordering.loss_delay(&rtt), Duration::from_millis(160));
+        for number in 0..15 {
+            reordering.on_lost(100 + 2 * number, ms(1000), 1000);
+        }
+        reordering.expire(ms(2000), Duration::from_millis(100));
+        assert_eq!(reordering.packet_threshold(), 8);
+        reordering.on_lost(200, ms(1000), 1000);
+        reordering.expire(ms(2000), Duration::from_millis(100));
+        assert_eq!(reordering.packet_threshold(), 3);
+        assert_eq!(reordering.loss_delay(&rtt), Duration::from_millis(90));
+    }
+
+    /// Whatever is lost and acknowledged, a set of numbers says the same, and no more ranges than allowed are held.
+    #[test]
+    fn ranges_hold_what_a_set_holds() {
+        let mut state = 7u64;
+        let mut next = move |n: u64| {
+            state = (state.wrapping_mul(6_364_136_223_846_793_005))
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % n
+        };
+        for _ in 0..50 {
+            let mut reordering = Reordering::default();
+            let mut set = std::collections::BTreeSet::new();
+            let mut number = 0;
+            for step in 0..200 {
+                for _ in 0..next(4) {
+                    number += 1 + next(2) * next(3);
+                    reordering.on_lost(number, ms(step / 8), 100);
+                    set.insert(number);
+                }
+                let start = next(number + 1);
+                let end = start + next(9);
+                let spurious = acked(&mut reordering, step, start..=end);
+                let before = set.len();
+                set.retain(|n| !(start..=end).contains(n));
+                assert_eq!(spurious.packets as usize, before - set.len());
+                assert!(reordering.lost.len() <= MAX_REMEMBERED);
+                let held = reordering.lost.iter().flat_map(|r| r.first..=r.last);
+                assert!(held.eq(set.iter().copied()));
+            }
+        }
+    }
+}
