@@ -371,14 +371,14 @@ impl<'a> Job<'a> {
             .wrapping_sub(self.header_len as usize + TAG_LEN)
     }
 
-    /// Header and payload as long as they are with a number of four bytes. Nothing secret decides these, as the number's
-    /// length decides the others of a received packet: that is behind header protection (RFC 9001 §9.5). `None` where the
-    /// payload of such a packet would be shorter than nothing.
+    /// Header and payload as long as they are with a number of four bytes; the payload wraps where it would be shorter than
+    /// nothing. Everybody can tell these, while the number's length decides the others of a received packet, and that is
+    /// behind header protection (RFC 9001 §9.5).
     #[inline(always)]
-    pub(super) fn public_lens(&self) -> Option<(usize, usize)> {
+    pub(super) fn public_lens(&self) -> (usize, usize) {
         let header_len = usize::from(self.number_at) + MAX_NUMBER_LEN;
-        let payload_len = self.packet.len().checked_sub(header_len + TAG_LEN)?;
-        Some((header_len, payload_len))
+        let payload_len = self.packet.len().wrapping_sub(header_len + TAG_LEN);
+        (header_len, payload_len)
     }
 
     pub(super) fn header_and_payload(&self) -> (&[u8], &[u8]) {

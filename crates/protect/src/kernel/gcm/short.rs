@@ -53,9 +53,8 @@ pub(super) fn split<'r, 'a>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, &'r mut [J
 
 #[inline(always)]
 fn is_short(job: &Job<'_>) -> bool {
-    job.public_lens().is_some_and(|(header_len, payload_len)| {
-        (header_len <= MAX_HEADER_LEN) & (payload_len.wrapping_sub(1) < MAX_LEN)
-    })
+    let (header_len, payload_len) = job.public_lens();
+    (header_len <= MAX_HEADER_LEN) & (payload_len.wrapping_sub(1) < MAX_LEN)
 }
 
 /// The blocks of a short packet's payload; 0 of one that is not short.
@@ -73,7 +72,7 @@ fn blocks_of(job: &Job<'_>) -> usize {
 /// one go one by one.
 macro_rules! passes {
     ($l:ident, $jobs:ident, $pass:ident) => {
-        match (L::BLOCKS, $jobs.first().map_or(0, blocks_of)) {
+        match (L::BLOCKS, $jobs.first().map_or(0, |job| job.payload_len().div_ceil(16))) {
             (1, 1) => passes!($l, $jobs, $pass, [1 4 4 8], [1 1 1 2], [1 1 1 2]),
             (1, 2) => passes!($l, $jobs, $pass, [2 4 4 12], [2 1 1 3], [2 1 1 3]),
             (1, 3) => passes!($l, $jobs, $pass, [3 2 2 8], [3 1 1 4], [3 1 1 4]),
