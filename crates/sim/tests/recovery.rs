@@ -79,7 +79,7 @@ fn a_bad_network() {
             assert!(outcome.stats.packets_lost * 10 < outcome.lost * 12);
         }
         // 16.8 s without thresholds that adapt and reductions that are undone.
-        assert!(mean(&outcomes) < secs(12), "{:?}", mean(&outcomes));
+        assert!(mean(&outcomes) < secs(6), "{:?}", mean(&outcomes));
     }
 }
 
@@ -116,4 +116,21 @@ fn reordering_is_no_loss() {
         // 50 s (CUBIC), 60 s (NewReno) and 10 s (BBR) with fixed thresholds.
         assert!(mean(&outcomes) < ms(2500), "{:?}", mean(&outcomes));
     }
+}
+
+/// 40 MB over 50 Mbit/s and 50 ms with 1 % random loss, which is below BBR's threshold.
+#[test]
+fn bbr_keeps_its_rate_at_one_percent_loss() {
+    let faults = Faults {
+        delay: ms(25),
+        loss: 0.01,
+        rate: Some(6_250_000),
+        queue: 312_500,
+        ..Faults::default()
+    };
+    let streams = 20;
+    let outcomes = transfers(&faults, CongestionAlgorithm::Bbr, streams);
+    let megabits = (8 * streams * STREAM) as f64 / 1e6 / mean(&outcomes).as_secs_f64();
+    // 36.6 where any loss in a round lowers the bounds, 45.4 without loss, the handshake included.
+    assert!(megabits >= 40.0, "{megabits:.1} Mbit/s");
 }

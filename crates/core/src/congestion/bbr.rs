@@ -142,7 +142,11 @@ pub(crate) struct Bbr {
     drain_start_round: u64,
 
     is_loss_in_round: bool,
+    is_marked_in_round: bool,
     losses_in_round: u32,
+    /// Bytes lost and delivered when the loss round began.
+    lost_before_round: u64,
+    delivered_before_round: u64,
     loss_round_delivered: u64,
     loss_round_start: bool,
 
@@ -221,7 +225,10 @@ impl Bbr {
             full_bw_reached: false,
             drain_start_round: 0,
             is_loss_in_round: false,
+            is_marked_in_round: false,
             losses_in_round: 0,
+            lost_before_round: 0,
+            delivered_before_round: 0,
             loss_round_delivered: 0,
             loss_round_start: false,
             extra_acked_interval_start: Time::ZERO,
@@ -393,6 +400,7 @@ impl Bbr {
     /// Marks of congestion are taken as losses of nothing: they bound the short-term model.
     pub(super) fn on_marked(&mut self) {
         self.before = None;
+        self.is_marked_in_round = true;
         self.note_loss();
     }
 
@@ -458,7 +466,7 @@ impl Bbr {
         if !self.loss_round_start {
             return;
         }
-        if !self.is_probing_bw() && self.is_loss_in_round {
+        if !self.is_probing_bw() && self.is_congested_in_round() {
             if self.bw_shortterm == INFINITY {
                 self.bw_shortterm = self.max_bw.max();
             }
@@ -471,6 +479,18 @@ impl Bbr {
                 .max(share(self.inflight_shortterm, BETA));
         }
         self.is_loss_in_round = false;
+        self.is_marked_in_round = false;
+        self.lost_before_round = self.sampler.lost;
+        self.delivered_before_round = self.sampler.delivered;
+    }
+
+    /// Whether a round lost more than what is tolerated elsewhere, or met marks. The draft (§5.5.10.3) lowers its bounds for any
+    /// loss: at 1 % random loss every round has some, and the bounds sink round after round until bandwidth is probed again.
+    fn is_congested_in_round(&self) -> bool {
+        let lost = self.sampler.lost.saturating_sub(self.lost_before_round);
+        let delivered = (self.sampler.delivered).saturating_sub(self.delivered_before_round);
+        self.is_marked_in_round
+            || (self.is_loss_in_round && lost > share(lost + delivered, LOSS_THRESH))
     }
 
     fn update_max_bw(&mut self, sample: &RateSample) {

@@ -24,6 +24,12 @@ const C: f64 = 0.4;
 /// α_cubic = 3 (1 - β) / (1 + β) (RFC 9438 §4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
+/// A loss while fewer packets than this wait in queues is not taken for a sign of a full one, as in TCP Veno (Fu and Liew, IEEE
+/// JSAC 21(2), 2003): only a small window can tell, a few packets of a large one are within the noise of the round-trip time.
+const RANDOM_LOSS_QUEUE: f64 = 3.0;
+/// What is kept of the window then. RFC 9438 §4.6 recommends 0.7 for any loss.
+const RANDOM_LOSS_BETA: f64 = 0.875;
+
 /// CUBIC. All sizes in bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Cubic {
@@ -183,8 +189,23 @@ impl Cubic {
         self.window += (target - window) * (acked / window).min(1.0);
     }
 
-    /// Whether the window is reduced for it.
-    pub(crate) fn on_congestion_event(&mut self, now: Time, newest_lost_sent: Time) -> bool {
+    /// Packets of the window that wait in queues on the path, by the growth of the round-trip time.
+    pub(crate) fn queued(&self, rtt: &RttEstimator) -> f64 {
+        let (min, smoothed) = (rtt.min().as_secs_f64(), rtt.smoothed().as_secs_f64());
+        if min <= 0.0 {
+            return f64::INFINITY;
+        }
+        self.window / f64::from(self.max_datagram) * (1.0 - min / smoothed).max(0.0)
+    }
+
+    /// Packets that were sent at `newest_lost_sent` at the latest were lost while so many packets were `queued`. Whether the
+    /// window is reduced for it.
+    pub(crate) fn on_congestion_event(
+        &mut self,
+        now: Time,
+        newest_lost_sent: Time,
+        queued: f64,
+    ) -> bool {
         if self.recovery.covers(newest_lost_sent) {
             return false;
         }
@@ -197,6 +218,15 @@ impl Cubic {
             stage: self.stage.take(),
         }));
         self.recovery.start = Some(now);
+        let minimum = minimum_window(self.max_datagram) as f64;
+        if self.ssthresh.is_some() && queued < RANDOM_LOSS_QUEUE {
+            self.w_max = Some(self.window);
+            self.window = (self.window * RANDOM_LOSS_BETA).max(minimum);
+            // It grows as Reno's from here on, by a packet each round trip (RFC 9438 §4.3).
+            self.prior = self.window;
+            self.ssthresh = Some(self.window);
+            return true;
+        }
         // RFC 9438 §4.7, fast convergence: a window that did not get back to where it was gives
         // room to newcomers.
         self.w_max = Some(match self.w_max {
@@ -206,7 +236,7 @@ impl Cubic {
         self.prior = self.window;
         // RFC 9438 §4.6 takes the flight size, or the window where that cannot grow unused; it
         // cannot (RFC 9002 §7.8), and the flight size would punish a sender that pauses.
-        self.window = (self.window * BETA).max(minimum_window(self.max_datagram) as f64);
+        self.window = (self.window * BETA).max(minimum);
         self.ssthresh = Some(self.window);
         true
     }
@@ -361,7 +391,7 @@ mod tests {
     fn after_loss(before: u64) -> Cubic {
         let mut cubic = Cubic::new(DATAGRAM);
         cubic.window = before as f64;
-        cubic.on_congestion_event(at(0), at(0));
+        cubic.on_congestion_event(at(0), at(0), f64::INFINITY);
         cubic
     }
 
@@ -429,13 +459,36 @@ mod tests {
     fn fast_convergence() {
         let mut cubic = after_loss(100_000);
         assert_eq!(cubic.w_max, Some(100_000.0));
-        cubic.on_congestion_event(at(200), at(100));
+        cubic.on_congestion_event(at(200), at(100), f64::INFINITY);
         // 70,000 is below the last W_max: 70,000 × (1 + 0.7) / 2.
         assert!((cubic.w_max.unwrap() - 59_500.0).abs() < 1e-6);
         assert_eq!(cubic.window(), 49_000);
         cubic.window = 80_000.0;
-        cubic.on_congestion_event(at(400), at(300));
+        cubic.on_congestion_event(at(400), at(300), f64::INFINITY);
         assert_eq!(cubic.w_max, Some(80_000.0));
+    }
+
+    #[test]
+    fn a_loss_without_a_queue_costs_less() {
+        let mut estimate = rtt(50);
+        let mut cubic = after_loss(20_000);
+        assert_eq!(cubic.window(), 14_000);
+        // Fourteen packets, of which none waits.
+        let queued = cubic.queued(&estimate);
+        assert!(queued < 0.01, "{queued}");
+        cubic.on_congestion_event(at(200), at(150), queued);
+        assert_eq!(cubic.window(), 12_250);
+        run(&mut cubic, 210, 260, 50, 1);
+        let grown = cubic.window - 12_250.0;
+        assert!((900.0..2_100.0).contains(&grown), "{grown}");
+        // A third of the round-trip time is a queue: of this window, more than four packets.
+        for _ in 0..100 {
+            estimate.update(Duration::from_millis(75), Duration::ZERO);
+        }
+        let (before, queued) = (cubic.window, cubic.queued(&estimate));
+        assert!((4.0..5.0).contains(&queued), "{queued}");
+        cubic.on_congestion_event(at(400), at(350), queued);
+        assert!((cubic.window / before - 0.7).abs() < 1e-6);
     }
 
     // test: RFC 9438 §4.2 — a pause does not count as time to grow.

@@ -135,10 +135,14 @@ impl Controller {
         bytes: u64,
         ranges: u32,
         newest_sent: Time,
+        rtt: &RttEstimator,
     ) -> bool {
         match self {
             Self::NewReno(newreno) => newreno.on_congestion_event(now, newest_sent),
-            Self::Cubic(cubic) => cubic.on_congestion_event(now, newest_sent),
+            Self::Cubic(cubic) => {
+                let queued = cubic.queued(rtt);
+                cubic.on_congestion_event(now, newest_sent, queued)
+            }
             Self::Bbr(bbr) => bbr.on_lost(now, bytes, ranges, newest_sent),
         }
     }
@@ -157,7 +161,7 @@ impl Controller {
     pub(crate) fn on_marked(&mut self, now: Time, newest_sent: Time) {
         match self {
             Self::NewReno(newreno) => drop(newreno.on_congestion_event(now, newest_sent)),
-            Self::Cubic(cubic) => drop(cubic.on_congestion_event(now, newest_sent)),
+            Self::Cubic(cubic) => drop(cubic.on_congestion_event(now, newest_sent, f64::INFINITY)),
             Self::Bbr(bbr) => bbr.on_marked(),
         }
     }
@@ -382,10 +386,10 @@ mod tests {
         for algorithm in BOTH {
             let mut controller = Controller::new(algorithm, 1000);
             ack(&mut controller, at(100), 90_000, at(0), false, &rtt(100));
-            assert!(controller.on_lost(at(150), 1000, 1, at(60)));
+            assert!(controller.on_lost(at(150), 1000, 1, at(60), &rtt(100)));
             assert!(controller.window() < 100_000 && !controller.is_slow_start());
             // Another loss of the same time belongs to it.
-            assert!(!controller.on_lost(at(151), 1000, 1, at(61)));
+            assert!(!controller.on_lost(at(151), 1000, 1, at(61), &rtt(100)));
             assert!(
                 !controller.on_spurious_loss(1000, false),
                 "one of them was real"
@@ -400,7 +404,7 @@ mod tests {
             ack(&mut controller, at(180), 50_000, at(140), false, &rtt(100));
             assert_eq!(controller.window(), 150_000);
 
-            controller.on_lost(at(300), 1000, 1, at(200));
+            controller.on_lost(at(300), 1000, 1, at(200), &rtt(100));
             controller.on_persistent_congestion();
             assert!(!controller.on_spurious_loss(1000, true));
             assert_eq!(controller.window(), 2_000);

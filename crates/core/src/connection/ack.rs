@@ -429,7 +429,7 @@ impl Connection {
         if let Some(newest_sent) = congested {
             let flow = &mut self.path.flow;
             let before = flow.congestion.window();
-            let reduced = (flow.congestion).on_lost(now, bytes, ranges, newest_sent);
+            let reduced = (flow.congestion).on_lost(now, bytes, ranges, newest_sent, &flow.rtt);
             self.stats.congestion_events += u64::from(flow.congestion.window() < before);
             match first {
                 Some(first) if reduced => flow.reordering.begin_episode(first),
