@@ -89,9 +89,10 @@ impl Connection {
         };
         let mut crypto = false;
         let mut frames = Frames::new(payload);
+        let packet = packet_type(id, trip.early);
         while let Some(frame) = frames.next() {
-            let frame = frame?;
-            let packet = packet_type(id, trip.early);
+            // Looked at where it is: a copy right behind the stores that made it stalls, for half the time of a small frame.
+            let frame = frame.as_ref().map_err(|error| *error)?;
             if packet != PacketType::OneRtt && !frame::allowed(frame.ty(), packet) {
                 return Err(violation(
                     frame.ty(),
@@ -99,12 +100,12 @@ impl Connection {
                 ));
             }
             taken.ack_eliciting |= frame.is_ack_eliciting();
-            taken.acknowledge &= self.take_frame(id, &frame, now, trip)?;
-            frames.skip_repeated(&frame);
+            taken.acknowledge &= self.take_frame(id, frame, now, trip)?;
+            frames.skip_repeated(frame);
             if trip.early
                 && let Frame::Stream { id, .. } = frame
             {
-                self.streams.note_early(id);
+                self.streams.note_early(*id);
             }
             if self.is_closed() {
                 return Ok(taken);

@@ -183,6 +183,10 @@ async fn answer(
 ) -> Result<(), Trouble> {
     let head = head(&mut recv).await?;
     server.pulse.requests.fetch_add(1, Ordering::Relaxed);
+    if head.kind != Kind::Echo && recv.read_chunk(CHUNK).await?.is_some() {
+        // Read to the end: dropped earlier, the stream would be stopped, perhaps before the client has finished it.
+        return Err(Trouble::Wrong("a request with data behind it".to_owned()));
+    }
     match head.kind {
         Kind::Get => download(server, head, send).await?,
         Kind::Broken => {
