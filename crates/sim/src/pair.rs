@@ -242,6 +242,12 @@ impl Pair {
         self.hosts[side as usize].endpoint.connections()
     }
 
+    /// Retry packets that the endpoint of one side has sent.
+    #[must_use]
+    pub fn retries(&self, side: Side) -> u64 {
+        self.hosts[side as usize].endpoint.counts().retries
+    }
+
     /// The next event of one side's connection.
     pub fn poll_event(&mut self, side: Side) -> Option<Event> {
         self.hosts[side as usize].events.pop_front()

@@ -41,10 +41,12 @@ fn every_client_is_sent_a_retry() {
         let mut setup = faulty(seed);
         setup.tune = |_, config| config.retry_from = 0;
         let sim = transfer(setup)?;
-        // Repeated first packets bring Retries, no connections.
-        match sim.pair.live(Side::Server) {
-            1 => Ok(()),
-            n => Err(sim.pair.failure(format!("{n} connections of a server"))),
+        // Each first packet without a token brings a Retry, even a repeated one, and never a connection.
+        match (sim.pair.live(Side::Server), sim.pair.retries(Side::Server)) {
+            (1, 1..) => Ok(()),
+            (connections, retries) => Err(sim.pair.failure(format!(
+                "a server with {connections} connections, after {retries} Retries"
+            ))),
         }
     });
 }
