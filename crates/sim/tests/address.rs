@@ -5,7 +5,6 @@
 mod common;
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use common::{lossy, ms, secs, seeds, setup, sweep};
 use squall_sim::{Failure, Faults, Plan, Rng, Simulation};
