@@ -106,10 +106,8 @@ fn a_client_that_moved_at_once_keeps_trying_both_addresses() {
         sim.pair.migrate(SECOND.ip(), Move::AtOnce)?;
         sim.run_for(secs(8))?;
         sim.pair.network().set_faults(Side::Client, lossy(0.0));
-        // Where the client leaves the choice to the system, probes of both addresses leave from the new one: whichever is answered
-        // first, that is where it is.
-        let (moved, _) = finish(&mut sim)?;
-        if moved != 1 || !both_are_at(&mut sim, SECOND) {
+        let (moved, failed) = finish(&mut sim)?;
+        if (moved, failed) != (1, 0) || !both_are_at(&mut sim, SECOND) {
             return wrong(&mut sim, "the client did not move");
         }
         Ok(())

@@ -244,6 +244,9 @@ impl Connection {
             state.pinned = path.local.is_some();
         }
         if how == Move::AtOnce {
+            // The way back is from the address that is left, and from no other: should the system choose the new one, an answer
+            // would say nothing about the old one, and its id would be seen in two places (RFC 9000 §9.5).
+            self.path.pinned |= path.local.is_some() && self.path.path.local.is_some();
             self.activate(now, tag, false);
             self.path.validated = false;
             self.left_at_once = true;
