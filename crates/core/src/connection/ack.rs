@@ -39,6 +39,8 @@ pub(super) struct AckTotals {
     spaces: [bool; 3],
     bytes: u64,
     newest_sent: Time,
+    /// Whether the window was full when one of them was sent: a pacer refills it between two acknowledgements, so it is not full
+    /// all the time (RFC 9002 §7.8).
     window_limited: bool,
     /// Packets of the active path.
     packets: u64,
@@ -267,10 +269,8 @@ impl Connection {
         totals.spaces[id as usize] = true;
         totals.packets += acked.count;
         totals.bytes += acked.bytes;
-        if acked.time_sent >= totals.newest_sent {
-            totals.newest_sent = acked.time_sent;
-            totals.window_limited = acked.window_limited;
-        }
+        totals.newest_sent = totals.newest_sent.max(acked.time_sent);
+        totals.window_limited |= acked.window_limited;
         if let Some((id, start, end, fin)) = run.add(acked.id, acked.start, acked.end, false) {
             self.streams.on_acked(id, start, end - start, fin);
         }
@@ -300,10 +300,8 @@ impl Connection {
             totals.marked += u64::from(self.path.flow.ecn.covers(number));
         }
         totals.bytes += u64::from(packet.size);
-        if packet.time_sent >= totals.newest_sent {
-            totals.newest_sent = packet.time_sent;
-            totals.window_limited = packet.window_limited;
-        }
+        totals.newest_sent = totals.newest_sent.max(packet.time_sent);
+        totals.window_limited |= packet.window_limited;
         if packet.size > MIN_UDP_PAYLOAD {
             self.path.mtu.on_large_acked(number);
         }
@@ -843,5 +841,54 @@ mod tests {
             taken > 10_000 && refused > 10,
             "{taken} packets in runs, {refused} histories refused"
         );
+    }
+
+    // test: RFC 9002 §7.8 — pacing is not the application: the window was full, if only for the first of these packets.
+    #[test]
+    fn a_window_that_was_full_in_between_grows() {
+        for singly in [false, true] {
+            for (full, grows) in [
+                ([true, false], true),
+                ([false, true], true),
+                ([false, false], false),
+            ] {
+                let mut pair = Pair::with(TransportConfig::default());
+                pair.run();
+                let now = pair.now;
+                let server = pair.connection(Side::Server);
+                let id = server.open(Direction::Unidirectional).expect("a stream");
+                let mut data = Bytes::from(vec![b'a'; 6 * SEGMENT]);
+                server.write(id, &mut data).expect("room");
+                let sent = &server.spaces[SpaceId::Data as usize].sent;
+                let first = sent.next_number();
+                for limited in full {
+                    let mut form = server.form(SEGMENT, 2);
+                    form.limited_by_window(limited);
+                    let mut buffer = [0; SEGMENT * MAX_GROUP];
+                    let (mut spans, mut tails) =
+                        ([PacketSpan::new(0, 0, 0); MAX_GROUP], [NO_RANGE; MAX_GROUP]);
+                    server.write_bundle(now, &mut buffer, &form, 2, &mut spans, &mut tails);
+                }
+                let (mut buffer, last) = ([0; 50], first + 3);
+                let mut w = Writer::new(&mut buffer);
+                frame::write::ack(&mut w, std::iter::once(first..=last), 0, None);
+                let len = w.len();
+                let Some(Ok(Frame::Ack(ack))) = Frames::new(&buffer[..len]).next() else {
+                    panic!("that was an ACK frame");
+                };
+                let path = server.path.path;
+                let mut trip = Trip::new(ConnectionId::EMPTY, path, true, Ecn::NotEct);
+                trip.acked.singly = singly;
+                let later = now + Duration::from_millis(50);
+                server
+                    .on_ack(SpaceId::Data, &ack, later, &mut trip)
+                    .expect("they were sent");
+                assert_eq!(trip.acked.packets, 4);
+                let before = server.path.flow.congestion.window();
+                server.settle_acks(later, &trip.acked);
+                let after = server.path.flow.congestion.window();
+                assert_eq!(after > before, grows, "{full:?}, singly: {singly}");
+            }
+        }
     }
 }

@@ -101,7 +101,7 @@ pub(crate) struct AckedRun {
     pub(crate) first_sent: Time,
     /// When the last of them was sent.
     pub(crate) time_sent: Time,
-    /// Whether the window was the limit then.
+    /// Whether the window was the limit when one of them was sent.
     pub(crate) window_limited: bool,
     /// The stream.
     pub(crate) id: StreamId,
@@ -393,7 +393,8 @@ impl SentPackets {
             packet.settle(number + run.count);
             run.end += u64::from(len);
             run.bytes += u64::from(packet.size);
-            (run.time_sent, run.window_limited) = (packet.time_sent, packet.window_limited);
+            run.time_sent = packet.time_sent;
+            run.window_limited |= packet.window_limited;
             run.count += 1;
         }
         self.outstanding_eliciting -= run.count as usize;
