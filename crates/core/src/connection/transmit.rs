@@ -245,6 +245,7 @@ impl Connection {
         let room = window.saturating_sub(self.path.flow.bytes_in_flight);
         self.timers.set(Timer::Pacing, None);
         if room < segment as u64 {
+            self.path.flow.pacer.on_window_full();
             return 0;
         }
         let slow_start = self.path.flow.congestion.is_slow_start();

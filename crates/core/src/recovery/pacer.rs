@@ -51,6 +51,8 @@ struct Bucket {
     /// comes here in the first place.
     released: u64,
     quantum: u64,
+    /// The congestion window was full at some time since `credited_until`.
+    window_full: bool,
     /// Up to when the rate has been credited; the fraction of a byte stays behind it.
     credited_until: Time,
 }
@@ -110,9 +112,15 @@ impl Pacer {
             credit: burst,
             released: burst,
             quantum,
+            window_full: false,
             credited_until: now,
         });
         bucket.fill(now, rate, capacity);
+        if std::mem::take(&mut bucket.window_full) && !slow_start {
+            // Not less than the time of a quantum: where bundles are short for the rate, the window may open for many.
+            let kept = quantum.max(bytes_in(rate, QUANTUM));
+            bucket.credit = bucket.credit.min(kept);
+        }
         bucket.quantum = quantum;
         bucket.release();
         if bucket.released < datagram {
@@ -127,6 +135,17 @@ impl Pacer {
         if let Some(bucket) = &mut self.bucket {
             bucket.credit = bucket.credit.saturating_sub(bytes);
             bucket.released = bucket.released.saturating_sub(bytes);
+        }
+    }
+
+    /// There is data to send, but the congestion window is full.
+    ///
+    /// The rate is above what the window gives, so the credit of this time would never be used up, and each acknowledgement
+    /// would let out at once as many packets as it covers. A burst that meets a full queue loses packets there, while another
+    /// sender's packets pass that come one by one. Outside of slow start, no more than a quantum is kept for what comes next.
+    pub(crate) fn on_window_full(&mut self) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.window_full = true;
         }
     }
 
@@ -287,6 +306,49 @@ mod tests {
         let sent: u64 = bursts.iter().map(|burst| burst.1).sum();
         let expected = 1.25 * window as f64 / 0.05 * 10.0;
         assert!((sent as f64 / expected - 1.0).abs() < 0.01, "{sent}");
+    }
+
+    // test: RFC 9002 §7.7 — what acknowledgements make room for is paced, too: they come rarely, and the window is full before.
+    #[test]
+    fn a_full_window_opens_for_no_burst() {
+        // 200 packets of 1,200 bytes in 50 ms: 6,000 bytes in 1 ms.
+        let (rtt, window) = (rtt(50_000), 240_000);
+        for (slow_start, longest) in [(false, 6_000), (true, 38_400)] {
+            let mut pacer = Pacer::new(true);
+            let (mut now, mut room, mut sent) = (Time::from_nanos(START), 0, 0);
+            let mut largest = 0;
+            // An acknowledgement of 25 packets each eighth of a round trip.
+            for ack in 1..=80 {
+                room += 25 * u64::from(DATAGRAM);
+                let next_ack = Time::from_nanos(START + ack * 6_250_000);
+                loop {
+                    let budget =
+                        pacer.budget(now, None, window, &rtt, slow_start, DATAGRAM, BUNDLE);
+                    let bytes = budget.min(room) / u64::from(DATAGRAM) * u64::from(DATAGRAM);
+                    if bytes > 0 {
+                        pacer.on_sent(bytes);
+                        room -= bytes;
+                        sent += bytes;
+                        if ack > 1 {
+                            largest = bytes.max(largest);
+                        }
+                    } else if room < u64::from(DATAGRAM) {
+                        pacer.on_window_full();
+                        break;
+                    } else {
+                        now = pacer.next_release(now).expect("the pacer holds it");
+                        if now >= next_ack {
+                            break;
+                        }
+                    }
+                }
+                now = next_ack;
+            }
+            assert_eq!(sent, 80 * 25 * u64::from(DATAGRAM), "the window is used up");
+            assert!(largest <= longest, "{largest} at once");
+            // In slow start the second flight would come later.
+            assert_eq!(slow_start, largest > 6_000);
+        }
     }
 
     // test: RFC 9002 §7.7 — after a pause the burst is bounded.
