@@ -170,7 +170,7 @@ pub enum AckFrequencyRequest {
     /// Nothing: what RFC 9000 §13.2 says.
     Nothing,
     /// An acknowledgement for every eighth of the congestion window, and none held back for more than a quarter of a round
-    /// trip (5 to 25 ms). Nothing while the window is below 64 packets.
+    /// trip (5 to 25 ms). Nothing while the window is below 32 packets.
     #[default]
     Adaptive,
     /// Always the same.

@@ -17,13 +17,13 @@ use crate::space::SpaceId;
 use crate::space::sent::{Acked, AckedRun, SentPacket};
 use crate::time::Time;
 
-/// Acknowledgements that a full congestion window gets in slow start, where they may be asked for: for it to see in time that
-/// round trips take longer (RFC 9406 §4.2 wants 8 samples).
-const ACKS_IN_SLOW_START: u64 = 8;
-/// And later: enough for the window's growth, and for no more than a quarter of it to be known late.
-const ACKS_OF_A_WINDOW: u64 = 4;
+/// Acknowledgements of a full congestion window, where they may be asked for: enough for slow start to see in time that round
+/// trips take longer (RFC 9406 §4.2 wants 8 samples), and later for little of the window to be known late. What is not known to
+/// have arrived takes up room in the window, but none on the path: with four of them, CUBIC was left with a third of a link that
+/// it shared with another system's, which acknowledges every second packet.
+const ACKS_OF_A_WINDOW: u64 = 8;
 /// Fewer packets than so many are not worth a request.
-const LEAST_ACK_THRESHOLD: u64 = 8;
+const LEAST_ACK_THRESHOLD: u64 = 4;
 /// Packets between two acknowledgements, at most: about twenty bundles.
 const MOST_ACK_THRESHOLD: u64 = 1024;
 /// Probe timeouts after which a packet that was declared lost is: its acknowledgement is not waited for.
@@ -520,7 +520,7 @@ impl Connection {
         self.set_loss_timer(now);
     }
 
-    /// Asks for acknowledgements as rare as the congestion window allows, when that has changed by half
+    /// Asks for acknowledgements as rare as the congestion window allows, when that has doubled or become a quarter less
     /// (draft-ietf-quic-ack-frequency §6): each is a system call there, and one here.
     fn adapt_ack_frequency(&mut self) {
         if self.config.ack_frequency != AckFrequencyRequest::Adaptive
@@ -531,18 +531,14 @@ impl Connection {
         }
         let flow = &self.path.flow;
         let packets = flow.congestion.window() / u64::from(self.path.mtu.current()).max(1);
-        let acks = if flow.congestion.is_slow_start() {
-            ACKS_IN_SLOW_START
-        } else {
-            ACKS_OF_A_WINDOW
-        };
-        let threshold = match packets / acks {
+        let threshold = match packets / ACKS_OF_A_WINDOW {
             few if few < LEAST_ACK_THRESHOLD => 1,
             many => many.min(MOST_ACK_THRESHOLD),
         };
         let wanted = &mut self.ack_request.wanted;
         let before = wanted.ack_eliciting_threshold;
-        if threshold >= 2 * before || 2 * threshold <= before {
+        // Sooner where they are too rare: a window that is reduced to 0.7 gets as many as before.
+        if threshold >= 2 * before || 4 * threshold <= 3 * before {
             wanted.ack_eliciting_threshold = threshold;
             wanted.max_ack_delay = (flow.rtt.smoothed() / 4).clamp(ACK_DELAYS[0], ACK_DELAYS[1]);
             self.ack_request.due = true;
@@ -841,6 +837,37 @@ mod tests {
             taken > 10_000 && refused > 10,
             "{taken} packets in runs, {refused} histories refused"
         );
+    }
+
+    /// Whatever the window does, acknowledgements are asked for by the eighth of it.
+    #[test]
+    fn rare_acknowledgements_follow_the_window() {
+        let mut pair = Pair::with(TransportConfig::default());
+        pair.run();
+        let now = pair.now;
+        let server = pair.connection(Side::Server);
+        let grown = Acknowledged {
+            bytes: 2_000 * u64::from(server.path.mtu.current()),
+            newest_sent: now,
+            app_limited: false,
+            in_flight: 0,
+            idle: false,
+        };
+        let flow = &mut server.path.flow;
+        flow.congestion.on_ack(now, &grown, &flow.rtt);
+        assert!(server.peer.min_ack_delay.is_some());
+        for reduction in 1..10 {
+            server.adapt_ack_frequency();
+            let packets =
+                server.path.flow.congestion.window() / u64::from(server.path.mtu.current());
+            let threshold = server.ack_request.wanted.ack_eliciting_threshold;
+            assert!(
+                packets / 12 < threshold && threshold * 6 <= packets,
+                "one for {threshold} of {packets} packets after {reduction} reductions"
+            );
+            let later = now + reduction * Duration::from_secs(1);
+            server.path.flow.congestion.on_marked(later, later);
+        }
     }
 
     // test: RFC 9002 §7.8 — pacing is not the application: the window was full, if only for the first of these packets.
