@@ -404,16 +404,17 @@ impl Connection {
     }
 
     /// Shows that the active path still leads to the server, with a packet that is no probe.
-    fn revalidate(&mut self, now: Time) {
+    pub(super) fn revalidate(&mut self, now: Time) {
         self.ping_pending = true;
+        self.path.validated = false;
         if !self.handshake_confirmed {
+            // RFC 9000 §9: not yet. `confirm_handshake` comes back to it.
             return;
         }
         if self.remote_ids.rotate() {
             self.path.spin = Spin::draw(self.config.spin_bit, &mut self.rng);
             self.note_tokens();
         }
-        self.path.validated = false;
         // The new route may carry less.
         self.path.mtu = self.path.mtu.anew();
         let size = self.path.mtu.current();
@@ -507,13 +508,17 @@ impl Connection {
     fn fall_back(&mut self, now: Time) {
         let failed = self.path.path;
         let pinned = self.path.pinned;
-        self.path.validation = None;
+        let validation = self.path.validation.take();
         let others = self.paths.as_ref().map_or(&[][..], |p| &p.others);
         let back = others.iter().rev().find(|p| p.validated);
         let back = back.map(|p| (p.tag, path::same_host(&p.path, &failed)));
         let Some((tag, same_host)) = back else {
             if self.is_searching() {
                 self.validate(now, self.path.tag, false);
+            } else if self.side == Side::Client {
+                // Nowhere else to go: all challenges may have been lost.
+                let again = validation.and_then(|v| v.again(now));
+                self.path.validation = again.map(Box::new);
             }
             if self.side == Side::Server && !self.path.validated {
                 // RFC 9000 §9.3.2: without a word, for there is nobody to hear it.
