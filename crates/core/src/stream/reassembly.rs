@@ -453,13 +453,7 @@ mod tests {
 
     #[test]
     fn any_order_and_overlap_gives_the_stream() {
-        let mut state = 7u64;
-        let mut next = move |n: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % n
-        };
+        let mut next = crate::common::numbers(7);
         for round in 0..600 {
             let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());
             let total = 1 + next(match round % 10 {
