@@ -69,6 +69,14 @@ impl RangeTree {
             }
             *until = end;
             start = *below;
+            // At the end of the set, where most ranges go, that is all.
+            if self
+                .ranges
+                .last_key_value()
+                .is_some_and(|(last, _)| *last == start)
+            {
+                return;
+            }
         }
         while let Some((above, until)) = self
             .ranges
