@@ -17,6 +17,7 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
         "reset_directory",
         "rng",
         "stages",
+        "stream_hash",
         "time",
         "token",
         "token_filter",

@@ -147,14 +147,7 @@ mod tests {
 
     #[test]
     fn equals_a_plain_set_under_random_operations() {
-        // A small linear generator keeps the test free of dependencies and repeatable.
-        let mut state = 1u64;
-        let mut next = move |n: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % n
-        };
+        let mut next = crate::common::numbers(1);
         for _ in 0..200 {
             let (mut set, mut twin) = (RangeSet::default(), BTreeSet::new());
             for _ in 0..100 {

@@ -26,10 +26,7 @@ fn connect(link: &mut Link, tls: &Arc<rustls::ClientConfig>, count: usize) {
         let transport = TransportConfig::default();
         link.client.connect(link.now, Arc::clone(tls), transport);
         link.run();
-        link.to_client = Vec::new();
-        link.to_server = Vec::new();
-        link.client.events = Vec::new();
-        link.server.events = Vec::new();
+        link.forget();
     }
 }
 
@@ -305,10 +302,7 @@ fn transfer(link: &mut Link, from_server: bool, bytes: usize) {
             link.run();
         }
     }
-    link.to_client = Vec::new();
-    link.to_server = Vec::new();
-    link.client.events = Vec::new();
-    link.server.events = Vec::new();
+    link.forget();
 }
 
 #[test]

@@ -216,10 +216,13 @@ mod tests {
         for _ in 0..3 {
             guard.on_sent(&transmit(1200, 1200), &bytes, 8).unwrap();
         }
-        let mut over = guard.clone();
-        over.on_sent(&transmit(1, 1), &bytes[..1], 8).unwrap_err();
+        // The least datagram that has a destination.
+        let one_more = |guard: &Guard| guard.clone().on_sent(&transmit(9, 9), &[0x40; 9], 8);
+        let refused = one_more(&guard).unwrap_err();
+        assert!(refused.contains("RFC 9000 §8.1"), "{refused}");
         guard.on_received(home(), &datagram(2, 100), 100);
         guard.on_sent(&transmit(1200, 1200), &bytes, 8).unwrap();
+        one_more(&guard).unwrap();
     }
 
     // test: RFC 9000 §9.5

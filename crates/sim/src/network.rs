@@ -275,6 +275,11 @@ impl Network {
         found.map(|i| self.spoofed[host as usize].unwrap_or(i.seen_as))
     }
 
+    /// The address on this path that the host does not have, so that its system refuses to send from it.
+    pub(crate) fn refused_source(&self, host: Side, path: &Path) -> Option<IpAddr> {
+        path.local.filter(|_| self.source(host, path).is_none())
+    }
+
     /// The path to the other host, as `host` sees it.
     #[must_use]
     pub fn path_from(&self, host: Side) -> Path {

@@ -453,6 +453,9 @@ impl Pair {
                 violation = violation.or(checked.err());
                 self.sent += transmit.count() as u64;
                 self.network.send(self.now, side, &transmit, bytes);
+                if let Some(source) = self.network.refused_source(side, &transmit.path) {
+                    member.connection.on_source_lost(self.now, source);
+                }
             }
             while let Some(event) = member.connection.poll_event() {
                 if index == 0 {

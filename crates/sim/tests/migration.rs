@@ -57,7 +57,7 @@ fn both_are_at(sim: &mut Simulation, client: SocketAddr) -> bool {
 // test: RFC 9000 §9.1, §9.2
 #[test]
 fn a_client_moves_to_a_path_that_it_has_validated() {
-    sweep(&seeds(30), |seed| {
+    let moved = sweep(&seeds(30), |seed| {
         let mut sim = begun(setup(seed, lossy(0.1)), 500_000)?;
         sim.pair.network().add_address(Side::Client, SECOND);
         sim.pair.migrate(SECOND.ip(), Move::WhenValidated)?;
@@ -68,13 +68,9 @@ fn a_client_moves_to_a_path_that_it_has_validated() {
             (0, 1) if !both_are_at(&mut sim, SECOND) => Ok(false),
             _ => wrong(&mut sim, "the client told otherwise"),
         }
-    })
-    .into_iter()
-    .filter(|moved| !moved)
-    .count()
-    .lt(&3)
-    .then_some(())
-    .expect("nearly all move");
+    });
+    let stayed = moved.iter().filter(|moved| !**moved).count();
+    assert!(stayed * 10 <= moved.len(), "nearly all move");
 }
 
 // test: RFC 9000 §9.2
@@ -145,6 +141,46 @@ fn a_client_follows_the_system_to_another_address() {
             Ok(())
         });
     }
+}
+
+// test: RFC 9000 §8.2, §9.2
+#[test]
+fn a_client_with_one_path_asks_again_after_all_challenges_were_lost() {
+    sweep(&seeds(20), |seed| {
+        let mut sim = begun(setup(seed, lossy(0.0)), 2_000_000)?;
+        sim.pair.network().add_address(Side::Client, SECOND);
+        sim.pair.network().remove_address(Side::Client);
+        while path(&mut sim, Side::Client).is_some_and(|p| p.local != Some(SECOND.ip())) {
+            sim.run_for(ms(1))?;
+        }
+        for loss in [1.0, 0.0] {
+            for side in [Side::Client, Side::Server] {
+                sim.pair.network().set_faults(side, lossy(loss));
+            }
+            sim.run_for(secs(5))?;
+        }
+        if finish(&mut sim)? != (1, 0) || !both_are_at(&mut sim, SECOND) {
+            return wrong(&mut sim, "the client is not told where it is");
+        }
+        Ok(())
+    });
+}
+
+// test: RFC 9000 §9, §9.2
+#[test]
+fn an_address_that_changes_before_the_confirmation_is_validated_after_it() {
+    sweep(&seeds(20), |seed| {
+        let mut sim = Simulation::new(setup(seed, lossy(0.0)), Plan::one_stream(500_000));
+        while (sim.pair.connection(Side::Client)).is_some_and(|c| c.is_handshaking()) {
+            sim.run_for(ms(1))?;
+        }
+        sim.pair.network().add_address(Side::Client, SECOND);
+        sim.pair.network().remove_address(Side::Client);
+        if finish(&mut sim)? != (1, 0) || !both_are_at(&mut sim, SECOND) {
+            return wrong(&mut sim, "the client is not told where it is");
+        }
+        Ok(())
+    });
 }
 
 // test: RFC 9000 §8.2.4, §9.3.2

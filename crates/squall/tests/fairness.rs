@@ -7,8 +7,8 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{ALPN, ANY, Identity, meet, within};
-use squall::{Builder, Bytes, TransportConfig};
+use common::{endpoints, meet, within};
+use squall::{Bytes, TransportConfig};
 
 const CONNECTIONS: usize = 10;
 /// All connections start together; their first megabytes are not counted.
@@ -30,15 +30,7 @@ async fn saturated_connections_share_a_worker() {
         max_udp_payload: 1472,
         ..TransportConfig::default()
     };
-    let identity = Identity::new();
-    let server = Builder::new(ANY)
-        .server(identity.server(ALPN, transport()))
-        .bind()
-        .unwrap();
-    let client = Builder::new(ANY)
-        .client(identity.client(ALPN, transport()))
-        .bind()
-        .unwrap();
+    let (server, client) = endpoints(transport);
     let received: Arc<Vec<AtomicU64>> = Arc::new((0..CONNECTIONS).map(|_| 0.into()).collect());
     let mut kept = Vec::new();
     for n in 0..CONNECTIONS {

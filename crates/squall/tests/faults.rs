@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::proxy::{Faults, Proxy};
-use common::{ALPN, ANY, Identity, Pair, meet, pattern, within};
-use squall::{Builder, Bytes, Connection, TransportConfig};
+use common::{Pair, endpoints, meet, pattern, within};
+use squall::{Bytes, Connection, TransportConfig};
 
 /// Sends `len` bytes of a pattern on a stream of its own and checks what arrives. `in_the_middle` is called for every chunk
 /// behind the first half.
@@ -52,16 +52,7 @@ async fn ten_megabytes_arrive_whole_over_a_bad_network() {
         rebind_after: 1000,
     };
     for seed in 0..10 {
-        let identity = Identity::new();
-        let transport = TransportConfig::default;
-        let server = Builder::new(ANY)
-            .server(identity.server(ALPN, transport()))
-            .bind()
-            .unwrap();
-        let client = Builder::new(ANY)
-            .client(identity.client(ALPN, transport()))
-            .bind()
-            .unwrap();
+        let (server, client) = endpoints(TransportConfig::default);
         let proxy = Proxy::start(server.local_addr().unwrap(), seed, faults).await;
         let connecting = client.connect(proxy.address, "localhost").unwrap();
         let (near, far) = meet(connecting, &server).await;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{ALPN, ANY, Identity, pattern, within};
+use common::{ALPN, ANY, Identity, endpoints, pattern, within};
 use squall::{Builder, Endpoint, TransportConfig};
 
 /// Bytes of memory that the process has resident.
@@ -173,20 +173,12 @@ async fn fire(server: &Endpoint, socket: &UdpSocket, relay: &Relay, range: std::
 
 #[tokio::test]
 async fn a_million_hostile_datagrams_leave_nothing_behind() {
-    let identity = Identity::new();
     // Forged packets keep no connection alive, and a busy machine takes its time.
     let transport = || TransportConfig {
         max_idle_timeout: Duration::from_secs(600),
         ..TransportConfig::default()
     };
-    let server = Builder::new(ANY)
-        .server(identity.server(ALPN, transport()))
-        .bind()
-        .unwrap();
-    let client = Builder::new(ANY)
-        .client(identity.client(ALPN, transport()))
-        .bind()
-        .unwrap();
+    let (server, client) = endpoints(transport);
     let relay = Relay::start(server.local_addr().unwrap());
     let connecting = client.connect(relay.address, "localhost").unwrap();
     let incoming = within(server.accept()).await.unwrap();

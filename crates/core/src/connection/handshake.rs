@@ -348,6 +348,10 @@ impl Connection {
         self.discard_space(SpaceId::Handshake, now);
         self.set_loss_timer(now);
         self.seek_preferred_address(now);
+        if self.side == Side::Client && !self.path.validated {
+            // The system began to send from another address during the handshake.
+            self.revalidate(now);
+        }
         // Who only asks one thing and leaves shall not pay for it.
         let rested = now + self.probe_timeout();
         self.timers.set(Timer::PathSize, Some(rested));

@@ -379,20 +379,42 @@ impl Connection {
         self.revalidate(now);
     }
 
-    /// The system refuses to send from `local`, an address of this machine. Datagrams of a client leave from an address that
-    /// the system chooses from now on; says whether that changes anything.
+    /// The system refuses to send from `local`, an address of this machine. A client that moved at once uses the other of its
+    /// two addresses; any other one sends from an address that the system chooses from now on. Says whether that changes
+    /// anything.
     pub fn on_source_lost(&mut self, now: Time, local: IpAddr) -> bool {
         let concerned = self.side == Side::Client
             && !self.is_closed()
             && self.path.pinned
             && self.path.path.local == Some(local);
-        if concerned {
+        if concerned && !(self.is_searching() && self.leave_lost_source(now)) {
             self.path.pinned = false;
             self.path.path.local = None;
             self.stats.migrations += 1;
             self.revalidate(now);
         }
         concerned
+    }
+
+    /// Goes on from the other address of a client that moved at once; `false` if there is none. The lost one is forgotten, so
+    /// that two lost addresses do not take turns.
+    fn leave_lost_source(&mut self, now: Time) -> bool {
+        let lost = self.path.path;
+        let others = self.paths.as_ref().map_or(&[][..], |p| &p.others);
+        let sought = |p: &&PathState| p.validation.as_ref().is_some_and(|v| v.then_move);
+        if let Some(tag) = others.iter().find(sought).map(|p| p.tag) {
+            // The way back is lost: the client stays where it went.
+            self.activate(now, tag, false);
+            self.validate(now, tag, false);
+            return true;
+        }
+        let Some(back) = others.iter().rev().find(|p| p.validated).map(|p| p.tag) else {
+            return false;
+        };
+        self.left_at_once = false;
+        self.activate(now, back, false);
+        self.tell_moved(Event::MigrationFailed(lost));
+        true
     }
 
     /// The addresses of this machine changed: a client says something, so that a server that sends to an address that is gone
@@ -404,16 +426,17 @@ impl Connection {
     }
 
     /// Shows that the active path still leads to the server, with a packet that is no probe.
-    fn revalidate(&mut self, now: Time) {
+    pub(super) fn revalidate(&mut self, now: Time) {
         self.ping_pending = true;
+        self.path.validated = false;
         if !self.handshake_confirmed {
+            // RFC 9000 §9: not yet. `confirm_handshake` comes back to it.
             return;
         }
         if self.remote_ids.rotate() {
             self.path.spin = Spin::draw(self.config.spin_bit, &mut self.rng);
             self.note_tokens();
         }
-        self.path.validated = false;
         // The new route may carry less.
         self.path.mtu = self.path.mtu.anew();
         let size = self.path.mtu.current();
@@ -507,13 +530,17 @@ impl Connection {
     fn fall_back(&mut self, now: Time) {
         let failed = self.path.path;
         let pinned = self.path.pinned;
-        self.path.validation = None;
+        let validation = self.path.validation.take();
         let others = self.paths.as_ref().map_or(&[][..], |p| &p.others);
         let back = others.iter().rev().find(|p| p.validated);
         let back = back.map(|p| (p.tag, path::same_host(&p.path, &failed)));
         let Some((tag, same_host)) = back else {
             if self.is_searching() {
                 self.validate(now, self.path.tag, false);
+            } else if self.side == Side::Client {
+                // Nowhere else to go: all challenges may have been lost.
+                let again = validation.and_then(|v| v.again(now));
+                self.path.validation = again.map(Box::new);
             }
             if self.side == Side::Server && !self.path.validated {
                 // RFC 9000 §9.3.2: without a word, for there is nobody to hear it.

@@ -8,6 +8,9 @@ use crate::time::Time;
 /// Challenges sent for one validation.
 const CHALLENGES: usize = 3;
 
+/// A path that is the only one is asked again until challenges are this far apart.
+const MAX_INTERVAL: Duration = Duration::from_secs(10);
+
 /// A challenge that was sent.
 #[derive(Clone, Copy, Debug)]
 struct Challenge {
@@ -52,6 +55,13 @@ impl Validation {
             interval: pto,
             then_move,
         }
+    }
+
+    /// The next attempt after this one has failed, at half its pace; `None` if that is too slow to be of use.
+    #[must_use]
+    pub(crate) fn again(&self, now: Time) -> Option<Self> {
+        let interval = 2 * self.interval;
+        (interval <= MAX_INTERVAL).then(|| Self::new(now, interval, self.then_move))
     }
 
     /// Whether a challenge is due.

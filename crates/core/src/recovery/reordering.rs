@@ -321,12 +321,7 @@ mod tests {
     /// Whatever is lost and acknowledged, a set of numbers says the same, and no more ranges than allowed are held.
     #[test]
     fn ranges_hold_what_a_set_holds() {
-        let mut state = 7u64;
-        let mut next = move |n: u64| {
-            state = (state.wrapping_mul(6_364_136_223_846_793_005))
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % n
-        };
+        let mut next = crate::common::numbers(7);
         for _ in 0..50 {
             let mut reordering = Reordering::default();
             let mut set = std::collections::BTreeSet::new();

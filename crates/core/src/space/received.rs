@@ -449,13 +449,7 @@ mod tests {
     fn what_is_left_out_is_known_and_never_reported() {
         use std::collections::BTreeSet;
 
-        let mut state = 5u64;
-        let mut next = move |n: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % n
-        };
+        let mut next = crate::common::numbers(5);
         for round in 0..50 {
             let mut received = ReceivedPackets::default();
             let (mut known, mut left_out) = (BTreeSet::new(), BTreeSet::new());

@@ -570,13 +570,7 @@ mod tests {
 
     #[test]
     fn skipping_and_passing_find_what_a_search_finds() {
-        let mut state = 3u64;
-        let mut next = move |n: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % n
-        };
+        let mut next = crate::common::numbers(3);
         for _ in 0..200 {
             let mut sent = SentPackets::default();
             for _ in 0..300 {

@@ -48,8 +48,8 @@ impl Streams {
     /// # Errors
     /// `Blocked`, `Stopped`, `Closed`.
     pub(crate) fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, WriteError> {
-        let n = self.room_to_write(id, data.len())?;
-        self.fill(id, |buffer| buffer.write(data.split_to(n)));
+        let (slot, n) = self.room_to_write(id, data.len())?;
+        self.fill(slot, |buffer| buffer.write(data.split_to(n)));
         Ok(n)
     }
 
@@ -58,19 +58,19 @@ impl Streams {
     /// # Errors
     /// `Blocked`, `Stopped`, `Closed`.
     pub(crate) fn write_copy(&mut self, id: StreamId, data: &[u8]) -> Result<usize, WriteError> {
-        let n = self.room_to_write(id, data.len())?;
+        let (slot, n) = self.room_to_write(id, data.len())?;
         let data = data.get(..n).unwrap_or(data);
-        self.fill(id, |buffer| buffer.write_copy(data));
+        self.fill(slot, |buffer| buffer.write_copy(data));
         Ok(n)
     }
 
-    /// How many of `len` bytes a stream takes now: what the peer's credit for the stream covers, and both send windows
+    /// The stream's slot, and how many of `len` bytes it takes now: what the peer's credit for the stream covers, and both send windows
     /// have room for. Bytes beyond that credit would hold the connection's window for as long as the peer does not
     /// read the stream, and so keep out all other streams.
     ///
     /// # Errors
     /// `Blocked`, and the writer is woken when there is room; `Stopped`, `Closed`.
-    fn room_to_write(&mut self, id: StreamId, len: usize) -> Result<usize, WriteError> {
+    fn room_to_write(&mut self, id: StreamId, len: usize) -> Result<(u32, usize), WriteError> {
         let slot = self.find(id).ok_or(WriteError::Closed)?;
         let (limits, buffered) = (self.limits, self.charged());
         let withheld = self.is_withheld(id);
@@ -103,13 +103,12 @@ impl Streams {
             }
             return Err(WriteError::Blocked);
         }
-        Ok(n)
+        Ok((slot, n))
     }
 
     /// Has `write` add to a stream's buffer what [`room_to_write`](Self::room_to_write) allowed, and puts the stream in
     /// line to send.
-    fn fill(&mut self, id: StreamId, write: impl FnOnce(&mut SendBuffer)) {
-        let Some(slot) = self.find(id) else { return };
+    fn fill(&mut self, slot: u32, write: impl FnOnce(&mut SendBuffer)) {
         let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
             return;
         };

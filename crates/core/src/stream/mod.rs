@@ -16,7 +16,7 @@ pub(crate) mod recv;
 pub(crate) mod send;
 pub(crate) mod send_buffer;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use squall_wire::{Direction, Side, StreamId, TransportErrorCode, TransportParameters};
@@ -24,6 +24,7 @@ use squall_wire::{Direction, Side, StreamId, TransportErrorCode, TransportParame
 use crate::config::TransportConfig;
 use crate::event::Event;
 use crate::range_tree::RangeTree;
+use crate::stream_hash::StreamMap;
 use chunk_pool::ChunkPool;
 use flow::{ReceiveCredit, SendCredit};
 pub use queue::Priority;
@@ -84,7 +85,7 @@ struct Limits {
 /// All streams of a connection.
 pub(crate) struct Streams {
     side: Side,
-    table: HashMap<StreamId, u32>,
+    table: StreamMap<u32>,
     slots: Vec<Option<Box<Stream>>>,
     free: Vec<u32>,
     /// The stream of the previous look-up: consecutive frames mostly belong to one.
@@ -142,7 +143,7 @@ impl Streams {
         };
         Self {
             side,
-            table: HashMap::new(),
+            table: StreamMap::default(),
             slots: Vec::new(),
             free: Vec::new(),
             last: None,
@@ -621,7 +622,7 @@ impl Streams {
 
     /// Lets all stream memory go; the connection has ended.
     pub(crate) fn clear(&mut self) {
-        self.table = HashMap::new();
+        self.table = StreamMap::default();
         self.slots = Vec::new();
         self.free = Vec::new();
         self.last = None;

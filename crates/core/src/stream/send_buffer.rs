@@ -14,6 +14,9 @@ use crate::range_tree::RangeTree;
 /// `Bytes` of at most this length are copied: a packet that takes several of them copies most of them anyway, and a
 /// handle costs more memory than it saves. A response of 1 KiB is not: copied, it cost a server a sixth more.
 const COPIED_UP_TO: usize = 256;
+/// The same where nothing waits before them: a message that is written at once, a request say, is not copied into an
+/// allocation of its own. What is tiny still is, so that it does not keep alive what it may be a slice of.
+const COPIED_ALONE: usize = FIRST_CHUNK;
 /// What a chunk costs besides its bytes: its place in the queue and the allocation that it keeps alive.
 const CHUNK_OVERHEAD: u64 = 96;
 /// Capacity of a stream's first chunk for copies.
@@ -109,7 +112,11 @@ impl SendBuffer {
 
     /// Appends `data`, without copying it unless it is small.
     pub(crate) fn write(&mut self, data: Bytes) {
-        if data.len() <= COPIED_UP_TO {
+        let copied = match self.chunks.is_empty() {
+            true => COPIED_ALONE,
+            false => COPIED_UP_TO,
+        };
+        if data.len() <= copied {
             self.write_copy(&data);
         } else {
             self.push(Chunk::Shared(data));
@@ -344,6 +351,20 @@ mod tests {
                 assert_eq!((buffer.cost(), buffer.chunks.len()), (0, 0));
             }
         }
+    }
+
+    #[test]
+    fn a_message_on_its_own_is_not_copied() {
+        let mut buffer = SendBuffer::default();
+        let message = Bytes::from(vec![7; 100]);
+        buffer.write(message.clone());
+        buffer.write(message.clone());
+        assert_eq!(buffer.piece(&mut 0, 0, 200).as_ptr(), message.as_ptr());
+        assert_ne!(buffer.piece(&mut 0, 100, 200).as_ptr(), message.as_ptr());
+        let tiny = message.slice(..FIRST_CHUNK);
+        let mut buffer = SendBuffer::default();
+        buffer.write(tiny.clone());
+        assert_ne!(buffer.piece(&mut 0, 0, 200).as_ptr(), tiny.as_ptr());
     }
 
     #[test]

@@ -247,6 +247,14 @@ impl Link {
         panic!("the two ends never fall silent");
     }
 
+    /// Lets go of what the test has noted: datagrams and events.
+    pub(crate) fn forget(&mut self) {
+        self.to_client = Vec::new();
+        self.to_server = Vec::new();
+        self.client.events = Vec::new();
+        self.server.events = Vec::new();
+    }
+
     /// The same on a good wire.
     pub(crate) fn run(&mut self) {
         self.run_losing(|_, _| false);

@@ -8,12 +8,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use rustls::pki_types::PrivateKeyDer;
 use squall_core::{
     ClientConfig, Connection, ConnectionHandle, Endpoint, EndpointConfig, Event, Route,
     ServerConfig, Stages, Time, TransportConfig,
 };
 use squall_wire::{DatagramBatch, Ecn, Path, Side};
+
+/// Draws numbers below the one that it is given, the same ones for a seed every time.
+pub(crate) fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut rng = StdRng::seed_from_u64(seed);
+    move |below| rng.random_range(0..below)
+}
 
 /// One end.
 struct End {

@@ -1,14 +1,13 @@
 //! A connection as the worker and the application's handles share it: one mutex, taken once a run received, once a
 //! round of transmission and once an application call.
 
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
-use squall_core::{CloseReason, ConnectionHandle, Event, Time};
+use squall_core::{CloseReason, ConnectionHandle, Event, StreamMap, Time};
 use squall_wire::{Direction, Path, StreamId};
 
 use super::common::lock;
@@ -140,7 +139,7 @@ pub(crate) struct State {
     lines: [Waiters; Line::COUNT],
     /// How the last move to another path went.
     pub(crate) moved: Option<(Path, bool)>,
-    streams: HashMap<StreamId, StreamWaiters>,
+    streams: StreamMap<StreamWaiters>,
 }
 
 /// A connection, shared.
@@ -174,7 +173,7 @@ impl ConnectionShared {
             closed: None,
             lines: Default::default(),
             moved: None,
-            streams: HashMap::new(),
+            streams: StreamMap::default(),
         };
         Self {
             handle,
@@ -440,7 +439,7 @@ impl State {
             if stream.halves == 0 {
                 self.streams.remove(&id);
                 if self.streams.is_empty() && self.streams.capacity() > KEPT_STREAMS {
-                    self.streams = HashMap::new();
+                    self.streams = StreamMap::default();
                 }
             }
         }

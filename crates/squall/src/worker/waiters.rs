@@ -64,7 +64,14 @@ impl Waiters {
     }
 
     /// Leaves the line.
+    #[inline]
     pub(crate) fn remove(&mut self, ticket: &mut Ticket) {
+        if ticket.is_taken() {
+            self.remove_taken(ticket);
+        }
+    }
+
+    fn remove_taken(&mut self, ticket: &mut Ticket) {
         if let Some(slot) = self.find(ticket) {
             slot.waker = None;
             self.free.extend(ticket.0.map(|(index, _)| index));
@@ -86,7 +93,15 @@ impl Waiters {
     }
 
     /// Moves all into `wakers`: the line is empty.
+    #[inline]
     pub(crate) fn move_into(&mut self, wakers: &mut Vec<Waker>) {
+        // Mostly nobody waits, and most events ask.
+        if !self.slots.is_empty() {
+            self.move_all(wakers);
+        }
+    }
+
+    fn move_all(&mut self, wakers: &mut Vec<Waker>) {
         wakers.extend(self.slots.drain(..).filter_map(|slot| slot.waker));
         self.free.clear();
         if self.slots.capacity() > KEPT_SLOTS {

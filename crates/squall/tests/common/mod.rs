@@ -63,6 +63,14 @@ impl Identity {
     }
 }
 
+/// A server and a client, each with an endpoint of its own.
+pub fn endpoints(transport: impl Fn() -> TransportConfig) -> (Endpoint, Endpoint) {
+    let identity = Identity::new();
+    let server = Builder::new(ANY).server(identity.server(ALPN, transport()));
+    let client = Builder::new(ANY).client(identity.client(ALPN, transport()));
+    (server.bind().unwrap(), client.bind().unwrap())
+}
+
 /// Two endpoints and a connection between them.
 pub struct Pair {
     pub client: Endpoint,
