@@ -27,6 +27,9 @@ const CARRIED: Duration = Duration::from_millis(3);
 /// Round-trip times below this are not believed, for the division's sake.
 const MIN_RTT: Duration = Duration::from_micros(1);
 
+/// Packets for which credit is kept while the window is full.
+const FEW: u64 = 4;
+
 /// RFC 9002 §7.2: ten datagrams, at most 14,720 bytes or two datagrams, whichever is larger.
 pub(crate) fn initial_window(max_datagram: u16) -> u64 {
     let datagram = u64::from(max_datagram);
@@ -117,8 +120,11 @@ impl Pacer {
         });
         bucket.fill(now, rate, capacity);
         if std::mem::take(&mut bucket.window_full) && !slow_start {
-            // Not less than the time of a quantum: where bundles are short for the rate, the window may open for many.
-            let kept = quantum.max(bytes_in(rate, QUANTUM));
+            // Not less than the time of a quantum: where bundles are short for the rate, the window may open for many. Nor
+            // less than a few packets, for a small window is soon used up: 10 MB through 2 % loss took 4.9 s for 4.5.
+            let kept = quantum
+                .max(bytes_in(rate, QUANTUM))
+                .max(FEW * u64::from(datagram));
             bucket.credit = bucket.credit.min(kept);
         }
         bucket.quantum = quantum;
