@@ -122,9 +122,7 @@ impl Pacer {
         if std::mem::take(&mut bucket.window_full) && !slow_start {
             // Not less than the time of a quantum: where bundles are short for the rate, the window may open for many. Nor
             // less than a few packets, for a small window is soon used up: 10 MB through 2 % loss took 4.9 s for 4.5.
-            let kept = quantum
-                .max(bytes_in(rate, QUANTUM))
-                .max(FEW * u64::from(datagram));
+            let kept = quantum.max(bytes_in(rate, QUANTUM)).max(FEW * datagram);
             bucket.credit = bucket.credit.min(kept);
         }
         bucket.quantum = quantum;
