@@ -1,21 +1,26 @@
-//! Which top-level modules of a crate import from which: floors in `core`, circles everywhere.
+//! Which modules of a crate import from which: floors of top-level modules in `core`, circles of files everywhere.
 //!
-//! A path counts wherever it stands, in a `use` or in the code: `crate::x::…`, and `super::…` where it
-//! leads out of a folder. A name that `lib.rs` re-exports (`crate::Name`) counts for the module that
-//! it comes from. `lib.rs` and `main.rs` themselves, and code for tests, are free.
+//! A path counts wherever it stands, in a `use` or in the code: `crate::x::…`, `super::…` and `self::…`. A name that `lib.rs`
+//! or a `mod.rs` re-exports counts for the file that it comes from. `lib.rs` and `main.rs` themselves, and code for tests, are
+//! free, and so is what a module imports from the modules below it.
 
 use crate::finding::Finding;
 use crate::source::{Kind, Source, Token, group_len};
 use crate::tree::File;
 use std::collections::{BTreeMap, VecDeque};
 
+/// From module to module, with the first place where it happens.
+type Edges = BTreeMap<String, BTreeMap<String, Place>>;
+
 /// One crate's modules and what they import.
 #[derive(Default)]
 pub(crate) struct Imports {
-    /// From module to module, with the first place where it happens.
-    edges: BTreeMap<String, BTreeMap<String, Place>>,
+    /// Between top-level modules.
+    edges: Edges,
     /// Every top-level module, with one of its files.
     modules: BTreeMap<String, String>,
+    /// Between files, which are named as modules: `a::b`.
+    file_edges: Edges,
 }
 
 #[derive(Clone, Debug)]
@@ -28,41 +33,45 @@ impl Imports {
     /// Reads the sources of the crate in `folder`.
     pub(crate) fn of(folder: &str, files: &[File]) -> Self {
         let mut imports = Self::default();
-        let mut reexports = BTreeMap::new();
+        let mut known = Modules::default();
         let mut found = Vec::new();
         for file in files.iter().filter(|file| file.is_source_of(folder)) {
-            let modules = module_path(&file.path[folder.len() + "/src/".len()..]);
+            if file.path.ends_with("/tests.rs") {
+                continue;
+            }
+            let module = module_path(&file.path[folder.len() + "/src/".len()..]);
             let tokens = Source::new(&file.text).without_tests();
-            match modules.first() {
-                None => reexports.extend(reexports_of(&tokens)),
-                Some(_) if file.path.ends_with("/tests.rs") => {}
-                Some(top) => {
-                    imports
-                        .modules
-                        .entry(top.clone())
-                        .or_insert_with(|| file.path.clone());
-                    for (segments, line) in paths(&tokens, &modules) {
-                        found.push((
-                            top.clone(),
-                            segments,
-                            Place {
-                                path: file.path.clone(),
-                                line,
-                            },
-                        ));
-                    }
-                }
+            for (name, path) in reexports_of(&tokens, &module) {
+                known.reexports.insert(child(&module, &name), path);
+            }
+            known.files.push(module.clone());
+            let Some(top) = module.first() else {
+                continue;
+            };
+            let modules = &mut imports.modules;
+            modules
+                .entry(top.clone())
+                .or_insert_with(|| file.path.clone());
+            for (path, line) in paths(&tokens, &module) {
+                let place = Place {
+                    path: file.path.clone(),
+                    line,
+                };
+                found.push((module.clone(), path, place));
             }
         }
-        for (from, to, place) in found {
-            let to = reexports.get(&to).cloned().unwrap_or(to);
-            if to != from && imports.modules.contains_key(&to) {
-                imports
-                    .edges
-                    .entry(from)
-                    .or_default()
-                    .entry(to)
-                    .or_insert(place);
+        for (from, path, place) in found {
+            let to = known.file_of(&path);
+            let (Some(from_top), Some(to_top)) = (from.first(), to.first()) else {
+                continue;
+            };
+            if from_top != to_top {
+                add(&mut imports.edges, from_top.clone(), to_top.clone(), &place);
+            }
+            if !to.starts_with(&from) {
+                let names = [&from, &to].map(|module| module.join("::"));
+                let [from, to] = names;
+                add(&mut imports.file_edges, from, to, &place);
             }
         }
         imports
@@ -93,56 +102,105 @@ impl Imports {
         findings
     }
 
-    /// Circles of modules: one finding for each knot, with one way round it.
+    /// Circles of top-level modules: one finding for each knot, with one way round it.
     pub(crate) fn check_circles(&self) -> Vec<Finding> {
-        let mut findings = Vec::new();
-        let mut reported = Vec::new();
-        for module in self.edges.keys() {
-            if reported.contains(module) {
-                continue;
-            }
-            let Some(circle) = self.way_round(module) else {
-                continue;
-            };
-            let steps: Vec<String> = circle
-                .iter()
-                .zip(circle.iter().skip(1))
-                .filter_map(|(from, to)| Some((to, self.edges.get(from)?.get(to)?)))
-                .map(|(to, place)| format!("`{to}` ({}:{})", place.path, place.line))
-                .collect();
-            let first = circle.get(1).and_then(|to| self.edges.get(module)?.get(to));
-            if let Some(place) = first {
-                let message = format!("circle of modules: `{module}` → {}", steps.join(" → "));
-                findings.push(Finding::new(&place.path, place.line, message));
-            }
-            reported.extend(circle);
-        }
-        findings
+        circles(&self.edges)
     }
 
-    /// The shortest way from a module back to itself: both ends are that module.
-    fn way_round(&self, start: &str) -> Option<Vec<String>> {
-        let mut ways = VecDeque::from([vec![start.to_owned()]]);
-        let mut seen = Vec::new();
-        while let Some(way) = ways.pop_front() {
-            for to in way
-                .last()
-                .and_then(|last| self.edges.get(last))
-                .into_iter()
-                .flatten()
-            {
-                let longer = [way.clone(), vec![to.0.clone()]].concat();
-                if to.0 == start {
-                    return Some(longer);
-                }
-                if !seen.contains(to.0) {
-                    seen.push(to.0.clone());
-                    ways.push_back(longer);
-                }
+    /// Circles of files. What a `mod.rs` imports from its own children is no part of one.
+    pub(crate) fn check_file_circles(&self) -> Vec<Finding> {
+        circles(&self.file_edges)
+    }
+}
+
+/// Where modules that import from each other are found, and the names that stand for others.
+#[derive(Default)]
+struct Modules {
+    /// The modules that have a file.
+    files: Vec<Vec<String>>,
+    /// What a module re-exports: the path that it has there, and where it comes from.
+    reexports: BTreeMap<Vec<String>, Vec<String>>,
+}
+
+impl Modules {
+    /// The module whose file a path leads to.
+    fn file_of(&self, path: &[String]) -> Vec<String> {
+        let mut path = path.to_vec();
+        // A re-export of a re-export ends somewhere: more steps than this are a circle, which does not compile.
+        for _ in 0..8 {
+            let len = (0..=path.len()).rev().find(|len| {
+                let module = &path[..*len];
+                self.files.iter().any(|file| file == module)
+            });
+            let len = len.unwrap_or(0);
+            let name = &path[..path.len().min(len + 1)];
+            match self.reexports.get(name).filter(|_| len < path.len()) {
+                Some(origin) => path = [&origin[..], &path[len + 1..]].concat(),
+                None => return path[..len].to_vec(),
             }
         }
-        None
+        Vec::new()
     }
+}
+
+fn child(module: &[String], name: &str) -> Vec<String> {
+    [module, &[name.to_owned()]].concat()
+}
+
+fn add(edges: &mut Edges, from: String, to: String, place: &Place) {
+    let targets = edges.entry(from).or_default();
+    targets.entry(to).or_insert_with(|| place.clone());
+}
+
+/// One finding for each knot, with one way round it.
+fn circles(edges: &Edges) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut reported = Vec::new();
+    for module in edges.keys() {
+        if reported.contains(module) {
+            continue;
+        }
+        let Some(circle) = way_round(edges, module) else {
+            continue;
+        };
+        let steps: Vec<String> = circle
+            .iter()
+            .zip(circle.iter().skip(1))
+            .filter_map(|(from, to)| Some((to, edges.get(from)?.get(to)?)))
+            .map(|(to, place)| format!("`{to}` ({}:{})", place.path, place.line))
+            .collect();
+        let first = circle.get(1).and_then(|to| edges.get(module)?.get(to));
+        if let Some(place) = first {
+            let message = format!("circle of modules: `{module}` → {}", steps.join(" → "));
+            findings.push(Finding::new(&place.path, place.line, message));
+        }
+        reported.extend(circle);
+    }
+    findings
+}
+
+/// The shortest way from a module back to itself: both ends are that module.
+fn way_round(edges: &Edges, start: &str) -> Option<Vec<String>> {
+    let mut ways = VecDeque::from([vec![start.to_owned()]]);
+    let mut seen = Vec::new();
+    while let Some(way) = ways.pop_front() {
+        for to in way
+            .last()
+            .and_then(|last| edges.get(last))
+            .into_iter()
+            .flatten()
+        {
+            let longer = [way.clone(), vec![to.0.clone()]].concat();
+            if to.0 == start {
+                return Some(longer);
+            }
+            if !seen.contains(to.0) {
+                seen.push(to.0.clone());
+                ways.push_back(longer);
+            }
+        }
+    }
+    None
 }
 
 /// The module that a file of `src` is: `a/b.rs` and `a/b/mod.rs` are a::b, the root is empty.
@@ -155,8 +213,8 @@ fn module_path(file: &str) -> Vec<String> {
     }
 }
 
-/// Which top-level modules the tokens of a file name, with the lines.
-fn paths(tokens: &[Token], file: &[String]) -> Vec<(String, usize)> {
+/// The paths that the tokens of a file name, from the root of the crate, with the lines.
+fn paths(tokens: &[Token], file: &[String]) -> Vec<(Vec<String>, usize)> {
     let mut found = Vec::new();
     // Modules within the file, with the token at which each ends.
     let mut inner: Vec<(usize, String)> = Vec::new();
@@ -188,8 +246,8 @@ fn paths(tokens: &[Token], file: &[String]) -> Vec<(String, usize)> {
     found
 }
 
-/// The top-level modules of the path, or group of paths, that starts here, seen from module `base`.
-fn named(base: &[String], tokens: &[Token], found: &mut Vec<(String, usize)>) {
+/// The path, or group of paths, that starts here, seen from module `base`.
+fn named(base: &[String], tokens: &[Token], found: &mut Vec<(Vec<String>, usize)>) {
     let Some(token) = tokens.first() else {
         return;
     };
@@ -220,41 +278,52 @@ fn named(base: &[String], tokens: &[Token], found: &mut Vec<(String, usize)>) {
             named(outer, &tokens[2..], found);
         }
         "self" if more => named(base, &tokens[2..], found),
-        // What is named below a module of the file's own top-level module belongs to that.
-        _ => found.push((
-            base.first().map_or(word, String::as_str).to_owned(),
-            token.line,
-        )),
+        "super" | "self" => found.push((base.to_vec(), token.line)),
+        _ if more => named(&child(base, word), &tokens[2..], found),
+        _ => found.push((child(base, word), token.line)),
     }
 }
 
-/// What `lib.rs` re-exports, by the name that it has there: `pub use a::b::{C, D as E}`.
-fn reexports_of(tokens: &[Token]) -> BTreeMap<String, String> {
-    let mut names = BTreeMap::new();
+/// What a module re-exports, by the name that it has there: `pub use a::b::{C, D as E}`, and where it comes from.
+fn reexports_of(tokens: &[Token], module: &[String]) -> Vec<(String, Vec<String>)> {
+    let mut names = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
         if !token.is("use") {
             continue;
         }
-        let statement: Vec<&Token> = tokens[at + 1..]
-            .iter()
-            .take_while(|token| !token.is_mark(';'))
-            .collect();
-        let mut words = statement.iter().filter_map(|token| token.word());
-        let top = words.find(|word| !matches!(*word, "crate" | "self"));
-        let Some(top) = top else {
-            continue;
+        let end = tokens[at..].iter().position(|token| token.is_mark(';'));
+        let statement = &tokens[at + 1..end.map_or(tokens.len(), |end| at + end)];
+        let base = match statement.first() {
+            Some(first) if first.is("crate") => &[],
+            _ => module,
         };
-        for (i, token) in statement.iter().enumerate() {
-            // A name is what a path ends with: before a comma, a closing brace, or the end.
-            let ends = statement
-                .get(i + 1)
-                .is_none_or(|t| t.is_mark(',') || t.is_mark('}'));
-            if let (Some(name), true) = (token.word(), ends) {
-                names.insert(name.to_owned(), top.to_owned());
-            }
+        let skipped = if statement.first().is_some_and(|first| first.is("crate")) {
+            2
+        } else {
+            0
+        };
+        let mut found = Vec::new();
+        named(
+            base,
+            statement.get(skipped..).unwrap_or_default(),
+            &mut found,
+        );
+        let mut renamed = renames_of(statement);
+        for (path, _) in found {
+            let name = path.last().cloned().unwrap_or_default();
+            let known_as = renamed.remove(&name).unwrap_or(name);
+            names.push((known_as, path));
         }
     }
     names
+}
+
+/// The names of a `use` that stand before `as`, each with the one after it.
+fn renames_of(statement: &[Token]) -> BTreeMap<String, String> {
+    let renames = statement.windows(3).filter(|words| words[1].is("as"));
+    renames
+        .filter_map(|words| Some((words[0].word()?.to_owned(), words[2].word()?.to_owned())))
+        .collect()
 }
 
 #[cfg(test)]
@@ -356,6 +425,35 @@ mod tests {
         ]);
         assert_eq!(messages(&tree.check_floors(FLOORS)), [""; 0]);
         assert_eq!(tree.check_circles().len(), 1);
+    }
+
+    #[test]
+    fn a_circle_of_files_is_found_through_a_re_export() {
+        let tree = imports(&[
+            (
+                "a/mod.rs",
+                "mod b; mod c; mod d; pub(crate) use b::B; use self::c::C;",
+            ),
+            ("a/b.rs", "use super::c::C as D;"),
+            ("a/c.rs", "fn f() -> super::B { x }"),
+            ("a/d.rs", "use super::{B, c}; use super::f;"),
+        ]);
+        assert_eq!(messages(&tree.check_circles()), [""; 0]);
+        let expected = "crates/x/src/a/b.rs:1: circle of modules: `a::b` → `a::c` (crates/x/src/a/b.rs:1) → \
+                        `a::b` (crates/x/src/a/c.rs:1)";
+        assert_eq!(messages(&tree.check_file_circles()), [expected]);
+    }
+
+    #[test]
+    fn a_circle_of_files_goes_through_their_parent_only_if_it_leaves_the_folder() {
+        let within = imports(&[("a/mod.rs", "use self::b::B;"), ("a/b.rs", "use super::f;")]);
+        assert_eq!(messages(&within.check_file_circles()), [""; 0]);
+        let around = imports(&[
+            ("a/mod.rs", "use crate::c::C;"),
+            ("a/b.rs", "use super::f;"),
+            ("c.rs", "use crate::a::b::B;"),
+        ]);
+        assert_eq!(around.check_file_circles().len(), 1);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //!   tidy ──► tree        the files that git knows
 //!     ├────► source      Rust text as tokens, comments apart
-//!     ├────► imports     floors and circles of modules         ◄── floors: every table of the house
+//!     ├────► imports     floors and circles of modules, and of files ◄── floors: every table of the house
 //!     ├────► manifests   which crate may use which
 //!     ├────► code        unsafe, lib.rs, clocks and threads
 //!     ├────► text        registry hosts, long files
