@@ -203,7 +203,7 @@ fn way_round(edges: &Edges, start: &str) -> Option<Vec<String>> {
     None
 }
 
-/// The module that a file of `src` is: `a/b.rs` and `a/b/mod.rs` are a::b, the root is empty.
+/// The module that a file of `src` is. One in a folder of its own (its `mod.rs`) has the folder's name; the root is empty.
 fn module_path(file: &str) -> Vec<String> {
     let file = file.strip_suffix(".rs").unwrap_or(file);
     let file = file.strip_suffix("/mod").unwrap_or(file);

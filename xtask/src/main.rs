@@ -6,7 +6,7 @@
 //!     ├────► imports     floors and circles of modules, and of files ◄── floors: every table of the house
 //!     ├────► manifests   which crate may use which
 //!     ├────► code        unsafe, lib.rs, clocks and threads
-//!     ├────► text        registry hosts, long files
+//!     ├────► text        registry hosts, files that are named and missing, long files
 //!     └────► unprotected the build that `bench-core` measures, and that nothing else makes
 //! ```
 //! `sim` runs the seeds of the simulator, `soak` two processes over a link that fails, `pgo` builds the program with a profile of itself.

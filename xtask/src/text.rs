@@ -1,6 +1,7 @@
 //! Any text file: hosts of package registries, and length.
 
 use crate::finding::Finding;
+use crate::source::Source;
 
 /// Hosts of package registries. Put together from parts, so that this file does not name them.
 fn registry_hosts() -> [String; 6] {
@@ -44,6 +45,35 @@ fn names(text: &str, host: &str) -> bool {
     })
 }
 
+/// Documents and sources that a comment or a document names, and that are not in the tree.
+///
+/// A file may be named from the root, or by the end of its path: `src/lib.rs`, `SECURITY.md`.
+pub(crate) fn check_references(
+    path: &str,
+    text: &str,
+    exists: impl Fn(&str) -> bool,
+) -> Vec<Finding> {
+    let source = path.ends_with(".rs").then(|| Source::new(text));
+    if source.is_none() && !path.ends_with(".md") {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    for (line, text) in (1..).zip(text.lines()) {
+        let prose = source.as_ref().map_or(text, |source| source.comment(line));
+        let part_of_a_path = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+        for word in prose.split(|c| !part_of_a_path(c)) {
+            // Addresses start with two slashes here, and sentences end with a dot.
+            let name = word.trim_end_matches('.').trim_start_matches("./");
+            let is_file = name.ends_with(".md") || name.ends_with(".rs");
+            if is_file && !name.starts_with('/') && !name.starts_with('.') && !exists(name) {
+                let message = format!("names `{name}`, which is not in this repository");
+                findings.push(Finding::new(path, line, message));
+            }
+        }
+    }
+    findings
+}
+
 /// How many lines a Rust file has, where it has more than `limit`.
 pub(crate) fn long(path: &str, text: &str, limit: usize) -> Option<usize> {
     let lines = text.lines().count();
@@ -69,6 +99,22 @@ mod tests {
         }
         let iterator = ["self.crates", "iota"].join(".");
         assert_eq!(check_hosts("a.rs", &iterator), []);
+    }
+
+    #[test]
+    fn references_that_dangle_are_found() {
+        let exists = |name: &str| matches!(name, "SECURITY.md" | "src/lib.rs");
+        let text = "// See `SECURITY.md` row 5, src/lib.rs.\n//! Or plan.md, section 3.\nlet a = \"b.rs\";";
+        let expected = Finding::new(
+            "a.rs",
+            2,
+            "names `plan.md`, which is not in this repository",
+        );
+        assert_eq!(check_references("a.rs", text, exists), [expected]);
+        let text = "[the rules](./SECURITY.md)\n[elsewhere](https://example.com/a.md) `old.rs`";
+        let expected = Finding::new("b.md", 2, "names `old.rs`, which is not in this repository");
+        assert_eq!(check_references("b.md", text, exists), [expected]);
+        assert_eq!(check_references("b.txt", text, exists), []);
     }
 
     #[test]

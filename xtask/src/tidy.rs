@@ -37,8 +37,13 @@ pub(crate) fn run() -> ExitCode {
 /// What all checks find in these files.
 fn check(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let exists = |name: &str| {
+        let end = format!("/{name}");
+        (files.iter()).any(|file| file.path == name || file.path.ends_with(&end))
+    };
     for file in files {
         findings.extend(text::check_hosts(&file.path, &file.text));
+        findings.extend(text::check_references(&file.path, &file.text, exists));
         findings.extend(unprotected::check(&file.path, &file.text));
         let member = member_of(&file.path);
         if file.path.ends_with(".rs") {
@@ -100,7 +105,7 @@ mod tests {
     fn every_check_is_called() {
         let host = ["crates", "io"].join(".");
         let files = [
-            file("README.md", &host),
+            file("README.md", &format!("{host}\nPLAN.md")),
             file(
                 "crates/core/Cargo.toml",
                 "[package]\nname = \"squall-core\"\n[dependencies]\nsquall-udp.workspace = true",
@@ -116,6 +121,7 @@ mod tests {
         let found: Vec<String> = check(&files).iter().map(ToString::to_string).collect();
         let expected = [
             "README.md:1: names the host of a package registry",
+            "README.md:2: names `PLAN.md`, which is not in this repository",
             "crates/core/Cargo.toml:4: `squall-core` must not depend on `squall-udp`",
             "crates/core/src/endpoint/mod.rs:1: `Instant::now` here: time and threads arrive as arguments",
             "crates/core/src/endpoint/mod.rs:1: circle of modules: `endpoint` → `space` \

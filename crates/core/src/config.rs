@@ -10,7 +10,7 @@ use squall_wire::{ConnectionId, VERSION_1, VERSION_2, varint};
 
 use crate::algorithm::CongestionAlgorithm;
 
-/// ACK ranges remembered for each packet number space (`threats.md` row 8).
+/// ACK ranges remembered for each packet number space (`SECURITY.md` row 8).
 pub(crate) const MAX_ACK_RANGES: usize = 64;
 /// CRYPTO bytes buffered ahead of the handshake for each level, RFC 9000 §7.5.
 pub(crate) const MAX_CRYPTO_BUFFER: u64 = 64 * 1024;
@@ -30,7 +30,7 @@ pub(crate) const MAX_REMOTE_IDS: u64 = 4;
 pub(crate) const MAX_RETIRE_BACKLOG: usize = 3 * MAX_REMOTE_IDS as usize;
 /// Gaps remembered among the numbers of the peer's ids; an honest peer leaves none but by loss.
 pub(crate) const MAX_ID_GAPS: usize = 16;
-/// Paths of one connection: the one in use, the one before it, and those being probed (`threats.md` row 34).
+/// Paths of one connection: the one in use, the one before it, and those being probed (`SECURITY.md` row 34).
 pub(crate) const MAX_PATHS: usize = 4;
 /// PATH_RESPONSE frames waiting to be sent; the newest win.
 pub(crate) const MAX_PATH_RESPONSES: usize = 4;

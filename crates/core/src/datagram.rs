@@ -149,7 +149,7 @@ impl Datagrams {
 mod tests {
     use super::*;
 
-    // test: threats.md row 45
+    // test: SECURITY.md row 45
     #[test]
     fn queues_are_bounded_and_lose_their_oldest() {
         let mut datagrams = Datagrams::default();

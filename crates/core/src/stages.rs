@@ -1,4 +1,4 @@
-//! Accounting of time by stage (`design.md` §7): the core marks where a stage ends, the caller brings the clock.
+//! Accounting of time by stage: the core marks where a stage ends, the caller brings the clock.
 //!
 //! A mark costs one branch while accounting is off. When it is on, the ticks since the previous mark are added to the
 //! stage just finished, once per batch, so that the sum of all stages is the whole time between first and last mark.

@@ -49,7 +49,7 @@ fn arrive_in_both_directions_and_in_order() {
     }
 }
 
-// test: threats.md row 45
+// test: SECURITY.md row 45
 #[test]
 fn queues_are_bounded() {
     let mut pair = Pair::with(TransportConfig {

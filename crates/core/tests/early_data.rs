@@ -143,7 +143,7 @@ fn streams_with_early_data_are_marked() {
     assert!(server.is_early(early) && !server.is_early(late));
 }
 
-// test: threats row 33: off unless asked for, by both ends
+// test: SECURITY.md row 33: off unless asked for, by both ends
 #[test]
 fn there_is_none_unless_both_ends_ask_for_it() {
     for (client_asks, server_asks) in [(true, false), (false, true), (false, false)] {
@@ -329,7 +329,7 @@ fn early_data_of_an_attempt_that_waits_belongs_to_it() {
     assert_eq!(link.server.endpoint.undecided(), 1);
 }
 
-// test: RFC 9001 §9.2, threats row 33
+// test: RFC 9001 §9.2, SECURITY.md row 33
 #[test]
 fn a_captured_flight_is_refused_the_second_time() {
     let tls = tls();

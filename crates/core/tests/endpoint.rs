@@ -73,7 +73,7 @@ fn initials(hello: &[u8], in_frame: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-// test: threats row 47: work by the byte, not by the piece
+// test: SECURITY.md row 47: work by the byte, not by the piece
 #[test]
 fn a_client_hello_in_single_bytes_is_answered_once_it_is_whole() {
     let hello = client_hello(parameters());
@@ -92,7 +92,7 @@ fn a_client_hello_in_single_bytes_is_answered_once_it_is_whole() {
     assert_eq!(connection.stats().packets_dropped, 0);
 }
 
-// test: RFC 9000 §7.4, threats rows 10 and 13: whatever a first flight holds, the answer is in order
+// test: RFC 9000 §7.4, SECURITY.md rows 10 and 13: whatever a first flight holds, the answer is in order
 #[test]
 fn damaged_client_hellos_and_parameters_end_in_an_error_or_in_nothing() {
     let mut rng = StdRng::from_seed([4; 32]);
@@ -164,7 +164,7 @@ fn short_packet() -> (Link, usize, Vec<u8>) {
     (link, handle, datagram)
 }
 
-// test: RFC 9000 §10.3, §10.3.2, threats row 30
+// test: RFC 9000 §10.3, §10.3.2, SECURITY.md row 30
 #[test]
 fn an_endpoint_with_the_same_key_resets_and_one_with_another_does_not() {
     for (key, resets) in [([1; 32], true), ([2; 32], false)] {
@@ -186,7 +186,7 @@ fn an_endpoint_with_the_same_key_resets_and_one_with_another_does_not() {
     }
 }
 
-// test: RFC 9000 §10.3.3, threats row 31
+// test: RFC 9000 §10.3.3, SECURITY.md row 31
 #[test]
 fn resets_are_shorter_than_what_they_answer_and_limited_in_number() {
     let path = Path {
@@ -242,7 +242,7 @@ fn resets_are_shorter_than_what_they_answer_and_limited_in_number() {
     assert_eq!(one.counts().stateless_resets_withheld, 4900);
 }
 
-// test: RFC 9000 §10.3.3, §21.11, threats row 54
+// test: RFC 9000 §10.3.3, §21.11, SECURITY.md row 54
 #[test]
 fn a_flood_of_one_kind_leaves_the_answers_of_the_others() {
     type Kind = (&'static str, fn(&[u8; 8]) -> Vec<u8>);

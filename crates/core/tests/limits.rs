@@ -105,7 +105,7 @@ impl Seen {
     }
 }
 
-// test: threats row 53
+// test: SECURITY.md row 53
 #[test]
 fn a_prefix_has_its_share_of_connections_and_others_have_theirs() {
     let mut setup = setup(limited(3));
@@ -140,7 +140,7 @@ fn by_default_a_prefix_has_no_limit() {
     }
 }
 
-// test: threats row 53: whoever forges an address must not lock out who has it
+// test: SECURITY.md row 53: whoever forges an address must not lock out who has it
 #[test]
 fn handshakes_from_forged_addresses_lead_to_a_retry_and_keep_nobody_out() {
     let mut setup = setup(limited(3));
@@ -265,7 +265,7 @@ impl Setup {
     }
 }
 
-// test: threats row 53
+// test: SECURITY.md row 53
 #[test]
 fn memory_leads_to_a_retry_first_and_then_to_refusal() {
     let config = EndpointConfig {

@@ -74,7 +74,7 @@ fn assert_honest(what: &str, (estimate, allocated): (f64, f64)) {
     assert!((0.6..=1.6).contains(&ratio), "{what}: {ratio:.2}");
 }
 
-// test: threats row 53: a limit on memory is worth what is known of it
+// test: SECURITY.md row 53: a limit on memory is worth what is known of it
 #[test]
 fn what_a_connection_says_that_it_takes_is_what_it_takes() {
     let (client_tls, server_tls) = tls();
@@ -196,7 +196,7 @@ fn server(config: EndpointConfig) -> Host {
     Host::server(config, tls().1, TransportConfig::default())
 }
 
-// test: RFC 9000 §5.2.2, §14.1, threats row 9
+// test: RFC 9000 §5.2.2, §14.1, SECURITY.md row 9
 #[test]
 fn datagrams_that_open_nothing_leave_nothing() {
     let mut server = server(config());
@@ -248,7 +248,7 @@ fn datagrams_that_open_nothing_leave_nothing() {
     assert_eq!(held() - before, 0);
 }
 
-// test: RFC 9000 §8.1.2, threats row 15: a flood from many addresses, each with a good first packet
+// test: RFC 9000 §8.1.2, SECURITY.md row 15: a flood from many addresses, each with a good first packet
 #[test]
 fn clients_that_are_sent_a_retry_leave_nothing() {
     let mut server = server(EndpointConfig {

@@ -239,7 +239,7 @@ impl TokenStore for Same {
     }
 }
 
-// test: RFC 9000 §8.1.4, §21.3, threats row 49
+// test: RFC 9000 §8.1.4, §21.3, SECURITY.md row 49
 #[test]
 fn a_token_validates_one_connection_of_100() {
     let mut setup = setup(TransportConfig::default());

@@ -162,7 +162,7 @@ fn attempt(n: u32) -> Vec<u8> {
     initial(VERSION_1, &[&[7; 4], &n.to_be_bytes()[..]].concat(), &[])
 }
 
-// test: threats row 15
+// test: SECURITY.md row 15
 #[test]
 fn from_a_threshold_on_initials_are_answered_with_a_retry_and_leave_nothing() {
     let (mut link, _) = link(
@@ -194,7 +194,7 @@ fn from_a_threshold_on_initials_are_answered_with_a_retry_and_leave_nothing() {
     assert_eq!(link.server.waiting.len(), 1);
 }
 
-// test: threats row 16
+// test: SECURITY.md row 16
 #[test]
 fn an_application_that_never_accepts_has_clients_refused() {
     let (mut link, handle) = link(
@@ -219,7 +219,7 @@ fn an_application_that_never_accepts_has_clients_refused() {
     );
 }
 
-// test: threats row 15: slow handshakes are limited too
+// test: SECURITY.md row 15: slow handshakes are limited too
 #[test]
 fn handshakes_are_limited() {
     let (mut link, handle) = link(

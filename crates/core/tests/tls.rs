@@ -186,7 +186,7 @@ enum Way {
     VersionNegotiation,
 }
 
-// test: threats row 46, RFC 9001 §4.4
+// test: SECURITY.md row 46, RFC 9001 §4.4
 #[test]
 fn a_server_that_is_not_who_it_should_be_is_refused_on_every_way() {
     use Way::{CompatibleVersion, NewToken, Plain, Resumption, Retry, VersionNegotiation};

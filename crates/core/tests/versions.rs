@@ -151,7 +151,7 @@ fn negotiation(dcid: &[u8], scid: &[u8], versions: &[u32]) -> Vec<u8> {
     bytes
 }
 
-// test: RFC 9368 §4, threats row 32
+// test: RFC 9368 §4, SECURITY.md row 32
 #[test]
 fn a_forged_negotiation_is_found_out() {
     let (mut link, handle) = link(BOTH, BOTH);
@@ -231,7 +231,7 @@ fn negotiations_that_a_client_ignores() {
     assert_eq!(link.client.connections[&handle].version(), VERSION_1);
 }
 
-// test: RFC 9000 §6.1, §6.3, threats row 31
+// test: RFC 9000 §6.1, §6.3, SECURITY.md row 31
 #[test]
 fn a_server_negotiates_once_a_datagram_and_never_in_answer_to_a_negotiation() {
     let (mut link, _) = link(BOTH, V2);

@@ -108,7 +108,7 @@ fn a_server_that_allows_no_migration_drops_what_comes_from_elsewhere() {
     });
 }
 
-// test: RFC 9000 §9, §21.5 — threats.md row 35
+// test: RFC 9000 §9, §21.5 — SECURITY.md row 35
 #[test]
 fn nobody_moves_before_the_handshake_is_confirmed() {
     sweep(&seeds(20), |seed| {
@@ -147,7 +147,7 @@ fn restless(
     Ok(())
 }
 
-// test: RFC 9000 §9.3 — threats.md row 34
+// test: RFC 9000 §9.3 — SECURITY.md row 34
 #[test]
 fn an_address_that_changes_every_50_ms_costs_no_state() {
     for same_host in [false, true] {
@@ -183,7 +183,7 @@ fn an_address_that_changes_every_50_ms_costs_no_state() {
     }
 }
 
-// test: RFC 9000 §9.3.2 — threats.md row 34
+// test: RFC 9000 §9.3.2 — SECURITY.md row 34
 #[test]
 fn a_spoofed_address_is_left_again() {
     sweep(&seeds(20), |seed| {

@@ -130,7 +130,7 @@ fn challenges(n: u64) -> Vec<u8> {
     payload
 }
 
-// test: threats.md row 1: nothing that the victim sends is ever acknowledged
+// test: SECURITY.md row 1: nothing that the victim sends is ever acknowledged
 #[test]
 fn challenges_cost_no_memory_on_the_path_in_use_or_on_another() {
     let there = Path {
@@ -161,7 +161,7 @@ fn challenges_cost_no_memory_on_the_path_in_use_or_on_another() {
     }
 }
 
-// test: threats.md row 34: each address is one that the victim has not seen
+// test: SECURITY.md row 34: each address is one that the victim has not seen
 #[test]
 fn a_peer_that_moves_with_every_packet_costs_no_memory() {
     let mut siege = Siege::connected();
@@ -182,7 +182,7 @@ fn a_peer_that_moves_with_every_packet_costs_no_memory() {
     siege.check("20,000 addresses", 0);
 }
 
-// test: threats.md row 2: every id retires the one before it, and no retirement is acknowledged
+// test: SECURITY.md row 2: every id retires the one before it, and no retirement is acknowledged
 #[test]
 fn ids_cost_no_memory() {
     let mut siege = Siege::connected();
@@ -217,7 +217,7 @@ fn prepared(packet: PacketType) -> Duel {
     duel
 }
 
-// test: threats.md row 4
+// test: SECURITY.md row 4
 #[test]
 fn handshake_bytes_cost_no_more_than_their_limit() {
     for packet in [Initial, Handshake, OneRtt] {
@@ -240,7 +240,7 @@ fn handshake_bytes_cost_no_more_than_their_limit() {
     }
 }
 
-// test: RFC 9000 §21.7, threats.md row 5
+// test: RFC 9000 §21.7, SECURITY.md row 5
 #[test]
 fn pieces_between_gaps_cost_no_more_than_their_budget() {
     let mut siege = Siege::connected();
@@ -261,7 +261,7 @@ fn pieces_between_gaps_cost_no_more_than_their_budget() {
     siege.check("pieces of one byte", WINDOW);
 }
 
-// test: RFC 9000 §12.3, §21.4; threats.md row 5: the frames before the one that has no room have acted
+// test: RFC 9000 §12.3, §21.4; SECURITY.md row 5: the frames before the one that has no room have acted
 #[test]
 fn a_packet_dropped_for_want_of_room_acts_once_and_is_never_acknowledged() {
     let mut duel = Duel::connected(Side::Server, roomy());
@@ -324,7 +324,7 @@ fn a_packet_dropped_for_want_of_room_acts_once_and_is_never_acknowledged() {
     assert_eq!(duel.closed(), None);
 }
 
-// test: threats.md row 5: half of all packets come 5,000 packets late, and the connection goes on
+// test: SECURITY.md row 5: half of all packets come 5,000 packets late, and the connection goes on
 #[test]
 fn a_sender_whose_packets_are_held_back_finishes() {
     // Within the window, and pieces so small that their overhead is not: some are not taken, and sent again.
@@ -365,7 +365,7 @@ fn a_sender_whose_packets_are_held_back_finishes() {
     assert!(read.iter().enumerate().all(|(at, b)| *b == byte(at)));
 }
 
-// test: threats.md row 8: a peer that acknowledges nothing
+// test: SECURITY.md row 8: a peer that acknowledges nothing
 #[test]
 fn acknowledgements_that_nobody_acknowledges_are_few() {
     for (in_flight, pings) in [(IN_FLIGHT, 1_000_000), (65_536, 200_000)] {
@@ -385,7 +385,7 @@ fn acknowledgements_that_nobody_acknowledges_are_few() {
     }
 }
 
-// test: threats.md row 8: before the handshake is done
+// test: SECURITY.md row 8: before the handshake is done
 #[test]
 fn acknowledgements_of_the_handshake_that_nobody_acknowledges_are_few() {
     for (packet, victim) in [
@@ -409,7 +409,7 @@ fn acknowledgements_of_the_handshake_that_nobody_acknowledges_are_few() {
     }
 }
 
-// test: threats.md row 8: a client that pings and does not go on is acknowledged a limited number of times
+// test: SECURITY.md row 8: a client that pings and does not go on is acknowledged a limited number of times
 #[test]
 fn a_handshake_that_stands_still_is_acknowledged_64_times() {
     for packet in [Initial, Handshake] {
@@ -432,7 +432,7 @@ fn a_handshake_that_stands_still_is_acknowledged_64_times() {
     }
 }
 
-// test: threats.md row 8: a packet that comes after every other number leaves the oldest forgotten
+// test: SECURITY.md row 8: a packet that comes after every other number leaves the oldest forgotten
 #[test]
 fn gaps_among_packet_numbers_cost_no_memory() {
     let mut siege = Siege::connected();
@@ -456,7 +456,7 @@ fn acknowledge(ranges: &[std::ops::RangeInclusive<u64>]) -> Vec<u8> {
     })
 }
 
-// test: RFC 9000 §13.1, §21.4; threats.md row 6
+// test: RFC 9000 §13.1, §21.4; SECURITY.md row 6
 #[test]
 fn acknowledgements_of_what_was_never_sent_end_the_connection() {
     // A number beyond all, and one far beyond.
@@ -484,7 +484,7 @@ fn acknowledgements_of_what_was_never_sent_end_the_connection() {
     assert!(acknowledged >= 300, "{acknowledged}");
 }
 
-// test: RFC 9000 §4.6, threats.md row 19
+// test: RFC 9000 §4.6, SECURITY.md row 19
 #[test]
 fn streams_that_are_opened_and_reset_cost_no_memory() {
     let allowed = TransportConfig::default().max_concurrent_uni_streams;
@@ -537,7 +537,7 @@ fn streams_that_are_opened_and_reset_cost_no_memory() {
     }
 }
 
-// test: RFC 9000 §12.3, threats.md row 26: every packet comes twice, at once or later
+// test: RFC 9000 §12.3, SECURITY.md row 26: every packet comes twice, at once or later
 #[test]
 fn packets_that_come_twice_act_once() {
     let mut duel = Duel::connected(Side::Server, Terms::default());
@@ -569,7 +569,7 @@ fn packets_that_come_twice_act_once() {
     assert_eq!(duel.victim().stats().packets_duplicate, 1000);
 }
 
-// test: RFC 9000 §10.2.1, threats.md row 40
+// test: RFC 9000 §10.2.1, SECURITY.md row 40
 #[test]
 fn who_goes_on_after_the_end_is_told_ever_more_rarely() {
     let mut duel = Duel::connected(Side::Server, terms());
@@ -588,7 +588,7 @@ fn who_goes_on_after_the_end_is_told_ever_more_rarely() {
     assert_eq!(duel.datagrams - before, answers);
 }
 
-// test: RFC 9000 §10.1, §21.6; threats.md row 17: a handshake a byte at a time, and a connection that says nothing
+// test: RFC 9000 §10.1, §21.6; SECURITY.md row 17: a handshake a byte at a time, and a connection that says nothing
 #[test]
 fn a_slow_handshake_ends_in_time() {
     let mut duel = Duel::new(Side::Server, terms());

@@ -71,7 +71,7 @@ fn marks_keep_the_queue_short_and_nothing_is_lost() {
     });
 }
 
-// test: RFC 9000 §13.4.2.1, §13.4.2.2 — threats.md row 39
+// test: RFC 9000 §13.4.2.1, §13.4.2.2 — SECURITY.md row 39
 #[test]
 fn a_path_that_lies_about_marks_gets_none() {
     for ecn in [EcnFault::Erased, EcnFault::Changed, EcnFault::Dropped] {

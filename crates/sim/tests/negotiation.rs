@@ -34,7 +34,7 @@ fn transfer(setup: Setup) -> Result<Simulation, Failure> {
     Ok(sim)
 }
 
-// test: threats row 12
+// test: SECURITY.md row 12
 #[test]
 fn every_client_is_sent_a_retry() {
     sweep(&seeds(200), |seed| {

@@ -95,7 +95,7 @@ fn transfer(setup: Setup) -> Result<Simulation, Failure> {
     Ok(sim)
 }
 
-// test: RFC 8899 §4.3 — threats.md row 36
+// test: RFC 8899 §4.3 — SECURITY.md row 36
 #[test]
 fn a_path_that_shrinks_under_load_is_noticed() {
     for loss in [0.0, 0.02] {

@@ -955,7 +955,7 @@ fn attacks() -> Vec<Attack> {
     all
 }
 
-// test: RFC 9000 §21, threats.md row 48
+// test: RFC 9000 §21, SECURITY.md row 48
 #[test]
 #[ignore = "measures optimised code: cargo test --profile sim -p squall-sim --test work -- --ignored"]
 fn hostile_bytes_cost_at_most_twenty_times_bulk() {

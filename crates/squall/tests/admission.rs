@@ -208,7 +208,7 @@ async fn token_of(server: &Endpoint, config: &ClientConfig) -> Vec<u8> {
     token.expect("a token")
 }
 
-// test: RFC 9000 §8.1.4, threats row 49
+// test: RFC 9000 §8.1.4, SECURITY.md row 49
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_used_100_times_at_two_workers_validates_once() {
     let identity = Identity::new();
@@ -333,7 +333,7 @@ async fn close_all(clients: Vec<Client>, server: &Endpoint, left: u64) {
     until(|| server.stats().connections <= left).await;
 }
 
-// test: threats row 53
+// test: SECURITY.md row 53
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_share_the_connections_of_a_prefix() {
     let identity = Identity::new();
@@ -359,7 +359,7 @@ async fn workers_share_the_connections_of_a_prefix() {
     assert_eq!(fates(&again), (7, 1), "ends make room");
 }
 
-// test: threats row 53
+// test: SECURITY.md row 53
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_of_all_workers_connections_is_limited() {
     const MAX: usize = 2 << 20;

@@ -84,7 +84,7 @@ async fn ten_megabytes_arrive_whole_over_a_bad_network() {
     }
 }
 
-// test: threats row 38: GSO that fails in the middle of a transfer is healed at once
+// test: SECURITY.md row 38: GSO that fails in the middle of a transfer is healed at once
 #[tokio::test(flavor = "multi_thread")]
 async fn offload_that_fails_in_the_middle_loses_nothing() {
     for errno in [libc::EIO, libc::EINVAL, libc::EMSGSIZE] {

@@ -65,7 +65,7 @@ async fn deliver(from: &Connection, to: &Connection) {
     assert_eq!(within(send.stopped()).await, Ok(None));
 }
 
-// test: threats row 50: an error that no list knows costs one datagram
+// test: SECURITY.md row 50: an error that no list knows costs one datagram
 #[tokio::test(flavor = "multi_thread")]
 async fn no_errno_of_a_send_ends_a_worker_while_there_is_a_socket() {
     let pair = Pair::new().await;
@@ -83,7 +83,7 @@ async fn no_errno_of_a_send_ends_a_worker_while_there_is_a_socket() {
     assert!(udp.errors.of(EACCES).sends > 0, "{udp:?}");
 }
 
-// test: threats row 50: receiving that fails is retried now and then, and everything else goes on
+// test: SECURITY.md row 50: receiving that fails is retried now and then, and everything else goes on
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_cannot_receive_sends_and_does_not_spin() {
     for errno in [ENOKEY, EACCES] {
@@ -128,7 +128,7 @@ async fn a_worker_that_cannot_receive_sends_and_does_not_spin() {
     }
 }
 
-// test: threats row 50: a hook or a route that answers EAGAIN does not hold up everything behind its datagram
+// test: SECURITY.md row 50: a hook or a route that answers EAGAIN does not hold up everything behind its datagram
 #[tokio::test(flavor = "multi_thread")]
 async fn a_datagram_that_would_block_for_ever_is_given_up() {
     let pair = Pair::new().await;
@@ -202,7 +202,7 @@ async fn are_steered(server: &Endpoint, connections: &[(Connection, Connection)]
     assert_eq!(forwarded(), before);
 }
 
-// test: threats row 50: the other workers go on, the application is told, and the worker can be had again
+// test: SECURITY.md row 50: the other workers go on, the application is told, and the worker can be had again
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_outlives_a_worker_and_gets_it_back() {
     const WORKERS: usize = 3;
@@ -329,7 +329,7 @@ impl ResolvesServerCert for Panics {
     }
 }
 
-// test: threats row 50: a panic in a callback ends one worker, and is reported
+// test: SECURITY.md row 50: a panic in a callback ends one worker, and is reported
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_in_a_callback_is_the_end_of_a_worker_and_not_of_the_endpoint() {
     const WORKERS: usize = 2;
@@ -530,7 +530,7 @@ impl Shaped {
     }
 }
 
-// test: threats row 50: a full socket, and no descriptor left in the process
+// test: SECURITY.md row 50: a full socket, and no descriptor left in the process
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_socket_needs_no_new_descriptor() {
     let name = "a_full_socket_needs_no_new_descriptor";
@@ -600,7 +600,7 @@ fn flood(server: &Endpoint, stop: &AtomicBool) {
     }
 }
 
-// test: threats row 50: a socket that was full is tried again, however much there is to receive
+// test: SECURITY.md row 50: a socket that was full is tried again, however much there is to receive
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_does_not_keep_a_full_socket_from_being_tried_again() {
     let name = "a_flood_does_not_keep_a_full_socket_from_being_tried_again";
@@ -638,7 +638,7 @@ async fn a_flood_does_not_keep_a_full_socket_from_being_tried_again() {
     shaped.send_more(100).await;
 }
 
-// test: threats row 50: routes that refuse, of the kernel's own making
+// test: SECURITY.md row 50: routes that refuse, of the kernel's own making
 #[tokio::test(flavor = "multi_thread")]
 async fn routes_that_refuse_cost_only_their_own_datagrams() {
     let name = "routes_that_refuse_cost_only_their_own_datagrams";

@@ -663,7 +663,7 @@ fn a_port_found_free_is_shared_afterwards() {
     }
 }
 
-// test: threats row 50: an error nobody has heard of is the loss of one datagram, not of the socket
+// test: SECURITY.md row 50: an error nobody has heard of is the loss of one datagram, not of the socket
 #[test]
 fn only_a_socket_that_is_gone_ends_a_send() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
@@ -706,7 +706,7 @@ fn only_a_socket_that_is_gone_ends_a_send() {
     assert!(stats.send_errors_unknown > 80 && stats.send_errors_unknown < stats.send_errors);
 }
 
-// test: threats row 50: an error that stays is handed to the caller, who can wait
+// test: SECURITY.md row 50: an error that stays is handed to the caller, who can wait
 #[test]
 fn an_error_of_receiving_that_stays_is_returned() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));

@@ -476,7 +476,7 @@ impl Connection {
         }
     }
 
-    /// The part of settling that acknowledgements make: once a run (`design.md` §3 step 6).
+    /// The part of settling that acknowledgements make: once a run (step 6 of the receive trip, `ARCHITECTURE.md`).
     pub(super) fn settle_acks(&mut self, now: Time, totals: &AckTotals) {
         if totals.congested > 0 {
             // RFC 9002 §7.1: as a loss, once a round trip.

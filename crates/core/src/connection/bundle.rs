@@ -1,7 +1,7 @@
 //! The packets of a bundle: what they have in common, and runs of them that one stream fills.
 //!
 //! A bulk transfer's packets are alike but for the packet number and the offset of their one STREAM frame. Header and frame header
-//! are made once a run; a packet costs three stores and its place in the records (`design.md` §3). What such a run writes and
+//! are made once a run; a packet costs three stores and its place in the records. What such a run writes and
 //! books is what `write_packet` would have, packet by packet: the tests below compare both.
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Packets that came before their keys (`design.md` §3): copied aside within bounds, replayed when the keys are there.
+//! Packets that came before their keys: copied aside within bounds, replayed when the keys are there.
 
 use squall_wire::Ecn;
 

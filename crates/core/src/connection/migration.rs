@@ -648,7 +648,7 @@ mod tests {
         }
     }
 
-    // test: RFC 9000 §21.5 — threats.md row 35
+    // test: RFC 9000 §21.5 — SECURITY.md row 35
     #[test]
     fn nobody_is_followed_to_an_implausible_address() {
         let mut pair = connected();

@@ -103,7 +103,7 @@ impl Connection {
         if self.ring.is_none() || !matches!(self.state, State::Established) {
             return None;
         }
-        // Probes of other paths are in nobody's flight, and remembered all the same (`threats.md` rows 1 and 34).
+        // Probes of other paths are in nobody's flight, and remembered all the same (`SECURITY.md` rows 1 and 34).
         if !self.may_acknowledge(SpaceId::Data) {
             return None;
         }
@@ -294,7 +294,7 @@ mod tests {
         payload
     }
 
-    // test: RFC 9000 §8.2.2, §21.9 — threats.md row 1
+    // test: RFC 9000 §8.2.2, §21.9 — SECURITY.md row 1
     #[test]
     fn a_million_challenges_leave_four_responses() {
         let mut pair = connected();
@@ -322,7 +322,7 @@ mod tests {
         );
     }
 
-    // test: RFC 9000 §8.2.2 — threats.md row 1: with a full window the newest wait.
+    // test: RFC 9000 §8.2.2 — SECURITY.md row 1: with a full window the newest wait.
     #[test]
     fn responses_wait_for_the_window_on_the_active_path() {
         let mut pair = connected();

@@ -1,4 +1,4 @@
-//! The receive path: a run of datagrams in, in the six steps of `design.md` §3.
+//! The receive path: a run of datagrams in, in six steps (`ARCHITECTURE.md`, "The receive trip").
 
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
 use squall_wire::{
@@ -246,7 +246,7 @@ impl Connection {
     }
 
     fn keep_early(&mut self, awaited: Awaited, packet: &[u8], ecn: Ecn, now: Time) {
-        // Only a peer that has sent one valid Initial is given memory (`threats.md` row 9).
+        // Only a peer that has sent one valid Initial is given memory (`SECURITY.md` row 9).
         let known = self.spaces[SpaceId::Initial as usize]
             .received
             .largest()

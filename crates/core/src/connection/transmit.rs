@@ -1,4 +1,4 @@
-//! The send path: a bundle of datagrams out, in the five steps of `design.md` §3.
+//! The send path: a bundle of datagrams out, in five steps (`ARCHITECTURE.md`, "The send trip").
 
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
 use squall_wire::{
@@ -207,7 +207,7 @@ impl Connection {
 
     /// Whether one more packet of acknowledgements may be remembered. Who acknowledges nothing gets acknowledgements with
     /// probes only, and in the end not even those: a record of every packet is kept until its fate is known
-    /// (`threats.md` row 8). Data leaves an eighth of `max_packets_in_flight` for acknowledgements, these the rest for probes.
+    /// (`SECURITY.md` row 8). Data leaves an eighth of `max_packets_in_flight` for acknowledgements, these the rest for probes.
     ///
     /// A handshake is acknowledged `MAX_IDLE_ACKS` times while it stands still. Beyond that, acknowledgements go with probes.
     pub(super) fn may_acknowledge(&self, id: SpaceId) -> bool {
@@ -691,7 +691,7 @@ mod tests {
     use crate::common::Pair;
     use squall_wire::Side;
 
-    // test: RFC 9000 §12.3; threats.md row 25
+    // test: RFC 9000 §12.3; SECURITY.md row 25
     #[test]
     fn packet_numbers_end_without_a_word() {
         for (left, ends) in [(5000, false), (4096, true), (0, true)] {

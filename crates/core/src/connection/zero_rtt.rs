@@ -3,7 +3,7 @@
 //!
 //! It is off unless asked for: with `enable_early_data` of the client's rustls configuration, and with
 //! `max_early_data_size` of the server's. The server then takes each ticket once, out of the session storage that all
-//! workers share (`threats.md` row 33); what comes in 0-RTT packets is marked ([`Connection::is_early`]).
+//! workers share (`SECURITY.md` row 33); what comes in 0-RTT packets is marked ([`Connection::is_early`]).
 
 use squall_protect::{HeaderKey, Keys, PacketKey};
 use squall_tls::{DirectionMaterial, Session};

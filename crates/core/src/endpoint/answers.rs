@@ -12,7 +12,7 @@ use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use crate::prefix::Prefix;
 use crate::time::Time;
 
-/// Answers of one kind a second, to all sources together (RFC 9000 §10.3.3, `threats.md` rows 31 and 54).
+/// Answers of one kind a second, to all sources together (RFC 9000 §10.3.3, `SECURITY.md` rows 31 and 54).
 pub(crate) const ANSWERS_PER_SECOND: u32 = 1000;
 /// The part of them that one source prefix can get.
 pub(crate) const ANSWERS_PER_PREFIX: u16 = 100;

@@ -91,7 +91,7 @@ pub struct Endpoint {
     tokens: Arc<TokenKey>,
     token_store: Box<dyn TokenStore>,
     rng: StdRng,
-    /// Ids may be chosen by a peer (the first destination of a client): std's keyed hash (`threats.md` row 18).
+    /// Ids may be chosen by a peer (the first destination of a client): std's keyed hash (`SECURITY.md` row 18).
     routes: HashMap<ConnectionId, ConnectionHandle>,
     reset_tokens: HashMap<[u8; 16], ConnectionHandle>,
     /// Those of all workers; `None`: there are no others.
@@ -373,7 +373,7 @@ mod tests {
 
     use super::*;
 
-    // test: threats row 18: nobody can choose ids that collide without knowing the endpoint's own key
+    // test: SECURITY.md row 18: nobody can choose ids that collide without knowing the endpoint's own key
     #[test]
     fn ids_and_tokens_of_peers_are_hashed_with_a_key_of_the_endpoints_own() {
         let endpoint = || Endpoint::new(EndpointConfig::new([1; 32]), None, [2; 32]);

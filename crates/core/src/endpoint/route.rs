@@ -198,7 +198,7 @@ impl Endpoint {
         else {
             return Route::Discard;
         };
-        // RFC 9000 §7.2: an id that is too easy to guess. And no state for what does not open (`threats.md` row 9):
+        // RFC 9000 §7.2: an id that is too easy to guess. And no state for what does not open (`SECURITY.md` row 9):
         // Initial keys are public, the test is cheap.
         if dcid.len() < 8 {
             return Route::Discard;

@@ -205,7 +205,7 @@ impl LocalIds {
         sequence: u64,
     ) -> Result<Option<ConnectionId>, TransportErrorCode> {
         // A number made and not yet sent counts as never sent: who guesses ahead makes an id a frame, without a round trip
-        // between (`threats.md` row 3).
+        // between (`SECURITY.md` row 3).
         if sequence >= self.announced {
             return Err(TransportErrorCode::PROTOCOL_VIOLATION);
         }
@@ -626,7 +626,7 @@ mod tests {
         assert_eq!(numbers, [0, 1, 2]);
     }
 
-    // test: threats.md row 3
+    // test: SECURITY.md row 3
     #[test]
     fn ids_are_given_up_no_faster_than_the_peer_hears_of_it() {
         let mut ids = with(1);
@@ -664,7 +664,7 @@ mod tests {
         assert!(ids.unacknowledged.is_empty());
     }
 
-    // test: RFC 9000 §19.16; threats.md row 3
+    // test: RFC 9000 §19.16; SECURITY.md row 3
     #[test]
     fn ids_never_sent_cannot_be_retired() {
         let mut ids = LocalIds::new(id(0));

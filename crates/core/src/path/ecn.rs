@@ -212,7 +212,7 @@ mod tests {
         assert!(!path.covers(149) && path.covers(150));
     }
 
-    // test: RFC 9000 §13.4.2.1 — threats.md row 39
+    // test: RFC 9000 §13.4.2.1 — SECURITY.md row 39
     #[test]
     fn wrong_counts_end_it() {
         for (what, counts, acked) in [

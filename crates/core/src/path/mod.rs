@@ -251,7 +251,7 @@ impl Paths {
         Some(self.others.remove(at))
     }
 
-    /// Owes the peer a response on a path; a flood leaves the newest few (`threats.md` row 1).
+    /// Owes the peer a response on a path; a flood leaves the newest few (`SECURITY.md` row 1).
     pub(crate) fn owe_response(&mut self, tag: u8, data: [u8; 8]) {
         if self.responses.len() == MAX_PATH_RESPONSES {
             self.responses.pop_front();
@@ -329,7 +329,7 @@ mod tests {
         }
     }
 
-    // test: threats.md row 34
+    // test: SECURITY.md row 34
     #[test]
     fn at_most_four_paths_and_the_way_back_stays() {
         let config = TransportConfig::default();
@@ -348,7 +348,7 @@ mod tests {
         }
     }
 
-    // test: RFC 9000 §8.2.2, §13.3; threats.md row 1
+    // test: RFC 9000 §8.2.2, §13.3; SECURITY.md row 1
     #[test]
     fn the_newest_responses_win() {
         let mut paths = Paths::default();

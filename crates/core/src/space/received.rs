@@ -1,6 +1,6 @@
 //! Packet numbers received in one space, and the decision when to acknowledge them.
 //!
-//! The decision is taken once a received run (`design.md` §3 step 6), not once a packet.
+//! The decision is taken once a received run (step 6 of the receive trip, `ARCHITECTURE.md`), not once a packet.
 
 use squall_wire::Ecn;
 use squall_wire::frame::EcnCounts;
@@ -444,7 +444,7 @@ mod tests {
         assert_eq!(marks.map(&mut take), [false, true, false, false, true]);
     }
 
-    // test: RFC 9000 §12.3, §13.1; threats.md row 5
+    // test: RFC 9000 §12.3, §13.1; SECURITY.md row 5
     #[test]
     fn what_is_left_out_is_known_and_never_reported() {
         use std::collections::BTreeSet;

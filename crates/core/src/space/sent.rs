@@ -541,7 +541,7 @@ mod tests {
         assert!(sent.acknowledge_run(2, 4, 0).is_none(), "known before");
     }
 
-    // test: threats.md row 48
+    // test: SECURITY.md row 48
     #[test]
     fn what_is_settled_is_not_looked_at_again() {
         let mut sent = SentPackets::default();

@@ -260,7 +260,7 @@ mod tests {
         (Streams::new(Side::Server, &config), ids)
     }
 
-    // test: RFC 9000 §4.1 — threats.md row 5
+    // test: RFC 9000 §4.1 — SECURITY.md row 5
     #[test]
     fn a_run_is_taken_at_the_end_and_within_the_limits_only() {
         let (mut streams, [a, b]) = streams(40_000);
@@ -281,7 +281,7 @@ mod tests {
         assert!(!streams.on_stream_run(a, 1000, 100, few), "no credit left");
     }
 
-    // test: threats.md row 5
+    // test: SECURITY.md row 5
     #[test]
     fn a_run_leaves_a_stream_alone_that_is_nearly_too_fragmented() {
         let (mut streams, [a, _]) = streams(1 << 24);

@@ -105,7 +105,7 @@ pub(crate) struct Streams {
     /// The connection's limit that the peer was last told to be in the way, and whether it is to be told now.
     blocked_at: Option<u64>,
     blocked_pending: bool,
-    /// Pieces of all streams that wait behind gaps (`threats.md` row 5).
+    /// Pieces of all streams that wait behind gaps (`SECURITY.md` row 5).
     fragments: usize,
     /// What data that waits for its reader may cost in all, in bytes: the receive window and some.
     pieces_budget: u64,

@@ -577,7 +577,7 @@ mod tests {
         }
     }
 
-    // test: threats.md row 5
+    // test: SECURITY.md row 5
     #[test]
     fn gaps_are_bounded_and_neighbours_merge() {
         let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());
