@@ -1,6 +1,7 @@
 //! Handshake data that a peer piles up (RFC 9000 §7.5): row 4 of the threat table in `SECURITY.md`; and what is repeated
 //! to a level that is gone: row 22.
 
+use squall_core::Event;
 use squall_sim::{Duel, Terms, frames};
 use squall_wire::{PacketType, Side, TransportErrorCode, frame};
 
@@ -79,6 +80,23 @@ fn pieces_behind_gaps_are_counted() {
         let expected = (!fits).then_some(TransportErrorCode::CRYPTO_BUFFER_EXCEEDED);
         assert_eq!(duel.closed(), expected, "{pieces}");
     }
+}
+
+/// Bytes behind a gap count as the connection's memory until their level is left.
+#[test]
+fn what_is_held_counts_until_the_level_is_gone() {
+    let [without, with] = [0, 10].map(|pieces| {
+        let mut duel = duel(Side::Server, PacketType::Handshake);
+        for i in 0..pieces {
+            duel.send(PacketType::Handshake, &crypto(9000 + 2000 * i, &[1; 1000]));
+        }
+        let held = duel.victim().memory();
+        duel.shake_hands();
+        assert!(duel.events.contains(&Event::Connected));
+        (held, duel.victim().memory())
+    });
+    assert!(with.0 > without.0 + 8000, "{with:?} {without:?}");
+    assert!(with.1 < without.1 + 1000, "{with:?} {without:?}");
 }
 
 // test: RFC 9001 §4.9: packets of levels whose keys are gone are ignored

@@ -126,7 +126,8 @@ impl SendStream {
         Ok(())
     }
 
-    /// Writes a whole chunk without copying it; up to 1 KiB is copied, which costs less.
+    /// Writes a whole chunk without copying it. A small one is copied, which costs less: up to 256 bytes behind data that
+    /// waits, up to 64 on its own.
     ///
     /// # Errors
     /// As [`write`](Self::write); some of the chunk may have been written.

@@ -102,8 +102,14 @@ impl Connection {
         if ack.largest >= self.spaces[id as usize].sent.next_number() {
             return Err(never_sent);
         }
-        trip.acked.counting =
-            (self.path.flow.ecn).counting(self.spaces[id as usize].sent.first_open());
+        let first_open = self.spaces[id as usize].sent.first_open();
+        // One that was overtaken, or repeats another: all that it could settle is settled.
+        let known = Some(ack.largest) <= self.spaces[id as usize].largest_acked;
+        let no_loss = id != SpaceId::Data || self.path.flow.reordering.oldest().is_none();
+        if known && no_loss && ack.largest < first_open {
+            return Ok(());
+        }
+        trip.acked.counting = (self.path.flow.ecn).counting(first_open);
         let (packets_before, marked_before) = (trip.acked.packets, trip.acked.marked);
         let largest_before = self.spaces[id as usize].largest_acked;
         let mut largest_newly = None;

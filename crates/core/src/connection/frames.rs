@@ -90,8 +90,9 @@ impl Connection {
         let mut crypto = false;
         let mut frames = Frames::new(payload);
         let packet = packet_type(id, trip.early);
-        while let Some(frame) = frames.next() {
+        while !frames.is_empty() {
             // Looked at where it is: a copy right behind the stores that made it stalls, for half the time of a small frame.
+            let frame = frames.read();
             let frame = frame.as_ref().map_err(|error| *error)?;
             if packet != PacketType::OneRtt && !frame::allowed(frame.ty(), packet) {
                 return Err(violation(

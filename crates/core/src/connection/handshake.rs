@@ -19,7 +19,6 @@ use crate::config::{
 };
 use crate::event::{EndpointEvent, Event};
 use crate::space::{LevelKeys, SpaceId};
-use crate::stream::chunk_pool::ChunkPool;
 use crate::time::Time;
 
 /// The transport parameters that either end declares (RFC 9000 §18.2).
@@ -95,9 +94,11 @@ impl Connection {
                 "handshake data at a level that is done",
             ));
         }
-        let mut pool = ChunkPool::default();
-        let space = self.space(id);
-        let inserted = space.crypto_recv.insert(offset, data, &mut pool);
+        let space = &mut self.spaces[id as usize];
+        if end <= space.crypto_recv.read_offset() {
+            return Ok(());
+        }
+        let inserted = (space.crypto_recv).insert(offset, data, &mut self.streams.pool);
         if inserted.is_err() || space.crypto_recv.pieces() > MAX_CRYPTO_PIECES {
             return Err(error(
                 TransportErrorCode::CRYPTO_BUFFER_EXCEEDED,
@@ -109,9 +110,11 @@ impl Connection {
 
     /// Hands TLS what has come in order, once a packet: called for every frame of a byte, TLS took 330 ns for each.
     pub(super) fn read_crypto(&mut self, id: SpaceId, now: Time) -> Result<(), TransportError> {
-        let mut pool = ChunkPool::default();
         let mut progress = false;
-        while let Some(bytes) = self.space(id).crypto_recv.read(usize::MAX, &mut pool) {
+        while let Some(bytes) = self.spaces[id as usize]
+            .crypto_recv
+            .read(usize::MAX, &mut self.streams.pool)
+        {
             progress = true;
             match self.read_tls(id, &bytes) {
                 Ok(()) => {}
@@ -369,6 +372,8 @@ impl Connection {
         space.loss_time = None;
         space.crypto_send.clear();
         space.crypto_recv.clear(0);
+        let dropped = space.crypto_recv.take_cleared();
+        self.streams.pool.settle(dropped);
         if id == SpaceId::Initial {
             self.other_initial = None;
         }

@@ -14,10 +14,7 @@ impl Connection {
     #[must_use]
     pub fn memory(&self) -> usize {
         let spaces: usize = (self.spaces.iter())
-            .map(|space| {
-                let crypto = space.crypto_send.cost() as usize + space.crypto_recv.held();
-                space.sent.memory() + crypto
-            })
+            .map(|space| space.sent.memory() + space.crypto_send.cost() as usize)
             .sum();
         let paths = self.paths.as_ref().map_or(0, |paths| {
             size_of_val(&**paths) + paths.others.capacity() * size_of::<PathState>()

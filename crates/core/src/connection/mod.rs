@@ -449,8 +449,8 @@ impl Connection {
     }
 
     /// Takes from the front of `data` what the peer's credit for the stream covers and the send buffer has room for: at
-    /// least one byte, or an error. The bytes are kept as they are and read from where they lie when packets are sealed;
-    /// up to 1 KiB is copied instead, which costs less.
+    /// least one byte, or an error. The bytes are kept as they are and read from where they lie when packets are sealed.
+    /// Small writes are copied instead, which costs less: up to 256 bytes behind data that waits, up to 64 on their own.
     ///
     /// # Errors
     /// `Blocked` when there is no credit or the buffer is full (`Event::Writable` follows), `Stopped` after STOP_SENDING,

@@ -209,7 +209,8 @@ impl LocalIds {
         if sequence >= self.announced {
             return Err(TransportErrorCode::PROTOCOL_VIOLATION);
         }
-        let Some(at) = self.active.iter().position(|(s, _)| *s == sequence) else {
+        // Issued in this order, so that they are sorted.
+        let Ok(at) = self.active.binary_search_by_key(&sequence, |(s, _)| *s) else {
             return Ok(None);
         };
         self.pending.retain(|s| *s != sequence);

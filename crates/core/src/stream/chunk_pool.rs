@@ -72,7 +72,7 @@ impl ChunkPool {
     }
 
     /// Chunks of this size in all are not in use any more.
-    pub(super) const fn settle(&mut self, size: usize) {
+    pub(crate) const fn settle(&mut self, size: usize) {
         self.used = self.used.saturating_sub(size);
     }
 

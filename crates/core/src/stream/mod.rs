@@ -120,7 +120,8 @@ pub(crate) struct Streams {
     blocked_writers: Vec<StreamId>,
     /// Streams that were finished and are not delivered.
     delivering: usize,
-    pool: ChunkPool,
+    /// Memory for what is received: of streams, and of CRYPTO frames.
+    pub(crate) pool: ChunkPool,
     /// Events for the application, in order.
     pub(crate) events: VecDeque<Event>,
 }

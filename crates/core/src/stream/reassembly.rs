@@ -523,20 +523,6 @@ mod tests {
     }
 
     #[test]
-    fn short_messages_leave_nothing_behind() {
-        let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());
-        stream.insert(0, &[7; 1000], &mut pool).unwrap();
-        let bytes = stream.read(usize::MAX, &mut pool).unwrap();
-        assert_eq!(bytes, [7; 1000][..]);
-        assert_eq!((stream.held(), pool.memory()), (0, 0));
-        stream.insert(1000, &[8; 1000], &mut pool).unwrap();
-        let (front, rest) = (stream.read(400, &mut pool), stream.read(999, &mut pool));
-        assert_eq!(front.map(|b| b.len()), Some(400));
-        assert_eq!(rest.map(|b| b.len()), Some(600));
-        assert_eq!((stream.held(), pool.memory()), (0, 0));
-    }
-
-    #[test]
     fn a_short_stream_takes_memory_for_what_came() {
         let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());
         stream.insert(0, &[7; 108], &mut pool).unwrap();

@@ -54,18 +54,28 @@ impl<'a> Frames<'a> {
     pub const fn position(&self) -> usize {
         self.reader.position()
     }
-}
 
-impl<'a> Iterator for Frames<'a> {
-    type Item = Result<Frame<'a>, TransportError>;
+    /// Whether all of the payload has been read.
+    #[inline]
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.reader.is_empty()
+    }
 
-    /// Always inlined, and each frame is read by a copy of the reader: so the position lives in
-    /// registers across the caller's loop, and a frame is built where it is used.
+    /// The next frame, for a loop that asks [`is_empty`](Self::is_empty) first: [`next`](Iterator::next) without the
+    /// `Option`. That costs a copy of the frame right behind the stores that made it, which stalls: with it a frame of two
+    /// bytes takes half as long again.
+    ///
+    /// Always inlined, and each frame is read by a copy of the reader: so the position lives in registers across the
+    /// caller's loop, and a frame is built where it is used.
+    ///
+    /// # Errors
+    /// FRAME_ENCODING_ERROR for a malformed frame, PROTOCOL_VIOLATION where no frame is left (RFC 9000 §12.4).
     #[inline(always)]
-    fn next(&mut self) -> Option<Self::Item> {
-        let untouched = std::mem::take(&mut self.untouched);
+    pub fn read(&mut self) -> Result<Frame<'a>, TransportError> {
+        self.untouched = false;
         let Some(first) = self.reader.peek_u8() else {
-            return if untouched { Some(Err(NO_FRAME)) } else { None };
+            return Err(NO_FRAME);
         };
         let first = u64::from(first);
         let mut r = self.reader;
@@ -82,7 +92,16 @@ impl<'a> Iterator for Frames<'a> {
                 error.frame_type = first;
             }
         }
-        Some(frame)
+        frame
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Result<Frame<'a>, TransportError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        (!self.is_empty() || self.untouched).then(|| self.read())
     }
 }
 
