@@ -877,6 +877,51 @@ mod tests {
     }
 
     // test: RFC 9002 §7.8 — pacing is not the application: the window was full, if only for the first of these packets.
+    /// Takes an ACK frame of one range of packets that were sent.
+    fn acknowledge(
+        server: &mut Connection,
+        range: RangeInclusive<u64>,
+        now: Time,
+        trip: &mut Trip,
+    ) {
+        let mut buffer = [0; 50];
+        let mut w = Writer::new(&mut buffer);
+        frame::write::ack(&mut w, std::iter::once(range), 0, None);
+        let len = w.len();
+        let Some(Ok(Frame::Ack(ack))) = Frames::new(&buffer[..len]).next() else {
+            panic!("that was an ACK frame");
+        };
+        let taken = server.on_ack(SpaceId::Data, &ack, now, trip);
+        taken.expect("they were sent");
+    }
+
+    /// Everything up to its largest number is settled, and it still shows that a loss was none.
+    #[test]
+    fn an_acknowledgement_that_was_overtaken_takes_losses_back() {
+        let mut pair = Pair::with(TransportConfig::default());
+        pair.run();
+        let server = pair.connection(Side::Server);
+        let first = server.spaces[SpaceId::Data as usize].sent.next_number();
+        let id = server.open(Direction::Unidirectional).expect("a stream");
+        let mut data = Bytes::from(vec![b'a'; 10 * SEGMENT]);
+        server.write(id, &mut data).expect("room");
+        let (mut buffer, mut now) = ([0; SEGMENT * MAX_GROUP], pair.now);
+        let (mut spans, mut tails) = ([PacketSpan::new(0, 0, 0); MAX_GROUP], [NO_RANGE; MAX_GROUP]);
+        let server = pair.connection(Side::Server);
+        let form = server.form(SEGMENT, 8);
+        server.write_bundle(now, &mut buffer, &form, 8, &mut spans, &mut tails);
+        let mut settle = |range: RangeInclusive<u64>| {
+            now += Duration::from_millis(1);
+            let path = server.path.path;
+            let mut trip = Trip::new(ConnectionId::EMPTY, path, true, Ecn::NotEct);
+            acknowledge(server, range, now, &mut trip);
+            server.settle_acks(now, &trip.acked);
+            (server.stats.packets_lost, server.stats.spurious_losses)
+        };
+        assert_eq!(settle(first + 4..=first + 7), (4, 0));
+        assert_eq!(settle(first..=first + 3), (4, 4));
+    }
+
     #[test]
     fn a_window_that_was_full_in_between_grows() {
         for singly in [false, true] {
@@ -902,20 +947,11 @@ mod tests {
                         ([PacketSpan::new(0, 0, 0); MAX_GROUP], [NO_RANGE; MAX_GROUP]);
                     server.write_bundle(now, &mut buffer, &form, 2, &mut spans, &mut tails);
                 }
-                let (mut buffer, last) = ([0; 50], first + 3);
-                let mut w = Writer::new(&mut buffer);
-                frame::write::ack(&mut w, std::iter::once(first..=last), 0, None);
-                let len = w.len();
-                let Some(Ok(Frame::Ack(ack))) = Frames::new(&buffer[..len]).next() else {
-                    panic!("that was an ACK frame");
-                };
                 let path = server.path.path;
                 let mut trip = Trip::new(ConnectionId::EMPTY, path, true, Ecn::NotEct);
                 trip.acked.singly = singly;
                 let later = now + Duration::from_millis(50);
-                server
-                    .on_ack(SpaceId::Data, &ack, later, &mut trip)
-                    .expect("they were sent");
+                acknowledge(server, first..=first + 3, later, &mut trip);
                 assert_eq!(trip.acked.packets, 4);
                 let before = server.path.flow.congestion.window();
                 server.settle_acks(later, &trip.acked);
