@@ -54,7 +54,7 @@ pub(crate) fn named(name: &str, suite: Suite) -> Result<KernelKind> {
         return Ok(kind);
     }
     let why = if kernels_available().iter().any(wanted) {
-        format!("the kernel {name} does not have {}", suite_name(suite))
+        format!("the kernel {name} does not support {}", suite_name(suite))
     } else if KernelKind::ALL.iter().any(wanted) {
         format!("this CPU cannot run the kernel {name}")
     } else {

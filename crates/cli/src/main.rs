@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-/// QUIC for the lowest CPU cost per byte: measure it, and see what each byte costs.
+/// A QUIC transport with the lowest CPU cost per byte: measure it, and see where the time goes
 #[derive(Parser)]
 #[command(name = "squall", version, arg_required_else_help = true)]
 struct Cli {
@@ -42,7 +42,7 @@ enum Command {
     Doctor(doctor::Doctor),
 }
 
-/// Has `-1` behind an option be its value, which is wrong and told so, and not an option that does not exist.
+/// Makes `-1` after an option its (invalid) value, reported as such, rather than an unknown option.
 fn numbers_are_values(command: clap::Command) -> clap::Command {
     command
         .mut_args(|arg| {
@@ -64,7 +64,9 @@ fn main() -> ExitCode {
     }
     // A build for one measurement: it speaks to nobody else.
     if cfg!(squall_unprotected) && !matches!(&command, Command::Bench(bench) if bench.is_core()) {
-        eprintln!("squall: this build has no packet protection and only does `squall bench core`");
+        eprintln!(
+            "squall: this build has no packet protection and only supports `squall bench core`"
+        );
         return ExitCode::FAILURE;
     }
     let result = match command {

@@ -20,8 +20,8 @@ impl File {
     /// The file system's.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
-        let file =
-            std::fs::File::create(path).map_err(context(&format!("writing {name} (--plot)")))?;
+        let file = std::fs::File::create(path)
+            .map_err(context(&format!("cannot write {name} (--plot)")))?;
         Ok(Self { file, name })
     }
 
@@ -31,7 +31,7 @@ impl File {
     /// The file system's.
     pub(crate) fn write(mut self, svg: &str) -> Result<()> {
         let written = self.file.write_all(svg.as_bytes());
-        written.map_err(context(&format!("writing {}", self.name)))
+        written.map_err(context(&format!("cannot write {}", self.name)))
     }
 }
 

@@ -144,11 +144,11 @@ fn the_tables_are_printed_for_people() {
     );
     let text = String::from_utf8(output.stdout).expect("text");
     for part in [
-        "AES-128-GCM, open, kernel portable, 1 packet a call",
-        "AES-128-GCM, open, kernel portable, 8 packets a call",
-        "AES-128-GCM, open, kernel portable, 32 packets a call",
-        "ns a packet",
-        "cycles a byte",
+        "AES-128-GCM, open, kernel portable, 1 packet per call",
+        "AES-128-GCM, open, kernel portable, 8 packets per call",
+        "AES-128-GCM, open, kernel portable, 32 packets per call",
+        "ns per packet",
+        "cycles per byte",
         " 5 %",
         "bytes: payload.",
     ] {
@@ -199,7 +199,7 @@ fn the_plot_is_an_svg_with_two_lines_for_every_batch_and_direction() {
     for word in [
         "bytes of payload",
         "1200",
-        "8 in a call",
+        "8 per call",
         "with header protection",
     ] {
         assert!(words.contains(&word), "{word}: {words:?}");

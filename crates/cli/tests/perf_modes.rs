@@ -119,7 +119,7 @@ fn large_requests_and_responses_do_not_make_the_controls_wait_for_each_other() {
     assert_eq!(contenders(&report), [("W3", "tls_tcp"), ("W3", "tcp")]);
     assert!(number(&report["rows"][0]["count"]) > 0.0);
     let controls = report["controls"].to_string();
-    for part in ["1 at a time", "for QUIC alone: --no-gso"] {
+    for part in ["1 at a time", "for QUIC only: --no-gso"] {
         assert!(controls.contains(part), "{part}: {controls}");
     }
 }
@@ -375,7 +375,7 @@ fn ctrl_c_ends_a_server_with_a_summary_and_tells_its_client() {
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        stderr.contains("the server ends") && stderr.lines().count() == 1,
+        stderr.contains("the server is shutting down") && stderr.lines().count() == 1,
         "{stderr}"
     );
 }
@@ -481,7 +481,7 @@ fn another_application_protocol_is_told_in_a_line() {
         .expect("an address");
     let line = failure(&["perf", "client", address.trim(), "-k", "-n", "1K"]);
     assert!(
-        line.contains("does not speak perf") && line.contains("squall perf server"),
+        line.contains("does not support the perf protocol") && line.contains("squall perf server"),
         "{line}"
     );
     drop(other.stdin.take());

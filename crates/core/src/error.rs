@@ -1,4 +1,4 @@
-//! Why a connection ended, and why a call on a stream did nothing.
+//! Why a connection ended, and why a call on a stream had no effect.
 
 use bytes::Bytes;
 use squall_wire::TransportErrorCode;
@@ -10,29 +10,30 @@ use std::io;
 pub enum CloseReason {
     /// A CONNECTION_CLOSE of type 0x1c, sent or received (RFC 9000 §19.19).
     Transport {
-        /// The code of RFC 9000 §20.1.
+        /// The error code (RFC 9000 §20.1).
         code: TransportErrorCode,
-        /// What was wrong, in words.
+        /// The reason phrase.
         reason: String,
-        /// Whether the peer said so.
+        /// Whether the peer closed the connection.
         remote: bool,
     },
-    /// A CONNECTION_CLOSE of type 0x1d, sent or received: an application ended it.
+    /// A CONNECTION_CLOSE of type 0x1d, sent or received: an application closed the connection.
     Application {
-        /// The application's own code.
+        /// The application's error code.
         code: u64,
-        /// The application's own words.
+        /// The application's reason phrase.
         reason: Bytes,
-        /// Whether the peer said so.
+        /// Whether the peer closed the connection.
         remote: bool,
     },
-    /// Nothing was heard for the idle timeout (RFC 9000 §10.1).
+    /// The idle timeout expired without a packet from the peer (RFC 9000 §10.1).
     IdleTimeout,
-    /// The handshake was not done in time.
+    /// The handshake did not complete in time.
     HandshakeTimeout,
-    /// The peer has no state for this connection any more (RFC 9000 §10.3).
+    /// The peer no longer has state for this connection and sent a stateless reset (RFC 9000
+    /// §10.3).
     Reset,
-    /// The peer speaks none of our versions (RFC 9000 §6.2).
+    /// The peer supports none of our versions (RFC 9000 §6.2).
     VersionMismatch,
 }
 
@@ -69,14 +70,16 @@ impl fmt::Display for CloseReason {
                     OneLine(&String::from_utf8_lossy(reason))
                 )
             }
-            Self::IdleTimeout => write!(f, "nothing was heard from the peer for the idle timeout"),
+            Self::IdleTimeout => {
+                write!(f, "the idle timeout expired without a packet from the peer")
+            }
             Self::HandshakeTimeout => write!(f, "the peer did not complete the handshake in time"),
             Self::Reset => write!(
                 f,
                 "the peer has lost the connection's state (stateless reset)"
             ),
             Self::VersionMismatch => {
-                write!(f, "the peer speaks neither QUIC version 1 nor version 2")
+                write!(f, "the peer supports neither QUIC version 1 nor version 2")
             }
         }
     }
@@ -85,7 +88,7 @@ impl fmt::Display for CloseReason {
 impl std::error::Error for CloseReason {}
 
 impl From<CloseReason> for io::Error {
-    /// With the kind of I/O error that comes nearest.
+    /// Uses the closest kind of I/O error.
     fn from(reason: CloseReason) -> Self {
         let kind = match &reason {
             CloseReason::IdleTimeout | CloseReason::HandshakeTimeout => io::ErrorKind::TimedOut,
@@ -109,22 +112,23 @@ impl fmt::Display for OneLine<'_> {
     }
 }
 
-/// Why a connection cannot move to another path.
+/// Why a connection cannot migrate to another path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigrateError {
-    /// Only clients move (RFC 9000 §9).
+    /// Only clients migrate (RFC 9000 §9).
     NotAClient,
     /// The handshake is not confirmed yet (RFC 9000 §9).
     NotConfirmed,
     /// The server forbids it (RFC 9000 §18.2, `disable_active_migration`).
     Forbidden,
-    /// The server has given no connection id that could be used there (RFC 9000 §9.5): it may have to be tried again later.
+    /// The server has issued no connection id that could be used there (RFC 9000 §9.5). Retrying
+    /// later may succeed.
     NoConnectionId,
-    /// The path leads to another address than the server's.
+    /// The path does not lead to the server's address.
     OtherServer,
-    /// The connection uses this path already.
+    /// The connection already uses this path.
     SamePath,
-    /// Nothing came back on the path (RFC 9000 §8.2.4).
+    /// Path validation failed: no response arrived on the path (RFC 9000 §8.2.4).
     NotValidated,
     /// The connection is closed.
     Closed,
@@ -133,13 +137,13 @@ pub enum MigrateError {
 impl fmt::Display for MigrateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotAClient => "only clients move to other paths",
+            Self::NotAClient => "only clients migrate to other paths",
             Self::NotConfirmed => "the handshake is not confirmed yet",
-            Self::Forbidden => "the server allows no migration (disable_active_migration)",
-            Self::NoConnectionId => "the server has given no spare connection id",
+            Self::Forbidden => "the server forbids migration (disable_active_migration)",
+            Self::NoConnectionId => "the server has issued no spare connection id",
             Self::OtherServer => "the path does not lead to the server's address",
-            Self::SamePath => "the connection uses this path already",
-            Self::NotValidated => "there is no way to the server from there",
+            Self::SamePath => "the connection already uses this path",
+            Self::NotValidated => "path validation failed: the server did not answer on that path",
             Self::Closed => "the connection is closed",
         })
     }
@@ -147,7 +151,7 @@ impl fmt::Display for MigrateError {
 
 impl std::error::Error for MigrateError {}
 
-/// Why a write, finish or reset did nothing.
+/// Why a write, finish or reset had no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteError {
     /// The send buffer is full; `Event::Writable` follows.
@@ -172,10 +176,10 @@ impl fmt::Display for WriteError {
 
 impl std::error::Error for WriteError {}
 
-/// Why a read gave nothing.
+/// Why a read returned no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// Nothing in order has arrived; `Event::Readable` follows.
+    /// No in-order data has arrived; `Event::Readable` follows.
     Blocked,
     /// The peer reset the stream with this code.
     Reset(u64),
@@ -195,12 +199,13 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// Why a datagram was not taken.
+/// Why a datagram was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramError {
-    /// The peer takes no datagrams (RFC 9221 §3), or the handshake has not said yet whether it does.
+    /// The peer does not accept datagrams (RFC 9221 §3), or the handshake has not yet shown whether
+    /// it does.
     Unsupported,
-    /// It is larger than the path or the peer allows: `max_datagram_size` says how large it may be.
+    /// The datagram is larger than the path or the peer allows; see `max_datagram_size`.
     TooLarge,
     /// The queue is full; `Event::DatagramsWritable` follows.
     Blocked,
@@ -211,9 +216,9 @@ pub enum DatagramError {
 impl fmt::Display for DatagramError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unsupported => "the peer takes no datagrams",
+            Self::Unsupported => "the peer does not accept datagrams",
             Self::TooLarge => "the datagram is larger than the path or the peer allows",
-            Self::Blocked => "the queue of datagrams is full",
+            Self::Blocked => "the datagram queue is full",
             Self::Closed => "the connection is closed",
         })
     }

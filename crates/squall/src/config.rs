@@ -1,4 +1,4 @@
-//! How an endpoint is built.
+//! Building an endpoint.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,10 +9,11 @@ use std::time::Duration;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use squall_core::{ClientConfig, ServerConfig};
 
-/// Workers that an endpoint may have: half of what a connection id's first byte can tell apart.
+/// Maximum number of workers: half of the values that the first byte of a connection id can tell
+/// apart.
 const MAX_WORKERS: usize = 128;
 
-/// All that an endpoint is made of. [`Builder::bind`] makes it.
+/// All settings of an endpoint. [`Builder::bind`] builds it.
 ///
 /// ```no_run
 /// # async fn example(server: squall::ServerConfig) -> std::io::Result<()> {
@@ -21,74 +22,85 @@ const MAX_WORKERS: usize = 128;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Builder {
-    /// Where to bind. `[::]` serves IPv6 and IPv4.
+    /// Address to bind. `[::]` serves both IPv6 and IPv4.
     pub addr: SocketAddr,
-    /// Accept connections with this; `None`: an endpoint for clients only.
+    /// Configuration for accepted connections. `None`: the endpoint is a client only.
     pub server: Option<ServerConfig>,
-    /// What [`connect`](crate::Endpoint::connect) uses.
+    /// Configuration that [`connect`](crate::Endpoint::connect) uses.
     pub client: Option<ClientConfig>,
-    /// Worker threads, 1 to 128. Each has a socket of its own on the same port, and connections that stay with it for life:
-    /// the worker's index is in every connection id that it hands out, and the kernel steers by it.
+    /// Number of worker threads, 1 to 128. Each has its own socket on the same port, and a
+    /// connection stays with its worker for life: every connection id that a worker issues contains
+    /// the worker's index, by which the kernel steers datagrams.
     pub workers: usize,
-    /// Run each worker's thread on one CPU only: worker `i` on number `i` of these, and round again. Empty: anywhere.
+    /// CPUs to pin the worker threads to: worker `i` runs on entry `i`, starting over at the end of
+    /// the list. Empty: not pinned.
     pub cpus: Vec<usize>,
-    /// Send bundles where the kernel can.
+    /// Send bundles of datagrams (GSO) where the kernel supports it.
     pub gso: bool,
-    /// Receive bundles where the kernel can.
+    /// Receive bundles of datagrams (GRO) where the kernel supports it.
     pub gro: bool,
-    /// Wanted socket receive buffer in bytes.
+    /// Requested size of the socket receive buffer, in bytes.
     pub receive_buffer: usize,
-    /// Wanted socket send buffer in bytes.
+    /// Requested size of the socket send buffer, in bytes.
     pub send_buffer: usize,
-    /// Let other sockets of this user bind the same address (`SO_REUSEPORT`). With several workers they are strangers to
-    /// the steering: each worker then may get what is not its own, and hands it on.
+    /// Allow other sockets of the same user to bind this address (`SO_REUSEPORT`). With several
+    /// workers, steering does not know these sockets: a worker may then receive datagrams of
+    /// another worker, and forwards them.
     pub reuse_port: bool,
-    /// Write a qlog of every connection into this folder. By default the folder that the environment variable `QLOGDIR`
-    /// names, if it does. What is logged of a connection is in its file when the connection is closed, so all of it after
-    /// [`Endpoint::wait_idle`](crate::Endpoint::wait_idle).
+    /// Directory to which a qlog of every connection is written. Defaults to the environment
+    /// variable `QLOGDIR`, if set. A connection's log is complete when the connection is closed, so
+    /// all logs are complete after [`Endpoint::wait_idle`](crate::Endpoint::wait_idle).
     pub qlog_dir: Option<PathBuf>,
-    /// Time the stages of the worker's work, see [`Endpoint::stages`](crate::Endpoint::stages).
+    /// Measure the time spent in each stage of the workers' loop, see
+    /// [`Endpoint::stages`](crate::Endpoint::stages).
     pub accounting: bool,
-    /// Connection attempts that wait for [`accept`](crate::Endpoint::accept) and the word on them. More are refused.
+    /// Maximum number of connection attempts that wait to be [accepted](crate::Endpoint::accept) or
+    /// otherwise decided. Further attempts are refused.
     pub max_incoming: usize,
-    /// Connections in their handshake at a time. More are refused.
+    /// Maximum number of concurrent handshakes. Further attempts are refused.
     pub max_handshakes: usize,
-    /// Attempts and handshakes from which on clients have to show first that their address is their own (a Retry, RFC
-    /// 9000 §8.1.2), for which nothing is kept. Zero: always.
+    /// Number of pending attempts and handshakes from which a client must first validate its
+    /// address (a Retry, RFC 9000 §8.1.2), for which the server keeps no state. Zero: always.
     pub retry_from: usize,
-    /// Key of the address-validation tokens (RFC 9000 §8.1.1); endpoints with the same key take each other's, and each takes
-    /// a token once. By default derived from `reset_key`.
+    /// Key of the address-validation tokens (RFC 9000 §8.1.1). Endpoints with the same key accept
+    /// each other's tokens, and each endpoint accepts a token once. Derived from `reset_key` by
+    /// default.
     pub token_key: Option<[u8; 32]>,
-    /// How long a token that a client was given for a later connection is good (RFC 9000 §8.1.3). Each is good once: all
-    /// workers share a record of those that are spent, which takes up to 4 MB for each day and mistakes fewer than 1 new
-    /// token in 1,000 for a spent one if a million come each day. A token that is spent, seems so, or is older than the
-    /// endpoint costs its client a Retry.
+    /// Lifetime of a token issued for a later connection (RFC 9000 §8.1.3). Each token is valid
+    /// once: all workers share a record of spent tokens, which takes up to 4 MB per day of lifetime
+    /// and mistakes fewer than 1 in 1,000 new tokens for a spent one at a million tokens per day. A
+    /// token that is spent, is mistaken for a spent one, or is older than the endpoint costs its
+    /// client a Retry.
     pub new_token_lifetime: Duration,
-    /// Connections in all; attempts beyond are refused.
+    /// Maximum number of connections of all workers together; further attempts are refused.
     pub max_connections: usize,
-    /// Connections that clients of one source prefix may have at all workers together, where their address is validated;
-    /// attempts beyond are refused. An attempt from an address that is not validated is never refused for it, since the
-    /// address may be forged, but has to show first that it is its own (a Retry) once the prefix's connections and handshakes
-    /// are as many. A connection that moves to another prefix is counted there and goes on in any case. `None`, the default:
-    /// no limit, since a whole carrier can be behind one address.
+    /// Maximum number of connections, over all workers, from clients of one source prefix with a
+    /// validated address; further attempts are refused. An attempt from an unvalidated address,
+    /// which may be forged, is never refused because of this limit, but must first validate its
+    /// address (a Retry) once the prefix has this many connections and handshakes. A connection
+    /// that migrates to another prefix counts there and continues in any case. `None`, the default:
+    /// no limit, since a whole carrier can share one address.
     pub max_connections_per_prefix: Option<usize>,
-    /// Bits of an IPv4 address that make a source prefix, up to 32, the default.
+    /// Length of an IPv4 source prefix in bits, at most and by default 32.
     pub ipv4_prefix_bits: u8,
-    /// Bits of an IPv6 address that make a source prefix, up to 128; by default 56, what a provider gives to one customer.
+    /// Length of an IPv6 source prefix in bits, at most 128. The default, 56, is what a provider
+    /// assigns to one customer.
     pub ipv6_prefix_bits: u8,
-    /// Bytes of memory that the connections of all workers together may take, by the estimate of
-    /// [`EndpointStats::memory`](crate::EndpointStats::memory). From three quarters of it on, clients have to show first that
-    /// their address is their own (a Retry); from all of it on, new connections are refused. Those that exist go on, and may
-    /// take more: what one can take is bounded by `send_window`, `receive_window` and `max_packets_in_flight` of its
+    /// Memory that the connections of all workers together may take, in bytes, as estimated by
+    /// [`EndpointStats::memory`](crate::EndpointStats::memory). From three quarters of the limit
+    /// on, clients must first validate their address (a Retry); at the limit, new connections are
+    /// refused. Existing connections continue and may grow further: each is bounded by
+    /// `send_window`, `receive_window` and `max_packets_in_flight` of its
     /// [`TransportConfig`](crate::TransportConfig). `None`, the default: no limit.
     pub max_memory: Option<usize>,
-    /// Key of the stateless-reset tokens (RFC 9000 §10.3.2). Keep it over restarts, and peers learn at once that their
-    /// connections are gone. Random by default.
+    /// Key of the stateless-reset tokens (RFC 9000 §10.3.2). Keep it across restarts so that peers
+    /// learn at once that their connections are gone. Random by default.
     pub reset_key: [u8; 32],
 }
 
 impl Builder {
-    /// The usual settings for an endpoint at `addr`: no configurations yet, all offloads on.
+    /// Default settings for an endpoint at `addr`: no server or client configuration, all offloads
+    /// on.
     #[must_use]
     pub fn new(addr: SocketAddr) -> Self {
         let udp = squall_udp::Options::default();
@@ -137,29 +149,30 @@ impl Builder {
         self
     }
 
-    /// Sets the number of worker threads. On Windows, where sockets cannot share a port, more than one is an error of the
-    /// bind.
+    /// Sets the number of worker threads. On Windows, where sockets cannot share a port,
+    /// [`bind`](Self::bind) fails with more than one.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
         self
     }
 
-    /// Pins the next worker's thread to a CPU: called once, all of them.
+    /// Adds a CPU to [`cpus`](Self::cpus): it takes the next worker's thread. Called once, it takes
+    /// all of them.
     #[must_use]
     pub fn cpu(mut self, cpu: usize) -> Self {
         self.cpus.push(cpu);
         self
     }
 
-    /// Turns sending of bundles on or off.
+    /// Turns sending of bundles (GSO) on or off.
     #[must_use]
     pub fn gso(mut self, on: bool) -> Self {
         self.gso = on;
         self
     }
 
-    /// Turns receiving of bundles on or off.
+    /// Turns receiving of bundles (GRO) on or off.
     #[must_use]
     pub fn gro(mut self, on: bool) -> Self {
         self.gro = on;
@@ -185,14 +198,15 @@ impl Builder {
         }
     }
 
-    /// Finds settings that no connection could work with, so that they are told at once and not by the first peer.
+    /// Finds settings that no connection could work with, so that they are reported at once rather
+    /// than by the first connection.
     pub(crate) fn check(&self) -> io::Result<()> {
         if self.workers == 0 || self.workers > MAX_WORKERS {
-            return Err(invalid(format!("workers must be 1 to {MAX_WORKERS}")));
+            return Err(invalid(format!("workers must be from 1 to {MAX_WORKERS}")));
         }
         if self.ipv4_prefix_bits > 32 || self.ipv6_prefix_bits > 128 {
             return Err(invalid(
-                "ipv4_prefix_bits must be at most 32, ipv6_prefix_bits at most 128",
+                "ipv4_prefix_bits must be at most 32, and ipv6_prefix_bits at most 128",
             ));
         }
         if let Some(server) = &self.server {
@@ -205,7 +219,7 @@ impl Builder {
     }
 }
 
-/// Finds what no connection of this configuration could work with.
+/// Finds settings that no connection of this configuration could work with.
 pub(crate) fn check_client(config: &ClientConfig) -> Result<(), String> {
     config.transport.check().map_err(str::to_owned)?;
     let name = rustls::pki_types::ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
@@ -218,7 +232,7 @@ pub(crate) fn check_client(config: &ClientConfig) -> Result<(), String> {
     session.map(drop).map_err(|error| error.to_string())
 }
 
-/// Finds what no connection of this configuration could work with.
+/// Finds settings that no connection of this configuration could work with.
 pub(crate) fn check_server(config: &ServerConfig) -> io::Result<()> {
     config.transport.check().map_err(invalid)?;
     // The session tells a foreign provider and a missing TLS 1.3; it is thrown away unused.
@@ -232,12 +246,12 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
-/// A server's TLS configuration with this certificate chain and key, for clients without certificates. `alpn` lists
-/// the application protocols (RFC 7301) in order of preference; QUIC demands at least one (RFC 9001 §8.1). Secrets go to the
-/// file that `SSLKEYLOGFILE` names, if it does.
+/// A server TLS configuration with this certificate chain and key, without client authentication.
+/// `alpn` lists the application protocols (RFC 7301) in order of preference; QUIC requires at least
+/// one (RFC 9001 §8.1). Secrets are appended to the file named by `SSLKEYLOGFILE`, if set.
 ///
 /// # Errors
-/// rustls does not like the key, or it does not belong to the certificate.
+/// rustls rejects the key, or the key does not belong to the certificate.
 pub fn server_tls(
     certificates: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -252,11 +266,11 @@ pub fn server_tls(
     Ok(config)
 }
 
-/// A client's TLS configuration that trusts these roots and offers these application protocols. Secrets go to the file that
-/// `SSLKEYLOGFILE` names, if it does.
+/// A client TLS configuration that trusts these roots and offers these application protocols.
+/// Secrets are appended to the file named by `SSLKEYLOGFILE`, if set.
 ///
 /// # Errors
-/// rustls does not support TLS 1.3 with the provider: it does.
+/// None in practice: rustls would have to lack TLS 1.3 support with this provider.
 pub fn client_tls(
     roots: impl Into<Arc<rustls::RootCertStore>>,
     alpn: &[&[u8]],

@@ -1,4 +1,4 @@
-//! A connection, as an application holds it.
+//! A connection, as the application sees it.
 
 use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ use crate::error::ConnectError;
 use crate::stream::{RecvStream, SendStream};
 use crate::worker::{self, ConnectionShared, Handle, Line, Place, State};
 
-/// A handle of a connection: cheap to clone, usable from any task.
+/// A handle to a connection: cheap to clone and usable from any task.
 ///
 /// When the last handle and the last stream are dropped, the connection closes with code 0.
 #[derive(Clone)]
@@ -32,7 +32,8 @@ impl Connection {
         RecvStream::new(Arc::clone(&self.0), id)
     }
 
-    /// Opens a bidirectional stream; waits while the peer allows no more. The peer learns of it with the first write.
+    /// Opens a bidirectional stream; waits while the peer's stream limit is reached. The peer
+    /// learns of the stream with the first write.
     ///
     /// # Errors
     /// The connection ended.
@@ -41,7 +42,7 @@ impl Connection {
         Ok((self.send(id), self.recv(id)))
     }
 
-    /// Opens a stream for sending only; waits while the peer allows no more.
+    /// Opens a unidirectional stream; waits while the peer's stream limit is reached.
     ///
     /// # Errors
     /// The connection ended.
@@ -49,7 +50,7 @@ impl Connection {
         Ok(self.send(self.0.0.open(Direction::Unidirectional).await?))
     }
 
-    /// Waits for the next bidirectional stream of the peer.
+    /// Waits for the next bidirectional stream opened by the peer.
     ///
     /// # Errors
     /// The connection ended.
@@ -58,7 +59,7 @@ impl Connection {
         Ok((self.send(id), self.recv(id)))
     }
 
-    /// Waits for the next stream on which only the peer sends.
+    /// Waits for the next unidirectional stream opened by the peer.
     ///
     /// # Errors
     /// The connection ended.
@@ -66,22 +67,23 @@ impl Connection {
         Ok(self.recv(self.0.0.accept(Direction::Unidirectional).await?))
     }
 
-    /// The largest datagram that can be sent now, in bytes; it changes with the path. `None`: the peer takes none
-    /// (RFC 9221 §3).
+    /// The largest datagram that can currently be sent, in bytes; it changes with the path. `None`:
+    /// the peer does not accept datagrams (RFC 9221 §3).
     #[must_use]
     pub fn max_datagram_size(&self) -> Option<usize> {
         self.0.0.lock().core.max_datagram_size()
     }
 
-    /// Sends a datagram, which arrives or not; in a full queue the oldest make room for it.
+    /// Queues an unreliable datagram. If the queue is full, the oldest datagrams in it are dropped
+    /// to make room.
     ///
     /// # Errors
-    /// It is too large, the peer takes none, or the connection ended.
+    /// The datagram is too large, the peer does not accept datagrams, or the connection ended.
     pub fn send_datagram(&self, data: Bytes) -> Result<(), DatagramError> {
         self.0.0.call(|state| state.core.send_newest_datagram(data))
     }
 
-    /// Sends a datagram, which arrives or not, when there is room for it in the queue.
+    /// Queues an unreliable datagram; waits until the queue has room for it.
     ///
     /// # Errors
     /// As [`send_datagram`](Self::send_datagram).
@@ -93,10 +95,10 @@ impl Connection {
         self.0.0.wait(Line::DatagramWrite, send).await
     }
 
-    /// Waits for the next datagram of the peer.
+    /// Waits for the next datagram from the peer.
     ///
     /// # Errors
-    /// The connection ended, and all that had arrived is read.
+    /// The connection ended and all datagrams that arrived have been read.
     pub async fn read_datagram(&self) -> Result<Bytes, CloseReason> {
         let read = |state: &mut State| match (state.core.read_datagram(), &state.closed) {
             (Some(data), _) => Poll::Ready(Ok(data)),
@@ -106,24 +108,26 @@ impl Connection {
         self.0.0.wait(Line::DatagramRead, read).await
     }
 
-    /// Ends the connection at once: the peer is told `code` and `reason`, what is not delivered yet is lost. Wait for
-    /// [`SendStream::stopped`] before, where that matters.
+    /// Closes the connection immediately. The peer receives `code` and `reason`; undelivered data
+    /// is lost. Where that matters, await [`SendStream::stopped`] first, or use
+    /// [`shutdown`](Self::shutdown).
     pub fn close(&self, code: u64, reason: &[u8]) {
         self.0.0.close(code, reason);
     }
 
-    /// Waits until every stream that was finished is delivered, then ends the connection with `code` and `reason`. Streams
-    /// that were not finished are lost, as with [`close`](Self::close).
+    /// Waits until every finished stream is delivered, then closes the connection with `code` and
+    /// `reason`. Streams that were not finished are lost, as with [`close`](Self::close).
     pub async fn shutdown(&self, code: u64, reason: &[u8]) {
         self.0.0.shut_down(code, reason).await;
     }
 
-    /// Moves a client's connection to another of this machine's addresses, once the way from there is validated; until then
-    /// it goes on where it is (RFC 9000 §9.2). The socket must be bound to all addresses. For an address that is gone already
-    /// there is [`Endpoint::rebind`](crate::Endpoint::rebind).
+    /// Migrates a client's connection to another local address once the path from there is
+    /// validated; until then the connection stays on the current path (RFC 9000 §9.2). The socket
+    /// must be bound to the wildcard address. If the current address is already gone, use
+    /// [`Endpoint::rebind`](crate::Endpoint::rebind).
     ///
     /// # Errors
-    /// The connection cannot move, or there is no way to the server from there.
+    /// The connection cannot migrate, or the server is not reachable from that address.
     pub async fn migrate(&self, local: IpAddr) -> Result<(), MigrateError> {
         let now = self.0.0.worker.clock.now();
         self.0.0.act(|state| {
@@ -147,7 +151,7 @@ impl Connection {
         self.0.0.wait(Line::Move, outcome).await
     }
 
-    /// Waits for the connection's end and tells why it came.
+    /// Waits until the connection ends and returns the reason.
     pub async fn closed(&self) -> CloseReason {
         let end = |state: &mut State| match &state.closed {
             Some(reason) => Poll::Ready(reason.clone()),
@@ -156,19 +160,19 @@ impl Connection {
         self.0.0.wait(Line::Lifetime, end).await
     }
 
-    /// Why the connection ended, if it did.
+    /// The reason why the connection ended, if it did.
     #[must_use]
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.0.0.lock().closed.clone()
     }
 
-    /// Counters of the connection: packets, bytes, losses, round-trip time, congestion window.
+    /// The connection's counters: packets, bytes, losses, round-trip time, congestion window.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.0.0.lock().core.stats()
     }
 
-    /// Where the peer is now.
+    /// The peer's current address.
     #[must_use]
     pub fn remote_address(&self) -> SocketAddr {
         self.0.0.lock().core.path().remote
@@ -180,22 +184,24 @@ impl Connection {
         self.stats().rtt
     }
 
-    /// The address of this machine that the peer's datagrams come to; `None` where the system does not tell, or before the
-    /// first has come.
+    /// The local address at which the peer's datagrams arrive. `None` if the system does not report
+    /// it, or before the first datagram.
     #[must_use]
     pub fn local_ip(&self) -> Option<IpAddr> {
         self.0.0.lock().core.path().local
     }
 
-    /// Key material bound to the connection (RFC 8446 §7.5): one that [`exporters`](crate::TransportConfig::exporters) asks
-    /// for; `None` for others, and before the handshake's end.
+    /// Exported key material of the connection (RFC 8446 §7.5). `None` before the handshake
+    /// completes, and for any exporter that is not listed in
+    /// [`exporters`](crate::TransportConfig::exporters).
     #[must_use]
     pub fn exported(&self, exporter: &Exporter) -> Option<Vec<u8>> {
         (self.0.0.lock().core.exported(exporter)).map(|material| material.to_vec())
     }
 
-    /// Runs a task on the thread of the connection's own worker, where it reaches the connection without waking another
-    /// thread. It shares that thread with the transport: it must not block. It ends, unfinished, with the worker.
+    /// Runs a task on the thread of the connection's own worker, where it uses the connection
+    /// without waking another thread. The task shares that thread with the transport and must not
+    /// block. If the worker ends, the task is cancelled.
     pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -204,7 +210,7 @@ impl Connection {
         worker::spawn(&self.0.0.worker, task)
     }
 
-    /// Which of the endpoint's workers the connection lives on, for life.
+    /// The index of the endpoint's worker that the connection stays on for life.
     #[must_use]
     pub fn worker(&self) -> usize {
         self.0.0.worker.index
@@ -216,31 +222,32 @@ impl Connection {
         self.0.0.lock().core.side()
     }
 
-    /// The application protocol that the handshake chose (RFC 7301).
+    /// The application protocol negotiated in the handshake (RFC 7301).
     #[must_use]
     pub fn alpn(&self) -> Option<Vec<u8>> {
         self.0.0.lock().core.alpn().map(<[u8]>::to_vec)
     }
 
-    /// The server name that the client asked for (RFC 6066 §3); `None` on the client's side.
+    /// The server name that the client requested (RFC 6066 §3); `None` on the client.
     #[must_use]
     pub fn server_name(&self) -> Option<String> {
         self.0.0.lock().core.server_name().map(str::to_owned)
     }
 
-    /// The key exchange group that the handshake agreed on: X25519MLKEM768 where the peer has it.
+    /// The negotiated key exchange group: X25519MLKEM768 if the peer supports it.
     #[must_use]
     pub fn key_exchange_group(&self) -> Option<rustls::NamedGroup> {
         self.0.0.lock().core.key_exchange_group()
     }
 
-    /// Whether the handshake was a full one or resumed an earlier session; `None` before its end.
+    /// Whether the handshake was full or resumed an earlier session; `None` until it completes.
     #[must_use]
     pub fn handshake_kind(&self) -> Option<rustls::HandshakeKind> {
         self.0.0.lock().core.handshake_kind()
     }
 
-    /// The peer's certificate chain, its own first; `None` unless the transport's `keep_peer_certificates` was set.
+    /// The peer's certificate chain, end-entity certificate first; `None` unless the transport's
+    /// `keep_peer_certificates` was set.
     #[must_use]
     pub fn peer_certificates(&self) -> Option<Vec<rustls::pki_types::CertificateDer<'static>>> {
         self.0.0.lock().core.peer_certificates().map(<[_]>::to_vec)
@@ -255,8 +262,8 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// A connection whose handshake is under way: await it. Dropped before, it is given up.
-#[must_use = "a connection that nobody waits for is given up"]
+/// A connection whose handshake is in progress; await it. Dropping it abandons the connection.
+#[must_use = "dropping a `Connecting` abandons the connection"]
 pub struct Connecting(Progress);
 
 enum Progress {
@@ -294,17 +301,20 @@ impl Connecting {
 }
 
 impl Connecting {
-    /// The connection before its handshake is done, for early data (0-RTT, RFC 9001 §4.6): what a client sends travels with
-    /// its first packets, under the keys of an earlier connection to the same server. **An attacker can repeat it**: send
-    /// nothing that must not happen twice. The server may not take it; then it is sent again behind the handshake, and
+    /// Returns the connection before its handshake completes, for early data (0-RTT, RFC 9001
+    /// §4.6). What a client writes travels with its first packets, under keys from an earlier
+    /// connection to the same server. **An attacker can replay it**: send only what may safely
+    /// happen twice. If the server rejects early data, it is sent again after the handshake, and
     /// nothing is lost.
     ///
-    /// It is off unless both ends ask for it: `enable_early_data` in the client's rustls configuration, and
-    /// `max_early_data_size` in the server's. A server gets its connection at once and can read early data; until the
-    /// second part of what this returns is ready, it cannot know that the client is there.
+    /// Both ends must enable early data: `enable_early_data` in the client's rustls configuration
+    /// and `max_early_data_size` in the server's. A server gets its connection at once and can read
+    /// early data; until the returned [`EarlyDataAccepted`] is ready, it cannot know that the
+    /// client is live.
     ///
     /// # Errors
-    /// There is no ticket for early data, or the connection could not be started: await what is given back.
+    /// There is no ticket for early data, or the connection could not be started. The returned
+    /// `Connecting` can still be awaited.
     pub async fn into_0rtt(mut self) -> Result<(Connection, EarlyDataAccepted), Self> {
         poll_fn(|cx| self.poll_begun(cx)).await;
         let Progress::Handshaking(Handshake { handle, .. }) = &self.0 else {
@@ -367,9 +377,10 @@ impl Future for Connecting {
     }
 }
 
-/// Becomes ready with the handshake: whether the server accepted the client's early data, at both ends. `false` if the
-/// client sent none, and when the connection has ended before.
-#[must_use = "only the handshake's end tells whether early data was taken"]
+/// A future that is ready when the handshake completes and returns whether the server accepted the
+/// client's early data; it works on both ends. `false` if the client sent none, or if the
+/// connection ended first.
+#[must_use = "whether early data was accepted is known only after the handshake"]
 pub struct EarlyDataAccepted(Handshake);
 
 impl Future for EarlyDataAccepted {

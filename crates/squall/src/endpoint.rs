@@ -20,10 +20,12 @@ use crate::qlog::QlogFolder;
 use crate::sys;
 use crate::worker::{self, Command, Common, EndpointStats, Offer, Shared, SocketGroup, WorkerEnd};
 
-/// A UDP port with its worker threads: makes connections, accepts connections, or both. Cheap to clone.
+/// A UDP port with its worker threads. It makes connections, accepts connections, or both, and is
+/// cheap to clone.
 ///
-/// When the last handle is dropped, no new connections come in; those that exist go on, and the workers end with the
-/// last of them. To end at once: [`close`](Self::close), then [`wait_idle`](Self::wait_idle).
+/// When the last handle is dropped, new connections are no longer accepted; existing ones continue,
+/// and the workers end with the last of them. To end at once, call [`close`](Self::close) and then
+/// [`wait_idle`](Self::wait_idle).
 #[derive(Clone)]
 pub struct Endpoint(Arc<Inner>);
 
@@ -110,8 +112,9 @@ impl Endpoint {
         Builder::new(addr).server(config).bind()
     }
 
-    /// An endpoint for making connections, bound to `addr` (`0.0.0.0:0` or `[::]:0`: any). Give the configuration to
-    /// [`connect_with`](Self::connect_with), or build one in with [`Builder::client`].
+    /// An endpoint for outgoing connections, bound to `addr` (`0.0.0.0:0` or `[::]:0` for any
+    /// address and port). Pass the configuration to [`connect_with`](Self::connect_with), or set a
+    /// default with [`Builder::client`].
     ///
     /// # Errors
     /// As [`Builder::bind`].
@@ -119,22 +122,23 @@ impl Endpoint {
         Builder::new(addr).bind()
     }
 
-    /// Starts to connect to the server at `addr`, which has to present a certificate for `server_name`, with the
-    /// endpoint's client configuration.
+    /// Connects to the server at `addr` with the endpoint's client configuration. The server must
+    /// present a certificate for `server_name`.
     ///
     /// # Errors
-    /// There is no client configuration, `server_name` is no name, the endpoint's socket cannot reach `addr`, or the endpoint
-    /// is closed. What comes later, the returned future tells.
+    /// The endpoint has no client configuration, `server_name` is not a valid DNS name or IP
+    /// address, the endpoint's socket cannot reach `addr`, or the endpoint is closed. Later
+    /// failures are reported by the returned future.
     pub fn connect(&self, addr: SocketAddr, server_name: &str) -> Result<Connecting, ConnectError> {
         let config = self.0.settings.client.clone();
         let config = config.ok_or(ConnectError::NoClientConfig)?;
         self.start(config, addr, server_name)
     }
 
-    /// As [`connect`](Self::connect), with a configuration of its own.
+    /// As [`connect`](Self::connect), but with the given configuration.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect), or the configuration cannot work.
+    /// As [`connect`](Self::connect), or the configuration is invalid.
     pub fn connect_with(
         &self,
         config: ClientConfig,
@@ -157,7 +161,7 @@ impl Endpoint {
         if self.0.common.is_closed() {
             return Err(ConnectError::EndpointClosed);
         }
-        // An IPv4 address in IPv6's clothes: what comes from there is told by its own.
+        // Unmap IPv4-mapped IPv6 addresses: replies carry the plain IPv4 address.
         let remote = match remote.ip().to_canonical() {
             IpAddr::V4(ip) => SocketAddr::new(ip.into(), remote.port()),
             // With its zone.
@@ -196,8 +200,9 @@ impl Endpoint {
         })
     }
 
-    /// Waits for the next attempt to connect to this endpoint; `None` once it is closed, and while none of its workers runs
-    /// (see [`worker_ended`](Self::worker_ended)): restart one, and call again.
+    /// Waits for the next incoming connection attempt. Returns `None` once the endpoint is closed,
+    /// and while none of its workers runs (see [`worker_ended`](Self::worker_ended)): restart a
+    /// worker, then call again.
     pub async fn accept(&self) -> Option<Incoming> {
         let offer = self.0.common.accept().await?;
         let shared = Arc::clone(&self.0.shared[offer.worker]);
@@ -207,8 +212,9 @@ impl Endpoint {
         })
     }
 
-    /// Accepts every attempt and runs `handler` for each connection, on the connection's own worker, until
-    /// [`accept`](Self::accept) returns `None`. Handshakes that fail are passed over: the client is told why.
+    /// Accepts every attempt and runs `handler` for each connection, on the connection's own
+    /// worker, until [`accept`](Self::accept) returns `None`. Failed handshakes are skipped; the
+    /// client receives the reason.
     pub async fn serve<H, F>(&self, handler: H)
     where
         H: Fn(Connection) -> F + Send + Sync + 'static,
@@ -226,11 +232,11 @@ impl Endpoint {
         }
     }
 
-    /// Has connections to come use another configuration, say with a renewed certificate; those that exist keep theirs.
-    /// `None`: no more are accepted.
+    /// Replaces the server configuration for new connections, for example after a certificate
+    /// renewal. Existing connections keep theirs. `None`: no more connections are accepted.
     ///
     /// # Errors
-    /// The configuration cannot work (`InvalidInput`, with the reason).
+    /// The configuration is invalid (`InvalidInput`, with the reason).
     pub fn set_server_config(&self, config: Option<ServerConfig>) -> io::Result<()> {
         config.as_ref().map_or(Ok(()), check_server)?;
         let config = config.map(Arc::new);
@@ -240,16 +246,17 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The address that the sockets are bound to, with the port that the system chose.
+    /// The address that the sockets are bound to, with the port chosen by the system.
     ///
     /// # Errors
-    /// None: the address is known since the bind.
+    /// None: the address has been known since the bind.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.0.common.address())
     }
 
-    /// Closes all connections with `code` and `reason`, refuses what comes, and makes [`accept`](Self::accept) end.
-    /// Returns at once; [`wait_idle`](Self::wait_idle) waits until the peers were told.
+    /// Closes all connections with `code` and `reason`, refuses new ones, and makes
+    /// [`accept`](Self::accept) return `None`. Returns at once; [`wait_idle`](Self::wait_idle)
+    /// waits until the peers have been informed.
     pub fn close(&self, code: u64, reason: &[u8]) {
         let told = self.0.command_all(|| Command::Close {
             code,
@@ -260,8 +267,9 @@ impl Endpoint {
         }
     }
 
-    /// Lets no new connections in, closes each one when all streams that were finished on it are delivered, and waits until
-    /// none is left. Streams that were not finished are lost, as with [`close`](Self::close).
+    /// Stops accepting connections, closes each connection once all its finished streams are
+    /// delivered, and waits until none is left. Streams that were not finished are lost, as with
+    /// [`close`](Self::close).
     pub async fn shutdown(&self, code: u64, reason: &[u8]) {
         let told = self.0.command_all(|| Command::ShutDown {
             code,
@@ -273,21 +281,20 @@ impl Endpoint {
         self.wait_idle().await;
     }
 
-    /// Goes on with sockets bound to `addr`, one for each worker, as [`Builder::bind`] makes them: clients' connections move
-    /// there at once (RFC 9000 §9.2), and their servers validate the new address. Every connection stays with its worker.
+    /// Replaces the sockets with new ones bound to `addr`, one per worker, as in [`Builder::bind`].
+    /// Client connections migrate there immediately (RFC 9000 §9.2), and their servers validate the
+    /// new address. Every connection stays on its worker.
     ///
     /// # Errors
-    /// The system refused a socket, or a worker has ended and was not [restarted](Self::restart_worker) (`NotConnected`). All
-    /// workers go on where they are then.
-    ///
-    /// # Panics
-    /// Never: workers have their runtime before anybody has the endpoint.
+    /// The system refused a socket, or a worker has ended and was not
+    /// [restarted](Self::restart_worker) (`NotConnected`). All workers then keep their current
+    /// sockets.
     pub fn rebind(&self, addr: SocketAddr) -> io::Result<()> {
         let options = self.0.settings.socket_options();
         let group = SocketGroup::bind(addr, &options, self.0.workers.len())?;
         let mut current = worker::lock(&self.0.common.sockets);
         if let Some(worker) = current.first_down() {
-            let why = format!("worker {worker} has ended: restart it first");
+            let why = format!("worker {worker} has ended; restart it first");
             return Err(io::Error::new(io::ErrorKind::NotConnected, why));
         }
         // Whatever can fail comes before the first worker is told.
@@ -301,12 +308,14 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Waits until a worker ends although the endpoint is in use, and says why: its socket is gone, nothing could be received
-    /// for ten minutes, or code on its thread panicked. By then its connections have ended, and tasks that were spawned on it
-    /// are cancelled; the other workers go on and take its share of new connections. `None` once the endpoint is closed.
+    /// Waits until a worker ends while the endpoint is in use, and returns the reason: its socket
+    /// is gone, nothing could be received for ten minutes, or code on its thread panicked. By then
+    /// the worker's connections have ended and tasks spawned on it are cancelled; the other workers
+    /// continue and take over its share of new connections. Returns `None` once the endpoint is
+    /// closed.
     ///
-    /// Each end is reported once, to one caller, whether or not somebody waited when it came; the last 64 are kept. Dropping
-    /// the future loses none.
+    /// Each end is reported once, to one caller, even if no caller was waiting when it happened;
+    /// the last 64 are kept. Cancel-safe: dropping the future loses no report.
     ///
     /// ```no_run
     /// async fn keep_running(endpoint: squall::Endpoint) -> std::io::Result<()> {
@@ -321,19 +330,21 @@ impl Endpoint {
         self.0.common.worker_ended().await
     }
 
-    /// Starts a worker that has ended again: a new thread, and a new socket on the same port, which takes the place of the
-    /// old one when datagrams are steered. It begins without connections. The peers of those that ended are told by a
-    /// stateless reset (RFC 9000 §10.3) when they next send, by this worker as by those that stood in for it.
+    /// Restarts a worker that has ended, with a new thread and a new socket on the same port, which
+    /// replaces the old one in datagram steering. The worker starts without connections. Peers of
+    /// its former connections receive a stateless reset (RFC 9000 §10.3) when they next send; the
+    /// workers that stood in for it send the same resets.
     ///
-    /// Blocks until the thread runs, well below a millisecond on an idle machine.
+    /// Blocks until the thread runs: well below a millisecond on an idle machine.
     ///
     /// # Errors
-    /// There is no such worker (`InvalidInput`), it runs (`AlreadyExists`), the endpoint is closed (`NotConnected`), or the
-    /// system refused a socket, a thread or a CPU: the worker may then be restarted later.
+    /// There is no such worker (`InvalidInput`), it is running (`AlreadyExists`), the endpoint is
+    /// closed (`NotConnected`), or the system refused a socket, a thread or a CPU; the last can be
+    /// retried later.
     pub fn restart_worker(&self, worker: usize) -> io::Result<()> {
         let inner = &self.0;
         let Some(face) = inner.workers.get(worker) else {
-            let why = format!("there are {} workers", inner.workers.len());
+            let why = format!("no such worker: the endpoint has {}", inner.workers.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         };
         if inner.common.is_closed() {
@@ -343,7 +354,7 @@ impl Endpoint {
         // Locked to the end, so that two of these make one worker.
         let mut sockets = worker::lock(&inner.common.sockets);
         if !sockets.is_down(worker) {
-            let why = format!("worker {worker} runs");
+            let why = format!("worker {worker} is already running");
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         let socket = sockets.replace(worker, &inner.settings.socket_options())?;
@@ -358,7 +369,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Waits until no connection is left, closing ones included (RFC 9000 §10.2: some three probe timeouts).
+    /// Waits until no connection is left, including closing ones (RFC 9000 §10.2: about three probe
+    /// timeouts).
     pub async fn wait_idle(&self) {
         loop {
             let idle = self.0.common.idle.notified();
@@ -372,7 +384,7 @@ impl Endpoint {
         }
     }
 
-    /// The counters since the endpoint was built, of all its workers.
+    /// The counters of all workers since the endpoint was built, summed.
     #[must_use]
     pub fn stats(&self) -> EndpointStats {
         let mut sum = EndpointStats::default();
@@ -380,14 +392,14 @@ impl Endpoint {
         sum
     }
 
-    /// The counters of each worker.
+    /// The counters of each worker since the endpoint was built.
     #[must_use]
     pub fn worker_stats(&self) -> Vec<EndpointStats> {
         let workers = self.0.workers.iter();
         workers.map(|one| one.shared.stats()).collect()
     }
 
-    /// What the kernel granted each socket: bundles and buffers.
+    /// What the kernel granted to each socket: bundle sizes and buffer sizes.
     #[must_use]
     ///
     /// All zero while no worker runs.
@@ -397,8 +409,8 @@ impl Endpoint {
         first.map_or_else(squall_udp::Limits::default, |socket| socket.limits())
     }
 
-    /// Time by stage of the workers' work, summed, in ticks of [`ticks`](crate::ticks); all zero unless
-    /// [`Builder::accounting`] was set.
+    /// Time spent in each stage of the workers' loop, summed over all workers, in ticks of
+    /// [`ticks`](crate::ticks). All zero unless [`Builder::accounting`] was set.
     #[must_use]
     pub fn stages(&self) -> Stages {
         let all = self.0.workers.iter();
@@ -410,9 +422,10 @@ impl Endpoint {
             .unwrap_or_else(Stages::off)
     }
 
-    /// Runs a task on a worker's thread, on each in turn: it shares that thread with the transport and must not block. A
-    /// task that works with a connection belongs on its worker: [`Connection::spawn`](crate::Connection::spawn). It
-    /// ends, unfinished, with the worker.
+    /// Runs a task on a worker's thread, choosing the workers in turn. The task shares that thread
+    /// with the transport and must not block. Tasks that work with a connection belong on the
+    /// connection's worker: use [`Connection::spawn`](crate::Connection::spawn). If the worker
+    /// ends, the task is cancelled.
     pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -421,7 +434,7 @@ impl Endpoint {
         worker::spawn(self.0.next_worker(), task)
     }
 
-    /// Makes each worker's next send call fail once with `errno`: for tests of what happens then.
+    /// For tests: makes each worker's next send call fail once with `errno`.
     #[doc(hidden)]
     pub fn inject_send_error(&self, errno: i32) {
         for worker in 0..self.0.workers.len() {
@@ -429,7 +442,7 @@ impl Endpoint {
         }
     }
 
-    /// As [`inject_send_error`](Self::inject_send_error), for one worker.
+    /// For tests: as [`inject_send_error`](Self::inject_send_error), for one worker.
     #[doc(hidden)]
     pub fn inject_worker_send_error(&self, worker: usize, errno: i32) {
         if let Some(worker) = self.0.workers.get(worker) {
@@ -437,7 +450,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes each worker's receive calls fail with `errno` until it is told 0: for tests of what happens then.
+    /// For tests: makes each worker's receive calls fail with `errno` until 0 is passed.
     #[doc(hidden)]
     pub fn inject_recv_error(&self, errno: i32) {
         for worker in &self.0.workers {
@@ -445,7 +458,8 @@ impl Endpoint {
         }
     }
 
-    /// The worker threads' numbers in the system's lists (Linux: their tids), for CPU accounting; 0 where there are none.
+    /// The worker threads' ids in the operating system (on Linux: their tids), for CPU accounting;
+    /// 0 where there is none.
     #[must_use]
     pub fn worker_thread_ids(&self) -> Vec<i32> {
         let threads = self.0.workers.iter();
@@ -468,7 +482,8 @@ impl Builder {
     /// Binds the sockets and starts the workers.
     ///
     /// # Errors
-    /// A setting cannot work (`InvalidInput`, with the reason), or the system refused a socket, a thread or a CPU.
+    /// A setting is invalid (`InvalidInput`, with the reason), or the system refused a socket, a
+    /// thread or a CPU.
     pub fn bind(self) -> io::Result<Endpoint> {
         self.check()?;
         self.start_random();
@@ -509,8 +524,8 @@ impl Builder {
         Ok(Endpoint(Arc::new(inner)))
     }
 
-    /// Draws a byte from the random generators of the TLS configurations. aws-lc's gathers entropy on its first use, which takes up
-    /// to 150 ms: the first handshake would wait for it.
+    /// Draws a byte from the random generators of the TLS configurations. aws-lc gathers entropy on
+    /// first use, which takes up to 150 ms and would otherwise delay the first handshake.
     fn start_random(&self) {
         let server = (self.server.as_ref()).map(|config| config.tls.crypto_provider());
         let client = (self.client.as_ref()).map(|config| config.tls.crypto_provider());
@@ -520,7 +535,7 @@ impl Builder {
         }
     }
 
-    /// The settings of one worker's part of the endpoint: limits are divided among all.
+    /// The settings of one worker's part of the endpoint; limits are divided among the workers.
     fn core_config(&self, shared: &Shared) -> EndpointConfig {
         let share = |limit: usize| limit.div_ceil(self.workers);
         let mut config = EndpointConfig::new(self.reset_key);
@@ -545,38 +560,36 @@ impl Builder {
     }
 }
 
-/// An attempt to connect to this endpoint, before any cryptography: await it or [`accept`](Self::accept) it,
-/// [`refuse`](Self::refuse) it or [`ignore`](Self::ignore) it. Dropped, it is ignored.
+/// A connection attempt, before any cryptography. Await it or [`accept`](Self::accept) it,
+/// [`refuse`](Self::refuse) it, or [`ignore`](Self::ignore) it. Dropping it ignores it.
 pub struct Incoming {
     offer: Option<Box<Offer>>,
     shared: Arc<Shared>,
 }
 
 impl Incoming {
-    /// Whether a token has shown that the address is the client's own (RFC 9000 §8.1).
+    /// Whether a token has validated the client's address (RFC 9000 §8.1).
     #[must_use]
     pub fn remote_address_validated(&self) -> bool {
         (self.offer.as_ref()).is_some_and(|offer| offer.incoming.remote_address_validated())
     }
 
-    /// Whether [`retry`](Self::retry) would do: a client follows one Retry only.
+    /// Whether [`retry`](Self::retry) is possible: a client follows only one Retry.
     #[must_use]
     pub fn may_retry(&self) -> bool {
         (self.offer.as_ref()).is_some_and(|offer| offer.incoming.may_retry())
     }
 
-    /// Has the client show first that its address is its own (RFC 9000 §8.1.2): it comes again, as another attempt. One
-    /// that has done so is refused.
+    /// Requires the client to validate its address (RFC 9000 §8.1.2); the client returns as a new
+    /// attempt. If the client has already followed a Retry, the attempt is refused.
     pub fn retry(mut self) {
         if let Some(offer) = self.offer.take() {
             self.shared.command_to(offer.life, Command::Retry { offer });
         }
     }
 
-    /// Where the attempt comes from; see [`remote_address_validated`](Self::remote_address_validated).
-    ///
-    /// # Panics
-    /// Never: the attempt is there until it is decided, which consumes it.
+    /// The address from which the attempt came; see
+    /// [`remote_address_validated`](Self::remote_address_validated).
     #[must_use]
     pub fn remote_address(&self) -> SocketAddr {
         self.offer
@@ -588,14 +601,14 @@ impl Incoming {
     pub fn accept(mut self) -> Connecting {
         let (reply, answer) = oneshot::channel();
         if let Some(offer) = self.offer.take() {
-            // If the worker has ended, the reply is dropped and the future tells.
+            // If the worker has ended, the reply is dropped and the future reports it.
             self.shared
                 .command_to(offer.life, Command::Accept { offer, reply });
         }
         Connecting::new(answer)
     }
 
-    /// Says no, with CONNECTION_REFUSED (RFC 9000 §20.1).
+    /// Refuses the attempt with CONNECTION_REFUSED (RFC 9000 §20.1).
     pub fn refuse(mut self) {
         if let Some(offer) = self.offer.take() {
             self.shared
@@ -603,7 +616,7 @@ impl Incoming {
         }
     }
 
-    /// Says nothing, as if no packet had come.
+    /// Drops the attempt without an answer, as if no packet had arrived.
     pub fn ignore(self) {
         drop(self);
     }

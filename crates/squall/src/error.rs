@@ -1,26 +1,27 @@
-//! What can go wrong, one clear line each.
+//! Errors of the public API, each with a one-line message.
 
 use std::net::SocketAddr;
 use std::{fmt, io};
 
 use squall_core::CloseReason;
 
-/// Why there is no connection.
+/// Why a connection could not be established.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The endpoint was built without a client configuration and none was given.
+    /// The endpoint was built without a client configuration, and the call passed none.
     NoClientConfig,
-    /// The name cannot be a server's: neither a DNS name nor an IP address.
+    /// The name is neither a DNS name nor an IP address.
     InvalidServerName(String),
-    /// Nobody can be reached at the address from this endpoint: it has no port or no host, or the endpoint's socket is bound
-    /// to the other family.
+    /// The address cannot be reached from this endpoint: it lacks a port or a host, or its address
+    /// family differs from that of the endpoint's socket.
     InvalidRemoteAddress(SocketAddr),
-    /// The endpoint is closed, or none of its workers runs: see [`Endpoint::worker_ended`](crate::Endpoint::worker_ended).
+    /// The endpoint is closed, or none of its workers runs; see
+    /// [`Endpoint::worker_ended`](crate::Endpoint::worker_ended).
     EndpointClosed,
-    /// The transport refused to start: a limit, or a TLS configuration that it cannot use.
+    /// The transport refused to start: a limit was reached, or the TLS configuration is unusable.
     Refused(String),
-    /// The connection ended before its handshake was done.
+    /// The connection ended before its handshake completed.
     Closed(CloseReason),
 }
 
@@ -28,11 +29,13 @@ impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoClientConfig => write!(f, "the endpoint has no client configuration"),
-            Self::InvalidServerName(name) => write!(f, "{name:?} is not a server name"),
+            Self::InvalidServerName(name) => {
+                write!(f, "{name:?} is not a valid DNS name or IP address")
+            }
             Self::InvalidRemoteAddress(addr) => {
                 write!(
                     f,
-                    "{addr} cannot be reached from this endpoint: no host, no port, or not its socket's family"
+                    "{addr} cannot be reached from this endpoint: it lacks a host or a port, or its address family differs from the socket's"
                 )
             }
             Self::EndpointClosed => write!(f, "the endpoint is closed"),
@@ -61,9 +64,9 @@ impl From<ConnectError> for io::Error {
 /// Why a write failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteError {
-    /// The peer does not want more and said so with this code (RFC 9000 §19.5).
+    /// The peer stopped the stream with this code (RFC 9000 §19.5).
     Stopped(u64),
-    /// The stream was finished or reset before.
+    /// The stream was already finished or reset.
     Closed,
     /// The connection ended.
     ConnectionLost(CloseReason),
@@ -96,9 +99,9 @@ impl From<WriteError> for io::Error {
 /// Why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// The peer gave the stream up with this code (RFC 9000 §19.4).
+    /// The peer reset the stream with this code (RFC 9000 §19.4).
     Reset(u64),
-    /// The stream was stopped before.
+    /// The stream was already stopped by this end.
     Closed,
     /// The connection ended before the stream did.
     ConnectionLost(CloseReason),
@@ -127,12 +130,12 @@ impl From<ReadError> for io::Error {
     }
 }
 
-/// Why a stream could not be read whole.
+/// Why a stream could not be read to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadToEndError {
     /// Reading failed.
     Read(ReadError),
-    /// The stream holds more bytes than the limit.
+    /// The stream holds more bytes than `limit`.
     TooLong,
 }
 

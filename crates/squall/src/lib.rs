@@ -2,16 +2,17 @@
 //!
 //! ```text
 //! application   Endpoint ── connect / accept ──> Connection ── open / accept ──> SendStream, RecvStream
-//!                  │ any thread: one lock a call, wake-ups only where someone sleeps
+//!                  │ any thread: one lock per call, wake-ups only if someone sleeps
 //! worker        one thread, one socket, one timer wheel: receive all, time out, transmit all, sleep
 //!                  │
 //! squall-core   the state machines          squall-udp   bundles of datagrams
 //! ```
 //!
-//! An [`Endpoint`] is one UDP port with one or more worker threads, each with a socket of its own; a connection lives on one
-//! of them for life. Handles are cheap to clone and may be used from any task of any runtime; a task started with
-//! [`Connection::spawn`], as the handlers of [`Endpoint::serve`] are, lives on the connection's own thread and reaches it
-//! without waking another one.
+//! An [`Endpoint`] is one UDP port with one or more worker threads, each with its own socket. A
+//! connection stays on one worker for life. Handles are cheap to clone and can be used from any
+//! task of any runtime. Tasks started with [`Connection::spawn`], including the handlers of
+//! [`Endpoint::serve`], run on the connection's own worker thread and use the connection without
+//! waking another thread.
 //!
 //! ```no_run
 //! // An echo server, on two worker threads.
@@ -47,44 +48,51 @@
 //! }
 //! ```
 //!
-//! # What dropping means
-//! - A dropped [`SendStream`] that was neither finished nor reset is reset: an answer that breaks off, because its handler
-//!   panicked, returned early or was cancelled, never looks whole. [`SendStream::set_drop_code`] and
-//!   [`TransportConfig::reset_on_drop_code`] set the code, and [`Stats::streams_reset_on_drop`] counts these resets.
-//! - A dropped [`RecvStream`] that was not read to its end is stopped with code 0.
-//! - When the last [`Connection`] handle and stream of a connection is dropped, it closes with code 0. Closing discards what
-//!   is not delivered yet. [`Connection::shutdown`] and [`Endpoint::shutdown`] wait until all that was finished is delivered,
-//!   [`SendStream::stopped`] waits for one stream.
-//! - When the last [`Endpoint`] handle is dropped, its connections go on; the workers end with the last of them.
+//! # What dropping a handle does
+//! - Dropping a [`SendStream`] that was neither finished nor reset resets the stream. A response
+//!   that is cut short because its handler panicked, returned early or was cancelled therefore
+//!   never looks complete. [`SendStream::set_drop_code`] and
+//!   [`TransportConfig::reset_on_drop_code`] set the code, and [`Stats::streams_reset_on_drop`]
+//!   counts these resets.
+//! - Dropping a [`RecvStream`] that was not read to its end stops the stream with code 0.
+//! - Dropping the last [`Connection`] handle and the last stream of a connection closes it with
+//!   code 0. Closing discards undelivered data. [`Connection::shutdown`] and [`Endpoint::shutdown`]
+//!   wait until all finished streams are delivered; [`SendStream::stopped`] waits for one stream.
+//! - Dropping the last [`Endpoint`] handle leaves its connections running; the workers end when the
+//!   last connection ends.
 //!
-//! # For who knows quinn
-//! Most names are the same. Codes are plain `u64`s, above 2^62 - 1 taken for that. What differs:
+//! # Coming from quinn
+//! Most names are the same. Error codes are plain `u64`s; values above 2^62 − 1 are clamped. The
+//! differences:
 //!
 //! | quinn | here |
 //! |---|---|
-//! | `Endpoint::server(config, addr)` | [`Endpoint::server`]`(addr, config)`, or [`Builder`] for all there is |
+//! | `Endpoint::server(config, addr)` | [`Endpoint::server`]`(addr, config)`, or [`Builder`] for all settings |
 //! | `Endpoint::set_default_client_config` | [`Builder::client`], [`Endpoint::connect_with`] |
 //! | `Endpoint::open_connections` | `connections` of [`Endpoint::stats`] |
 //! | `ConnectionError` | [`CloseReason`] |
 //! | `peer_identity` | [`Connection::peer_certificates`] |
 //! | `handshake_data` | [`Connection::alpn`], [`Connection::server_name`] |
-//! | `export_keying_material` | [`TransportConfig::exporters`] before, [`Connection::exported`] after the handshake |
+//! | `export_keying_material` | [`TransportConfig::exporters`] before the handshake, [`Connection::exported`] after it |
 //! | `min_rtt`, `congestion_state` | [`Connection::stats`] |
-//! | `Connecting::into_0rtt()` | the same, to be awaited |
+//! | `Connecting::into_0rtt()` | the same, but it must be awaited |
 //! | `ZeroRttAccepted` | [`EarlyDataAccepted`] |
 //! | `RecvStream::is_0rtt` | [`RecvStream::is_early`] |
 //! | `read_chunk(max, ordered)` gives a `Chunk` | [`RecvStream::read_chunk`]`(max)` gives [`Bytes`], in order |
-//! | `write_chunks` gives a `Written` | [`SendStream::write_chunks`] gives the bytes; the chunks keep what is not written yet |
+//! | `write_chunks` gives a `Written` | [`SendStream::write_chunks`] gives the number of bytes; the chunks keep what is not yet written |
 //! | dropping a `SendStream` finishes it | dropping resets it: call [`SendStream::finish`] |
 //! | `set_priority(i32)` | [`SendStream::set_priority`]`(`[`Priority`]`)`, which also says how equals share |
-//! | `set_max_concurrent_…`, `set_receive_window` | [`TransportConfig`], before; windows grow by themselves |
+//! | `set_max_concurrent_…`, `set_receive_window` | [`TransportConfig`], before connecting; windows grow automatically |
 //!
-//! # What the environment can ask for
-//! - `SSLKEYLOGFILE`: the secrets of connections whose TLS configuration [`server_tls`] or [`client_tls`] made are appended to
-//!   this file, for a look at packets.
-//! - `QLOGDIR`: a qlog of every connection is written into this folder, unless [`Builder::qlog_dir`] names another.
+//! # Environment variables
+//! - `SSLKEYLOGFILE`: the TLS secrets of connections whose TLS configuration was made by
+//!   [`server_tls`] or [`client_tls`] are appended to this file, so that captured packets can be
+//!   decrypted.
+//! - `QLOGDIR`: a qlog of every connection is written to this directory, unless
+//!   [`Builder::qlog_dir`] names another.
 //!
-//! Floors, lowest first: `readiness` (for Windows), `sys`, `config`, `qlog` and `error`, `worker`, `stream`, `connection`, `endpoint`.
+//! Floors, lowest first: `readiness` (for Windows), `sys`, `config`, `qlog` and `error`, `worker`,
+//! `stream`, `connection`, `endpoint`.
 
 mod config;
 mod connection;

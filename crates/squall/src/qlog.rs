@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use squall_core::{Connection, Time};
 use squall_wire::Side;
 
-/// A folder of qlogs.
+/// A directory of qlogs.
 #[derive(Clone, Debug)]
 pub(crate) struct QlogFolder(PathBuf);
 
 impl QlogFolder {
-    /// Makes the folder where it is missing.
+    /// Creates the directory if it is missing.
     ///
     /// # Errors
-    /// It cannot be made, or is no folder.
+    /// It cannot be created, or is not a directory.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let tell = |error: io::Error| {
             let text = format!("cannot write qlogs to {}: {error}", path.display());

@@ -1,7 +1,7 @@
-//! The two halves of a stream, as an application holds them.
+//! The two halves of a stream, as the application sees them.
 //!
-//! Every call takes the connection's lock once. A half that has to wait leaves its waker with the connection and is
-//! woken once a run, whatever the run brought.
+//! Every call takes the connection's lock once. A half that has to wait registers its waker with
+//! the connection and is woken at most once per received run of datagrams.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,13 +22,15 @@ const MAX_COPY: usize = 64 * 1024;
 
 /// The sending half of a stream.
 ///
-/// Bytes that a write took are owned by the connection and sent in bundles.
+/// Written bytes are owned by the connection and sent in bundles.
 ///
-/// End the stream with [`finish`](Self::finish) (or `AsyncWrite::shutdown`). Dropping a half that was neither finished nor
-/// reset resets the stream, so that the answer of a handler that panicked, returned early or was cancelled never looks
-/// whole to the peer. The code is [`set_drop_code`](Self::set_drop_code)'s, or else
-/// [`TransportConfig::reset_on_drop_code`](crate::TransportConfig::reset_on_drop_code). Such resets are counted in
-/// [`Stats::streams_reset_on_drop`](crate::Stats::streams_reset_on_drop), and the first of a connection is logged as a warning.
+/// End the stream with [`finish`](Self::finish) (or `AsyncWrite::shutdown`). Dropping a half that
+/// was neither finished nor reset resets the stream, so that the response of a handler that
+/// panicked, returned early or was cancelled never looks complete to the peer. The error code is
+/// the one set by [`set_drop_code`](Self::set_drop_code), or else
+/// [`TransportConfig::reset_on_drop_code`](crate::TransportConfig::reset_on_drop_code). Such resets
+/// are counted in [`Stats::streams_reset_on_drop`](crate::Stats::streams_reset_on_drop), and the
+/// first on each connection is logged as a warning.
 pub struct SendStream {
     connection: Arc<Handle>,
     id: StreamId,
@@ -150,7 +152,7 @@ impl SendStream {
                 while !chunk.is_empty() {
                     match self.poll_write_bytes(cx, chunk) {
                         Poll::Ready(Ok(bytes)) => written += bytes,
-                        // What went out counts; what hinders is told the next time.
+                        // Report the bytes accepted so far; the error surfaces on the next call.
                         _ if written > 0 => return Poll::Ready(Ok(written)),
                         other => return other,
                     }
@@ -173,10 +175,11 @@ impl SendStream {
         Ok(())
     }
 
-    /// Ends the stream behind what was written. Does not wait for delivery: [`stopped`](Self::stopped) does.
+    /// Ends the stream after the data written so far. Does not wait for delivery;
+    /// [`stopped`](Self::stopped) does.
     ///
     /// # Errors
-    /// The peer stopped the stream, it was finished or reset before, or the connection ended.
+    /// The peer stopped the stream, it was already finished or reset, or the connection ended.
     pub fn finish(&mut self) -> Result<(), WriteError> {
         self.ended = true;
         self.connection.0.call(|state| {
@@ -187,7 +190,8 @@ impl SendStream {
         })
     }
 
-    /// Gives the stream up: what was not delivered is dropped, and the peer is told `code` (RFC 9000 §19.4).
+    /// Resets the stream: undelivered data is dropped, and the peer receives `code` (RFC 9000
+    /// §19.4).
     ///
     /// # Errors
     /// There is nothing left to reset, or the connection ended.
@@ -195,8 +199,9 @@ impl SendStream {
         self.give_up(|core, id| core.reset(id, code))
     }
 
-    /// Gives up what lies behind the first `reliable` bytes written: the peer gets those, and then `code`
-    /// (draft-ietf-quic-reliable-stream-reset). A peer that does not know how gets a plain reset when it has them.
+    /// Resets the stream except for its first `reliable` bytes: the peer receives those bytes and
+    /// then `code` (draft-ietf-quic-reliable-stream-reset). A peer without support for this
+    /// receives a plain reset once it has the bytes.
     ///
     /// # Errors
     /// There is nothing left to reset, or the connection ended.
@@ -230,16 +235,17 @@ impl SendStream {
         self.drop_code = Some(code);
     }
 
-    /// How the stream ranks among those of the connection that have something to send; `None` after its end.
+    /// The stream's priority among the streams of the connection that have data to send; `None`
+    /// after the stream's end.
     #[must_use]
     pub fn priority(&self) -> Option<Priority> {
         self.connection.0.lock().core.priority(self.id)
     }
 
-    /// Changes how the stream ranks, from the next packet on.
+    /// Changes the stream's priority, from the next packet on.
     ///
     /// # Errors
-    /// The stream sends nothing any more.
+    /// The stream no longer sends anything.
     pub fn set_priority(&self, priority: Priority) -> Result<(), WriteError> {
         self.connection.0.call(|state| {
             state
@@ -261,11 +267,11 @@ impl SendStream {
         }
     }
 
-    /// Waits until the stream's fate is known: `None`, the peer has acknowledged all data and the end; `Some(code)`,
-    /// the peer stopped it.
+    /// Waits until the stream's outcome is known: `None` if the peer has acknowledged all data and
+    /// the end, `Some(code)` if the peer stopped the stream.
     ///
     /// # Errors
-    /// The stream was reset by this end before it was delivered, or the connection ended before.
+    /// This end reset the stream before it was delivered, or the connection ended first.
     pub async fn stopped(&mut self) -> Result<Option<u64>, WriteError> {
         poll_fn(|cx| {
             self.connection.0.call(
@@ -299,8 +305,8 @@ impl Drop for SendStream {
         if dropped == Some(1) {
             tracing::warn!(
                 stream = self.id.0,
-                "a SendStream was dropped without finish() or reset(), so its stream is reset; \
-                 Stats::streams_reset_on_drop counts further ones of this connection"
+                "a SendStream was dropped without finish() or reset(), so its stream was reset; \
+                 Stats::streams_reset_on_drop counts all such resets on this connection"
             );
         }
     }
@@ -323,7 +329,7 @@ impl AsyncWrite for SendStream {
         self.poll_write_slice(cx, data).map_err(Into::into)
     }
 
-    /// Nothing to do: what was written is on its way.
+    /// Does nothing: written data is sent without a flush.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -358,7 +364,7 @@ impl futures_io::AsyncWrite for SendStream {
 
 /// The receiving half of a stream.
 ///
-/// Dropping the half before its end was read stops the stream with code 0.
+/// Dropping it before the stream was read to its end stops the stream with code 0.
 pub struct RecvStream {
     connection: Arc<Handle>,
     id: StreamId,
@@ -402,8 +408,8 @@ impl RecvStream {
         self.id
     }
 
-    /// Servers: whether data of the stream came as early data, which an attacker can repeat (RFC 9001 §9.2). Once the
-    /// handshake is complete the client has shown that it is there.
+    /// On a server: whether data of the stream arrived as early data, which an attacker can replay
+    /// (RFC 9001 §9.2). Once the handshake is complete, the client has shown that it is live.
     #[must_use]
     pub fn is_early(&self) -> bool {
         self.connection.0.lock().core.is_early(self.id)
@@ -449,20 +455,21 @@ impl RecvStream {
         })
     }
 
-    /// Reads the next chunk, at most `max` bytes, without copying it; `None` at the end of the stream. With a `max` of 0 it
-    /// waits for nothing: the chunk is empty.
+    /// Reads the next chunk, at most `max` bytes, without copying it; `None` at the end of the
+    /// stream. With a `max` of 0 it returns an empty chunk without waiting.
     ///
     /// # Errors
-    /// The peer reset the stream, it was stopped, or the connection ended; as often as it is asked.
+    /// The peer reset the stream, it was stopped, or the connection ended. Every further call
+    /// returns the error again.
     pub async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
         poll_fn(|cx| self.poll_read_bytes(cx, max)).await
     }
 
-    /// Reads as many chunks as have arrived, up to the length of `chunks`, without copying them, and returns how many; waits
-    /// for the first. `None` at the end of the stream.
+    /// Reads as many chunks as have arrived, up to the length of `chunks`, without copying them,
+    /// and returns how many; waits for the first. `None` at the end of the stream.
     ///
     /// # Errors
-    /// As [`read_chunk`](Self::read_chunk); what was read before an error is given first.
+    /// As [`read_chunk`](Self::read_chunk). Chunks read before an error are returned first.
     pub async fn read_chunks(&mut self, chunks: &mut [Bytes]) -> Result<Option<usize>, ReadError> {
         if chunks.is_empty() {
             return Ok(Some(0));
@@ -503,7 +510,7 @@ impl RecvStream {
     /// Fills `buffer`.
     ///
     /// # Errors
-    /// As [`read_chunk`](Self::read_chunk), or the stream ended before.
+    /// As [`read_chunk`](Self::read_chunk), or the stream ended before `buffer` was full.
     pub async fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), ReadExactError> {
         let mut filled = 0;
         while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -530,10 +537,11 @@ impl RecvStream {
         Ok(all)
     }
 
-    /// Tells the peer that no more will be read, with `code` (RFC 9000 §19.5). What has arrived is dropped.
+    /// Tells the peer that this end reads no more, with `code` (RFC 9000 §19.5). Data that has
+    /// arrived is dropped.
     ///
     /// # Errors
-    /// There is nothing to stop, or the connection ended.
+    /// The stream has already ended, or the connection ended.
     pub fn stop(&mut self, code: u64) -> Result<(), ReadError> {
         if self.end.is_some() {
             return Err(ReadError::Closed);

@@ -121,7 +121,7 @@ pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("no CPU has number {cpu}"),
+            format!("there is no CPU {cpu}"),
         ));
     }
     // SAFETY: all-zero bytes are a valid, empty cpu_set_t: it is an array of integers.

@@ -74,12 +74,11 @@ impl Entry {
     fn missing(&self, course: &Course, cell: Cell) -> Option<String> {
         match self.side {
             Side::Pieces(Way::Batched(most)) if most > cell.batch => {
-                Some(format!("a call has {} packets only", cell.batch))
+                Some(format!("a call has only {} packets", cell.batch))
             }
-            Side::Pieces(way) if !ablation::has(way, course.keys()) => Some(format!(
-                "the kernel {} does not have it",
-                cell.kernel.name()
-            )),
+            Side::Pieces(way) if !ablation::has(way, course.keys()) => {
+                Some(format!("not available in kernel {}", cell.kernel.name()))
+            }
             _ => None,
         }
     }
@@ -212,13 +211,13 @@ fn present(course: &Course, cell: Cell, left_out: &mut Vec<LeftOut>) -> Vec<Entr
 
 /// What stands under the tables.
 const LEGEND: &str = "
-Lower quartiles; all ways of a size took turns in the same rounds. Columns: bytes of payload.
-\"as shipped\" is what PacketKey::seal, and HeaderKey::unprotect with PacketKey::open, do.";
+Lower quartiles; all variants of one size alternated within the same rounds. Columns: bytes of payload.
+\"as shipped\" is what PacketKey::seal, or HeaderKey::unprotect with PacketKey::open, does.";
 
 /// Two tables, one below the other: ns a packet, and percent above the AEAD alone.
 fn tables(group: &Group, rows: &[Row], left_out: &[LeftOut]) -> String {
     let mut text = format!("\n{}", group.title);
-    for (unit, first) in [("ns a packet", true), ("% above AEAD alone", false)] {
+    for (unit, first) in [("ns per packet", true), ("% above AEAD alone", false)] {
         let _ = write!(text, "\n{unit:<22}");
         for cell in &group.cells {
             let _ = write!(text, "{:>8}", cell.size);
@@ -245,10 +244,10 @@ fn tables(group: &Group, rows: &[Row], left_out: &[LeftOut]) -> String {
     });
     let _ = write!(
         text,
-        "\nrounds: {used} or more used, {dropped} or fewer dropped a size"
+        "\nrounds per size: at least {used} used, at most {dropped} dropped"
     );
     if rows.iter().any(|row| !row.quiet) {
-        text += "; the machine was too busy for as many as wanted";
+        text += "; the machine was too busy to keep the requested rounds";
     }
     text
 }

@@ -9,7 +9,7 @@ use squall_protect::MAX_GROUP;
 
 use crate::kernels::SUITES;
 
-/// Measure one part of squall by itself
+/// Measure one part of squall in isolation
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
     #[command(subcommand)]
@@ -31,23 +31,24 @@ pub(crate) enum Part {
     Idle(Idle),
 }
 
-/// Measure the transport without sockets: CPU ns a packet for sender and receiver
+/// Measure the transport without sockets: CPU ns per packet of the sender and of the receiver
 ///
-/// One endpoint's bundles of full packets (1450 bytes of stream data each) go straight into the other's receive path, four
-/// bundles a turn as a worker takes them, acknowledgements back. Figures are CPU time, medians of rounds that alternate
-/// with a copy of a packet's bytes from memory that no cache holds.
+/// One endpoint's bundles of full packets (1450 bytes of stream data each) go directly into the
+/// other's receive path, four bundles per turn as a worker takes them, and acknowledgements go
+/// back. Figures are CPU time, medians of rounds that alternate with copying a packet's bytes from
+/// uncached memory.
 #[derive(Args, Debug)]
 pub(crate) struct Core {
-    /// Streams that send at a time; give several with commas
+    /// Number of streams that send at the same time; separate several values with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,100", value_parser = core_streams)]
     pub(crate) streams: Vec<usize>,
 
-    /// Packets of a round
+    /// Packets per round
     #[arg(long, value_name = "N", default_value_t = 100_000,
           value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
     pub(crate) packets: u64,
 
-    /// Rounds
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = core_rounds)]
     pub(crate) rounds: usize,
 
@@ -56,13 +57,13 @@ pub(crate) struct Core {
     pub(crate) json: bool,
 }
 
-/// Measure what connections cost a server on which nothing happens: memory, CPU
+/// Measure the memory and CPU that idle connections cost a server
 ///
-/// The server is a process of its own on loopback; its resident memory and CPU time are read from the system (Linux).
-/// Keep-alive is off.
+/// The server is a separate process on loopback; its resident memory and CPU time are read from the
+/// system (Linux only). Keep-alive is off.
 #[derive(Args, Debug)]
 pub(crate) struct Idle {
-    /// Connections
+    /// Number of connections
     #[arg(short, long, value_name = "N", default_value_t = 10_000, value_parser = idle_connections)]
     pub(crate) connections: usize,
 
@@ -70,7 +71,8 @@ pub(crate) struct Idle {
     #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = crate::perf::parse::seconds)]
     pub(crate) time: Duration,
 
-    /// Bytes that every connection moves each way before it is idle (K, M and G are powers of ten)
+    /// Bytes that every connection transfers each way before it is idle (K, M and G are powers of
+    /// ten)
     #[arg(long, value_name = "BYTES", value_parser = crate::perf::parse::size)]
     pub(crate) moved: Option<u64>,
 
@@ -78,7 +80,7 @@ pub(crate) struct Idle {
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 
-    /// Be the server: what the measurement starts by itself
+    /// Internal: run as the server that the measurement starts
     #[arg(long, hide = true)]
     pub(crate) serve: bool,
 }
@@ -104,18 +106,18 @@ fn core_rounds(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Measure packet protection: ns a packet without and with header protection, by size and batch
+/// Measure packet protection: ns per packet without and with header protection, by size and batch
 ///
-/// Packets have a 13-byte header (8-byte connection id, 4-byte packet number); 64 distinct ones
-/// take turns in cache-sized buffers, under keys that were expanded before. Without and with header
-/// protection run in turns; a pair is dropped when a fixed chain of additions around it was more
-/// than 3 % slower than its best. Figures are lower quartiles; the interval holds the overhead with
-/// 95 % confidence. A byte is a byte of payload.
+/// Packets have a 13-byte header (8-byte connection id, 4-byte packet number). 64 distinct packets
+/// are processed in turn in cache-sized buffers, under keys that were expanded beforehand. Runs
+/// without and with header protection alternate; a pair is dropped if a fixed chain of additions
+/// around it was more than 3 % slower than its best. Figures are lower quartiles; the interval
+/// contains the overhead with 95 % confidence. Bytes are bytes of payload.
 ///
-/// With none of --ablation, --threads and --mixed the table is that of the WinQuic measurement.
+/// Without --ablation, --threads and --mixed, the table has the layout of the WinQuic measurement.
 #[derive(Args, Debug)]
 pub(crate) struct Protect {
-    /// Cipher suite: aes128, aes256, chacha20 or all, or a full name; give several with commas
+    /// Cipher suite: aes128, aes256, chacha20 or all, or a full name; separate several with commas
     #[arg(
         long,
         value_name = "SUITE",
@@ -127,7 +129,7 @@ pub(crate) struct Protect {
     )]
     pub(crate) suite: Vec<SuiteName>,
 
-    /// seal (send) or open (receive); both unless given
+    /// seal (send) or open (receive); both by default
     #[arg(
         long,
         value_enum,
@@ -137,11 +139,12 @@ pub(crate) struct Protect {
     )]
     pub(crate) direction: Vec<Direction>,
 
-    /// Kernel to measure, such as vaes256 (default: the chosen one; `squall doctor` lists them)
+    /// Kernel to measure, such as vaes256 (default: the one squall chose; `squall doctor` lists
+    /// them)
     #[arg(long, value_name = "NAME")]
     pub(crate) kernel: Option<String>,
 
-    /// Packets in a call, 1 to 64 [default: 1,8,32; with --ablation 32; otherwise 8]
+    /// Packets per call, 1 to 64 [default: 1,8,32; with --ablation 32; otherwise 8]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = batch)]
     pub(crate) batch: Vec<usize>,
 
@@ -150,26 +153,25 @@ pub(crate) struct Protect {
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = size)]
     pub(crate) sizes: Vec<usize>,
 
-    /// Pairs (with --ablation rounds) that a figure comes from; with --threads and
-    /// --mixed repetitions [default: 400; 15]
+    /// Pairs (with --ablation: rounds; with --threads and --mixed: repetitions) per figure
+    /// [default: 400; with --threads and --mixed 15]
     #[arg(long, value_name = "N", value_parser = rounds)]
     pub(crate) rounds: Option<usize>,
 
-    /// Compare the ways to combine header protection with the AEAD
+    /// Compare the ways of combining header protection with the AEAD
     #[arg(long, conflicts_with_all = ["threads", "mixed", "plot"])]
     pub(crate) ablation: bool,
 
-    /// Throughput of each thread as threads are added: 4 for one and four, 1..4 for all from one
-    /// to four
+    /// Throughput per thread as threads are added: 4 means one and four, 1..4 means one to four
     #[arg(long, value_name = "N", value_parser = threads, conflicts_with_all = ["mixed", "plot"])]
     pub(crate) threads: Option<Threads>,
 
     /// Slowdown of text compression on all cores when this share of its time, such as 0.1, goes to
-    /// packet protection; every available kernel unless --kernel is given
+    /// packet protection; measures every available kernel unless --kernel is given
     #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with = "plot")]
     pub(crate) mixed: Option<f64>,
 
-    /// Draw ns against size into a file
+    /// Draw ns against size into this SVG file
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
 

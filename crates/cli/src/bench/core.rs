@@ -461,7 +461,7 @@ pub(super) fn main(args: &Core) -> Result<()> {
 
 fn print(report: &CoreReport, args: &Core) {
     say(&format!(
-        "{}\nCPU ns a packet of {PAYLOAD} bytes, medians of {} rounds of {} packets; a cold copy of its bytes: {:.0} ns\n",
+        "{}\nCPU ns per packet of {PAYLOAD} bytes, medians of {} rounds of {} packets; an uncached copy of its bytes: {:.0} ns\n",
         report.report.setup.machine(),
         args.rounds,
         args.packets,
@@ -481,10 +481,10 @@ fn print(report: &CoreReport, args: &Core) {
         ));
     }
     say(if report.protected {
-        "\nProtection is what the stages AEAD and header protection took; sealing reads the source, so no copy is in\n\
-         the transport's figure on the sender's side. `cargo xtask bench-core` measures a build without protection."
+        "\nProtection is the time of the stages AEAD and header protection. Sealing reads the source directly, so the\n\
+         sender's transport figure contains no copy. `cargo xtask bench-core` measures a build without protection."
     } else {
-        "\nA build without packet protection (--cfg squall_unprotected): payloads are copied into packets instead of sealed."
+        "\nThis build has no packet protection (--cfg squall_unprotected): payloads are copied into packets instead of sealed."
     });
 }
 

@@ -95,7 +95,7 @@ pub(crate) fn main(args: &Idle) -> Result<()> {
     }
     say(&format!(
         "{} idle connections{}, keep-alive off\n\
-         server memory  {:.1} kB a connection (resident; {:.1} MB without connections)\n\
+         server memory  {:.1} kB per connection (resident; {:.1} MB without connections)\n\
          server CPU     {:.2} ms in {:.0} s",
         report.connections,
         match report.moved {
@@ -172,7 +172,7 @@ async fn move_data(connections: &[Connection], bytes: u64) -> Result<()> {
             })
             .collect();
         for task in tasks {
-            task.await.map_err(context("a transfer broke off"))??;
+            task.await.map_err(context("a transfer was cut short"))??;
         }
     }
     Ok(())
@@ -191,7 +191,9 @@ async fn move_both_ways(connection: &Connection, bytes: u64) -> Result<()> {
     }
     match received == bytes {
         true => Ok(()),
-        false => Err(Failure::new(format!("{received} bytes came back"))),
+        false => Err(Failure::new(format!(
+            "the server returned {received} bytes"
+        ))),
     }
 }
 
@@ -236,7 +238,7 @@ impl Server {
         if let Some(out) = child.stdout.take() {
             BufReader::new(out)
                 .read_line(&mut line)
-                .map_err(context("the server says nothing"))?;
+                .map_err(context("no output from the server"))?;
         }
         let address = line
             .trim()
@@ -249,7 +251,7 @@ impl Server {
     async fn rss(&mut self) -> Result<u64> {
         if let Some(input) = &mut self.child.stdin {
             (input.write_all(b"t").and_then(|()| input.flush()))
-                .map_err(context("the server has gone"))?;
+                .map_err(context("the server process ended"))?;
         }
         tokio::time::sleep(TRIM).await;
         let path = format!("/proc/{}/status", self.child.id());

@@ -119,7 +119,7 @@ impl Course {
     pub(crate) fn new(cell: Cell) -> Result<Self> {
         let keys = keys(cell.suite, cell.kernel).ok_or_else(|| {
             let (kernel, suite) = (cell.kernel.name(), suite_name(cell.suite));
-            Failure::new(format!("the kernel {kernel} does not have {suite}"))
+            Failure::new(format!("the kernel {kernel} does not support {suite}"))
         })?;
         let plain = Packets::plain(cell.size, cell.batch);
         let mut course = Self {

@@ -187,7 +187,7 @@ fn rows(cells: &[Cell], tallies: &[Vec<Tally>]) -> Vec<Row> {
 
 fn table(report: &Report) -> String {
     let mut text = format!(
-        "{}\ntext compression (deflate) on {} core{}; {:.1} % of the time for {}\ntext alone: {:.1} MB/s a core\n\n{:<20}{:<6}{:<10}{:>12}{:>9}{:>8}{:>13} {}",
+        "{}\ntext compression (deflate) on {} core{}; {:.1} % of the time for {}\ntext alone: {:.1} MB/s per core\n\n{:<20}{:<6}{:<10}{:>12}{:>9}{:>8}{:>13} {}",
         report.setup.machine(),
         report.cores,
         if report.cores == 1 { "" } else { "s" },
@@ -197,7 +197,7 @@ fn table(report: &Report) -> String {
         "suite",
         "",
         "kernel",
-        "ns a packet",
+        "ns/packet",
         "share %",
         "MB/s",
         "slower by %",
@@ -221,7 +221,7 @@ fn table(report: &Report) -> String {
     }
     if let Some(row) = report.rows.first() {
         text += &format!(
-            "\n\nPackets of {} bytes, {} in a call. Slower: beyond the time that the packets took; median of\n{} repetitions, each against text alone in the same one.",
+            "\n\nPackets of {} bytes, {} per call. Slower: slowdown beyond the time spent on the packets; median\nof {} repetitions, each compared with text alone in the same repetition.",
             row.subject.size, row.subject.batch, report.setup.rounds
         );
     }
@@ -242,7 +242,7 @@ fn run(cell: Option<Cell>, share: f64, cores: &[usize]) -> Result<Tally> {
             })
             .collect();
         let join = |worker: std::io::Result<thread::ScopedJoinHandle<'_, Result<Tally>>>| {
-            let worker = worker.map_err(context("starting a thread"))?;
+            let worker = worker.map_err(context("cannot start a thread"))?;
             worker
                 .join()
                 .map_err(|_| Failure::new("a thread of the measurement panicked"))?
@@ -269,7 +269,7 @@ fn work(
     barrier: &Barrier,
 ) -> Result<Tally> {
     let pinned = core.map_or(Ok(()), |core| {
-        sys::pin(core).map_err(context("pinning a thread"))
+        sys::pin(core).map_err(context("cannot pin a thread"))
     });
     let course = cell.map(Course::new).transpose();
     let mut compressor = Compressor::new(seed);
@@ -324,7 +324,7 @@ impl Compressor {
         let status = self.deflate.compress(&self.text, &mut self.room, finish);
         match status.map_err(context("compressing text"))? {
             flate2::Status::StreamEnd => Ok(()),
-            _ => Err(Failure::new("compressing text: it did not get shorter")),
+            _ => Err(Failure::new("the text did not compress")),
         }
     }
 }

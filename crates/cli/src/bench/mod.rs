@@ -87,7 +87,7 @@ fn groups(args: &Protect, batches: &[usize], sizes: &[usize]) -> Result<Vec<Grou
                         })
                         .collect(),
                     title: format!(
-                        "{}, {}, kernel {}, {batch} packet{} a call",
+                        "{}, {}, kernel {}, {batch} packet{} per call",
                         suite_name(suite),
                         direction.name(),
                         kernel.name(),

@@ -125,7 +125,7 @@ pub(super) fn chart(machine: &str, rows: &[Row]) -> String {
         r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" fill="#222">
 <title>Packet protection: ns a packet against bytes of payload</title>
 <rect width="{width}" height="{height}" fill="#fff"/>
-<text x="16" y="22" font-size="15" font-weight="bold">Packet protection: ns a packet, without and with header protection</text>
+<text x="16" y="22" font-size="15" font-weight="bold">Packet protection: ns per packet, without and with header protection</text>
 <text x="16" y="39" fill="#555">{}</text>
 "##,
         escaped(machine)
@@ -207,7 +207,7 @@ fn frame(svg: &mut String, panel: &Panel<'_>, x: &Axis, y: &Axis) {
         svg,
         r##"<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="#888"/>
 <text x="{:.1}" y="{:.1}" text-anchor="middle" fill="#555">bytes of payload</text>
-<text transform="translate(17 {:.1}) rotate(-90)" text-anchor="middle" fill="#555">ns a packet</text>"##,
+<text transform="translate(17 {:.1}) rotate(-90)" text-anchor="middle" fill="#555">ns per packet</text>"##,
         (LEFT + right) / 2.0,
         bottom + 36.0,
         (TOP + bottom) / 2.0
@@ -249,7 +249,7 @@ fn legend(svg: &mut String, batches: &[usize], width: f64, top: f64) {
         let colour = colour(batches, batch);
         let _ = writeln!(
             svg,
-            r#"<path d="M{x} {top}h26" stroke="{colour}" stroke-width="2"/><circle cx="{}" cy="{top}" r="3" fill="{colour}"/><text x="{}" y="{}">{batch} in a call</text>"#,
+            r#"<path d="M{x} {top}h26" stroke="{colour}" stroke-width="2"/><circle cx="{}" cy="{top}" r="3" fill="{colour}"/><text x="{}" y="{}">{batch} per call</text>"#,
             x + 13.0,
             x + 32.0,
             top + 4.0

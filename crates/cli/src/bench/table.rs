@@ -138,9 +138,9 @@ fn heading(group: &Group) -> String {
         "\n{}\n{:>6}{:^18}{:^18}{:^16}{:^25}{:>15}\n{:>6}{pair:>18}{pair:>18}{:>8}{:>8}{:>9} {:<15}{:>6}{:>9}   limit",
         group.title,
         "",
-        "ns a packet",
+        "ns per packet",
         "Mbit/s",
-        "cycles a byte",
+        "cycles per byte",
         "header protection adds",
         "pairs",
         "bytes",
@@ -157,7 +157,7 @@ fn heading(group: &Group) -> String {
 /// What stands under the tables.
 const LEGEND: &str = "\
 bytes: payload. Limits, in calls of 8 packets: 10 % at 64 bytes, 5 % at 256, 2 % from 1000 on;
-\"?\": the limit lies inside the interval. \"!\": the machine was too busy for the pairs wanted.";
+\"?\": the limit is within the interval. \"!\": the machine was too busy to keep the requested pairs.";
 
 /// The mode.
 pub(super) fn main(args: &Protect) -> Result<()> {

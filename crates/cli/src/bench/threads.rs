@@ -85,7 +85,7 @@ pub(super) fn main(args: &Protect, counts: &[usize]) -> Result<()> {
         .print();
     }
     say(
-        "\nMbit/s of payload; share: of one thread alone in the same repetition, median [quartiles].",
+        "\nMbit/s of payload; share: relative to one thread alone in the same repetition, median [quartiles].",
     );
     Ok(())
 }
@@ -93,7 +93,7 @@ pub(super) fn main(args: &Protect, counts: &[usize]) -> Result<()> {
 fn table(title: &str, rows: &[Row]) -> String {
     let mut text = format!(
         "\n{title}\n{:>8}{:>18}{:>12}{:>10} {}",
-        "threads", "Mbit/s a thread", "in all", "share %", "[quartiles]"
+        "threads", "Mbit/s per thread", "total", "share %", "[quartiles]"
     );
     for row in rows {
         let line = format!(
@@ -173,7 +173,7 @@ fn run(cell: Cell, threads: usize, cores: &[usize]) -> Result<f64> {
             })
             .collect();
         let join = |worker: std::io::Result<thread::ScopedJoinHandle<'_, Result<f64>>>| {
-            let worker = worker.map_err(context("starting a thread"))?;
+            let worker = worker.map_err(context("cannot start a thread"))?;
             worker
                 .join()
                 .map_err(|_| Failure::new("a thread of the measurement panicked"))?
@@ -187,7 +187,7 @@ fn run(cell: Cell, threads: usize, cores: &[usize]) -> Result<f64> {
 /// One thread: packets a second.
 fn work(cell: Cell, core: Option<usize>, barrier: &Barrier) -> Result<f64> {
     let pinned = core.map_or(Ok(()), |core| {
-        sys::pin(core).map_err(context("pinning a thread"))
+        sys::pin(core).map_err(context("cannot pin a thread"))
     });
     let course = Course::new(cell);
     // Whatever went wrong, the others wait here.

@@ -22,8 +22,8 @@ use crate::error::Result;
 use crate::kernels::{SUITES, VARIABLE, Wish, able, suite_name};
 use crate::output::{print_json, say};
 
-/// Show what this machine has and squall makes of it: CPU, kernels of packet protection, UDP bundles,
-/// socket buffers, queueing discipline, drops; with what each is worth and how to mend it
+/// Show what squall finds on this machine and what it chooses: CPU, packet-protection kernels, UDP
+/// bundles, socket buffers, queueing discipline and drops, what each is worth, and how to fix it
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
     /// Print one JSON object
@@ -306,9 +306,9 @@ impl WishRow {
         let effect = match (wish, wish.complaint()) {
             (_, Some(complaint)) => complaint,
             (Wish::Followed(kind), _) => {
-                format!("no kernel above {} is used", kind.name())
+                format!("no kernel faster than {} is used", kind.name())
             }
-            _ => "not set: the choice is squall's own".to_owned(),
+            _ => "not set: squall chooses".to_owned(),
         };
         Self {
             value,
@@ -329,7 +329,7 @@ impl fmt::Display for Report {
         };
         writeln!(f, "CPU\n  {}", self.cpu.title())?;
         writeln!(f, "  has      {}", list(&self.cpu.features))?;
-        writeln!(f, "  has not  {}", list(&self.cpu.missing))?;
+        writeln!(f, "  lacks    {}", list(&self.cpu.missing))?;
         writeln!(f, "\nKernels of packet protection")?;
         for kernel in &self.kernels {
             let suites = if kernel.available {

@@ -103,7 +103,7 @@ impl Network {
 impl Offload {
     fn new(gso_segments: usize, gro: bool) -> Self {
         let mend = (gso_segments <= 1 || !gro).then_some(
-            "use Linux 5.0 or newer (GSO 4.18, GRO 5.0), outside of sandboxes that hide the socket options",
+            "use Linux 5.0 or newer (GSO 4.18, GRO 5.0), outside sandboxes that hide the socket options",
         );
         Self {
             gso_segments,
@@ -165,7 +165,9 @@ impl Drops {
             send_buffer,
             received: of("InDatagrams"),
             worth: WORTH_DROPS,
-            mend: some.then_some("watch whether it grows under your load; if so: larger buffers (above), or more workers"),
+            mend: some.then_some(
+                "if it grows under your load, use larger buffers (above) or more workers",
+            ),
         }
     }
 }
@@ -213,20 +215,20 @@ fn root_discipline(text: &str) -> Option<String> {
 
 // Figures are those of BENCHMARKING.md, "What the network's settings are worth", or follow from them.
 const WORTH_OFFLOAD: &str = "135 ns of CPU to send a datagram of 1,450 bytes in a bundle of 44, 1,970 ns alone (measured, BENCHMARKING.md)";
-const WORTH_BUFFERS: &str = "4 MiB hold the 3.4 ms of payload that 10 Gbit/s bring, Linux' usual 208 KiB 0.17 ms; what comes beyond is lost (arithmetic)";
-const WORTH_FQ: &str = "no figure: squall paces its bundles itself and leaves no departure times to fq (`squall perf --no-pacing` shows what pacing costs)";
-const WORTH_DROPS: &str = "a loss is sent again and takes 30 % (CUBIC, RFC 9438 §4.6) or half (NewReno, RFC 9002 §7.3.2) off the congestion window";
+const WORTH_BUFFERS: &str = "at 10 Gbit/s, 4 MiB hold 3.4 ms of payload and Linux's usual 208 KiB 0.17 ms; datagrams beyond that are lost (arithmetic)";
+const WORTH_FQ: &str = "no figure: squall paces its bundles itself and does not hand departure times to fq (`squall perf --no-pacing` shows what pacing costs)";
+const WORTH_DROPS: &str = "a loss costs a retransmission and reduces the congestion window by 30 % (CUBIC, RFC 9438 §4.6) or by half (NewReno, RFC 9002 §7.3.2)";
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unknown = || "unknown".to_owned();
         writeln!(f, "UDP in bundles")?;
         match &self.socket {
-            None => writeln!(f, "  no UDP socket on loopback: nothing can be said")?,
+            None => writeln!(f, "  cannot open a UDP socket on loopback: unknown")?,
             Some(SocketFindings { offload, buffers }) => {
                 match offload.gso_segments {
                     0 | 1 => writeln!(f, "  GSO      no")?,
-                    segments => writeln!(f, "  GSO      {segments} datagrams a message")?,
+                    segments => writeln!(f, "  GSO      {segments} datagrams per message")?,
                 }
                 writeln!(f, "  GRO      {}", if offload.gro { "yes" } else { "no" })?;
                 tell(f, offload.worth, offload.mend)?;
@@ -235,7 +237,7 @@ impl fmt::Display for Network {
                     ("receive", buffers.receive_granted, buffers.receive_wanted),
                     ("send", buffers.send_granted, buffers.send_wanted),
                 ] {
-                    writeln!(f, "  {name:<9}{granted} bytes of {wanted} wanted")?;
+                    writeln!(f, "  {name:<9}{granted} bytes of {wanted} requested")?;
                 }
                 tell(f, buffers.worth, buffers.mend.iter().map(String::as_str))?;
             }
@@ -251,16 +253,16 @@ impl fmt::Display for Network {
         tell(f, qdisc.worth, None)?;
         let drops = &self.drops;
         let number = |count: Option<u64>| count.map_or_else(unknown, |count| count.to_string());
-        writeln!(f, "\nUDP drops of all programs since the start")?;
+        writeln!(f, "\nUDP drops of all programs since boot")?;
         writeln!(
             f,
-            "  receive  {} for want of buffer, {} received",
+            "  receive  {} dropped for lack of buffer space, {} received",
             number(drops.receive_buffer),
             number(drops.received)
         )?;
         writeln!(
             f,
-            "  send     {} for want of buffer",
+            "  send     {} dropped for lack of buffer space",
             number(drops.send_buffer)
         )?;
         tell(f, drops.worth, drops.mend)
@@ -275,7 +277,7 @@ fn tell<'a>(
 ) -> fmt::Result {
     writeln!(f, "  worth    {worth}")?;
     for mend in mend {
-        writeln!(f, "  mend     {mend}")?;
+        writeln!(f, "  fix      {mend}")?;
     }
     Ok(())
 }

@@ -11,13 +11,13 @@ use super::work::Work;
 
 /// Measure throughput and CPU-seconds per GB (10^9 bytes) of QUIC, TLS over TCP and plain TCP
 ///
-/// Server and client run in this process over loopback, each pinned to a core of its own where
-/// there are two; the server sends, the client receives. The contenders take turns in rounds, and
-/// a ratio is the median of the rounds' ratios. K, M and G are 10^3, 10^6 and 10^9.
+/// Server and client run in this process over loopback, each pinned to its own core if there are
+/// two; the server sends, the client receives. The contenders alternate in rounds, and each ratio
+/// is the median of the rounds' ratios. K, M and G mean 10^3, 10^6 and 10^9.
 ///
 /// CPU is the user and system time of each end's own threads, plus that of ksoftirqd on its core.
-/// What the kernel does in soft interrupts to deliver a packet over loopback is charged to the
-/// thread that sent it, for UDP and TCP alike.
+/// The kernel's work to deliver a packet over loopback happens in soft interrupts and is charged to
+/// the sending thread, for UDP and TCP alike.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Perf {
@@ -42,11 +42,11 @@ pub(crate) struct Server {
     #[arg(short, long, value_name = "ADDR:PORT", default_value = "[::]:4433", value_parser = listen)]
     pub(crate) listen: SocketAddr,
 
-    /// UDP port to listen on, at the address of --listen
+    /// UDP port to listen on, with the address of --listen
     #[arg(short, long, value_name = "PORT", value_parser = port)]
     pub(crate) port: Option<u16>,
 
-    /// Certificate chain (PEM); without one, a certificate is made in memory
+    /// Certificate chain (PEM); by default a self-signed certificate is generated in memory
     #[arg(long, value_name = "FILE", requires = "key")]
     pub(crate) cert: Option<PathBuf>,
 
@@ -54,7 +54,7 @@ pub(crate) struct Server {
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
 
-    /// Pin the workers to these cores, one each in turn
+    /// Pin the workers to these cores, in turn
     #[arg(
         long,
         value_name = "N,...",
@@ -64,7 +64,7 @@ pub(crate) struct Server {
     )]
     pub(crate) cpu: Vec<usize>,
 
-    /// Print statistics of each connection at its end
+    /// Print statistics of each connection when it ends
     #[arg(long)]
     pub(crate) conn_stats: bool,
 
@@ -79,11 +79,11 @@ pub(crate) struct Server {
 /// Measure against a perf server (QUIC, draft-banks-quic-performance)
 #[derive(Args, Debug)]
 pub(crate) struct Client {
-    /// The server; port 4433 unless given
+    /// Server host name or address; the default port is 4433
     #[arg(value_name = "HOST[:PORT]")]
     pub(crate) server: String,
 
-    /// The server's UDP port, as :PORT behind the host
+    /// The server's UDP port, the same as :PORT after the host
     #[arg(short, long, value_name = "PORT", value_parser = remote_port)]
     pub(crate) port: Option<u16>,
 
@@ -91,11 +91,11 @@ pub(crate) struct Client {
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     pub(crate) cacert: Option<PathBuf>,
 
-    /// Take any certificate: skip verification
+    /// Accept any certificate: skip verification
     #[arg(short = 'k', long)]
     pub(crate) insecure: bool,
 
-    /// Pin the workers to these cores, one each in turn
+    /// Pin the workers to these cores, in turn
     #[arg(
         long,
         value_name = "N,...",
@@ -105,7 +105,7 @@ pub(crate) struct Client {
     )]
     pub(crate) cpu: Vec<usize>,
 
-    /// Print statistics of each connection at its end
+    /// Print statistics of each connection when it ends
     #[arg(long, conflicts_with = "handshakes")]
     pub(crate) conn_stats: bool,
 
@@ -125,21 +125,21 @@ pub(crate) struct Local {
     #[command(flatten)]
     pub(crate) work: Work,
 
-    /// Number of rounds; the order of the contenders rotates
+    /// Number of rounds; the order of the contenders rotates between them
     #[arg(long, value_name = "N", default_value = "5", value_parser = count)]
     pub(crate) rounds: usize,
 
-    /// Run only this contender; give it again for another one
+    /// Run only this contender; repeat the option for more
     #[arg(long, value_name = "CONTENDER", value_enum)]
     pub(crate) only: Vec<Contender>,
 
-    /// Pin the server to core A and the client to core B (default: the first two; with several
-    /// workers: none)
+    /// Pin the server to core A and the client to core B (default: the first two; not pinned with
+    /// several workers)
     #[arg(long, value_name = "A,B", visible_alias = "affinity", value_parser = cores)]
     pub(crate) cpu: Option<(usize, usize)>,
 
-    /// Measure nothing: move a seeded pattern (-n a stream, default 1G) and compare SHA-256
-    /// digests at both ends
+    /// Instead of measuring, transfer a seeded pattern (-n bytes per stream, default 1G) and
+    /// compare the SHA-256 digests of both ends
     #[arg(long, conflicts_with_all = ["time", "rounds", "requests", "handshakes", "csv", "plot"])]
     pub(crate) verify: bool,
 
@@ -157,11 +157,11 @@ pub(crate) struct Output {
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 
-    /// Print rows of comma-separated values
+    /// Print comma-separated rows
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
 
-    /// Draw the cost by stage into this file
+    /// Draw the cost by stage into this SVG file
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
 }

@@ -42,7 +42,7 @@ impl Plan {
         let suite = *args.options.suite.get_or_insert(Suite::Aes128);
         if args.verify && flow == Flow::Up {
             return Err(Failure::new(
-                "--verify compares what the server sends: leave out --upload",
+                "--verify compares what the server sends: omit --upload",
             ));
         }
         let quic = Quic::new(&certificate, &args.options)?;
@@ -184,7 +184,7 @@ impl Plan {
         let mut different = Vec::new();
         for &contender in &self.contenders {
             if interrupt::raised() {
-                return Err(Failure::new("interrupted: nothing was compared"));
+                return Err(Failure::new("interrupted before anything was compared"));
             }
             let load = self.load(Amount::Bytes(bytes), Some(1), Gauges::default());
             let outcome = self.run_one(contender, &load, format!("verify {}", contender.name()))?;
@@ -222,7 +222,7 @@ impl Plan {
             Ok(())
         } else {
             Err(Failure::new(format!(
-                "what arrived is not what was sent over {}: please report this",
+                "the data received over {} differs from the data sent: please report this",
                 different.join(" and ")
             )))
         }
@@ -262,10 +262,10 @@ impl Plan {
         let (args, work) = (&self.args, &self.args.work);
         let amount = match self.amount {
             Amount::Bytes(bytes) => {
-                format!("{bytes} bytes a stream in each of {} rounds", args.rounds)
+                format!("{bytes} bytes per stream in each of {} rounds", args.rounds)
             }
             Amount::Time(time) => format!(
-                "{} s a contender in {} rounds",
+                "{} s per contender in {} rounds",
                 time.as_secs_f64(),
                 args.rounds
             ),

@@ -28,7 +28,7 @@ impl Certificate {
     /// A fresh self-signed one for `localhost` (ECDSA P-256).
     pub(crate) fn generate() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed([NAME.to_owned()])
-            .map_err(context("cannot make a certificate"))?;
+            .map_err(context("cannot generate a certificate"))?;
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
         Ok(Self {
             chain: vec![made.cert.der().clone()],
@@ -59,7 +59,7 @@ impl Certificate {
             .map_err(context("TLS 1.3"))?
             .with_no_client_auth()
             .with_single_cert(self.chain.clone(), self.key.clone_key())
-            .map_err(context("the certificate and the key do not go together"))
+            .map_err(context("the certificate and the key do not match"))
     }
 
     /// A TLS 1.3 client that trusts this certificate and no other.
@@ -76,7 +76,7 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
         .map_err(context(&error))?;
     if chain.is_empty() {
         return Err(Failure::new(format!(
-            "{} holds no certificate: give a PEM file with one",
+            "{} contains no certificate: pass a PEM file with one",
             path.display()
         )));
     }

@@ -63,9 +63,7 @@ impl<'a> Session<'a> {
         let (host, port) = split(&args.server)?;
         let port = match (args.port, port) {
             (Some(_), Some(_)) => {
-                return Err(Failure::new(
-                    "the port is given twice: leave out -p or :PORT",
-                ));
+                return Err(Failure::new("the port is given twice: omit -p or :PORT"));
             }
             (one, other) => one.or(other).unwrap_or(PORT),
         };
@@ -75,7 +73,7 @@ impl<'a> Session<'a> {
             .and_then(|mut addresses| addresses.next())
             .ok_or_else(|| {
                 Failure::new(format!(
-                    "cannot find the address of {host}: check the name, or give an IP address"
+                    "cannot resolve {host}: check the name, or give an IP address"
                 ))
             })?;
         let any: SocketAddr = if address.is_ipv4() {
@@ -279,7 +277,7 @@ impl Bulk {
             "received"
         };
         say(&format!(
-            "{moved} {} bytes in {:.3} s: {:.3} Gbit/s, {:.3} CPU-seconds for each GB here",
+            "{moved} {} bytes in {:.3} s: {:.3} Gbit/s, {:.3} CPU-seconds per GB at this end",
             self.bytes, self.seconds, self.gbit_per_s, self.client_cpu_s_per_gb
         ));
         for (name, times) in [
@@ -291,7 +289,7 @@ impl Bulk {
             }
         }
         if self.interrupted {
-            say("interrupted: these are the figures up to then");
+            say("interrupted: the figures cover the time before");
         }
         if let Some(table) = &self.stages {
             let text = stages::text("by stage", &[("client", table)]);
@@ -306,7 +304,7 @@ impl Bulk {
         Bars {
             title: "squall perf client: CPU by stage".to_owned(),
             subtitle: format!("{} of {}, {}", self.direction, args.server, args.options),
-            unit: "CPU-seconds for each GB delivered",
+            unit: "CPU-seconds per GB delivered",
             bars: vec![Bar {
                 label: "client".to_owned(),
                 parts: parts.collect(),
@@ -327,7 +325,7 @@ fn trust(args: &Client) -> Result<ClientConfig> {
     let system = rustls_native_certs::load_native_certs().certs;
     if system.is_empty() {
         return Err(Failure::new(
-            "this system has no trusted certificates: give the server's with --cacert FILE, or -k to skip verification",
+            "this system has no trusted certificates: pass the server's with --cacert FILE, or -k to skip verification",
         ));
     }
     certificate::trusting(&system, provider)

@@ -49,7 +49,7 @@ struct Received {
 /// Runs one round: `connections × streams` TCP connections over loopback.
 pub(crate) fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .map_err(context("no TCP port to listen on at 127.0.0.1"))?;
+        .map_err(context("cannot listen on a TCP port of 127.0.0.1"))?;
     let address = listener.local_addr().map_err(context("local address"))?;
     let mut senders = Vec::new();
     let mut receivers = Vec::new();

@@ -94,7 +94,7 @@ pub(crate) fn requests<P: Protocol>(
 /// A port of this machine.
 fn listen() -> Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .map_err(context("no TCP port to listen on at 127.0.0.1"))?;
+        .map_err(context("cannot listen on a TCP port of 127.0.0.1"))?;
     let address = listener.local_addr().map_err(context("local address"))?;
     Ok((listener, address))
 }
@@ -250,7 +250,7 @@ impl TlsHandshakes {
         let wanted = match work.kind {
             Kind::Full => HandshakeKind::Full,
             Kind::Resumed => HandshakeKind::Resumed,
-            Kind::Early => return Err(Failure::new("there is no early data over TCP here")),
+            Kind::Early => return Err(Failure::new("early data over TCP is not supported")),
         };
         let time = Some(work.time);
         let (servers, clients) = self.repeat(work.in_flight, wanted, time, cores, live)?;
@@ -258,7 +258,7 @@ impl TlsHandshakes {
         let (done, cpu) = sum(&servers, &clients);
         if missed * 100 > done.count() {
             return Err(Failure::new(format!(
-                "{missed} of {} handshakes of TLS over TCP were not of the kind {}",
+                "{missed} of {} handshakes of TLS over TCP were not of kind {}",
                 done.count(),
                 work.kind.name()
             )));

@@ -33,12 +33,12 @@ use crate::interrupt;
 /// What a handshake begins with.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Nothing: certificate and signature
+    /// Without a session ticket: certificate and signature
     Full,
-    /// A session ticket (RFC 8446 §2.2)
+    /// With a session ticket (RFC 8446 §2.2)
     Resumed,
-    /// A session ticket, and a request of 100 bytes as early data (RFC 9001 §4.6); ends with the
-    /// response of 1024 bytes
+    /// With a session ticket, and a request of 100 bytes as early data (RFC 9001 §4.6); ends with
+    /// the response of 1024 bytes
     #[value(name = "0rtt")]
     Early,
 }
@@ -135,7 +135,7 @@ impl Target {
         done.elapsed = begin.elapsed();
         if missed * 100 > done.count() {
             return Err(Failure::new(format!(
-                "{} of {} handshakes were not of the kind {}: {} does not take all its tickets, measure --handshakes=full",
+                "{} of {} handshakes were not of kind {}: {} does not accept all of its tickets; measure --handshakes=full",
                 missed,
                 done.count(),
                 work.kind.name(),
@@ -156,7 +156,7 @@ impl Target {
         if work.kind != Kind::Full {
             if tickets == 0 {
                 return Err(Failure::new(format!(
-                    "{} sends no session tickets: measure --handshakes=full",
+                    "{} sends no session tickets; measure --handshakes=full",
                     self.address
                 )));
             }

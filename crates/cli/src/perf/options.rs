@@ -21,11 +21,11 @@ const DEFAULT_PAYLOAD: u16 = 1472;
 /// Options of the transport, the same for both ends.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// UDP payload of a full datagram in bytes
+    /// UDP payload of a full datagram, in bytes
     #[arg(long, value_name = "N", default_value_t = DEFAULT_PAYLOAD, value_parser = super::parse::payload)]
     pub(crate) payload: u16,
 
-    /// Congestion control of what this end sends
+    /// Congestion control algorithm of this end as a sender
     #[arg(
         short = 'C',
         long,
@@ -35,11 +35,11 @@ pub(crate) struct Options {
     )]
     pub(crate) congestion: Congestion,
 
-    /// Offer and take this cipher suite only
+    /// Offer and accept only this cipher suite
     #[arg(long, value_name = "NAME", value_enum)]
     pub(crate) suite: Option<Suite>,
 
-    /// Offer and take this key exchange group only
+    /// Offer and accept only this key exchange group
     #[arg(long, value_name = "NAME", value_enum)]
     pub(crate) group: Option<Group>,
 
@@ -55,12 +55,12 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) no_pacing: bool,
 
-    /// Number of workers of this end: threads on one port, each with connections of its own
+    /// Number of workers of this end: threads that share one port, each with its own connections
     #[arg(long, value_name = "N", default_value = "1", value_parser = workers)]
     pub(crate) workers: usize,
 
-    /// Insist on TLS secrets being written: fail where SSLKEYLOGFILE names no file (it is followed
-    /// wherever it is set)
+    /// Fail unless TLS secrets can be written to the file named by SSLKEYLOGFILE (they are written
+    /// whenever it is set)
     #[arg(long)]
     pub(crate) keylog: bool,
 }
@@ -224,12 +224,12 @@ impl Options {
             let named = std::env::var_os(KEY_LOG_VARIABLE).filter(|name| !name.is_empty());
             let name = named.ok_or_else(|| {
                 Failure::new(format!(
-                    "--keylog needs a file: set {KEY_LOG_VARIABLE}=FILE"
+                    "--keylog requires a file: set {KEY_LOG_VARIABLE}=FILE"
                 ))
             })?;
             // rustls goes on without a file that it cannot open.
             let opened = OpenOptions::new().append(true).create(true).open(&name);
-            let doing = format!("writing {} ({KEY_LOG_VARIABLE})", name.display());
+            let doing = format!("cannot write {} ({KEY_LOG_VARIABLE})", name.display());
             opened.map_err(context(&doing))?;
         }
         Ok(Arc::new(KeyLogFile::new()))

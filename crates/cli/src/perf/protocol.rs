@@ -260,7 +260,7 @@ pub(crate) async fn download(
     let read = interrupt::unless_due(deadline, read).await;
     let end = Instant::now();
     read.unwrap_or(Ok(()))
-        .map_err(context("the download broke off"))?;
+        .map_err(context("the download was cut short"))?;
     if interrupt::due(deadline) {
         // draft §2.3.1: a client cancels an unlimited response with STOP_SENDING. An error
         // would say that the stream is at its end already.
@@ -295,7 +295,7 @@ pub(crate) async fn upload(
     };
     let mut source = Source::new(None);
     let mut bytes = 0;
-    let error = context("the upload broke off");
+    let error = context("the upload was cut short");
     // Nothing is wanted back.
     send.write_chunk(Bytes::from_static(&[0; 8]))
         .await
@@ -323,7 +323,7 @@ pub(crate) async fn upload(
     confirmed
         .await
         .unwrap_or(Ok(()))
-        .map_err(context("the server's answer broke off"))?;
+        .map_err(context("the server's response was cut short"))?;
     Ok(Transfer {
         bytes,
         begin,

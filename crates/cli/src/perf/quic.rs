@@ -345,7 +345,7 @@ where
     drop(results);
     let outcomes: Vec<T> = done.iter().collect::<Result<_>>()?;
     if outcomes.len() < count {
-        return Err(Failure::new("the client's worker ended too early"));
+        return Err(Failure::new("the client's worker ended prematurely"));
     }
     Ok(outcomes)
 }
@@ -365,7 +365,7 @@ where
         let _ = result.send(future.await);
     });
     done.recv()
-        .map_err(|_| Failure::new("the endpoint's worker ended too early"))
+        .map_err(|_| Failure::new("the endpoint's worker ended prematurely"))
 }
 
 /// Closes an endpoint and waits until its peers were told, for a second at most: one that is gone is
@@ -394,18 +394,20 @@ pub(crate) fn explain(error: &ConnectError, address: SocketAddr) -> Failure {
     const HANDSHAKE_FAILURE: u64 = 0x100 + 40;
     Failure::new(match error {
         ConnectError::Closed(CloseReason::HandshakeTimeout | CloseReason::IdleTimeout) => format!(
-            "no answer from {address}: check that a server listens there (squall perf server) and that UDP passes"
+            "no answer from {address}: check that a server is listening there (squall perf server) and that UDP is not blocked"
         ),
         ConnectError::Closed(CloseReason::Transport { code, .. })
             if code.0 == NO_APPLICATION_PROTOCOL =>
         {
-            format!("{address} is a QUIC server but does not speak perf: start squall perf server")
+            format!(
+                "{address} is a QUIC server but does not support the perf protocol: start squall perf server there"
+            )
         }
         ConnectError::Closed(CloseReason::Transport { code, .. })
             if code.0 == HANDSHAKE_FAILURE =>
         {
             format!(
-                "{address} and this end have no cipher suite in common: leave out --suite at one end"
+                "{address} and this end have no cipher suite in common: omit --suite at one end"
             )
         }
         // What `openssl req -x509` makes by itself, and webpki does not take from a server (RFC 5280 §4.2.1.9).
@@ -414,15 +416,15 @@ pub(crate) fn explain(error: &ConnectError, address: SocketAddr) -> Failure {
             remote: false,
             ..
         }) if reason.contains("CaUsedAsEndEntity") => format!(
-            "{address} shows the certificate of a CA as its own: make one with basicConstraints=critical,CA:FALSE (openssl \
-             req -addext), or give -k to skip verification"
+            "{address} presents a CA certificate as its own: create one with basicConstraints=critical,CA:FALSE (openssl \
+             req -addext), or pass -k to skip verification"
         ),
         ConnectError::Closed(CloseReason::Transport {
             code,
             reason,
             remote: false,
         }) if (0x100..0x200).contains(&code.0) => format!(
-            "{address} is not trusted ({reason}): give its certificate with --cacert FILE, or -k to skip verification"
+            "{address} is not trusted ({reason}): pass its certificate with --cacert FILE, or -k to skip verification"
         ),
         error => format!("cannot connect to {address}: {error}"),
     })

@@ -69,7 +69,7 @@ impl Job {
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Requests(one) => format!(
-                "requests of {} bytes, responses of {} bytes, {} at a time on a connection",
+                "requests of {} bytes, responses of {} bytes, {} at a time per connection",
                 one.up, one.down, one.in_flight
             ),
             Self::Handshakes(one) => format!("{}, {} at a time", one.kind.name(), one.in_flight),
@@ -245,7 +245,7 @@ impl Report {
         Bars {
             title: "squall perf: CPU by stage".to_owned(),
             subtitle: format!("{}; {}", self.setup.what.join("; "), self.setup.options),
-            unit: "microseconds of CPU for each",
+            unit: "microseconds of CPU per operation",
             bars: bars.collect(),
         }
     }
@@ -293,7 +293,7 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "(server, client: CPU-microseconds for each; p50 to max: microseconds from begin to end)"
+            "(server, client: CPU-microseconds per operation; p50 to max: microseconds from start to end)"
         )?;
         for one in &self.rows {
             for (control, ratio) in [
@@ -316,7 +316,7 @@ impl fmt::Display for Report {
             )?;
         }
         if self.setup.interrupted {
-            writeln!(f, "Interrupted: these are the figures up to then.")?;
+            writeln!(f, "Interrupted: the figures cover the time before.")?;
         }
         for one in &self.rows {
             if let Some(stages) = &one.stages {
@@ -445,12 +445,12 @@ impl Bench {
         match entries.first().map(|one| one.job) {
             Some(Job::Requests(one)) => {
                 let mut line = format!(
-                    "controls: {} connection(s) of TCP, requests pipelined",
+                    "controls: {} TCP connection(s) with pipelined requests",
                     self.connections
                 );
                 let depth = depth(one.up, one.in_flight);
                 if depth < one.in_flight {
-                    let _ = write!(line, ", {depth} at a time, since blocking sockets hold no more");
+                    let _ = write!(line, ", {depth} at a time, the most that blocking sockets hold");
                 }
                 lines.push(line);
                 if let Some((_, name)) = &self.tls {
@@ -458,7 +458,7 @@ impl Bench {
                 }
             }
             _ => lines.push(
-                "control: TLS over TCP with squall's crypto library and groups, a thread for each handshake at a time; \
+                "control: TLS over TCP with squall's crypto library and groups, one thread per concurrent handshake; \
                  none for 0rtt"
                     .to_owned(),
             ),
@@ -468,7 +468,7 @@ impl Bench {
         }
         let only_quic = options.of_quic_alone();
         if !only_quic.is_empty() {
-            lines.push(format!("for QUIC alone: {}", only_quic.join(", ")));
+            lines.push(format!("for QUIC only: {}", only_quic.join(", ")));
         }
         lines
     }
@@ -497,7 +497,7 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
         .collect();
     if entries.is_empty() {
         return Err(Failure::new(
-            "--only leaves nothing: plain TCP has no handshake to speak of, and TLS over TCP no 0rtt here",
+            "--only leaves nothing to measure: handshakes are not measured over plain TCP, nor 0rtt over TLS over TCP",
         ));
     }
     let bench = Bench::new(args, &options, jobs)?;
@@ -517,7 +517,7 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
             .map(|line| format!("{line}\n"))
             .collect();
         say(&format!(
-            "{}\n{}\n{}, {} s of each in {} rounds\n{controls}",
+            "{}\n{}\n{}, {} s each in {} rounds\n{controls}",
             setup.where_to,
             setup.what.join("\n"),
             setup.options,

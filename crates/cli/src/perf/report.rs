@@ -28,7 +28,7 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// CPU-seconds for each GB delivered, both ends.
+    /// CPU-seconds per GB delivered, both ends.
     fn cpu_s_per_gb(&self) -> f64 {
         per_gb(
             self.outcome.server_cpu + self.outcome.client_cpu,
@@ -211,7 +211,7 @@ impl Report {
                 setup.cipher_suite,
                 setup.payload
             ),
-            unit: "CPU-seconds for each GB delivered",
+            unit: "CPU-seconds per GB delivered",
             bars,
         }
     }
@@ -301,7 +301,7 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "(server, client, sum: CPU-seconds for each GB delivered, ksoftirqd included)"
+            "(server, client, sum: CPU-seconds per GB delivered, ksoftirqd included)"
         )?;
         for (control, ratio) in [
             ("TLS over TCP", self.ratio_to_tls_tcp),
@@ -320,7 +320,7 @@ impl fmt::Display for Report {
             }
         }
         if self.setup.interrupted {
-            writeln!(f, "Interrupted: these are the figures up to then.")?;
+            writeln!(f, "Interrupted: the figures cover the time before.")?;
         }
         let ends = match self.setup.direction {
             "upload" => ("server (receives)", "client (sends)"),
@@ -344,8 +344,8 @@ impl Stages {
                 self.overhead_percent,
             )
             + &format!(
-                "(of {:.3} CPU-seconds of this process {:.1} % are in a stage's row above)\n",
-                self.process_cpu_s, self.attributed_percent
+                "({:.1} % of this process's {:.3} CPU-seconds are in a stage's row above)\n",
+                self.attributed_percent, self.process_cpu_s
             )
     }
 }

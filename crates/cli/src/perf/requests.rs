@@ -109,7 +109,7 @@ pub(crate) async fn ask(connection: &Connection, request: Bytes, down: u64) -> R
     while let Some(chunk) = recv
         .read_chunk(PIECE)
         .await
-        .map_err(context("a response broke off"))?
+        .map_err(context("a response was cut short"))?
     {
         bytes += chunk.len() as u64;
     }

@@ -43,7 +43,7 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
     ));
     if made {
         inform(&format!(
-            "certificate made in memory for localhost, SHA-256 fingerprint {}",
+            "certificate generated in memory for localhost, SHA-256 fingerprint {}",
             certificate.fingerprint()
         ));
     }
@@ -57,7 +57,7 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
         move |connection, tally| entries.enter(connection, tally),
     ));
     quic::wait(&endpoint, interrupt::wait())?;
-    quic::close(&endpoint, b"the server ends")?;
+    quic::close(&endpoint, b"the server is shutting down")?;
     let (operations, each) = book.operations();
     let sample = before.until_now(&endpoint, Volume::Operations(operations));
     let rates = ticker.rates();

@@ -216,7 +216,7 @@ pub(crate) fn text(title: &str, named: &[(&str, &Table)]) -> String {
         if table.claimed_percent > BLURRED {
             let _ = writeln!(
                 text,
-                "({name}: preempted; the rows took {:.0} % of the CPU time by the clock, stages are scaled)",
+                "({name}: preempted; by the clock, the rows took {:.0} % of the CPU time, so stages are scaled)",
                 table.claimed_percent
             );
         }
@@ -232,13 +232,13 @@ pub(crate) fn remarks(
     overhead_percent: f64,
 ) -> String {
     let clock = core_ghz.map_or_else(
-        || "core clock not measurable here".to_owned(),
+        || "the core clock cannot be measured on this machine".to_owned(),
         |ghz| format!("core clock {ghz:.2} GHz (a chain of additions)"),
     );
     let stamps: u64 = tables.iter().map(|table| table.stamps).sum();
     let readings: u64 = tables.iter().map(|table| table.cpu_readings).sum();
     format!(
-        "({clock})\n({stamps} stamps of {:.1} ns, {readings} looks at the CPU clock of {:.0} ns: \
+        "({clock})\n({stamps} stamps of {:.1} ns, {readings} readings of the CPU clock of {:.0} ns: \
          {overhead_percent:.2} % of the time)\n",
         clocks.ns_per_stamp, clocks.ns_per_cpu_reading
     )

@@ -26,16 +26,16 @@ pub(crate) struct Work {
     #[arg(short, long, value_name = "N", default_value = "1", value_parser = count)]
     pub(crate) connections: usize,
 
-    /// Number of parallel streams a connection (for TCP: connections)
+    /// Number of parallel streams per connection (for TCP: connections)
     #[arg(short, long, value_name = "N", default_value = "1", value_parser = count,
           visible_short_alias = 'P', visible_alias = "parallel")]
     pub(crate) streams: usize,
 
-    /// Number of bytes to transmit a stream (instead of -t)
+    /// Number of bytes to transmit per stream (instead of -t)
     #[arg(short = 'n', long, value_name = "N[KMG]", value_parser = size, conflicts_with = "time")]
     pub(crate) bytes: Option<u64>,
 
-    /// Time in seconds to measure for; where contenders take turns, the sum of one's rounds
+    /// Time in seconds to measure for; if contenders alternate, the total of each one's rounds
     #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = seconds,
           visible_short_alias = 'd', visible_alias = "duration")]
     pub(crate) time: Duration,
@@ -48,25 +48,28 @@ pub(crate) struct Work {
     #[arg(long, visible_short_alias = 'R', visible_alias = "reverse")]
     pub(crate) download: bool,
 
-    /// Requests and responses on streams of their own instead of a bulk transfer
+    /// Measure requests and responses, each pair on its own stream, instead of a bulk transfer
     #[arg(long, conflicts_with_all = ["handshakes", "bytes", "streams", "upload", "download"])]
     pub(crate) requests: bool,
 
-    /// Bytes of a request (default: 100); without --requests, upload as many a stream
+    /// Size of a request in bytes (default: 100); without --requests, upload this many bytes per
+    /// stream
     #[arg(long, value_name = "N[KMG]", value_parser = size, conflicts_with_all = ["bytes", "download"])]
     pub(crate) upload_size: Option<u64>,
 
-    /// Bytes of a response (default: 1024); without --requests, download as many a stream
+    /// Size of a response in bytes (default: 1024); without --requests, download this many bytes
+    /// per stream
     #[arg(long, value_name = "N[KMG]", value_parser = size, conflicts_with_all = ["bytes", "upload"])]
     pub(crate) download_size: Option<u64>,
 
-    /// Handshakes instead of a bulk transfer; without a list: all kinds in turns
+    /// Measure handshakes instead of a bulk transfer; without a list: all kinds in turn
     #[arg(long, value_name = "KIND,...", value_enum, num_args = 0..=1, require_equals = true,
           value_delimiter = ',', default_missing_value = Kind::LIST,
           conflicts_with_all = ["bytes", "connections", "streams", "upload", "download", "upload_size", "download_size"])]
     pub(crate) handshakes: Vec<Kind>,
 
-    /// Requests at a time on a connection (default: 100), or handshakes at a time (default: 10)
+    /// Number of concurrent requests per connection (default: 100), or of concurrent handshakes
+    /// (default: 10)
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) in_flight: Option<usize>,
 }
@@ -95,7 +98,7 @@ impl Work {
             let in_flight = self.in_flight.unwrap_or(HANDSHAKES_IN_FLIGHT);
             if in_flight > MAX_TICKETS {
                 return Err(Failure::new(format!(
-                    "at most {MAX_TICKETS} handshakes at a time: give a smaller --in-flight"
+                    "at most {MAX_TICKETS} handshakes at a time: pass a smaller --in-flight"
                 )));
             }
             let mut kinds = self.handshakes.clone();
@@ -110,13 +113,13 @@ impl Work {
         }
         if self.in_flight.is_some() {
             return Err(Failure::new(
-                "--in-flight goes with --requests or --handshakes: bulk transfers have --streams",
+                "--in-flight requires --requests or --handshakes; for bulk transfers, use --streams",
             ));
         }
         let (flow, size) = match (self.upload_size, self.download_size) {
             (Some(_), Some(_)) => {
                 return Err(Failure::new(
-                    "--upload-size with --download-size is for --requests: add it, or choose one direction",
+                    "--upload-size and --download-size together require --requests: add it, or choose one direction",
                 ));
             }
             (Some(size), None) => (Flow::Up, Some(size)),
@@ -137,7 +140,7 @@ impl Work {
             .filter(|up| Requests::UP.contains(up))
             .ok_or_else(|| {
                 Failure::new(format!(
-                    "a request holds the 8 bytes of its response's length, and is buffered: give --upload-size from {} to {}",
+                    "a request contains its response's length (8 bytes) and is buffered: --upload-size must be from {} to {}",
                     Requests::UP.start(),
                     Requests::UP.end()
                 ))

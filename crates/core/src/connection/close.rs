@@ -22,8 +22,8 @@ pub(super) struct CloseFrame {
 }
 
 impl Connection {
-    /// Ends the connection with the application's `code`, below 2^62, and `reason`. Data not yet acknowledged is lost;
-    /// what the peer has acknowledged is not.
+    /// Closes the connection with the application's `code`, below 2^62, and `reason`.
+    /// Unacknowledged data is lost; acknowledged data is not.
     pub fn close(&mut self, now: Time, code: u64, reason: &[u8]) {
         if self.is_closed() {
             return;
@@ -56,7 +56,8 @@ impl Connection {
         self.tell_closed(now, reason);
     }
 
-    /// Ends a server's connection that the endpoint refuses after all (RFC 9000 §5.2.2, CONNECTION_REFUSED).
+    /// Closes a server's connection that the endpoint refuses after all (RFC 9000 §5.2.2,
+    /// CONNECTION_REFUSED).
     pub fn refuse(&mut self, now: Time) {
         let error = TransportError {
             code: TransportErrorCode::CONNECTION_REFUSED,

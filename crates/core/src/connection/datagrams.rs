@@ -13,8 +13,9 @@ use crate::event::Event;
 const PACKET_NUMBER: usize = 4;
 
 impl Connection {
-    /// The largest datagram that can be sent now, in bytes: what the peer takes and a packet of the path's size carries.
-    /// It changes with the path. `None`: the peer takes none, or has not said so yet (RFC 9221 §3).
+    /// The largest datagram that can currently be sent, in bytes: what the peer accepts and a
+    /// packet of the path's size carries. It changes with the path. `None`: the peer does not
+    /// accept datagrams, or has not said so yet (RFC 9221 §3).
     #[must_use]
     pub fn max_datagram_size(&self) -> Option<usize> {
         let frame = usize::try_from(self.peer.max_datagram_frame).unwrap_or(usize::MAX);
@@ -25,11 +26,12 @@ impl Connection {
         most.checked_sub(frame::write::datagram_header_size(Some(most)))
     }
 
-    /// Sends a datagram, which arrives or not. It waits for congestion control in a queue of
+    /// Queues an unreliable datagram. It waits for congestion control in a queue of
     /// `TransportConfig::datagram_send_buffer` bytes.
     ///
     /// # Errors
-    /// `Blocked` when the queue is full (`Event::DatagramsWritable` follows), `TooLarge`, `Unsupported`, `Closed`.
+    /// `Blocked` if the queue is full (`Event::DatagramsWritable` follows), `TooLarge`,
+    /// `Unsupported`, `Closed`.
     pub fn send_datagram(&mut self, data: Bytes) -> Result<(), DatagramError> {
         self.check_datagram(&data)?;
         let limit = self.config.datagram_send_buffer;
@@ -41,7 +43,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a datagram for which the oldest in the queue make room: for what is worth nothing when it is late.
+    /// Queues a datagram and drops the oldest in the queue to make room: for data that is worthless
+    /// when late.
     ///
     /// # Errors
     /// `TooLarge`, `Unsupported`, `Closed`.
@@ -52,7 +55,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The oldest datagram received; `None` when there is none, and `Event::DatagramsReadable` follows.
+    /// The oldest received datagram. `None` if there is none; `Event::DatagramsReadable` follows.
     pub fn read_datagram(&mut self) -> Option<Bytes> {
         self.datagrams.read()
     }

@@ -21,10 +21,11 @@ pub(super) const fn packet_type(id: SpaceId) -> PacketType {
 }
 
 impl Connection {
-    /// Writes a qlog of what happens from now on into `sink`: JSON text sequences after draft-ietf-quic-qlog-quic-events,
-    /// times in milliseconds of the caller's clock. To be called right after the connection was made, so that nothing is
-    /// missing. From the connection's end on the sink is flushed after every record. Whatever the sink answers, the connection
-    /// goes on.
+    /// Writes a qlog of all events from now on to `sink`: JSON text sequences after
+    /// draft-ietf-quic-qlog-quic-events, with times in milliseconds of the caller's clock. Call it
+    /// right after creating the connection, so that the log is complete. Once the connection has
+    /// ended, the sink is flushed after every record. Errors of the sink do not affect the
+    /// connection.
     pub fn set_qlog(&mut self, now: Time, sink: Box<dyn Write + Send>) {
         let mut log = Qlog::new(sink, self.side, &self.original_dcid);
         let ids = [self.local_ids.current(), self.remote_ids.current()];

@@ -8,9 +8,10 @@ use crate::path::PathState;
 const FIXED: usize = 5 * 1024;
 
 impl Connection {
-    /// Bytes of memory that the connection takes, about: its state, data to be sent or waiting to be read, and what is
-    /// remembered of packets in flight. Some twenty additions, nothing is walked but what buffers of the handshake hold; to be
-    /// asked once a run, not once a packet. Application data is counted while the connection holds it.
+    /// Estimated memory of the connection, in bytes: its state, data to be sent or waiting to be
+    /// read, and records of packets in flight. About twenty additions; only buffers of the
+    /// handshake are walked. Call it once per run, not once per packet. Application data counts
+    /// while the connection holds it.
     #[must_use]
     pub fn memory(&self) -> usize {
         let spaces: usize = (self.spaces.iter())

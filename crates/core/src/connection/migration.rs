@@ -30,12 +30,14 @@ use crate::time::Time;
 /// Probe timeouts that a path out of use is remembered for packets on their way.
 pub(super) const LINGER: u32 = 3;
 
-/// How a client moves to another path.
+/// How a client migrates to another path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
-    /// The path is validated first; until then, and if that fails, the connection stays where it is.
+    /// The path is validated first; until then, and if validation fails, the connection stays where
+    /// it is.
     WhenValidated,
-    /// At once: the address used so far is gone, or about to go. The path is validated while it is used.
+    /// Immediately: the current address is gone, or about to go. The path is validated while it is
+    /// used.
     AtOnce,
 }
 
@@ -205,11 +207,11 @@ impl Connection {
         }
     }
 
-    /// Moves a client's connection to another path (RFC 9000 §9.2): from `path.local` to the server's address as it is.
-    /// `Event::Migrated` or `Event::MigrationFailed` follows.
+    /// Migrates a client's connection to another path (RFC 9000 §9.2): from `path.local` to the
+    /// server's current address. `Event::Migrated` or `Event::MigrationFailed` follows.
     ///
     /// # Errors
-    /// See [`MigrateError`]; nothing has changed then.
+    /// See [`MigrateError`]; the connection is then unchanged.
     pub fn migrate(&mut self, now: Time, path: Path, how: Move) -> Result<(), MigrateError> {
         if self.is_closed() {
             return Err(MigrateError::Closed);
@@ -379,9 +381,9 @@ impl Connection {
         self.revalidate(now);
     }
 
-    /// The system refuses to send from `local`, an address of this machine. A client that moved at once uses the other of its
-    /// two addresses; any other one sends from an address that the system chooses from now on. Says whether that changes
-    /// anything.
+    /// Reports that the system refuses to send from `local`, an address of this machine. A client
+    /// that migrated immediately switches to the other of its two addresses; any other connection
+    /// then sends from an address that the system chooses. Returns whether that changes anything.
     pub fn on_source_lost(&mut self, now: Time, local: IpAddr) -> bool {
         let concerned = self.side == Side::Client
             && !self.is_closed()
@@ -417,8 +419,8 @@ impl Connection {
         true
     }
 
-    /// The addresses of this machine changed: a client says something, so that a server that sends to an address that is gone
-    /// learns of the one in use (RFC 9000 §9.2).
+    /// Reports that this machine's addresses changed: a client sends a packet, so that a server
+    /// that sends to a vanished address learns of the current one (RFC 9000 §9.2).
     pub fn on_addresses_changed(&mut self) {
         if self.side == Side::Client && matches!(self.state, super::State::Established) {
             self.ping_pending = true;
@@ -447,10 +449,11 @@ impl Connection {
 
     // ---- connection ids ---------------------------------------------------------------------------------------------
 
-    /// Replaces the connection ids of both directions, so that an observer cannot tell packets from now on from another
-    /// connection's by their ids (RFC 9000 §5.1.2, §9.5): asks the peer to retire all of ours and gives it others, and sends
-    /// to another id of the peer's. Returns whether both was possible: not before the handshake is confirmed, not while
-    /// the last rotation is under way, and not without a spare id of the peer's.
+    /// Replaces the connection ids of both directions, so that an observer cannot link later
+    /// packets to this connection by their ids (RFC 9000 §5.1.2, §9.5): asks the peer to retire all
+    /// of our ids and issues new ones, and switches to another id of the peer's. Returns whether
+    /// both were possible: not before the handshake is confirmed, not during the previous rotation,
+    /// and not without a spare id of the peer's.
     pub fn rotate_ids(&mut self) -> bool {
         if self.is_closed() || !self.handshake_confirmed {
             return false;

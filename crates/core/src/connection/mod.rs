@@ -178,10 +178,10 @@ pub(crate) struct Start {
     pub(crate) grease: (u64, u8),
 }
 
-/// One QUIC connection, either role. Free of I/O, clock and locks.
+/// A QUIC connection in either role, free of I/O, clock and locks.
 ///
-/// After `receive`, `on_timeout` or any verb the owner takes the events, calls `transmit` until it gives nothing, and
-/// reads `next_timeout` once.
+/// After `receive`, `on_timeout` or any other method, the owner polls the events, calls `transmit`
+/// until it returns nothing, and reads `next_timeout` once.
 pub struct Connection {
     side: Side,
     config: Arc<TransportConfig>,
@@ -422,7 +422,8 @@ impl Connection {
 
     // ---- streams ----------------------------------------------------------------------------------------------------
 
-    /// Opens a stream. `None` at the peer's limit: `Event::StreamsAvailable` follows when it rises.
+    /// Opens a stream. Returns `None` at the peer's stream limit; `Event::StreamsAvailable` follows
+    /// when the limit rises.
     pub fn open(&mut self, direction: Direction) -> Option<StreamId> {
         if self.is_closed() {
             None
@@ -431,19 +432,20 @@ impl Connection {
         }
     }
 
-    /// The next stream that the peer has opened, also when it has closed the connection since.
+    /// The next stream opened by the peer, even if the peer has closed it since.
     pub fn accept(&mut self, direction: Direction) -> Option<StreamId> {
         self.streams.accept(direction)
     }
 
-    /// Exchanges the pool that received stream data takes its memory from. An owner of many connections has one pool, lends
-    /// it for the time of a call of [`receive`](Self::receive), and absorbs what readers gave back in between; otherwise
-    /// every connection keeps what its streams needed at most.
+    /// Swaps the pool from which received stream data takes its memory. An owner of many
+    /// connections has one pool, lends it for the duration of a call of [`receive`](Self::receive),
+    /// and absorbs what readers return in between; otherwise every connection keeps the most that
+    /// its streams ever needed.
     pub const fn swap_chunks(&mut self, pool: &mut ChunkPool) {
         self.streams.swap_chunks(pool);
     }
 
-    /// The chunks that readers have given back since the last exchange, if there are any.
+    /// The chunks that readers have returned since the last swap, if any.
     pub fn spare_chunks(&mut self) -> Option<&mut ChunkPool> {
         self.streams.spare_chunks()
     }
@@ -473,7 +475,8 @@ impl Connection {
         self.streams.write_copy(id, data)
     }
 
-    /// Ends a stream behind the data written so far (RFC 9000 §3.1). `Event::Finished` follows when the peer has all.
+    /// Ends a stream after the data written so far (RFC 9000 §3.1). `Event::Finished` follows when
+    /// the peer has acknowledged everything.
     ///
     /// # Errors
     /// `Stopped`, `Closed`.
@@ -484,7 +487,8 @@ impl Connection {
         self.streams.finish(id)
     }
 
-    /// Gives up sending with RESET_STREAM and the application's `code`, below 2^62 (RFC 9000 §19.4).
+    /// Resets the sending part of a stream: sends RESET_STREAM with the application's `code`, below
+    /// 2^62 (RFC 9000 §19.4).
     ///
     /// # Errors
     /// `Closed` if nothing is left to reset.
@@ -495,9 +499,10 @@ impl Connection {
         self.streams.reset(id, code.min(squall_wire::varint::MAX))
     }
 
-    /// Resets a stream whose owner dropped it without ending it: what was written may be half of a message, and must not
-    /// look whole to the peer. `code` is [`TransportConfig::reset_on_drop_code`] unless given. Returns how many streams
-    /// of the connection have ended this way, or `None` if there was nothing left to reset.
+    /// Resets a stream whose owner dropped it without ending it: the written data may be an
+    /// incomplete message, which must not look complete to the peer. `code` defaults to
+    /// [`TransportConfig::reset_on_drop_code`]. Returns how many streams of the connection have
+    /// ended this way, or `None` if there was nothing left to reset.
     pub fn reset_dropped(&mut self, id: StreamId, code: Option<u64>) -> Option<u64> {
         self.reset(id, code.unwrap_or(self.config.reset_on_drop_code))
             .ok()?;
@@ -505,9 +510,10 @@ impl Connection {
         Some(self.stats.streams_reset_on_drop)
     }
 
-    /// Gives up what lies behind the first `reliable` bytes of a stream with RESET_STREAM_AT and the application's `code`,
-    /// below 2^62: the peer still gets those bytes (draft-ietf-quic-reliable-stream-reset). A peer that does not know the
-    /// frame gets RESET_STREAM once it has acknowledged them. May be repeated to promise less.
+    /// Resets a stream except for its first `reliable` bytes: sends RESET_STREAM_AT with the
+    /// application's `code`, below 2^62, and the peer still receives those bytes
+    /// (draft-ietf-quic-reliable-stream-reset). A peer without support for the frame receives
+    /// RESET_STREAM once it has acknowledged them. May be repeated with a smaller `reliable`.
     ///
     /// # Errors
     /// `Closed` if nothing is left to reset.
@@ -519,30 +525,31 @@ impl Connection {
         self.streams.reset_at(id, code, reliable)
     }
 
-    /// How a stream ranks among those that have something to send; `None` if it sends nothing any more.
+    /// The stream's priority among the streams that have data to send; `None` if the stream no
+    /// longer sends anything.
     pub fn priority(&mut self, id: StreamId) -> Option<Priority> {
         self.streams.priority(id)
     }
 
-    /// Changes how a stream ranks, from the next packet on.
+    /// Changes the stream's priority, from the next packet on.
     ///
     /// # Errors
-    /// `Closed` if the stream sends nothing any more.
+    /// `Closed` if the stream no longer sends anything.
     pub fn set_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), WriteError> {
         let known = self.streams.set_priority(id, priority);
         known.then_some(()).ok_or(WriteError::Closed)
     }
 
-    /// The next bytes in order, at most `max`, without a copy; `None` is the end of the stream. What is read gives the
-    /// peer credit to send more.
+    /// The next bytes in order, at most `max`, without a copy; `None` at the end of the stream.
+    /// Reading gives the peer credit to send more.
     ///
     /// # Errors
-    /// `Blocked` when nothing is there (`Event::Readable` follows), `Reset`, `Closed`.
+    /// `Blocked` if no data is available (`Event::Readable` follows), `Reset`, `Closed`.
     pub fn read(&mut self, id: StreamId, max: usize) -> Result<Option<Bytes>, ReadError> {
         self.streams.read(id, max)
     }
 
-    /// Stops reading, with STOP_SENDING and the application's `code` (RFC 9000 §19.5).
+    /// Stops reading: sends STOP_SENDING with the application's `code` (RFC 9000 §19.5).
     ///
     /// # Errors
     /// `Closed` if there is nothing to stop.
@@ -554,7 +561,7 @@ impl Connection {
             .stop_sending(id, code.min(squall_wire::varint::MAX))
     }
 
-    /// Asks the peer for an acknowledgement: a PING with the next packet (RFC 9000 §19.2).
+    /// Requests an acknowledgement from the peer: sends a PING in the next packet (RFC 9000 §19.2).
     pub fn ping(&mut self) {
         self.ping_pending = !self.is_closed();
     }
@@ -566,25 +573,27 @@ impl Connection {
         self.streams.events.pop_front()
     }
 
-    /// The next event for the endpoint; the owner hands it to `Endpoint::apply`.
+    /// The next event for the endpoint; the owner passes it to `Endpoint::apply`.
     pub fn poll_endpoint_event(&mut self) -> Option<EndpointEvent> {
         self.endpoint_events.pop_front()
     }
 
-    /// Whether a stream was finished whose data, or end, the peer has not acknowledged yet: closing now would lose it.
-    /// Costs nothing; to be asked once all events are taken, for a stream may end otherwise than with an event of its own.
+    /// Whether a finished stream has data, or its end, that the peer has not acknowledged: closing
+    /// now would lose it. A field read. Call it after polling all events, because a stream may end
+    /// without an event of its own.
     #[must_use]
     pub const fn is_delivering(&self) -> bool {
         self.streams.is_delivering()
     }
 
-    /// The connection id that the client's first packet was addressed to: what both ends' logs know the connection by.
+    /// The connection id to which the client's first packet was addressed; both ends' logs identify
+    /// the connection by it.
     #[must_use]
     pub const fn original_destination_id(&self) -> ConnectionId {
         self.original_dcid
     }
 
-    /// Whether a verb left something to transmit. Cheap; a `true` costs a call of `transmit`.
+    /// Whether a method left something to transmit. Cheap; on `true`, call `transmit`.
     #[must_use]
     pub fn wants_transmit(&self) -> bool {
         match &self.state {
@@ -596,19 +605,19 @@ impl Connection {
         }
     }
 
-    /// When `on_timeout` is to be called next.
+    /// When `on_timeout` must be called next.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         self.timers.next()
     }
 
-    /// Whether TLS is still at work.
+    /// Whether the TLS handshake is still in progress.
     #[must_use]
     pub const fn is_handshaking(&self) -> bool {
         matches!(self.state, State::Handshaking)
     }
 
-    /// Whether the connection has ended, or begun to.
+    /// Whether the connection has ended or is closing.
     #[must_use]
     pub const fn is_closed(&self) -> bool {
         matches!(
@@ -617,7 +626,7 @@ impl Connection {
         )
     }
 
-    /// Whether nothing is left to do: the owner may call `Endpoint::remove` and drop the connection.
+    /// Whether the connection is finished: the owner may call `Endpoint::remove` and drop it.
     #[must_use]
     pub const fn is_drained(&self) -> bool {
         matches!(self.state, State::Drained)
@@ -635,7 +644,8 @@ impl Connection {
         self.path.path
     }
 
-    /// Paths that the connection has state for: the one in use, the one before it, and those being probed. At most 4.
+    /// Number of paths that the connection has state for: the active one, the previous one, and
+    /// those being probed. At most 4.
     #[must_use]
     pub fn paths(&self) -> usize {
         1 + self.paths.as_ref().map_or(0, |p| p.others.len())
@@ -647,7 +657,7 @@ impl Connection {
         self.version
     }
 
-    /// Figures since the connection began.
+    /// Counters since the connection began.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {

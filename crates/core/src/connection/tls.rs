@@ -255,7 +255,7 @@ impl Connection {
 
     // ---- what there is to know of the handshake ---------------------------------------------------------------------
 
-    /// The protocol that ALPN chose.
+    /// The application protocol negotiated by ALPN.
     #[must_use]
     pub fn alpn(&self) -> Option<&[u8]> {
         match &self.tls {
@@ -265,7 +265,7 @@ impl Connection {
         }
     }
 
-    /// The server name that the client asked for (RFC 6066 §3); servers only.
+    /// The server name that the client requested (RFC 6066 §3); servers only.
     #[must_use]
     pub fn server_name(&self) -> Option<&str> {
         match &self.tls {
@@ -275,7 +275,7 @@ impl Connection {
         }
     }
 
-    /// The key exchange group agreed on.
+    /// The negotiated key exchange group.
     #[must_use]
     pub fn key_exchange_group(&self) -> Option<rustls::NamedGroup> {
         match &self.tls {
@@ -285,7 +285,7 @@ impl Connection {
         }
     }
 
-    /// Whether the handshake was a full one or resumed an earlier session.
+    /// Whether the handshake was full or resumed an earlier session.
     #[must_use]
     pub fn handshake_kind(&self) -> Option<rustls::HandshakeKind> {
         match &self.tls {
@@ -295,8 +295,9 @@ impl Connection {
         }
     }
 
-    /// The peer's certificates, its own first; `None` before they arrived, when it sent none, and when the handshake is
-    /// complete and [`keep_peer_certificates`](TransportConfig::keep_peer_certificates) was not set.
+    /// The peer's certificates, end-entity certificate first. `None` before they arrived, if the
+    /// peer sent none, and once the handshake is complete, unless
+    /// [`keep_peer_certificates`](TransportConfig::keep_peer_certificates) was set.
     #[must_use]
     pub fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
         match &self.tls {
@@ -308,8 +309,8 @@ impl Connection {
         }
     }
 
-    /// Key material bound to the session (RFC 8446 §7.5): one that [`exporters`](TransportConfig::exporters) asks for,
-    /// once the handshake is complete.
+    /// Exported key material of the session (RFC 8446 §7.5), once the handshake is complete, for an
+    /// exporter listed in [`exporters`](TransportConfig::exporters).
     #[must_use]
     pub fn exported(&self, exporter: &Exporter) -> Option<Zeroizing<Vec<u8>>> {
         let at = self.config.exporters.iter().position(|e| e == exporter)?;

@@ -2,7 +2,7 @@
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What an endpoint did about datagrams that belong to no connection, since it was made.
+        /// How an endpoint handled datagrams that belong to no connection, since it was created.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct EndpointCounts {
@@ -10,7 +10,7 @@ macro_rules! counts {
         }
 
         impl EndpointCounts {
-            /// What was counted since `before`, which is an earlier state of the same endpoint.
+            /// The difference to `before`, an earlier state of the same endpoint.
             #[must_use]
             pub const fn since(&self, before: &Self) -> Self {
                 Self { $($name: self.$name.saturating_sub(before.$name),)* }

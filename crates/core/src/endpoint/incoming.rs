@@ -17,7 +17,7 @@ use crate::connection::{Accepted, Connection, Role, Start};
 use crate::time::Time;
 use crate::token::Verdict;
 
-/// A client that wants a connection. Dropping it ignores the client.
+/// A client's connection attempt. Dropping it ignores the client.
 pub struct Incoming {
     pub(super) path: Path,
     pub(super) version: u32,
@@ -82,7 +82,8 @@ impl Incoming {
         self.path.remote
     }
 
-    /// The connection id that the client's packets of this attempt are addressed to: all of them, until it is answered.
+    /// The destination connection id of the client's packets of this attempt: the same in all of
+    /// them, until the attempt is answered.
     #[must_use]
     pub const fn destination_id(&self) -> ConnectionId {
         self.dcid
@@ -94,14 +95,15 @@ impl Incoming {
         self.version
     }
 
-    /// Whether the client has shown, with a token, that the address is its own: it gets answers without the limit of
-    /// three times what it sent (RFC 9000 §8.1).
+    /// Whether a token has validated the client's address, so that the limit of three times the
+    /// received bytes does not apply (RFC 9000 §8.1).
     #[must_use]
     pub fn remote_address_validated(&self) -> bool {
         self.verdict.validates()
     }
 
-    /// Whether [`Endpoint::retry`] would do: a client follows one Retry only (RFC 9000 §17.2.5.2).
+    /// Whether [`Endpoint::retry`] is possible: a client follows only one Retry (RFC 9000
+    /// §17.2.5.2).
     #[must_use]
     pub fn may_retry(&self) -> bool {
         !matches!(self.verdict, Verdict::Retry(_))
@@ -133,12 +135,12 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// Why an incoming connection was not made.
+/// Why an incoming connection was not accepted.
 #[derive(Debug)]
 pub struct AcceptError {
-    /// What was wrong, in one line.
+    /// What was wrong, as one line.
     pub reason: String,
-    /// One datagram to be sent to the client.
+    /// A datagram to send to the client, if any.
     pub response: Option<Vec<u8>>,
 }
 
@@ -151,11 +153,12 @@ impl fmt::Display for AcceptError {
 impl std::error::Error for AcceptError {}
 
 impl Endpoint {
-    /// Makes the connection. The caller hands it the run that came with `incoming`.
+    /// Accepts the connection. The caller passes the run that came with `incoming` to it.
     ///
     /// # Errors
-    /// If this endpoint takes no connections, rustls or a setting refuses, with the answer for the client; or if another
-    /// packet of the same attempt was accepted before: `route` then finds the connection.
+    /// This endpoint accepts no connections, or rustls or a setting rejects it, with the response
+    /// for the client; or another packet of the same attempt was accepted before: `route` then
+    /// finds the connection.
     pub fn accept(
         &mut self,
         now: Time,

@@ -39,20 +39,20 @@ use incoming::Undecided;
 pub use incoming::{AcceptError, Incoming};
 pub use route::{Route, Run};
 
-/// Names a connection of an endpoint: a small dense number, reused after `Endpoint::remove`.
+/// Identifies a connection of an endpoint: a small dense number, reused after `Endpoint::remove`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ConnectionHandle(pub usize);
 
-/// Why a connection could not be begun.
+/// Why a connection could not be started.
 #[derive(Debug)]
 pub enum ConnectError {
     /// The server's name is neither a DNS name nor an IP address.
     ServerName(String),
-    /// rustls refused, or its configuration was not built from our provider.
+    /// rustls returned an error, or its configuration was not built from our provider.
     Tls(squall_tls::Error),
     /// A transport setting is out of bounds.
     Config(&'static str),
-    /// The endpoint has as many connections as it may have.
+    /// The endpoint has reached its connection limit.
     TooMany,
 }
 
@@ -111,11 +111,11 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint; with `server` it takes connections. All randomness comes from `seed`, which must be unpredictable
-    /// outside of tests.
+    /// Creates an endpoint; with `server`, it accepts connections. All randomness comes from
+    /// `seed`, which must be unpredictable outside tests.
     ///
     /// # Panics
-    /// If [`EndpointConfig::check`] finds fault with `config`.
+    /// If [`EndpointConfig::check`] rejects `config`.
     #[must_use]
     pub fn new(config: EndpointConfig, server: Option<Arc<ServerConfig>>, seed: [u8; 32]) -> Self {
         let checked = config.check();
@@ -155,64 +155,68 @@ impl Endpoint {
         }
     }
 
-    /// Replaces the store of the tokens that servers give (RFC 9000 §8.1.3); at first it is a [`MemoryTokenStore`].
+    /// Replaces the store of tokens issued by servers (RFC 9000 §8.1.3), by default a
+    /// [`MemoryTokenStore`].
     pub fn set_token_store(&mut self, store: Box<dyn TokenStore>) {
         self.token_store = store;
     }
 
-    /// Replaces the filter of spent NEW_TOKEN tokens (RFC 9000 §8.1.4); at first it is a [`SpentTokens`] of this endpoint's
-    /// own. Endpoints that share a port and a token key have to share a filter.
+    /// Replaces the filter of spent NEW_TOKEN tokens (RFC 9000 §8.1.4), by default a
+    /// [`SpentTokens`] of this endpoint. Endpoints that share a port and a token key must share a
+    /// filter.
     pub fn set_token_filter(&mut self, filter: Box<dyn TokenFilter>) {
         self.token_filter = filter;
     }
 
-    /// Replaces what connections are counted with by source prefix; at first it is a [`PrefixTable`] of this endpoint's own.
-    /// Endpoints that share one share the limit. To be set before the first connection.
+    /// Replaces the counts of connections by source prefix, by default a [`PrefixTable`] of this
+    /// endpoint. Endpoints that share one share the limit. Call it before the first connection.
     pub fn set_prefix_counts(&mut self, counts: Box<dyn PrefixCounts>) {
         self.prefixes = counts;
     }
 
-    /// Says how many bytes of memory all connections take, those of other endpoints that share the limit included: the sum of
-    /// [`Connection::memory`]. To be told now and then, say once a turn.
+    /// Sets the memory that all connections take, in bytes, including those of other endpoints that
+    /// share the limit: the sum of [`Connection::memory`]. Call it regularly, for example once per
+    /// turn.
     pub const fn set_memory(&mut self, bytes: usize) {
         self.memory = bytes;
     }
 
-    /// Sets the directory of the reset tokens of all workers of the port.
+    /// Sets the directory of reset tokens of all workers of the port.
     pub fn set_reset_token_directory(&mut self, directory: Box<dyn ResetTokenDirectory>) {
         self.reset_token_directory = Some(directory);
     }
 
-    /// Replaces the server's configuration for connections to come; `None`: no more are taken.
+    /// Replaces the server configuration for new connections. `None`: no more connections are
+    /// accepted.
     pub fn set_server(&mut self, server: Option<Arc<ServerConfig>>) {
         self.server = server;
     }
 
-    /// Connections that exist.
+    /// Number of existing connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Attempts that were given out by `route` and are neither accepted nor refused nor dropped.
+    /// Number of attempts returned by `route` that are not yet accepted, refused or dropped.
     #[must_use]
     pub fn undecided(&self) -> usize {
         self.undecided.count()
     }
 
-    /// Connections accepted whose handshake is not complete.
+    /// Number of accepted connections whose handshake is not complete.
     #[must_use]
     pub const fn handshakes(&self) -> usize {
         self.handshakes
     }
 
-    /// What was done so far about datagrams that belong to no connection.
+    /// Counts of how datagrams that belong to no connection were handled.
     #[must_use]
     pub const fn counts(&self) -> &EndpointCounts {
         &self.counts
     }
 
-    /// Begins a connection to `path.remote`, whose certificate must be for `server_name`.
+    /// Starts a connection to `path.remote`, which must present a certificate for `server_name`.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -259,8 +263,9 @@ impl Endpoint {
         Ok((handle, connection))
     }
 
-    /// Follows what a connection did with its ids. `false`: it may not stay, since its client's prefix has all the connections
-    /// that it may have; the owner calls [`Connection::refuse`].
+    /// Applies a connection's event. Returns `false` if the connection must not stay, because its
+    /// client's prefix has reached its connection limit; the owner then calls
+    /// [`Connection::refuse`].
     pub fn apply(&mut self, handle: ConnectionHandle, event: EndpointEvent) -> bool {
         let Some(slot) = self.slots.get_mut(handle.0).filter(|s| s.live) else {
             return true;
@@ -298,7 +303,7 @@ impl Endpoint {
         true
     }
 
-    /// Forgets a connection; its handle may be given out again.
+    /// Removes a connection; its handle may be reused.
     pub fn remove(&mut self, handle: ConnectionHandle) {
         let Some(slot) = self.slots.get_mut(handle.0).filter(|s| s.live) else {
             return;

@@ -1,17 +1,17 @@
-//! How a worker ends before its time, and how the application is told.
+//! How a worker ends prematurely, and how that is reported to the application.
 
 use std::{fmt, io};
 
-/// A worker that ended although its endpoint is in use. [`Endpoint::worker_ended`](crate::Endpoint::worker_ended) reports
-/// it.
+/// A worker that ended while its endpoint was in use, as reported by
+/// [`Endpoint::worker_ended`](crate::Endpoint::worker_ended).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct WorkerEnd {
-    /// The worker's index, as [`Connection::worker`](crate::Connection::worker) gives it.
+    /// The worker's index, as returned by [`Connection::worker`](crate::Connection::worker).
     pub worker: usize,
     /// Why it ended.
     pub reason: WorkerEndReason,
-    /// Connections that ended with it, closing ones included.
+    /// Connections that ended with it, including closing ones.
     pub connections: u64,
 }
 
@@ -33,12 +33,12 @@ impl fmt::Display for WorkerEnd {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WorkerEndReason {
-    /// A call said that there is no socket any more: EBADF, ENOTSOCK or EFAULT.
+    /// A system call reported that the socket no longer exists: EBADF, ENOTSOCK or EFAULT.
     Socket(io::Error),
-    /// For ten minutes every attempt to receive failed; the last error.
+    /// Every attempt to receive failed for ten minutes; this is the last error.
     Receive(io::Error),
-    /// Code on the worker's thread panicked, with this message: a TLS callback of the application, say, or a defect of
-    /// squall. A panic in a task that runs there ends that task only.
+    /// Code on the worker's thread panicked with this message, for example a TLS callback of the
+    /// application, or a bug in squall. A panic in a task that runs there only ends that task.
     Panic(String),
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for WorkerEndReason {
         match self {
             Self::Socket(error) => write!(f, "the socket is gone: {error}"),
             Self::Receive(error) => write!(f, "nothing can be received: {error}"),
-            Self::Panic(message) => write!(f, "it panicked: {message}"),
+            Self::Panic(message) => write!(f, "panic: {message}"),
         }
     }
 }

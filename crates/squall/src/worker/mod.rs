@@ -211,7 +211,7 @@ impl Worker {
         }
         if self.shared.common.receive_warnings.admits(self.now) {
             let (worker, local) = (self.shared.index, self.shared.common.address());
-            tracing::warn!(%local, worker, %error, "cannot receive; trying again");
+            tracing::warn!(%local, worker, %error, "cannot receive; retrying");
         }
         Ok(())
     }

@@ -106,12 +106,12 @@ struct Doorbell {
 
 macro_rules! worker_counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What an endpoint counted since it was built.
+        /// Counters of an endpoint since it was built.
         #[derive(Clone, Copy, Debug, Default)]
         #[non_exhaustive]
         pub struct EndpointStats {
             $($(#[$doc])* pub $name: u64,)*
-            /// What became of datagrams that belong to no connection.
+            /// How datagrams that belong to no connection were handled.
             pub unrouted: EndpointCounts,
             /// The socket's own counters: calls, bundles, datagrams, drops.
             pub udp: squall_udp::Stats,
@@ -143,38 +143,40 @@ macro_rules! worker_counters {
 }
 
 worker_counters! {
-    /// Connections that exist now, closing ones included.
+    /// Connections that currently exist, including closing ones.
     connections,
-    /// Rounds of receive, time out, transmit.
+    /// Iterations of the worker's loop: receive, time out, transmit.
     turns,
-    /// Runs handed to connections.
+    /// Runs of datagrams handed to connections.
     runs_received,
-    /// Runs that belonged to nobody: too short, unknown connection id.
+    /// Runs dropped because they belong to no connection: too short, or an unknown connection id.
     runs_discarded,
-    /// Runs that belonged to another worker of the endpoint and were handed over: where the kernel cannot steer, and
-    /// of bundles that hold datagrams of several connections.
+    /// Runs that belonged to another worker of the endpoint and were forwarded to it: where the
+    /// kernel cannot steer, or because a bundle holds datagrams of several connections.
     runs_forwarded,
-    /// Runs that belonged to another worker, which has too many of them waiting.
+    /// Runs dropped because the worker that they belong to had too many of them waiting.
     forwards_dropped,
-    /// Stateless answers sent, of any kind; `unrouted` tells the kinds apart.
+    /// Stateless responses sent, of any kind; `unrouted` counts each kind.
     responses,
     /// Connection attempts dropped because the accept queue was full.
     incoming_dropped,
-    /// Times the worker took a connection's lock: once a run received and once a round of transmission.
+    /// Times the worker took a connection's lock: once per received run and once per round of
+    /// transmission.
     locks,
-    /// Deadlines that had to be filed anew in the timer wheel.
+    /// Deadlines that had to be filed again in the timer wheel.
     timer_updates,
     /// Tasks woken.
     wakeups,
-    /// Times the worker ended before its time, see [`Endpoint::worker_ended`](crate::Endpoint::worker_ended).
+    /// Times the worker ended prematurely, see
+    /// [`Endpoint::worker_ended`](crate::Endpoint::worker_ended).
     worker_ends,
-    /// Connections that ended with it, closing ones included.
+    /// Connections that ended with a worker, including closing ones.
     connections_lost,
-    /// Bytes of memory that the connections take, about: state, data written and not acknowledged, data received and not read,
-    /// what is remembered of packets in flight; as of each connection's last turn. 0 unless
-    /// [`Builder::max_memory`](crate::Builder::max_memory) is set.
+    /// Estimated memory of the connections, in bytes: state, data written and not yet acknowledged,
+    /// data received and not yet read, and records of packets in flight, as of each connection's
+    /// last turn. 0 unless [`Builder::max_memory`](crate::Builder::max_memory) is set.
     memory,
-    /// Qlogs that could not be opened, or not be written to the end.
+    /// Qlogs that could not be opened, or not be written completely.
     qlogs_failed,
 }
 
@@ -414,7 +416,7 @@ impl Shared {
     pub(crate) fn on_qlog_error(&self, path: &Path, error: &std::io::Error) {
         self.counters.qlogs_failed.add_from_anywhere();
         if self.common.qlog_warnings.admits(self.clock.now()) {
-            tracing::warn!(path = %path.display(), %error, "cannot write a qlog; the connection goes on without");
+            tracing::warn!(path = %path.display(), %error, "cannot write the qlog; the connection continues without one");
         }
     }
 
