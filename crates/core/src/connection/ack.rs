@@ -22,7 +22,7 @@ use crate::time::Time;
 /// have arrived takes up room in the window, but none on the path: with four of them, CUBIC was left with a third of a link that
 /// it shared with another system's, which acknowledges every second packet.
 const ACKS_OF_A_WINDOW: u64 = 8;
-/// Fewer packets than so many are not worth a request.
+/// Fewer packets than this are not worth a request.
 const LEAST_ACK_THRESHOLD: u64 = 4;
 /// Packets between two acknowledgements, at most: about twenty bundles.
 const MOST_ACK_THRESHOLD: u64 = 1024;
@@ -103,7 +103,7 @@ impl Connection {
             return Err(never_sent);
         }
         let first_open = self.spaces[id as usize].sent.first_open();
-        // One that was overtaken, or repeats another: all that it could settle is settled.
+        // A frame that was overtaken, or repeats another: everything that it could settle is settled.
         let known = Some(ack.largest) <= self.spaces[id as usize].largest_acked;
         let no_loss = id != SpaceId::Data || self.path.flow.reordering.oldest().is_none();
         if known && no_loss && ack.largest < first_open {
@@ -876,7 +876,6 @@ mod tests {
         }
     }
 
-    // test: RFC 9002 §7.8 — pacing is not the application: the window was full, if only for the first of these packets.
     /// Takes an ACK frame of one range of packets that were sent.
     fn acknowledge(
         server: &mut Connection,
@@ -895,7 +894,7 @@ mod tests {
         taken.expect("they were sent");
     }
 
-    /// Everything up to its largest number is settled, and it still shows that a loss was none.
+    // test: RFC 9438 §4.9 — all up to its largest number is settled, and it still shows that a loss was spurious.
     #[test]
     fn an_acknowledgement_that_was_overtaken_takes_losses_back() {
         let mut pair = Pair::with(TransportConfig::default());
@@ -922,6 +921,7 @@ mod tests {
         assert_eq!(settle(first..=first + 3), (4, 4));
     }
 
+    // test: RFC 9002 §7.8 — pacing is not the application: the window was full, if only for the first of these packets.
     #[test]
     fn a_window_that_was_full_in_between_grows() {
         for singly in [false, true] {

@@ -9,9 +9,8 @@ const FIXED: usize = 5 * 1024;
 
 impl Connection {
     /// Estimated memory of the connection, in bytes: its state, data to be sent or waiting to be
-    /// read, and records of packets in flight. About twenty additions; only buffers of the
-    /// handshake are walked. Call it once per run, not once per packet. Application data counts
-    /// while the connection holds it.
+    /// read, and records of packets in flight. About twenty additions: call it once per run, not
+    /// once per packet. Application data counts while the connection holds it.
     #[must_use]
     pub fn memory(&self) -> usize {
         let spaces: usize = (self.spaces.iter())

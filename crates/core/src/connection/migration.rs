@@ -344,8 +344,7 @@ impl Connection {
     /// if it was not searching.
     pub(super) fn is_back(&mut self, active: bool) -> bool {
         let others = self.paths.as_mut().map_or(&mut [][..], |p| &mut p.others);
-        let sought = |p: &&mut PathState| p.validation.as_ref().is_some_and(|v| v.then_move);
-        let Some(sought) = others.iter_mut().find(sought).filter(|_| active) else {
+        let Some(sought) = others.iter_mut().find(|p| p.is_sought()).filter(|_| active) else {
             return false;
         };
         // `on_path_timer` forgets it.
@@ -403,8 +402,7 @@ impl Connection {
     fn leave_lost_source(&mut self, now: Time) -> bool {
         let lost = self.path.path;
         let others = self.paths.as_ref().map_or(&[][..], |p| &p.others);
-        let sought = |p: &&PathState| p.validation.as_ref().is_some_and(|v| v.then_move);
-        if let Some(tag) = others.iter().find(sought).map(|p| p.tag) {
+        if let Some(tag) = others.iter().find(|p| p.is_sought()).map(|p| p.tag) {
             // The way back is lost: the client stays where it went.
             self.activate(now, tag, false);
             self.validate(now, tag, false);

@@ -147,6 +147,12 @@ impl PathState {
         self.sent = self.sent.saturating_add(bytes as u64);
     }
 
+    /// Whether the connection moves here once the path is validated.
+    #[must_use]
+    pub(crate) fn is_sought(&self) -> bool {
+        self.validation.as_ref().is_some_and(|v| v.then_move)
+    }
+
     /// Bytes that may be sent now as far as the amplification limit goes.
     #[must_use]
     pub(crate) fn credit(&self) -> u64 {

@@ -121,7 +121,7 @@ impl Pacer {
         bucket.fill(now, rate, capacity);
         if std::mem::take(&mut bucket.window_full) && !slow_start {
             // Not less than the time of a quantum: where bundles are short for the rate, the window may open for many. Nor
-            // less than a few packets, for a small window is soon used up: 10 MB through 2 % loss took 4.9 s for 4.5.
+            // less than a few packets, because a small window is soon used up: 10 MB through 2 % loss took 4.9 s instead of 4.6.
             let kept = quantum.max(bytes_in(rate, QUANTUM)).max(FEW * datagram);
             bucket.credit = bucket.credit.min(kept);
         }
@@ -146,7 +146,8 @@ impl Pacer {
     ///
     /// The rate is above what the window gives, so the credit of this time would never be used up, and each acknowledgement
     /// would let out at once as many packets as it covers. A burst that meets a full queue loses packets there, while another
-    /// sender's packets pass that come one by one. Outside of slow start, no more than a quantum is kept for what comes next.
+    /// sender's packets pass that come one by one. Outside of slow start, only a quantum, a millisecond's worth or a few
+    /// packets are kept for what comes next, whichever is most.
     pub(crate) fn on_window_full(&mut self) {
         if let Some(bucket) = &mut self.bucket {
             bucket.window_full = true;

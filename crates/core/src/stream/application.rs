@@ -64,9 +64,9 @@ impl Streams {
         Ok(n)
     }
 
-    /// The stream's slot, and how many of `len` bytes it takes now: what the peer's credit for the stream covers, and both send windows
-    /// have room for. Bytes beyond that credit would hold the connection's window for as long as the peer does not
-    /// read the stream, and so keep out all other streams.
+    /// The stream's slot, and how many of `len` bytes it takes now: what the peer's credit for the stream covers, and both send
+    /// windows have room for. Bytes beyond that credit would hold the connection's window for as long as the peer does not read
+    /// the stream, and so block all other streams.
     ///
     /// # Errors
     /// `Blocked`, and the writer is woken when there is room; `Stopped`, `Closed`.
