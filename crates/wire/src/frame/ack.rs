@@ -6,7 +6,7 @@
 //!      largest         smallest           next largest
 //! ```
 
-use super::kind::ty;
+use super::ty;
 use crate::cursor::{Reader, Writer};
 use crate::error_code::{TransportError, TransportErrorCode};
 use crate::varint;

@@ -10,8 +10,9 @@
 mod ack;
 mod kind;
 mod read;
+pub mod ty;
 pub mod write;
 
 pub use ack::{Ack, AckRanges, EcnCounts};
-pub use kind::{AckFrequency, Frame, PacketType, allowed, ty};
+pub use kind::{AckFrequency, Frame, PacketType, allowed};
 pub use read::Frames;

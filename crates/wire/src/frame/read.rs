@@ -1,7 +1,8 @@
 //! Reading the frames of a packet.
 
 use super::ack::Ack;
-use super::kind::{AckFrequency, Frame, ty};
+use super::kind::{AckFrequency, Frame};
+use super::ty;
 use crate::connection_id::ConnectionId;
 use crate::cursor::{Reader, Truncated};
 use crate::error_code::{TransportError, TransportErrorCode};

@@ -6,7 +6,8 @@
 //! from elsewhere while the packet is sealed.
 
 use super::ack::{self, EcnCounts};
-use super::kind::{AckFrequency, ty};
+use super::kind::AckFrequency;
+use super::ty;
 use crate::connection_id::ConnectionId;
 use crate::cursor::Writer;
 use crate::stream_id::{Direction, StreamId};
