@@ -431,7 +431,7 @@ impl RecvStream {
         let (id, worker) = (self.id, &self.connection.0.worker);
         self.connection.0.call(|state| {
             // What arrived before the connection's end is still read.
-            let error = match state.read(id, max, worker) {
+            let error = match state.read(id, max, &worker.chunks) {
                 Ok(bytes) => {
                     if bytes.is_none() {
                         *end = Some(RecvEnd::Finished);

@@ -5,18 +5,18 @@ use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use squall_core::{ResetTokenDirectory, Time};
-use squall_wire::{DatagramBatch, Ecn, Path};
 use tokio::sync::Notify;
 
 use super::ended::WorkerEnd;
 use super::group::SocketGroup;
-use super::incoming::AttemptKey;
-use super::limits::{SharedMemory, SharedPrefixCounts, SharedTokenFilter};
+use super::lock::lock;
+use super::offer::Offer;
+use super::totals::{SharedMemory, SharedPrefixCounts, SharedTokenFilter};
 use super::waiters::{Ticket, Waiters};
 use crate::config::Builder;
 use crate::qlog::QlogFolder;
@@ -27,11 +27,6 @@ const MAX_ENDS: usize = 64;
 
 /// Between two warnings of one kind.
 const WARN_EVERY: Duration = Duration::from_secs(60);
-
-/// Takes a lock; a panic elsewhere while it was held does not make the data unusable, only perhaps stale.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The core's clock: nanoseconds since the endpoint was made.
 #[derive(Clone, Copy, Debug)]
@@ -55,54 +50,6 @@ impl Clock {
     /// The runtime's name for a point in time.
     pub(crate) fn instant(self, time: Time) -> tokio::time::Instant {
         tokio::time::Instant::from_std(self.0 + (time - Time::ZERO))
-    }
-}
-
-/// A run of datagrams kept aside: the receive buffer is reused at once.
-#[derive(Debug)]
-pub(crate) struct HeldRun {
-    pub(crate) path: Path,
-    pub(crate) ecn: Ecn,
-    pub(crate) segment_size: u16,
-    pub(crate) bytes: Vec<u8>,
-}
-
-impl HeldRun {
-    /// A copy of a run.
-    pub(crate) fn of(run: &DatagramBatch<'_>) -> Self {
-        Self {
-            path: run.path,
-            ecn: run.ecn,
-            segment_size: run.segment_size,
-            bytes: run.bytes.to_vec(),
-        }
-    }
-
-    /// The run, as it came.
-    pub(crate) fn batch(&mut self) -> DatagramBatch<'_> {
-        DatagramBatch {
-            path: self.path,
-            ecn: self.ecn,
-            segment_size: self.segment_size,
-            bytes: &mut self.bytes,
-        }
-    }
-}
-
-/// A connection attempt that waits for the application's word, with the datagrams that made it.
-pub(crate) struct Offer {
-    /// The worker that it came to, and that the connection will live on.
-    pub(crate) worker: usize,
-    /// Which of the worker's lives: one that was restarted knows nothing of what came before.
-    pub(crate) life: u32,
-    pub(crate) incoming: squall_core::Incoming,
-    pub(crate) run: HeldRun,
-}
-
-impl Offer {
-    /// Which attempt it is about.
-    pub(crate) fn key(&self) -> AttemptKey {
-        (self.run.path.remote, self.incoming.destination_id())
     }
 }
 

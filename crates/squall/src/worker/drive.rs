@@ -11,8 +11,8 @@ use squall_udp::RecvBatch;
 use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
-use super::common::lock;
 use super::ended::WorkerEndReason;
+use super::lock::lock;
 use super::shared::Shared;
 use super::{MESSAGE_BYTES, RECV_BYTES, RECV_MESSAGES, Worker};
 use crate::sys::{self, AddressWatch, Readable};

@@ -10,14 +10,13 @@
 //! A ClientHello with a post-quantum key share fills two Initial packets, so "more of that attempt" is the usual case.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 
 use squall_core::{Stage, Stages};
-use squall_wire::{ConnectionId, DatagramBatch};
+use squall_wire::DatagramBatch;
 
 use super::Worker;
-use super::common::{HeldRun, Offer};
-use super::state::Handle;
+use super::offer::{AttemptKey, HeldRun, Offer};
+use super::shared::Handle;
 use crate::error::ConnectError;
 
 /// Bytes held for an attempt that is not decided.
@@ -26,9 +25,6 @@ const MAX_HELD_OF_ONE: usize = 64 * 1024;
 const MAX_HELD: usize = 4 * 1024 * 1024;
 
 const _: () = assert!(MAX_HELD_OF_ONE <= MAX_HELD);
-
-/// Names an attempt: where it comes from, and the destination id of its packets.
-pub(crate) type AttemptKey = (SocketAddr, ConnectionId);
 
 /// Runs that wait for the word on the attempt that they belong to.
 #[derive(Default)]

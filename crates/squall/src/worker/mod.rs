@@ -14,25 +14,31 @@
 
 mod backoff;
 mod common;
+mod counters;
 mod drive;
 mod ended;
 mod group;
 mod incoming;
 mod limits;
+mod lock;
+mod offer;
 mod shared;
 mod start;
 mod state;
 mod timer_wheel;
+mod totals;
 mod waiters;
 
-pub(crate) use common::{Common, Offer, lock};
+pub(crate) use common::Common;
+pub use counters::EndpointStats;
 pub(crate) use drive::spawn;
 pub use ended::{WorkerEnd, WorkerEndReason};
 pub(crate) use group::SocketGroup;
-pub use shared::EndpointStats;
-pub(crate) use shared::{Command, Shared};
+pub(crate) use lock::lock;
+pub(crate) use offer::Offer;
+pub(crate) use shared::{Command, ConnectionShared, Handle, Place, Shared};
 pub(crate) use start::Start;
-pub(crate) use state::{ConnectionShared, Handle, Line, Place, SendEnd, State, register};
+pub(crate) use state::{Line, SendEnd, State, register};
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
@@ -47,9 +53,9 @@ use squall_udp::{RecvBatch, SendBatch, Socket};
 use squall_wire::{DatagramBatch, Ecn, Path, Side, Transmit};
 
 use backoff::ReceiveBackoff;
-use common::HeldRun;
 use incoming::Held;
 use limits::{OwnMemory, apply_endpoint_events};
+use offer::HeldRun;
 use shared::Inbox;
 use timer_wheel::TimerWheel;
 

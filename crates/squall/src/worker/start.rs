@@ -8,9 +8,9 @@ use squall_udp::Socket;
 use tokio::runtime::Runtime;
 
 use super::Worker;
-use super::common::lock;
 use super::drive::run;
 use super::ended::{WorkerEnd, WorkerEndReason};
+use super::lock::lock;
 use super::shared::Shared;
 use crate::sys;
 
