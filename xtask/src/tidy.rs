@@ -67,24 +67,33 @@ fn check(files: &[File]) -> Vec<Finding> {
             continue;
         };
         findings.extend(manifests::check(&file.path, &file.text));
-        let imports = Imports::of(member, files);
-        findings.extend(imports.check_circles());
-        if !floors::WITH_CIRCLES_OF_FILES.contains(&member) {
-            findings.extend(imports.check_file_circles());
-        }
-        if member == "crates/core" {
-            findings.extend(imports.check_floors(floors::CORE_FLOORS));
+        for root in tree::crate_roots(member, files) {
+            let imports = Imports::of(root, files);
+            findings.extend(imports.check_circles());
+            if !floors::WITH_CIRCLES_OF_FILES.contains(&root) {
+                findings.extend(imports.check_file_circles());
+            }
+            if root == "crates/core/src" {
+                findings.extend(imports.check_floors(floors::CORE_FLOORS));
+            }
         }
     }
     findings.sort();
+    // A circle of top-level modules is one of files too.
+    findings.dedup();
     findings
 }
 
 /// The folder of the workspace member that a file lies in. `peers/` and `fuzz/` are workspaces of
 /// their own, with other rules.
 fn member_of(path: &str) -> Option<&str> {
-    if path.starts_with("xtask/") {
-        return Some("xtask");
+    for member in ["interop", "xtask"] {
+        if path
+            .strip_prefix(member)
+            .is_some_and(|rest| rest.starts_with('/'))
+        {
+            return Some(member);
+        }
     }
     let name = path.strip_prefix("crates/")?.split('/').next()?;
     path.get(.."crates/".len() + name.len())
@@ -135,9 +144,10 @@ mod tests {
     }
 
     #[test]
-    fn members_are_the_folders_of_crates_and_xtask() {
+    fn members_are_the_folders_of_crates_interop_and_xtask() {
         assert_eq!(member_of("crates/core/src/a/b.rs"), Some("crates/core"));
         assert_eq!(member_of("xtask/Cargo.toml"), Some("xtask"));
+        assert_eq!(member_of("interop/tests/peers/main.rs"), Some("interop"));
         assert_eq!(member_of("peers/quinn/src/main.rs"), None);
         assert_eq!(member_of("Cargo.toml"), None);
     }

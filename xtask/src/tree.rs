@@ -10,15 +10,20 @@ pub(crate) struct File {
     pub(crate) text: String,
 }
 
-impl File {
-    /// Whether this is a Rust source of the crate in this folder (`crates/core`), tests not counted.
-    pub(crate) fn is_source_of(&self, folder: &str) -> bool {
-        self.path.ends_with(".rs")
-            && self
-                .path
-                .strip_prefix(folder)
-                .is_some_and(|rest| rest.starts_with("/src/"))
-    }
+/// The folders in which the crates of a workspace member have their `lib.rs` or `main.rs`: `src`, and
+/// tests and examples that have a folder of their own.
+pub(crate) fn crate_roots<'a>(member: &str, files: &'a [File]) -> Vec<&'a str> {
+    let within = format!("{member}/");
+    let mut roots: Vec<&str> = files
+        .iter()
+        .filter_map(|file| {
+            let folder =
+                (file.path.strip_suffix("/lib.rs")).or(file.path.strip_suffix("/main.rs"))?;
+            folder.starts_with(&within).then_some(folder)
+        })
+        .collect();
+    roots.dedup();
+    roots
 }
 
 /// The root of the repository: the folder above this crate.
@@ -59,4 +64,26 @@ pub(crate) fn files(root: &Path) -> io::Result<Vec<File>> {
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crates_are_found_by_their_main_files() {
+        let file = |path: &str| File {
+            path: path.to_owned(),
+            text: String::new(),
+        };
+        let files = [
+            "a/examples/one.rs",
+            "a/examples/two/main.rs",
+            "a/src/lib.rs",
+            "a/src/main.rs",
+            "ab/src/lib.rs",
+        ]
+        .map(file);
+        assert_eq!(crate_roots("a", &files), ["a/examples/two", "a/src"]);
+    }
 }
