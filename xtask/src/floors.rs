@@ -33,8 +33,7 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
 
 /// Folders of crates whose files still import from each other in circles. This list only gets
 /// shorter.
-pub(crate) const WITH_CIRCLES_OF_FILES: &[&str] =
-    &["crates/cli/src", "crates/core/src", "crates/protect/src"];
+pub(crate) const WITH_CIRCLES_OF_FILES: &[&str] = &["crates/cli/src", "crates/core/src"];
 
 /// Which crates of this workspace a crate may depend on. External crates are free, with the reason
 /// in the manifest.

@@ -11,8 +11,8 @@ use std::arch::aarch64::*;
 use std::arch::is_aarch64_feature_detected;
 
 use super::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
-use super::chacha::choir::NoChoir;
 use super::chacha::entry::define_chacha;
+use super::chacha::parallel::NoParallel;
 use super::chacha::{self, HeaderKey, Key};
 use crate::kernel::Job;
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
@@ -37,9 +37,9 @@ impl Rows for Neon {
     type V = uint32x4_t;
     /// The table that rotates each word left by 8 bits; 16 bits have an instruction.
     type Rotations = uint8x16_t;
-    type Choir<'a> = NoChoir<Self>;
+    type Parallel<'a> = NoParallel<Self>;
 
-    const CHOIR: bool = false;
+    const HAS_PARALLEL: bool = false;
     const WIDTH: usize = 1;
 
     #[inline(always)]

@@ -42,7 +42,8 @@ mod short;
 use zeroize::Zeroize;
 
 use super::ghash::{Hash, Powers, Table};
-use super::lanes::{Block, Lanes, wipe};
+use super::lanes::Lanes;
+use super::registers::{Block, Registers, wipe};
 use super::stitch::{Rounds, Stitch};
 use super::{Fusion, Job, MAX_JOBS};
 use crate::material::KeyMaterial;

@@ -11,10 +11,9 @@
 //! A packet with more blocks than the table has powers is hashed in passes, each with a reduction.
 
 use super::Job;
-use super::lanes::{Block, Lanes, wipe};
-
-/// The reduction's constant: the field's polynomial x^128 + x^7 + x^2 + x + 1 in mirrored bit order, upper half.
-const POLYNOMIAL: u64 = 0xc200_0000_0000_0000;
+use super::acc::{Acc, POLYNOMIAL};
+use super::lanes::Lanes;
+use super::registers::{Block, Crypto, Registers, wipe};
 
 /// Powers of H, descending, and for each the sum of its halves. Each is taken times x, which makes up for the
 /// mirrored bit order.
@@ -140,38 +139,7 @@ fn multiply<L: Lanes>(l: L, a: L::V, b: L::V) -> L::V {
     acc.reduce(l)
 }
 
-/// Unreduced products: the parts of a sum of `a * b` by Karatsuba.
-#[derive(Copy, Clone)]
-pub(crate) struct Acc<L: Lanes> {
-    pub(super) low: L::V,
-    pub(super) high: L::V,
-    pub(super) middle: L::V,
-}
-
 impl<L: Lanes> Acc<L> {
-    #[inline(always)]
-    pub(super) fn zero(l: L) -> Self {
-        Self {
-            low: l.zero(),
-            high: l.zero(),
-            middle: l.zero(),
-        }
-    }
-
-    /// Adds the products of blocks as they lie in a packet.
-    #[inline(always)]
-    pub(super) fn add(&mut self, l: L, data: &L::Bytes, h: &L::Bytes, halves: &L::Bytes) {
-        self.add_register(l, l.reverse(l.load(data)), l.load(h), l.load(halves));
-    }
-
-    #[inline(always)]
-    fn add_register(&mut self, l: L, x: L::V, h: L::V, halves: L::V) {
-        self.low = l.xor(self.low, l.multiply_low(x, h));
-        self.high = l.xor(self.high, l.multiply_high(x, h));
-        let sum = l.xor(x, l.swap(x));
-        self.middle = l.xor(self.middle, l.multiply_low(sum, halves));
-    }
-
     #[inline(always)]
     fn fold(self, l: L) -> Acc<L::Single> {
         Acc {
@@ -179,20 +147,6 @@ impl<L: Lanes> Acc<L> {
             high: l.fold(self.high),
             middle: l.fold(self.middle),
         }
-    }
-
-    /// Each lane's sum as an element of the field (Gueron and Kounavis, "Intel Carry-Less Multiplication
-    /// Instruction and its Usage for Computing the GCM Mode", in the form with two multiplications).
-    #[inline(always)]
-    fn reduce(self, l: L) -> L::V {
-        let polynomial = l.splat(POLYNOMIAL, 0);
-        let middle = l.xor(self.middle, l.xor(self.low, self.high));
-        let mut low = l.xor(self.low, l.raise(middle));
-        let high = l.xor(self.high, l.lower(middle));
-        for _ in 0..2 {
-            low = l.xor(l.swap(low), l.multiply_low(low, polynomial));
-        }
-        l.xor(high, low)
     }
 }
 
@@ -204,7 +158,7 @@ pub(super) struct Hash<'k, L: Lanes> {
     at: usize,
     /// Blocks that this pass leaves to another one; none when it is the last.
     later: Option<usize>,
-    lengths: <L::Single as Lanes>::V,
+    lengths: L::Lane,
 }
 
 impl<'k, L: Lanes> Hash<'k, L> {
@@ -235,13 +189,7 @@ impl<'k, L: Lanes> Hash<'k, L> {
 
     /// Starts a sum with a block times the power at an index, and another times H.
     #[inline(always)]
-    fn edge(
-        &mut self,
-        l: L,
-        first: <L::Single as Lanes>::V,
-        second: <L::Single as Lanes>::V,
-        at: usize,
-    ) {
+    fn edge(&mut self, l: L, first: L::Lane, second: L::Lane, at: usize) {
         let s = l.single();
         self.acc = Acc::zero(l);
         let powers = (self.table.power(s, at), self.table.h(s));
@@ -260,7 +208,7 @@ impl<'k, L: Lanes> Hash<'k, L> {
 
     /// Starts a pass that takes up the hash so far, with so many blocks to go.
     #[inline(always)]
-    fn pass(&mut self, l: L, so_far: <L::Single as Lanes>::V, blocks: usize) {
+    fn pass(&mut self, l: L, so_far: L::Lane, blocks: usize) {
         let s = l.single();
         if blocks < self.table.count {
             self.at = self.table.count - (blocks + 1);

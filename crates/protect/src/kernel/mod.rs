@@ -12,8 +12,11 @@
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod acc;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod chacha;
 mod choice;
+mod family;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod gcm;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -22,6 +25,8 @@ mod job;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod lanes;
 mod portable;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod registers;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod stitch;
 #[cfg(test)]
@@ -37,11 +42,14 @@ use self::aarch64::aes::NeonAes;
 #[cfg(target_arch = "aarch64")]
 use self::aarch64::{self as neon, Neon};
 #[cfg(target_arch = "x86_64")]
-use self::x86_64::avx2::{self, Avx2};
+use self::x86_64::avx2;
 #[cfg(target_arch = "x86_64")]
-use self::x86_64::avx512::{self, Avx512};
+use self::x86_64::avx512;
 #[cfg(target_arch = "x86_64")]
-use self::x86_64::{Aesni, Vaes256, vaes512::Vaes512};
+use self::x86_64::{
+    Aesni,
+    tokens::{Avx2, Avx512, Vaes256, Vaes512},
+};
 use job::Toggle;
 
 use crate::material::{HeaderKeyMaterial, KeyMaterial};

@@ -12,7 +12,8 @@
 use std::arch::aarch64::*;
 use std::arch::is_aarch64_feature_detected;
 
-use crate::kernel::lanes::{Block, Lanes, Work, one_lane};
+use crate::kernel::lanes::{Lanes, Work};
+use crate::kernel::registers::{Block, Crypto, Registers, one_lane};
 use crate::kernel::stitch::{Rounds, Stitch, middle_rounds};
 
 /// Proof that Advanced SIMD, AES and PMULL were detected; only [`NeonAes::detect`] makes one.
@@ -44,19 +45,8 @@ impl NeonAes {
     }
 }
 
-impl Lanes for NeonAes {
+impl Registers for NeonAes {
     one_lane!(uint8x16_t);
-
-    #[inline(always)]
-    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
-        #[inline(never)]
-        #[target_feature(enable = "neon,aes")]
-        fn called<T, W: Work<NeonAes, T>>(l: NeonAes, work: W) -> T {
-            work.run(l)
-        }
-        // SAFETY: the token proves the features.
-        unsafe { called(self, work) }
-    }
 
     #[inline(always)]
     fn zero(self) -> uint8x16_t {
@@ -105,7 +95,9 @@ impl Lanes for NeonAes {
         // SAFETY: the token proves NEON.
         unsafe { vreinterpretq_u8_u32(vaddq_u32(vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b))) }
     }
+}
 
+impl Crypto for NeonAes {
     #[inline(always)]
     fn reverse(self, v: uint8x16_t) -> uint8x16_t {
         // SAFETY: the token proves NEON.
@@ -151,6 +143,26 @@ impl Lanes for NeonAes {
     #[inline(always)]
     fn aes_last(self, state: uint8x16_t, key: uint8x16_t) -> uint8x16_t {
         self.xor(self.half_round(state, self.zero()), key)
+    }
+}
+
+impl Lanes for NeonAes {
+    type Single = Self;
+
+    #[inline(always)]
+    fn single(self) -> Self {
+        self
+    }
+
+    #[inline(always)]
+    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
+        #[inline(never)]
+        #[target_feature(enable = "neon,aes")]
+        fn called<T, W: Work<NeonAes, T>>(l: NeonAes, work: W) -> T {
+            work.run(l)
+        }
+        // SAFETY: the token proves the features.
+        unsafe { called(self, work) }
     }
 
     #[inline(always)]

@@ -6,7 +6,8 @@
 //!   pass       twenty rounds of one or more groups, with some other work between the rounds
 //! ```
 
-use super::choir::Choir;
+use super::meanwhile::{Meanwhile, Nothing};
+use super::parallel::Parallel;
 use super::poly1305::{self, POLY_BLOCK_LEN};
 
 /// Bytes of a key-stream block.
@@ -34,11 +35,11 @@ pub(in crate::kernel) trait Rows: Copy {
     /// What the rotations by whole bytes need in registers, if anything.
     type Rotations: Copy;
 
-    /// Poly1305 of many packets side by side.
-    type Choir<'a>: Choir<'a, Token = Self>;
+    /// Poly1305 of many packets in parallel.
+    type Parallel<'a>: Parallel<'a, Token = Self>;
 
     /// Whether there is one.
-    const CHOIR: bool;
+    const HAS_PARALLEL: bool;
     /// Blocks in a register.
     const WIDTH: usize;
 
@@ -99,24 +100,6 @@ impl Lane {
         nonce: [0; 4],
         counter: 0,
     };
-}
-
-/// Pauses between the rounds, for other work.
-pub(in crate::kernel) const PAUSES: usize = 20;
-
-/// Work to do in the pauses. A trait, because a closure cannot be made to dissolve in the rounds, and a call there
-/// costs every vector register.
-pub(in crate::kernel) trait Meanwhile {
-    /// Called [`PAUSES`] times.
-    fn step(&mut self);
-}
-
-/// No work.
-pub(in crate::kernel) struct Nothing;
-
-impl Meanwhile for Nothing {
-    #[inline(always)]
-    fn step(&mut self) {}
 }
 
 /// The states of `G` groups after the twenty rounds and the final addition. `meanwhile` steps between the rounds.

@@ -2,6 +2,7 @@
 
 use crate::kernel::job::{Headers, Toggle};
 use crate::kernel::lanes::{Lanes, Work};
+use crate::kernel::registers::Registers;
 use crate::kernel::stitch::Rounds;
 
 /// Masks or unmasks some headers.

@@ -5,7 +5,8 @@ use super::{CHUNK, CounterSource, Key, Masking, Shape, Stream, mask, tag_pads};
 use crate::kernel::Job;
 use crate::kernel::ghash;
 use crate::kernel::job::Toggle;
-use crate::kernel::lanes::{Block, Lanes, Work};
+use crate::kernel::lanes::{Lanes, Work};
+use crate::kernel::registers::Block;
 use crate::kernel::stitch::Rounds;
 use crate::span::TAG_LEN;
 

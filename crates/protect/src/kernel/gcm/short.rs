@@ -16,6 +16,7 @@ use crate::kernel::Job;
 use crate::kernel::ghash::{self, Sum};
 use crate::kernel::job::Toggle;
 use crate::kernel::lanes::{Lanes, Work};
+use crate::kernel::registers::{Crypto, Registers};
 use crate::kernel::stitch::Rounds;
 
 /// Bytes in the payload of the longest packet that is worked on here, if its number has four bytes: with a shorter number
@@ -329,11 +330,7 @@ impl<'k, L: Lanes, const N: usize, const G: usize, const T: usize> Pass<'k, L, N
 
 /// The blocks for the lanes of register `g`.
 #[inline(always)]
-fn lanes<L: Lanes, const P: usize>(
-    l: L,
-    blocks: &[<L::Single as Lanes>::V; P],
-    g: usize,
-) -> [<L::Single as Lanes>::V; 4] {
+fn lanes<L: Lanes, const P: usize>(l: L, blocks: &[L::Lane; P], g: usize) -> [L::Lane; 4] {
     let mut lanes = [l.single().zero(); 4];
     lanes[..L::BLOCKS].copy_from_slice(&blocks[g * L::BLOCKS..][..L::BLOCKS]);
     lanes

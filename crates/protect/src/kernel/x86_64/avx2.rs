@@ -3,12 +3,12 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
+use super::tokens::Avx2;
 use crate::kernel::Job;
-use crate::kernel::chacha::block::{
-    BLOCK_LEN, Block, CONSTANTS, Lane, Meanwhile, Row, Rows, states,
-};
-use crate::kernel::chacha::choir::NoChoir;
+use crate::kernel::chacha::block::{BLOCK_LEN, Block, CONSTANTS, Lane, Row, Rows, states};
 use crate::kernel::chacha::entry::define_chacha;
+use crate::kernel::chacha::meanwhile::Meanwhile;
+use crate::kernel::chacha::parallel::NoParallel;
 use crate::kernel::chacha::poly1305::POLY_BLOCK_LEN;
 use crate::kernel::chacha::{self, HeaderKey, Key};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
@@ -18,16 +18,6 @@ use crate::suite::Suite;
 /// Groups of two blocks in a pass that is full. A full pass has one word of its eight blocks in each register; left to
 /// the compiler, as four groups or so, a round spilled about twenty registers and took a fifth more time.
 const GROUPS: usize = 4;
-
-/// Proof that AVX2 and BMI2 were detected; only [`Avx2::detect`] makes one.
-#[derive(Copy, Clone)]
-pub(crate) struct Avx2(());
-
-impl Avx2 {
-    pub(crate) fn detect() -> Option<Self> {
-        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2")).then_some(Self(()))
-    }
-}
 
 /// The same value, which the compiler does not know: where it knows a shuffle it finds two others for it.
 #[inline]
@@ -46,9 +36,9 @@ impl Rows for Avx2 {
     /// The shuffles that rotate each word left by 16 and by 8 bits.
     type Rotations = [__m256i; 2];
 
-    type Choir<'a> = NoChoir<Self>;
+    type Parallel<'a> = NoParallel<Self>;
 
-    const CHOIR: bool = false;
+    const HAS_PARALLEL: bool = false;
     const WIDTH: usize = 2;
 
     #[inline(always)]
@@ -577,7 +567,7 @@ define_chacha!(Avx2, GROUPS, 2, "avx2,bmi2");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::chacha::block::Nothing;
+    use crate::kernel::chacha::meanwhile::Nothing;
     use crate::kernel::chacha::poly1305;
 
     #[test]

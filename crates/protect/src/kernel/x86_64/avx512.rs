@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::choir::Choir512;
+use super::poly1305x8::Poly1305x8;
+use super::tokens::Avx512;
 use crate::kernel::Job;
 use crate::kernel::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
 use crate::kernel::chacha::entry::define_chacha;
@@ -15,29 +16,13 @@ use crate::suite::Suite;
 /// registers.
 const GROUPS: usize = 6;
 
-/// Proof that AVX-512 F, BW, VL and IFMA, AVX2 and BMI2 were detected; only [`Avx512::detect`] makes one.
-#[derive(Copy, Clone)]
-pub(crate) struct Avx512(());
-
-impl Avx512 {
-    pub(crate) fn detect() -> Option<Self> {
-        let all = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512ifma")
-            && is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("bmi2");
-        all.then_some(Self(()))
-    }
-}
-
 impl Rows for Avx512 {
     type V = __m512i;
     type Rotations = ();
 
-    type Choir<'a> = Choir512<'a>;
+    type Parallel<'a> = Poly1305x8<'a>;
 
-    const CHOIR: bool = true;
+    const HAS_PARALLEL: bool = true;
     const WIDTH: usize = 4;
 
     #[inline(always)]

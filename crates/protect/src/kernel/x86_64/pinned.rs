@@ -15,9 +15,9 @@
 use std::arch::asm;
 use std::arch::x86_64::{__m128i, __m256i, __m512i};
 
-use super::vaes512::Vaes512;
-use super::{Vaes128, Vaes256};
-use crate::kernel::ghash::Acc;
+use super::Vaes128;
+use super::tokens::{Vaes256, Vaes512};
+use crate::kernel::acc::Acc;
 use crate::kernel::lanes::Lanes;
 use crate::kernel::stitch::{Rounds, Stitch, aes_rounds};
 
