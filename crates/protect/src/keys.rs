@@ -105,9 +105,7 @@ impl PacketKey {
     /// length that the first byte contradicts, a number above 2^62-1, number and payload together below four bytes,
     /// a source longer than the payload or missing.
     ///
-    /// # Panics
-    ///
-    /// Never; a header key of another suite gives packets that the peer cannot read.
+    /// A header key of another suite gives packets that the peer cannot read.
     pub fn seal(
         &mut self,
         header: &HeaderKey,

@@ -600,7 +600,6 @@ impl Bbr {
             && (self.in_flight <= self.inflight(100)
                 || self.round_count > self.drain_start_round + 3)
         {
-            self.cwnd_gain = DEFAULT_CWND_GAIN;
             self.start_down(now);
         }
     }

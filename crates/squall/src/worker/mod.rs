@@ -67,8 +67,6 @@ const MESSAGE_BYTES: usize = 65_536;
 const RECV_MESSAGES: usize = 16;
 /// Bytes of one receive call, about: with what is made of them they fit the level-2 cache.
 const RECV_BYTES: usize = 2 * MESSAGE_BYTES;
-/// Receive calls of one turn: timers and senders must get theirs under a flood too.
-const RECV_CALLS: usize = 1;
 /// Messages of one flush: most of them small ones, for a full flush holds `SEND_BYTES`.
 const SEND_MESSAGES: usize = 32;
 /// Bytes sealed before they are flushed, so that the kernel copies them out of the level-2 cache.
@@ -177,7 +175,7 @@ impl Worker {
 
     // ---- receive ------------------------------------------------------------------------------------------------
 
-    /// Receives all that is there, up to the bound. Returns whether the socket was found empty.
+    /// Receives what one call brings. Returns whether the socket was found empty.
     fn receive(
         &mut self,
         recv: &mut RecvBatch,
@@ -185,26 +183,22 @@ impl Worker {
     ) -> Result<bool, WorkerEndReason> {
         self.more_to_receive = false;
         self.learn_memory();
-        for _ in 0..RECV_CALLS {
-            let received = self.socket.recv(recv);
-            stages.mark(Stage::UdpReceive);
-            if let Err(error) = received {
-                if error.kind() == std::io::ErrorKind::WouldBlock {
-                    self.backoff.on_success();
-                    return Ok(true);
-                }
-                return self.on_receive_error(error).map(|()| false);
-            }
-            self.backoff.on_success();
-            for bundle in recv.iter_mut() {
-                self.dispatch(bundle, stages);
-            }
-            if recv.drained() {
+        // One call a turn: timers and senders get their share under a flood too.
+        let received = self.socket.recv(recv);
+        stages.mark(Stage::UdpReceive);
+        if let Err(error) = received {
+            if error.kind() == std::io::ErrorKind::WouldBlock {
+                self.backoff.on_success();
                 return Ok(true);
             }
+            return self.on_receive_error(error).map(|()| false);
         }
-        self.more_to_receive = true;
-        Ok(false)
+        self.backoff.on_success();
+        for bundle in recv.iter_mut() {
+            self.dispatch(bundle, stages);
+        }
+        self.more_to_receive = !recv.drained();
+        Ok(!self.more_to_receive)
     }
 
     /// Receiving failed, and not for want of datagrams.
