@@ -114,6 +114,14 @@ impl Imports {
         circles(&self.edges)
     }
 
+    /// The files that a circle goes through.
+    pub(crate) fn files_in_circles(&self) -> Vec<&str> {
+        (self.file_edges.keys())
+            .filter(|module| way_round(&self.file_edges, module).is_some())
+            .map(String::as_str)
+            .collect()
+    }
+
     /// Circles of files. What a `mod.rs` imports from its own children is no part of one.
     pub(crate) fn check_file_circles(&self) -> Vec<Finding> {
         circles(&self.file_edges)

@@ -26,6 +26,27 @@ pub(crate) fn crate_roots<'a>(member: &str, files: &'a [File]) -> Vec<&'a str> {
     roots
 }
 
+/// The folder of the workspace member that a file lies in. `peers/` and `fuzz/` are workspaces of
+/// their own, with other rules.
+pub(crate) fn member_of(path: &str) -> Option<&str> {
+    for member in ["interop", "xtask"] {
+        if path
+            .strip_prefix(member)
+            .is_some_and(|rest| rest.starts_with('/'))
+        {
+            return Some(member);
+        }
+    }
+    let name = path.strip_prefix("crates/")?.split('/').next()?;
+    path.get(.."crates/".len() + name.len())
+}
+
+/// Whether there is a file of this name: a path from the root, or the end of one.
+pub(crate) fn has(files: &[File], name: &str) -> bool {
+    let end = format!("/{name}");
+    (files.iter()).any(|file| file.path == name || file.path.ends_with(&end))
+}
+
 /// The root of the repository: the folder above this crate.
 pub(crate) fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -69,6 +90,15 @@ pub(crate) fn files(root: &Path) -> io::Result<Vec<File>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_are_the_folders_of_crates_interop_and_xtask() {
+        assert_eq!(member_of("crates/core/src/a/b.rs"), Some("crates/core"));
+        assert_eq!(member_of("xtask/Cargo.toml"), Some("xtask"));
+        assert_eq!(member_of("interop/tests/peers/main.rs"), Some("interop"));
+        assert_eq!(member_of("peers/quinn/src/main.rs"), None);
+        assert_eq!(member_of("Cargo.toml"), None);
+    }
 
     #[test]
     fn crates_are_found_by_their_main_files() {

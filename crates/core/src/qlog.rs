@@ -8,7 +8,7 @@ use std::io::Write;
 
 use serde_json::{Map, Value, json};
 use squall_wire::{
-    ConnectionId, Direction, Frame, Frames, PacketType, Path, Side, TransportErrorCode,
+    Ack, ConnectionId, Direction, Frame, Frames, PacketType, Path, Side, TransportErrorCode,
     TransportParameters,
 };
 
@@ -338,17 +338,7 @@ fn described_frame(frame: &Frame<'_>) -> Value {
     match *frame {
         Frame::Padding(count) => json!({ "frame_type": "padding", "raw": { "length": count } }),
         Frame::Ping => json!({ "frame_type": "ping" }),
-        Frame::Ack(ref ack) => {
-            let ranges: Vec<[u64; 2]> = ack.ranges().map(|r| [*r.start(), *r.end()]).collect();
-            let mut value =
-                json!({ "frame_type": "ack", "ack_delay": ack.delay, "acked_ranges": ranges });
-            if let Some(ecn) = ack.ecn {
-                value["ect0"] = ecn.ect0.into();
-                value["ect1"] = ecn.ect1.into();
-                value["ce"] = ecn.ce.into();
-            }
-            value
-        }
+        Frame::Ack(ref ack) => described_ack(ack),
         Frame::ResetStream {
             id,
             error_code,
@@ -418,16 +408,7 @@ fn described_frame(frame: &Frame<'_>) -> Value {
             error_code,
             frame_type,
             reason,
-        } => json!({
-            "frame_type": "connection_close",
-            "error_space": if frame_type.is_some() { "transport" } else { "application" },
-            "error": frame_type.map_or_else(
-                || "unknown".to_owned(),
-                |_| error_name(TransportErrorCode(error_code)),
-            ),
-            "error_code": error_code,
-            "reason": String::from_utf8_lossy(reason),
-        }),
+        } => described_close(error_code, frame_type, reason),
         Frame::HandshakeDone => json!({ "frame_type": "handshake_done" }),
         Frame::Datagram { data } => {
             json!({ "frame_type": "datagram", "raw": { "length": data.len() } })
@@ -436,6 +417,30 @@ fn described_frame(frame: &Frame<'_>) -> Value {
             json!({ "frame_type": "unknown", "frame_type_bytes": frame.ty() })
         }
     }
+}
+
+fn described_ack(ack: &Ack<'_>) -> Value {
+    let ranges: Vec<[u64; 2]> = ack.ranges().map(|r| [*r.start(), *r.end()]).collect();
+    let mut value = json!({ "frame_type": "ack", "ack_delay": ack.delay, "acked_ranges": ranges });
+    if let Some(ecn) = ack.ecn {
+        value["ect0"] = ecn.ect0.into();
+        value["ect1"] = ecn.ect1.into();
+        value["ce"] = ecn.ce.into();
+    }
+    value
+}
+
+fn described_close(error_code: u64, frame_type: Option<u64>, reason: &[u8]) -> Value {
+    json!({
+        "frame_type": "connection_close",
+        "error_space": if frame_type.is_some() { "transport" } else { "application" },
+        "error": frame_type.map_or_else(
+            || "unknown".to_owned(),
+            |_| error_name(TransportErrorCode(error_code)),
+        ),
+        "error_code": error_code,
+        "reason": String::from_utf8_lossy(reason),
+    })
 }
 
 fn without_nulls(mut value: Value) -> Value {

@@ -73,7 +73,7 @@ impl<'a> Job<'a> {
     /// A span that is to be sealed. `None` where it is not sound, or its source is too long for it.
     #[inline(always)]
     pub(crate) fn to_seal(
-        cutter: &mut Cutter<'a>,
+        splitter: &mut Splitter<'a>,
         span: &PacketSpan,
         source: &'a [u8],
     ) -> Option<Self> {
@@ -83,7 +83,7 @@ impl<'a> Job<'a> {
         if !is_sound {
             return None;
         }
-        let packet = cutter.cut(span)?;
+        let packet = splitter.cut(span)?;
         // The first byte says how long the number is: a receiver will believe it, not us.
         let declared_len = u16::from(packet.first()? & 0x03) + 1;
         let payload_len = packet
@@ -103,7 +103,7 @@ impl<'a> Job<'a> {
 
     /// A received span whose header is bare. `None` where it is not sound.
     #[inline(always)]
-    pub(crate) fn to_open(cutter: &mut Cutter<'a>, span: &PacketSpan) -> Option<Self> {
+    pub(crate) fn to_open(splitter: &mut Splitter<'a>, span: &PacketSpan) -> Option<Self> {
         let number_len = usize::from(span.header_len.wrapping_sub(span.pn_offset));
         let least_len = u32::from(span.header_len) + TAG_LEN as u32;
         let is_sound = (number_len.wrapping_sub(1) < MAX_NUMBER_LEN)
@@ -113,7 +113,7 @@ impl<'a> Job<'a> {
             return None;
         }
         Some(Self {
-            packet: cutter.cut(span)?,
+            packet: splitter.cut(span)?,
             source: &[],
             number: span.packet_number,
             header_len: u32::from(span.header_len),
@@ -125,14 +125,14 @@ impl<'a> Job<'a> {
     /// A received span whose header is still protected. `None` where it is not sound.
     #[inline(always)]
     pub(crate) fn to_unprotect_and_open(
-        cutter: &mut Cutter<'a>,
+        splitter: &mut Splitter<'a>,
         span: &PacketSpan,
     ) -> Option<Self> {
         if !has_number_and_sample(span) {
             return None;
         }
         Some(Self {
-            packet: cutter.cut(span)?,
+            packet: splitter.cut(span)?,
             source: &[],
             number: 0,
             header_len: u32::from(span.pn_offset),
@@ -267,13 +267,13 @@ pub(crate) struct Received<'s, 'b> {
 impl<'s, 'b> Received<'s, 'b> {
     /// Takes the spans up to the first that is not pending or not sound.
     #[inline(always)]
-    pub(crate) fn take(cutter: &mut Cutter<'b>, spans: &mut &'s mut [PacketSpan]) -> Self {
-        let mut at = std::mem::take(cutter);
+    pub(crate) fn take(splitter: &mut Splitter<'b>, spans: &mut &'s mut [PacketSpan]) -> Self {
+        let mut at = std::mem::take(splitter);
         let count = (spans.iter())
             .take_while(|span| at.cut_received(span))
             .count();
         let buf = at.buf;
-        *cutter = at;
+        *splitter = at;
         Self {
             buf,
             spans: spans.split_off_mut(..count).unwrap_or_default(),
@@ -446,7 +446,7 @@ impl<'a> Job<'a> {
 }
 
 /// Cuts ascending packets out of one buffer.
-pub(crate) struct Cutter<'a> {
+pub(crate) struct Splitter<'a> {
     buf: *mut u8,
     len: u64,
     /// Where the last packet ended.
@@ -454,14 +454,14 @@ pub(crate) struct Cutter<'a> {
     life: PhantomData<&'a mut [u8]>,
 }
 
-/// Of an empty buffer: what stands in a caller's place while a loop has the cutter in registers.
-impl Default for Cutter<'_> {
+/// Of an empty buffer: what stands in a caller's place while a loop has the splitter in registers.
+impl Default for Splitter<'_> {
     fn default() -> Self {
         Self::new(&mut [])
     }
 }
 
-impl<'a> Cutter<'a> {
+impl<'a> Splitter<'a> {
     pub(crate) fn new(buf: &'a mut [u8]) -> Self {
         Self {
             buf: buf.as_mut_ptr(),
@@ -557,30 +557,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cutter_gives_disjoint_ascending_packets_only() {
+    fn splitter_gives_disjoint_ascending_packets_only() {
         let mut buf: Vec<u8> = (0..100).collect();
-        let mut cutter = Cutter::new(&mut buf);
+        let mut splitter = Splitter::new(&mut buf);
         assert_eq!(
-            cutter.cut(&PacketSpan::new(10, 5, 0)).unwrap(),
+            splitter.cut(&PacketSpan::new(10, 5, 0)).unwrap(),
             &[10, 11, 12, 13, 14]
         );
         assert!(
-            cutter.cut(&PacketSpan::new(14, 3, 0)).is_none(),
+            splitter.cut(&PacketSpan::new(14, 3, 0)).is_none(),
             "reaches back"
         );
-        assert!(cutter.cut(&PacketSpan::new(0, 3, 0)).is_none(), "before");
+        assert!(splitter.cut(&PacketSpan::new(0, 3, 0)).is_none(), "before");
         assert!(
-            cutter.cut(&PacketSpan::new(99, 2, 0)).is_none(),
+            splitter.cut(&PacketSpan::new(99, 2, 0)).is_none(),
             "past the end"
         );
         assert!(
-            cutter
+            splitter
                 .cut(&PacketSpan::new(u32::MAX, u32::MAX, 0))
                 .is_none()
         );
-        assert_eq!(cutter.cut(&PacketSpan::new(15, 0, 0)).unwrap().len(), 0);
-        assert_eq!(cutter.cut(&PacketSpan::new(15, 85, 0)).unwrap().len(), 85);
-        assert_eq!(cutter.cut(&PacketSpan::new(100, 0, 0)).unwrap().len(), 0);
-        assert!(cutter.cut(&PacketSpan::new(100, 1, 0)).is_none());
+        assert_eq!(splitter.cut(&PacketSpan::new(15, 0, 0)).unwrap().len(), 0);
+        assert_eq!(splitter.cut(&PacketSpan::new(15, 85, 0)).unwrap().len(), 85);
+        assert_eq!(splitter.cut(&PacketSpan::new(100, 0, 0)).unwrap().len(), 0);
+        assert!(splitter.cut(&PacketSpan::new(100, 1, 0)).is_none());
     }
 }

@@ -35,7 +35,7 @@ mod wycheproof;
 mod x86_64;
 
 pub use choice::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernels_available};
-pub(crate) use job::{Cutter, Job, MAX_JOBS, Received, Slots};
+pub(crate) use job::{Job, MAX_JOBS, Received, Slots, Splitter};
 
 #[cfg(target_arch = "aarch64")]
 use self::aarch64::aes::NeonAes;
