@@ -153,8 +153,8 @@ pub struct AckFrequency {
 }
 
 impl Frame<'_> {
-    /// The type, as error reports name it. Of STREAM and DATAGRAM the bit that says whether there was
-    /// a length is not kept: it is shown as absent.
+    /// The type, as error reports name it. Of STREAM and DATAGRAM the bit that says whether there
+    /// was a length is not kept: it is shown as absent.
     #[must_use]
     pub const fn ty(&self) -> u64 {
         match self {

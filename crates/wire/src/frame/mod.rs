@@ -1,7 +1,7 @@
 //! Frames: RFC 9000 §12.4 and §19, DATAGRAM of RFC 9221.
 //!
 //! ```text
-//!   payload ──► Frames ──► Frame<'a>       one match in the connection; data borrowed from the packet
+//!   payload ──► Frames ──► Frame<'a>       one match in the connection; data borrowed
 //!                            └► Ack::ranges
 //!   Writer  ◄── write::*                   one function a frame
 //!   allowed(type, packet type)             RFC 9000 §12.4, table 3
