@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   unprotect   samples of up to 16 packets ─▶ one cipher pass ─▶ masks over first byte and number
-//!   open        packets of one slot, cut out of the buffer ─▶ kernel, 16 at a time ─▶ Open or Forged
+//!   open        packets of one slot, cut out of the buffer ─▶ kernel, 16 a call ─▶ Open or Forged
 //! ```
 
 use crate::kernel::{Fusion, Header, Job, Kernel, Received, Slots, Splitter};
@@ -21,8 +21,8 @@ pub(crate) fn unprotect(header: &Header, buf: &mut [u8], mut spans: &mut [Packet
     }
 }
 
-/// Jobs of the first spans, up to one that is not wanted or cannot be a job. A function of its own, so that its loop has the
-/// registers for itself.
+/// Jobs of the first spans, up to one that is not wanted or cannot be a job. A function of its own,
+/// so that its loop has the registers for itself.
 #[inline(never)]
 fn jobs_in_a_row<'r, 'a>(
     slots: &'r mut Slots<Job<'a>>,
@@ -38,8 +38,8 @@ fn jobs_in_a_row<'r, 'a>(
     jobs
 }
 
-/// Makes jobs of the wanted spans and does some work on them, those in a row together; a wanted span that cannot be a job is
-/// skipped.
+/// Makes jobs of the wanted spans and does some work on them, those in a row together; a wanted
+/// span that cannot be a job is skipped.
 #[inline(always)]
 fn by_rows<'a>(
     buf: &'a mut [u8],
@@ -62,8 +62,8 @@ fn by_rows<'a>(
     }
 }
 
-/// Removes header protection and opens, with the numbers as they are in the packets, in one call of the kernel. Whether the
-/// kernel can do that: if not, nothing is done.
+/// Removes header protection and opens, with the numbers as they are in the packets, in one call of
+/// the kernel. Whether the kernel can do that: if not, nothing is done.
 pub(crate) fn open_fused(
     kernel: &Kernel,
     header: &Header,

@@ -1,11 +1,11 @@
 //! The send side: the AEAD and header protection for a group of packets.
 //!
 //! ```text
-//!   packet     | header .. number | frame bytes written in place | ........ room ........ | room for tag |
-//!   source                                                       | application's own bytes |
+//!   packet     | header .. number | frame bytes in place | ........ room ........ | room for tag |
+//!   source                                               | application's own bytes |
 //! ```
-//! Sixteen packets at a time go through the kernel; their ciphertext is still in the first-level cache when the
-//! samples are taken from it.
+//! Sixteen packets at a time go through the kernel; their ciphertext is still in the first-level
+//! cache when the samples are taken from it.
 
 use crate::kernel::{Fusion, Header, Job, Kernel, MAX_JOBS, Slots, Splitter};
 use crate::span::{Outcome, PacketSpan};

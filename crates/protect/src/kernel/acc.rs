@@ -2,7 +2,8 @@
 
 use super::registers::Crypto;
 
-/// The reduction's constant: the field's polynomial x^128 + x^7 + x^2 + x + 1 in mirrored bit order, upper half.
+/// The reduction's constant: the field's polynomial x^128 + x^7 + x^2 + x + 1 in mirrored bit
+/// order, upper half.
 pub(super) const POLYNOMIAL: u64 = 0xc200_0000_0000_0000;
 
 /// Unreduced products: the parts of a sum of `a * b` by Karatsuba.
@@ -37,8 +38,9 @@ impl<L: Crypto> Acc<L> {
         self.middle = l.xor(self.middle, l.multiply_low(sum, halves));
     }
 
-    /// Each lane's sum as an element of the field (Gueron and Kounavis, "Intel Carry-Less Multiplication
-    /// Instruction and its Usage for Computing the GCM Mode", in the form with two multiplications).
+    /// Each lane's sum as an element of the field (Gueron and Kounavis, "Intel Carry-Less
+    /// Multiplication Instruction and its Usage for Computing the GCM Mode", in the form with two
+    /// multiplications).
     #[inline(always)]
     pub(super) fn reduce(self, l: L) -> L::V {
         let polynomial = l.splat(POLYNOMIAL, 0);

@@ -1,16 +1,17 @@
 //! ChaCha20-Poly1305 (RFC 8439) for packets, several side by side.
 //!
 //! ```text
-//!   lanes      one key-stream block each, of any packet: block 0 of every packet, for Poly1305, then the payloads' blocks,
-//!              a team of packets at a time, some blocks of each in turn
+//!   lanes      one key-stream block each, of any packet: block 0 of every packet, for Poly1305,
+//!              then the payloads' blocks, a team of packets at a time, some blocks of each in turn
 //!   pass       lanes that fill the registers, and between their rounds Poly1305 of the team:
 //!   seal         of what earlier passes encrypted
 //!   open         of what this pass will decrypt
-//!   team       two packets whose Poly1305 runs in step in 64-bit limbs (`pair`), or eight in vector registers (`parallel`)
+//!   team       two packets whose Poly1305 runs in step in 64-bit limbs (`pair`), or eight in
+//!              vector registers (`parallel`)
 //! ```
-//! The cipher occupies the vector units and a pair the multiplier, and neither fills the machine alone. A packet is
-//! many lanes and lanes do not ask whose they are, so short packets fill the registers as well as full ones.
-//! What a forged packet decrypts to is wiped by the caller.
+//! The cipher occupies the vector units and a pair the multiplier, and neither fills the machine
+//! alone. A packet is many lanes and lanes do not ask whose they are, so short packets fill the
+//! registers as well as full ones. What a forged packet decrypts to is wiped by the caller.
 
 pub(super) mod block;
 pub(super) mod entry;
@@ -121,7 +122,8 @@ struct Supply {
     credit: usize,
 }
 
-/// The jobs whose payloads are at work together, from one on: as many as Poly1305 takes side by side.
+/// The jobs whose payloads are at work together, from one on: as many as Poly1305 takes side by
+/// side.
 #[inline(always)]
 fn team_after<W: Rows>(start: usize, jobs: usize) -> Range<usize> {
     let size = if W::HAS_PARALLEL && jobs - start >= LEAST_PARALLEL {
@@ -173,8 +175,8 @@ struct Queue<'w, 'a> {
 struct Work<'w, 'a, const LANES: usize> {
     queue: Queue<'w, 'a>,
     blocks: [Block; LANES],
-    /// What the lanes work on. In runs: kept for each lane alone, this cost 12 % more at 1,450 bytes in 512-bit
-    /// registers.
+    /// What the lanes work on. In runs: kept for each lane alone, this cost 12 % more at 1,450
+    /// bytes in 512-bit registers.
     runs: [Run; LANES],
     run_count: usize,
     lanes: [Lane; LANES],
@@ -187,7 +189,8 @@ fn waiting<'j>(job: &'j Job<'_>, progress: &Progress) -> &'j [[u8; POLY_BLOCK_LE
     payload[progress.hashed..progress.ready].as_chunks().0
 }
 
-/// A block's worth of a packet from an offset within header and payload: what follows is the room for the tag.
+/// A block's worth of a packet from an offset within header and payload: what follows is the room
+/// for the tag.
 #[inline(always)]
 fn block_at(packet: &[u8], at: usize) -> &[u8; POLY_BLOCK_LEN] {
     packet[at..]
@@ -196,7 +199,8 @@ fn block_at(packet: &[u8], at: usize) -> &[u8; POLY_BLOCK_LEN] {
 }
 
 impl Queue<'_, '_> {
-    /// The first two jobs that have blocks waiting for Poly1305, with these; the one that has more first.
+    /// The first two jobs that have blocks waiting for Poly1305, with these; the one that has more
+    /// first.
     #[inline(always)]
     fn pair<W: Rows>(&self, w: W) -> ([usize; 2], Pair<'_, W>) {
         let mut found = [(usize::MAX, &Poly::EMPTY, &[][..]); 2];
@@ -219,8 +223,8 @@ impl Queue<'_, '_> {
         }
     }
 
-    /// The messages of the team that Poly1305 is at, where enough of them have blocks waiting: which they are, how many
-    /// blocks each of them has at least, and what is known of each.
+    /// The messages of the team that Poly1305 is at, where enough of them have blocks waiting:
+    /// which they are, how many blocks each of them has at least, and what is known of each.
     #[inline(always)]
     fn parallel_messages(&self) -> Option<(u8, usize, Messages<'_>)> {
         let first = self.first & !(PARALLEL - 1);
@@ -433,7 +437,8 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
         }
     }
 
-    /// A pass of so many lanes, as narrow as it can be; between the rounds of a full one Poly1305 of what is ready.
+    /// A pass of so many lanes, as narrow as it can be; between the rounds of a full one Poly1305
+    /// of what is ready.
     #[inline(always)]
     fn pass<W: Rows, const G: usize, const MIDDLE: usize>(
         &mut self,

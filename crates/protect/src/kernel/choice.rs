@@ -1,11 +1,11 @@
 //! Which kernel a key is expanded for.
 //!
 //! ```text
-//!   kernels that have the suite ──▶ that the CPU can run ──▶ that pay on its family ──▶ the best of them
+//!   kernels that have the suite ──▶ that the CPU can run ──▶ that pay on its family ──▶ the best
 //!                                                            (the table in `family`)
 //! ```
-//! `SQUALL_CPU` lowers the choice: to the kernel of that name, or to the best one below it where that one lacks the suite. A
-//! 512-bit kernel that it names is taken on every family.
+//! `SQUALL_CPU` lowers the choice: to the kernel of that name, or to the best one below it where
+//! that one lacks the suite. A 512-bit kernel that it names is taken on every family.
 
 use std::sync::OnceLock;
 
@@ -27,19 +27,22 @@ pub enum KernelKind {
     Portable,
     /// ChaCha20-Poly1305, and nothing else, in 128-bit registers (AArch64).
     Neon,
-    /// AES-GCM, and nothing else, by the AES and PMULL instructions (AArch64 with the Cryptographic Extension).
+    /// AES-GCM, and nothing else, by the AES and PMULL instructions (AArch64 with the Cryptographic
+    /// Extension).
     NeonAes,
     /// ChaCha20-Poly1305, and nothing else, in 256-bit registers (x86-64 since Haswell and Zen).
     Avx2,
-    /// AES-GCM, and nothing else, by AES-NI and PCLMULQDQ in 128-bit registers (x86-64 since Westmere and Bulldozer).
+    /// AES-GCM, and nothing else, by AES-NI and PCLMULQDQ in 128-bit registers (x86-64 since
+    /// Westmere and Bulldozer).
     Aesni,
-    /// AES-GCM, and nothing else, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3 and Ice Lake).
+    /// AES-GCM, and nothing else, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3
+    /// and Ice Lake).
     Vaes256,
-    /// As `Avx2` in 512-bit registers (x86-64 with AVX-512 and its IFMA). Chosen by itself only on CPU families where a gain
-    /// was measured.
+    /// As `Avx2` in 512-bit registers (x86-64 with AVX-512 and its IFMA). Chosen by itself only on
+    /// CPU families where a gain was measured.
     Avx512,
-    /// As `Vaes256` in 512-bit registers (x86-64 with AVX-512). Chosen by itself only on CPU families where a gain was
-    /// measured.
+    /// As `Vaes256` in 512-bit registers (x86-64 with AVX-512). Chosen by itself only on CPU
+    /// families where a gain was measured.
     Vaes512,
 }
 
@@ -141,8 +144,8 @@ pub struct KernelChoice {
     pub reason: String,
 }
 
-/// For each suite the kernel that new keys are expanded for. `SQUALL_CPU` is read once in the life of a process; a value that
-/// names no kernel of this CPU changes nothing.
+/// For each suite the kernel that new keys are expanded for. `SQUALL_CPU` is read once in the life
+/// of a process; a value that names no kernel of this CPU changes nothing.
 #[must_use]
 pub fn kernel_choices() -> Vec<KernelChoice> {
     choices().to_vec()

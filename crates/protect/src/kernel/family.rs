@@ -11,9 +11,9 @@ struct Family {
     why: &'static str,
 }
 
-/// The families that somebody looked at. On all others 512 bits are not taken: a family may lower the clock of the whole
-/// machine for 512-bit multiplications (Krasnov, "On the dangers of Intel's frequency scaling", 2017: 10 % fewer requests
-/// served, with 2.5 % of the time in such code).
+/// The families that somebody looked at. On all others 512 bits are not taken: a family may lower
+/// the clock of the whole machine for 512-bit multiplications (Krasnov, "On the dangers of Intel's
+/// frequency scaling", 2017: 10 % fewer requests served, with 2.5 % of the time in such code).
 const FAMILIES: &[Family] = &[
     Family {
         vendor: b"AuthenticAMD",

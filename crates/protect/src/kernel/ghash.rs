@@ -1,12 +1,13 @@
 //! GHASH (NIST SP 800-38D §6.4) over a table of powers of H.
 //!
-//! GHASH is a sum: each block times a power of H. The powers are in a table, so that the products of a whole packet
-//! are added up unreduced (Karatsuba: low, high and middle parts) and are reduced once. Two blocks that are not payload, the
-//! associated data in front and the lengths at the end, make one register of their own, the *edge*.
+//! GHASH is a sum: each block times a power of H. The powers are in a table, so that the products
+//! of a whole packet are added up unreduced (Karatsuba: low, high and middle parts) and are reduced
+//! once. Two blocks that are not payload, the associated data in front and the lengths at the end,
+//! make one register of their own, the *edge*.
 //!
 //! ```text
 //!   blocks     A      c1    c2   ...   cn    L
-//!   powers     n+2    n+1   n    ...   2     1        the table is descending and ends with H itself
+//!   powers     n+2    n+1   n    ...   2     1      the table is descending and ends with H
 //! ```
 //! A packet with more blocks than the table has powers is hashed in passes, each with a reduction.
 
@@ -15,8 +16,8 @@ use super::acc::{Acc, POLYNOMIAL};
 use super::lanes::Lanes;
 use super::registers::{Block, Crypto, Registers, wipe};
 
-/// Powers of H, descending, and for each the sum of its halves. Each is taken times x, which makes up for the
-/// mirrored bit order.
+/// Powers of H, descending, and for each the sum of its halves. Each is taken times x, which makes
+/// up for the mirrored bit order.
 #[repr(C, align(16))]
 pub(super) struct Powers<const N: usize> {
     h: [Block; N],
@@ -116,7 +117,8 @@ impl<const N: usize> Powers<N> {
                 .and_then(|at| short.h.get(at))
             {
                 Some(power) => l.load(power),
-                // Independent of its neighbours, so that they overlap: a chain would wait for each product.
+                // Independent of its neighbours, so that they overlap: a chain would wait for each
+                // product.
                 None => multiply(l, l.load(&self.h[i + short.count]), step),
             };
             self.set(l, i, power);
@@ -231,7 +233,8 @@ impl<'k, L: Lanes> Hash<'k, L> {
         }
     }
 
-    /// The powers, and their halves' sums, for the next `M` registers, which the caller adds to `acc`.
+    /// The powers, and their halves' sums, for the next `M` registers, which the caller adds to
+    /// `acc`.
     #[inline(always)]
     pub(super) fn step<const M: usize>(&mut self, l: L) -> (&'k [L::Bytes; M], &'k [L::Bytes; M]) {
         self.pass_if_due(l);
@@ -330,7 +333,8 @@ pub(super) fn lengths<S: Lanes<Bytes = Block>>(s: S, job: &Job<'_>) -> S::V {
     )
 }
 
-/// The last block of the associated data, with the hash of those before it added: all that GHASH needs to know of it.
+/// The last block of the associated data, with the hash of those before it added: all that GHASH
+/// needs to know of it.
 #[inline(always)]
 fn associated_data<S: Lanes<Bytes = Block>>(
     s: S,
@@ -343,7 +347,8 @@ fn associated_data<S: Lanes<Bytes = Block>>(
     while let Some((block, behind)) = rest.split_first_chunk() {
         let data = s.load(block);
         if rest_len <= 16 {
-            // A tag's length lies behind every header, so there is a whole block to read, and to cut.
+            // A tag's length lies behind every header, so there is a whole block to read, and to
+            // cut.
             return s.xor(hash, s.reverse(s.and(data, block_mask(s, rest_len))));
         }
         let h = table
@@ -391,7 +396,8 @@ static BLOCK_MASKS: [u8; 47] = {
     bytes
 };
 
-/// Ones in the first `len` bytes of a block, of at most 31; zeros behind. No comparison is needed for it.
+/// Ones in the first `len` bytes of a block, of at most 31; zeros behind. No comparison is needed
+/// for it.
 #[inline(always)]
 pub(super) fn block_mask<S: Lanes<Bytes = Block>>(s: S, len: usize) -> S::V {
     let window = BLOCK_MASKS[!len & 31..].first_chunk();

@@ -3,8 +3,8 @@
 use super::acc::Acc;
 use super::registers::{Block, Crypto, wipe};
 
-/// AES round keys; AES-128 uses eleven of them. Aligned for one block: where more is asked for, each key takes an allocation
-/// that costs three times as much.
+/// AES round keys; AES-128 uses eleven of them. Aligned for one block: where more is asked for,
+/// each key takes an allocation that costs three times as much.
 #[repr(C, align(16))]
 pub(crate) struct Rounds(pub(super) [Block; 15]);
 
@@ -39,7 +39,8 @@ impl Rounds {
                 word = word.rotate_right(8) ^ constant;
                 constant = (constant << 1) ^ ((constant >> 7) * 0x11b);
             }
-            // Each word is the sum of the ones before it in the previous round key of its kind, and of `word`.
+            // Each word is the sum of the ones before it in the previous round key of its kind, and
+            // of `word`.
             let mut block = u128::from_le_bytes(self.0[i - key_blocks]);
             block ^= block << 32;
             block ^= block << 64;
@@ -55,7 +56,8 @@ impl Drop for Rounds {
     }
 }
 
-/// Work to be done side by side: `N` counter blocks' registers to encrypt, `M` registers of ciphertext to hash.
+/// Work to be done side by side: `N` counter blocks' registers to encrypt, `M` registers of
+/// ciphertext to hash.
 pub(crate) struct Stitch<'a, L: Crypto, const N: usize, const M: usize> {
     pub(super) rounds: &'a Rounds,
     /// A packet's nonce, and the first round key, in each lane.
@@ -67,8 +69,9 @@ pub(crate) struct Stitch<'a, L: Crypto, const N: usize, const M: usize> {
     pub(super) powers: (&'a [L::Bytes; M], &'a [L::Bytes; M]),
 }
 
-/// Repeats a round for the rounds between the first and the last; unrolled, which a loop of this length is not.
-/// Here and in `gcm`: no closures and no `map` with [`Crypto`] in them, since those are not inlined for certain.
+/// Repeats a round for the rounds between the first and the last; unrolled, which a loop of this
+/// length is not. Here and in `gcm`: no closures and no `map` with [`Crypto`] in them, since those
+/// are not inlined for certain.
 macro_rules! middle_rounds {
     ($rounds:expr, $round:ident, $($r:literal)*) => {
         $( if $r < $rounds { $round!($r); } )*

@@ -455,7 +455,8 @@ impl<P: HasLane> Lanes for Lane128<P> {
     }
 }
 
-/// Vendor, family and model of this CPU, the extended parts added (AMD64 and Intel manuals, CPUID function 1).
+/// Vendor, family and model of this CPU, the extended parts added (AMD64 and Intel manuals, CPUID
+/// function 1).
 pub(super) fn cpu_family() -> Option<CpuFamily> {
     // Miri runs no CPUID.
     if cfg!(miri) {

@@ -1,8 +1,8 @@
 //! AES-GCM by the AES and PMULL instructions of the Cryptographic Extension, one lane wide.
 //!
-//! The AES instruction is cut elsewhere than x86's: AESE adds a key, *then* substitutes and shifts; AESMC mixes the
-//! columns. So the key of one round is added by the next one's instruction, the first key comes with the counters, and only
-//! the last key needs an addition of its own:
+//! The AES instruction is cut elsewhere than x86's: AESE adds a key, *then* substitutes and shifts;
+//! AESMC mixes the columns. So the key of one round is added by the next one's instruction, the
+//! first key comes with the counters, and only the last key needs an addition of its own:
 //!
 //! ```text
 //!   x86         state ^ k0 | sub shift mix ^ k1 | ... | sub shift ^ kR
@@ -233,8 +233,9 @@ impl NeonAes {
     }
 }
 
-// The instructions that not every AArch64 has. The compiler's names for them are to be inlined always, which it refuses to
-// do in a method without the feature; these dissolve with the method, in an entry point that has it.
+// The instructions that not every AArch64 has. The compiler's names for them are to be inlined
+// always, which it refuses to do in a method without the feature; these dissolve with the method,
+// in an entry point that has it.
 
 #[inline]
 #[target_feature(enable = "neon,aes")]

@@ -3,8 +3,8 @@
 /// Pauses between the rounds, for other work.
 pub(in crate::kernel) const PAUSES: usize = 20;
 
-/// Work to do in the pauses. A trait, because a closure cannot be made to dissolve in the rounds, and a call there
-/// costs every vector register.
+/// Work to do in the pauses. A trait, because a closure cannot be made to dissolve in the rounds,
+/// and a call there costs every vector register.
 pub(in crate::kernel) trait Meanwhile {
     /// Called [`PAUSES`] times.
     fn step(&mut self);

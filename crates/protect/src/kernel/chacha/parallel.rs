@@ -87,7 +87,8 @@ mod tests {
             for count in [1, 2, 3, 41] {
                 let messages: Vec<Vec<[u8; POLY_BLOCK_LEN]>> = (0..PARALLEL)
                     .map(|m| {
-                        // One message is the same number throughout, the next one walks through all of them.
+                        // One message is the same number throughout, the next one walks through all
+                        // of them.
                         let number = |i| numbers[(m + i * (m % 2)) % PARALLEL];
                         (0..count).map(|i| number(i).to_le_bytes()).collect()
                     })

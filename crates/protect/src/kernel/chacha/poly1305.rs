@@ -1,8 +1,9 @@
 //! Poly1305 (RFC 8439 §2.5) of one message.
 //!
 //! ```text
-//!   h = (h + block) * r   modulo 2^130 - 5      h and r in limbs of 64 bits; h a little above the modulus at times
+//!   h = (h + block) * r   modulo 2^130 - 5      h and r in limbs of 64 bits
 //! ```
+//! At times h is a little above the modulus.
 //! It is a chain of multiplications, each waiting for the last one: `pair` runs two chains in step.
 
 use zeroize::Zeroize;
@@ -82,8 +83,8 @@ impl Poly {
         absorb(&mut self.h, &self.r, block);
     }
 
-    /// The last bytes of a part of the message, filled up with zeros to a block (RFC 8439 §2.8): the first `len`, up to
-    /// 15, of `bytes`.
+    /// The last bytes of a part of the message, filled up with zeros to a block (RFC 8439 §2.8):
+    /// the first `len`, up to 15, of `bytes`.
     #[inline(always)]
     pub(super) fn part(&mut self, bytes: &[u8; POLY_BLOCK_LEN], len: usize) {
         if len > 0 {

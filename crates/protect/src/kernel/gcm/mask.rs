@@ -1,4 +1,5 @@
-//! Header protection with AES (RFC 9001 §5.4.3): the masks of several packets in one pass, a lane for each.
+//! Header protection with AES (RFC 9001 §5.4.3): the masks of several packets in one pass, a lane
+//! for each.
 
 use crate::kernel::job::{Headers, Toggle};
 use crate::kernel::lanes::{Lanes, Work};

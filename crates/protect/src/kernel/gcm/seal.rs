@@ -1,4 +1,5 @@
-//! The send side. Sources are read while they are encrypted, and hashing runs one chunk behind, across packets.
+//! The send side. Sources are read while they are encrypted, and hashing runs one chunk behind,
+//! across packets.
 
 use super::short::{self, Run};
 use super::{CHUNK, CounterSource, Key, Masking, Shape, Stream, mask, stitch, tag_pads};
@@ -22,8 +23,9 @@ impl<'a> Plaintext<'a> {
         source: &[],
     };
 
-    /// Registers are read either from the packet or from the source. Those that hold a bit of both, where the two
-    /// join and at the end, are completed in the packet; so is everything where the source is short.
+    /// Registers are read either from the packet or from the source. Those that hold a bit of both,
+    /// where the two join and at the end, are completed in the packet; so is everything where the
+    /// source is short.
     #[inline(always)]
     fn new<L: Lanes>(payload: &mut [u8], source: &'a [u8]) -> Self {
         if source.is_empty() {
@@ -93,9 +95,9 @@ impl<'a> Plaintext<'a> {
         }
     }
 
-    /// Encrypts the tail at an offset of the payload: `N` registers, the last one of `last_len` bytes. `tail` has
-    /// room for the tag, which gets zeros where the last register reaches into it. `stash` gets the ciphertext,
-    /// and zeros after its end.
+    /// Encrypts the tail at an offset of the payload: `N` registers, the last one of `last_len`
+    /// bytes. `tail` has room for the tag, which gets zeros where the last register reaches into
+    /// it. `stash` gets the ciphertext, and zeros after its end.
     #[inline(always)]
     fn encrypt_tail<L: Lanes, const N: usize>(
         &self,
@@ -137,7 +139,8 @@ impl<L: Lanes> Unfinished<'_, '_, L> {
         *self.tag = tag(l, self.hash, self.registers, stash, self.pad);
     }
 
-    /// The key stream of `N` registers of the next packet, while `M` registers in the stash are hashed; writes the tag.
+    /// The key stream of `N` registers of the next packet, while `M` registers in the stash are
+    /// hashed; writes the tag.
     #[inline(always)]
     fn finish_meanwhile<const R: usize, const N: usize, const M: usize>(
         mut self,
@@ -251,7 +254,8 @@ impl<'a, L: Lanes> Target<'a, L> {
         (self.plaintext).encrypt_tail(l, tail, at, key_stream, stash);
     }
 
-    /// Encrypts a packet with at least one chunk. The tail of the packet before is hashed meanwhile.
+    /// Encrypts a packet with at least one chunk. The tail of the packet before is hashed
+    /// meanwhile.
     #[inline(always)]
     fn seal_chunks<const R: usize>(
         &mut self,
@@ -297,7 +301,8 @@ impl<'a, L: Lanes> Target<'a, L> {
         by_count!(self.shape.registers, run);
     }
 
-    /// Encrypts a packet of less than a chunk. The packet before is hashed meanwhile if its tail is of the same length.
+    /// Encrypts a packet of less than a chunk. The packet before is hashed meanwhile if its tail is
+    /// of the same length.
     #[inline(always)]
     fn seal_tail<const R: usize>(
         &mut self,
@@ -377,8 +382,8 @@ fn seal_long<L: Lanes, const R: usize, const S: usize>(
     else {
         return;
     };
-    // The samples are there before the last tag is; only those of very short packets reach into it. Neither waits for the
-    // other: the hash has to wait for itself most of the time.
+    // The samples are there before the last tag is; only those of very short packets reach into it.
+    // Neither waits for the other: the hash has to wait for itself most of the time.
     let early = jobs.iter().all(|job| job.sample_in_payload().is_some());
     if let (Some(rounds), true) = (header, early) {
         mask::passes::<L, R>(l, rounds, &mut *jobs, Toggle::Protect);

@@ -1,11 +1,11 @@
 //! Poly1305 (RFC 8439 §2.5) of eight messages in parallel, a lane of a 512-bit register each.
 //!
 //! ```text
-//!   h, r    limbs of 44, 44 and 42 bits, in three registers; products by IFMA, which adds the low or the high 52 bits
-//!           of a product to a sum
+//!   h, r    limbs of 44, 44 and 42 bits, in three registers; products by IFMA, which adds the low
+//!           or the high 52 bits of a product to a sum
 //! ```
-//! Each message has its own key and its own chain of blocks, so there are no powers of r and nothing to add up at the
-//! end; the wait for a multiplication is hidden by the cipher's rounds.
+//! Each message has its own key and its own chain of blocks, so there are no powers of r and
+//! nothing to add up at the end; the wait for a multiplication is hidden by the cipher's rounds.
 
 use std::arch::x86_64::*;
 
@@ -135,7 +135,8 @@ impl<'a> Parallel<'a> for Poly1305x8<'a> {
             [columns[2][lane], columns[3][lane], columns[4][lane]] = message.h;
             data[i] = &message.data[..count];
         }
-        // SAFETY: each column is 64 readable bytes, and the loads are unaligned ones; the token proves AVX-512 F.
+        // SAFETY: each column is 64 readable bytes, and the loads are unaligned ones; the token
+        // proves AVX-512 F.
         unsafe {
             let row = |row: usize| _mm512_loadu_si512(columns[row].as_ptr().cast());
             let [r0, r1, h0, h1, h2] = [row(0), row(1), row(2), row(3), row(4)];
@@ -160,8 +161,8 @@ impl<'a> Parallel<'a> for Poly1305x8<'a> {
         }
         let mut limbs = [[0_u64; PARALLEL]; 3];
         for (limb, h) in limbs.iter_mut().zip(self.h) {
-            // SAFETY: `limb` is 64 writable bytes, and the store is an unaligned one; the token that made the value
-            // proves AVX-512 F.
+            // SAFETY: `limb` is 64 writable bytes, and the store is an unaligned one; the token
+            // that made the value proves AVX-512 F.
             unsafe { _mm512_storeu_si512(limb.as_mut_ptr().cast(), h) };
         }
         let mut out = [[0; 3]; PARALLEL];
@@ -184,8 +185,8 @@ impl Poly1305x8<'_> {
     #[inline(always)]
     fn one(&mut self) {
         let at = self.at;
-        // SAFETY: each slice has `count` blocks, and `at` is below. The token that made the value proves AVX-512 F and
-        // IFMA.
+        // SAFETY: each slice has `count` blocks, and `at` is below. The token that made the value
+        // proves AVX-512 F and IFMA.
         unsafe {
             let block = |i: usize| self.data[i].get_unchecked(at);
             let (low, high) = gather([

@@ -1,10 +1,12 @@
 //! Proofs of what this CPU has: a value exists only where the instructions were detected.
 
-/// Proof that VAES, VPCLMULQDQ, AVX2, and what they build on were detected; only [`Vaes256::detect`] makes one.
+/// Proof that VAES, VPCLMULQDQ, AVX2, and what they build on were detected; only
+/// [`Vaes256::detect`] makes one.
 #[derive(Copy, Clone)]
 pub(crate) struct Vaes256(());
 
-/// Proof that AES-NI, PCLMULQDQ, SSSE3 and SSE4.1 were detected; only [`HasAesni::detect`] makes one.
+/// Proof that AES-NI, PCLMULQDQ, SSSE3 and SSE4.1 were detected; only [`HasAesni::detect`] makes
+/// one.
 #[derive(Copy, Clone)]
 pub(crate) struct HasAesni(());
 
@@ -29,7 +31,8 @@ impl Vaes256 {
     }
 }
 
-/// Proof that AVX-512 F, BW and VL were detected besides what [`Vaes256`] proves; only [`Vaes512::detect`] makes one.
+/// Proof that AVX-512 F, BW and VL were detected besides what [`Vaes256`] proves; only
+/// [`Vaes512::detect`] makes one.
 #[derive(Copy, Clone)]
 pub(crate) struct Vaes512(Vaes256);
 
@@ -58,7 +61,8 @@ impl Avx2 {
     }
 }
 
-/// Proof that AVX-512 F, BW, VL and IFMA, AVX2 and BMI2 were detected; only [`Avx512::detect`] makes one.
+/// Proof that AVX-512 F, BW, VL and IFMA, AVX2 and BMI2 were detected; only [`Avx512::detect`]
+/// makes one.
 #[derive(Copy, Clone)]
 pub(crate) struct Avx512(());
 
