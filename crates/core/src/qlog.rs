@@ -1,8 +1,8 @@
-//! The log of one connection: qlog as a JSON text sequence (RFC 7464), after draft-ietf-quic-qlog-main-schema and
-//! draft-ietf-quic-qlog-quic-events.
+//! The log of one connection: qlog as a JSON text sequence (RFC 7464), after
+//! draft-ietf-quic-qlog-main-schema and draft-ietf-quic-qlog-quic-events.
 //!
-//! Off, it is an absent box: one branch for a packet. On, it costs what formatting costs, and the frames of a packet are
-//! read a second time from its plaintext.
+//! Off, it is an absent box: one branch for a packet. On, it costs what formatting costs, and the
+//! frames of a packet are read a second time from its plaintext.
 
 use std::io::Write;
 
@@ -27,8 +27,9 @@ pub(crate) struct Qlog {
     /// The peer's address and the size of the path, as last told.
     remote: Option<std::net::SocketAddr>,
     mtu: u16,
-    /// The connection's end is told. Few records follow, and nobody knows which is the last: each goes to the sink's own end,
-    /// so that the log is whole when the connection is gone, whoever still holds what is left of it.
+    /// The connection's end is told. Few records follow, and nobody knows which is the last: each
+    /// goes to the sink's own end, so that the log is whole when the connection is gone, whoever
+    /// still holds what is left of it.
     ended: bool,
 }
 

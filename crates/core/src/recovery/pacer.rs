@@ -69,10 +69,12 @@ impl Pacer {
         }
     }
 
-    /// Bytes that may be sent now; `u64::MAX` when pacing is off. Less than a datagram is given as 0.
+    /// Bytes that may be sent now; `u64::MAX` when pacing is off. Less than a datagram is given as
+    /// 0.
     ///
-    /// `rate` is in bytes per second, where congestion control says it. Otherwise `window` is the congestion window and `slow_start` whether it still doubles, `max_datagram`
-    /// the size of a packet and `max_bundle` that of the largest GSO bundle, all in bytes.
+    /// `rate` is in bytes per second, where congestion control says it. Otherwise `window` is the
+    /// congestion window and `slow_start` whether it still doubles, `max_datagram` the size of a
+    /// packet and `max_bundle` that of the largest GSO bundle, all in bytes.
     #[expect(clippy::too_many_arguments, reason = "the state of a path, by part")]
     pub(crate) fn budget(
         &mut self,
@@ -120,8 +122,9 @@ impl Pacer {
         });
         bucket.fill(now, rate, capacity);
         if std::mem::take(&mut bucket.window_full) && !slow_start {
-            // Not less than the time of a quantum: where bundles are short for the rate, the window may open for many. Nor
-            // less than a few packets, because a small window is soon used up: 10 MB through 2 % loss took 4.9 s instead of 4.6.
+            // Not less than the time of a quantum: where bundles are short for the rate, the window
+            // may open for many. Nor less than a few packets, because a small window is soon used
+            // up: 10 MB through 2 % loss took 4.9 s instead of 4.6.
             let kept = quantum.max(bytes_in(rate, QUANTUM)).max(FEW * datagram);
             bucket.credit = bucket.credit.min(kept);
         }
@@ -144,10 +147,11 @@ impl Pacer {
 
     /// There is data to send, but the congestion window is full.
     ///
-    /// The rate is above what the window gives, so the credit of this time would never be used up, and each acknowledgement
-    /// would let out at once as many packets as it covers. A burst that meets a full queue loses packets there, while another
-    /// sender's packets pass that come one by one. Outside of slow start, only a quantum, a millisecond's worth or a few
-    /// packets are kept for what comes next, whichever is most.
+    /// The rate is above what the window gives, so the credit of this time would never be used up,
+    /// and each acknowledgement would let out at once as many packets as it covers. A burst that
+    /// meets a full queue loses packets there, while another sender's packets pass that come one by
+    /// one. Outside of slow start, only a quantum, a millisecond's worth or a few packets are kept
+    /// for what comes next, whichever is most.
     pub(crate) fn on_window_full(&mut self) {
         if let Some(bucket) = &mut self.bucket {
             bucket.window_full = true;
@@ -214,8 +218,8 @@ mod tests {
         rtt
     }
 
-    /// A sender with endless data that sends all it may in whole datagrams and wakes `late` after it
-    /// was told to. Gives each wake-up's time (ns) and bytes.
+    /// A sender with endless data that sends all it may in whole datagrams and wakes `late` after
+    /// it was told to. Gives each wake-up's time (ns) and bytes.
     fn send(
         pacer: &mut Pacer,
         window: u64,
@@ -256,7 +260,8 @@ mod tests {
         assert_eq!(pacer.next_release(Time::ZERO), None);
     }
 
-    // test: RFC 9002 §7.7 — quanta, and over a long run the rate: 1.25 windows a round trip, 2 in slow start.
+    // test: RFC 9002 §7.7 — quanta, and over a long run the rate: 1.25 windows a round trip, 2 in
+    // slow start.
     #[test]
     fn releases_quanta_at_the_rate() {
         for (window, rtt_us, slow_start) in [
@@ -313,7 +318,8 @@ mod tests {
         assert!((sent as f64 / expected - 1.0).abs() < 0.01, "{sent}");
     }
 
-    // test: RFC 9002 §7.7 — what acknowledgements make room for is paced, too: they come rarely, and the window is full before.
+    // test: RFC 9002 §7.7 — what acknowledgements make room for is paced, too: they come rarely,
+    // and the window is full before.
     #[test]
     fn a_full_window_opens_for_no_burst() {
         // 200 packets of 1,200 bytes in 50 ms: 6,000 bytes in 1 ms.
