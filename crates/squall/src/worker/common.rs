@@ -1,5 +1,5 @@
-//! What all workers of an endpoint share: the clock, the line of those who want to connect, and whose a stateless reset
-//! is.
+//! What all workers of an endpoint share: the clock, the line of those who want to connect, and
+//! whose a stateless reset is.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -21,8 +21,8 @@ use super::waiters::{Ticket, Waiters};
 use crate::config::Builder;
 use crate::qlog::QlogFolder;
 
-/// Ends of workers that wait to be reported. Each has to be restarted before it can end again, so more of them means that
-/// nobody asks.
+/// Ends of workers that wait to be reported. Each has to be restarted before it can end again, so
+/// more of them means that nobody asks.
 const MAX_ENDS: usize = 64;
 
 /// Between two warnings of one kind.
@@ -100,7 +100,8 @@ pub(crate) struct Common {
     pub(crate) idle: Notify,
     /// Where connections are logged.
     pub(crate) qlog: Option<QlogFolder>,
-    /// The workers' sockets. Locked while all workers are told to move, so that two moves at a time end in one place.
+    /// The workers' sockets. Locked while all workers are told to move, so that two moves at a time
+    /// end in one place.
     pub(crate) sockets: Mutex<SocketGroup>,
     /// Whose a stateless reset is; `None`: there is only one worker.
     pub(crate) reset_tokens: Option<ResetTokens>,
@@ -135,9 +136,10 @@ impl Common {
         }
     }
 
-    // ---- from the application -----------------------------------------------------------------------------------
+    // ---- from the application ------------------------------------------------------------------
 
-    /// Waits for the next attempt to connect to us; `None` when the endpoint is closed or no worker runs.
+    /// Waits for the next attempt to connect to us; `None` when the endpoint is closed or no worker
+    /// runs.
     pub(crate) async fn accept(&self) -> Option<Box<Offer>> {
         let take = |queue: &mut AcceptQueue| match queue.offers.pop_front() {
             None if !queue.closed && queue.running > 0 => Poll::Pending,
@@ -195,7 +197,7 @@ impl Common {
         lock(&self.accept).closed
     }
 
-    // ---- from the workers ---------------------------------------------------------------------------------------
+    // ---- from the workers ----------------------------------------------------------------------
 
     /// Puts an attempt in line; gives it back when the line is full or closed.
     pub(crate) fn offer(
@@ -212,7 +214,8 @@ impl Common {
         Ok(())
     }
 
-    /// Lets no more attempts in and wakes who waits for one. Returns those of this worker that nobody took.
+    /// Lets no more attempts in and wakes who waits for one. Returns those of this worker that
+    /// nobody took.
     pub(crate) fn close_accept(&self, worker: usize) -> VecDeque<Box<Offer>> {
         let mut accept = lock(&self.accept);
         let wakers = accept.close();
@@ -283,8 +286,8 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Whose a stateless reset is, of all connections of an endpoint with several workers. Asked and changed rarely: by what
-/// belongs to nobody, and when ids come and go.
+/// Whose a stateless reset is, of all connections of an endpoint with several workers. Asked and
+/// changed rarely: by what belongs to nobody, and when ids come and go.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResetTokens(Arc<Mutex<HashMap<[u8; 16], u8>>>);
 

@@ -1,13 +1,14 @@
 //! Connection attempts, from the first Initial packet to the application's word.
 //!
 //! ```text
-//! Route::Incoming ──> Offer in the accept queue ──> accept: core connection, the held runs are delivered
+//! Route::Incoming ──> Offer in the accept queue ──> accept: core connection, held runs delivered
 //!        │                                     ├──> retry: the client comes again, with a token
 //!        │                                     ├──> refuse: CONNECTION_REFUSED
 //!        │ more of that attempt meanwhile      └──> ignore
-//!        └────────> held, bounded, until the word has come
+//!        └────────> held, bounded, until the application decides
 //! ```
-//! A ClientHello with a post-quantum key share fills two Initial packets, so "more of that attempt" is the usual case.
+//! A ClientHello with a post-quantum key share fills two Initial packets, so "more of that attempt"
+//! is the usual case.
 
 use std::collections::HashMap;
 
@@ -127,7 +128,8 @@ impl Worker {
                 Err(ConnectError::Refused(why))
             }
         };
-        // Routed anew: what belongs to this attempt finds its connection, what begins another is offered next.
+        // Routed anew: what belongs to this attempt finds its connection, what begins another is
+        // offered next.
         for mut run in held {
             self.dispatch(run.batch(), stages);
         }

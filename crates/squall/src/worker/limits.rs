@@ -47,7 +47,8 @@ impl OwnMemory {
 }
 
 impl Worker {
-    /// Publishes what the endpoint counted since the last turn, and learns what all connections take.
+    /// Publishes what the endpoint counted since the last turn, and learns what all connections
+    /// take.
     pub(super) fn publish_counts(&mut self) {
         if let Some(all) = &self.shared.common.memory {
             self.shared.counters.memory.set(self.memory.bytes());
@@ -60,7 +61,8 @@ impl Worker {
         }
     }
 
-    /// Learns what all connections take: those of other workers may have grown while this one slept.
+    /// Learns what all connections take: those of other workers may have grown while this one
+    /// slept.
     pub(super) fn learn_memory(&mut self) {
         if let Some(all) = &self.shared.common.memory {
             self.endpoint.set_memory(all.add(0));
@@ -68,7 +70,8 @@ impl Worker {
     }
 }
 
-/// Tells the endpoint what happened to a connection, and refuses the connection if the endpoint says so.
+/// Tells the endpoint what happened to a connection, and refuses the connection if the endpoint
+/// says so.
 pub(super) fn apply_endpoint_events(
     endpoint: &mut squall_core::Endpoint,
     handle: ConnectionHandle,

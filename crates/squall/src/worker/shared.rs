@@ -1,14 +1,16 @@
-//! What a worker shares with the handles of applications and with other workers: an inbox and a doorbell, and each
-//! connection under a lock of its own. The two name each other: a connection knows its worker, the inbox holds connections.
+//! What a worker shares with the handles of applications and with other workers: an inbox and a
+//! doorbell, and each connection under a lock of its own. The two name each other: a connection
+//! knows its worker, the inbox holds connections.
 //!
 //! ```text
 //! application call ── changed a connection ──> inbox.ready ─┐
-//! connect, accept, close ───────────────────> inbox.commands┤── doorbell, only if the worker sleeps ──> worker's turn
+//! connect, accept, close ───────────────────> inbox.commands┤── doorbell if asleep ─> its turn
 //! another worker ── has datagrams of ours ──> inbox.forwarded┘
 //! ```
-//! A worker that is awake looks into the inbox before it sleeps, so a doorbell then would be a wasted system call.
-//! Why none gets lost: the caller puts in, then looks whether the worker sleeps; the worker says that it sleeps, then
-//! looks into the inbox. Both go through the inbox's lock, so one of them sees the other.
+//! A worker that is awake looks into the inbox before it sleeps, so a doorbell then would be a
+//! wasted system call. Why none gets lost: the caller puts in, then looks whether the worker
+//! sleeps; the worker says that it sleeps, then looks into the inbox. Both go through the inbox's
+//! lock, so one of them sees the other.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -66,7 +68,8 @@ pub(crate) enum Command {
         code: u64,
         reason: Bytes,
     },
-    /// Close all connections, each when what was finished on it is delivered, and let no new ones in.
+    /// Close all connections, each when what was finished on it is delivered, and let no new ones
+    /// in.
     ShutDown {
         code: u64,
         reason: Bytes,
@@ -96,8 +99,8 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// With room for the usual line: an inbox and the one that it is swapped with take turns, and which of them would grow
-    /// first is chance.
+    /// With room for the usual line: an inbox and the one that it is swapped with take turns, and
+    /// which of them would grow first is chance.
     pub(crate) fn with_room() -> Self {
         Self {
             ready: Vec::with_capacity(64),
@@ -193,7 +196,7 @@ impl Shared {
         }
     }
 
-    // ---- from the application -----------------------------------------------------------------------------------
+    // ---- from the application ------------------------------------------------------------------
 
     /// Puts a connection in line for transmission. Its `queued` flag was clear and is set.
     pub(crate) fn enqueue(&self, connection: Arc<ConnectionShared>) {
@@ -211,7 +214,8 @@ impl Shared {
         self.command_to(self.life(), command)
     }
 
-    /// Sends a command about something that came up in this life of the worker; `false` when that is over.
+    /// Sends a command about something that came up in this life of the worker; `false` when that
+    /// is over.
     pub(crate) fn command_to(&self, life: u32, command: Command) -> bool {
         let mut inbox = lock(&self.inbox);
         if inbox.dead || self.life() != life {
@@ -287,9 +291,10 @@ impl Shared {
         inbox.dead || (settled && self.counters.connections.get() == 0)
     }
 
-    // ---- from other workers -------------------------------------------------------------------------------------
+    // ---- from other workers --------------------------------------------------------------------
 
-    /// Takes over datagrams of this worker's connections; `false` when too many of them wait already.
+    /// Takes over datagrams of this worker's connections; `false` when too many of them wait
+    /// already.
     pub(crate) fn forward(&self, run: HeldRun) -> bool {
         let mut inbox = lock(&self.inbox);
         let bytes = inbox.forwarded_bytes + run.bytes.len();
@@ -304,7 +309,7 @@ impl Shared {
         true
     }
 
-    // ---- from the worker ----------------------------------------------------------------------------------------
+    // ---- from the worker -----------------------------------------------------------------------
 
     /// The worker starts: says where it and its tasks run, and what it sends and receives with.
     pub(crate) fn begin(&self, runtime: tokio::runtime::Handle, socket: &Arc<Socket>) {
@@ -322,7 +327,8 @@ impl Shared {
         self.common.on_worker_start();
     }
 
-    /// A connection goes on without its qlog. Whoever drops a connection last may find that out, not only the worker.
+    /// A connection goes on without its qlog. Whoever drops a connection last may find that out,
+    /// not only the worker.
     pub(crate) fn on_qlog_error(&self, path: &Path, error: &std::io::Error) {
         self.counters.qlogs_failed.add_from_anywhere();
         if self.common.qlog_warnings.admits(self.clock.now()) {
@@ -360,7 +366,8 @@ impl Shared {
         }
     }
 
-    /// Says that the worker sleeps from now on, to be woken through `waker`; `false`: it must not, something came in.
+    /// Says that the worker sleeps from now on, to be woken through `waker`; `false`: it must not,
+    /// something came in.
     pub(crate) fn fall_asleep(&self, waker: &Waker) -> bool {
         let mut worker = lock(&self.doorbell.worker);
         if !worker.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -382,7 +389,8 @@ impl Shared {
         self.doorbell.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// The worker ends: nothing more is taken, and what is in the inbox is let go (replies are dropped unanswered).
+    /// The worker ends: nothing more is taken, and what is in the inbox is let go (replies are
+    /// dropped unanswered).
     pub(crate) fn die(&self) {
         let mut inbox = lock(&self.inbox);
         let left = std::mem::replace(&mut *inbox, Inbox::with_room());
@@ -402,8 +410,8 @@ impl Shared {
     }
 }
 
-/// A connection as the worker and the application's handles share it. Its lock is taken once a run received, once a
-/// round of transmission and once an application call.
+/// A connection as the worker and the application's handles share it. Its lock is taken once a run
+/// received, once a round of transmission and once an application call.
 pub(crate) struct ConnectionShared {
     pub(crate) handle: ConnectionHandle,
     pub(crate) worker: Arc<Shared>,
@@ -430,8 +438,8 @@ impl ConnectionShared {
         lock(&self.state)
     }
 
-    /// Runs an application's call, and puts the connection in line if the call left something to send. Transmission
-    /// is the worker's next turn, so that several calls fill a bundle together.
+    /// Runs an application's call, and puts the connection in line if the call left something to
+    /// send. Transmission is the worker's next turn, so that several calls fill a bundle together.
     pub(crate) fn call<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
         let result = f(&mut state);
@@ -481,7 +489,8 @@ impl ConnectionShared {
         .await
     }
 
-    /// Closes the connection as soon as all that was finished is delivered; see [`close`](Self::close).
+    /// Closes the connection as soon as all that was finished is delivered; see
+    /// [`close`](Self::close).
     pub(crate) async fn shut_down(self: &Arc<Self>, code: u64, reason: &[u8]) {
         self.wait(Line::Delivery, State::poll_delivered).await;
         self.close(code, reason);
@@ -495,7 +504,8 @@ impl ConnectionShared {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// As [`call`](Self::call), for what the worker has to look at in any case: it changed timers, say.
+    /// As [`call`](Self::call), for what the worker has to look at in any case: it changed timers,
+    /// say.
     pub(crate) fn act<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
         let result = f(&mut state);

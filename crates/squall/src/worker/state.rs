@@ -1,4 +1,5 @@
-//! A connection's state under its lock: the core's connection, and the tasks that wait for something of it.
+//! A connection's state under its lock: the core's connection, and the tasks that wait for
+//! something of it.
 
 use std::sync::Mutex;
 use std::task::{Poll, Waker};
@@ -76,8 +77,9 @@ pub(crate) struct State {
     pub(crate) core: squall_core::Connection,
     /// In the line for transmission, the application's or the worker's.
     pub(crate) queued: bool,
-    /// The last round of transmission ended with something left to send: the congestion window or the pacer holds it
-    /// back, and nothing that an application does can change that. An acknowledgement or a timer will.
+    /// The last round of transmission ended with something left to send: the congestion window or
+    /// the pacer holds it back, and nothing that an application does can change that. An
+    /// acknowledgement or a timer will.
     pub(crate) stalled: bool,
     /// Bytes of memory that the worker knows the connection to take.
     pub(crate) memory: usize,
@@ -143,7 +145,8 @@ impl State {
         }
     }
 
-    /// Takes the core's events and collects who is to be woken: once a stream, whatever a run brought for it.
+    /// Takes the core's events and collects who is to be woken: once a stream, whatever a run
+    /// brought for it.
     pub(crate) fn take_events(&mut self, wakers: &mut Vec<Waker>) {
         while let Some(event) = self.core.poll_event() {
             match event {
@@ -174,7 +177,8 @@ impl State {
                 Event::Closed(reason) => self.on_closed(reason, wakers),
             }
         }
-        // Not by an event: a stream may also come to be of no concern by turning into one that is reset.
+        // Not by an event: a stream may also come to be of no concern by turning into one that is
+        // reset.
         if !self.core.is_delivering() {
             self.wake(Line::Delivery, wakers);
         }
@@ -190,7 +194,8 @@ impl State {
         self.wake(Line::Lifetime, wakers);
     }
 
-    /// Ready when nothing that was finished waits for an acknowledgement, or the connection has ended.
+    /// Ready when nothing that was finished waits for an acknowledgement, or the connection has
+    /// ended.
     pub(super) fn poll_delivered(&mut self) -> Poll<()> {
         if self.closed.is_some() || !self.core.is_delivering() {
             return Poll::Ready(());
@@ -253,8 +258,8 @@ impl State {
         // What arrived before the end is still handed out.
         if let Some(id) = self.core.accept(direction) {
             self.hold(id, direction);
-            // A peer may stop a stream before we have accepted it; its event found nobody to tell. A write of nothing
-            // shows it.
+            // A peer may stop a stream before we have accepted it; its event found nobody to tell.
+            // A write of nothing shows it.
             if direction == Direction::Bidirectional
                 && let Err(squall_core::WriteError::Stopped(code)) =
                     self.core.write(id, &mut Bytes::new())
@@ -298,8 +303,8 @@ impl State {
         }
     }
 
-    /// Takes bytes from a stream, and has the worker's pool take the chunks back that are done with. Where the worker uses the
-    /// pool just now, it finds them with the next run.
+    /// Takes bytes from a stream, and has the worker's pool take the chunks back that are done
+    /// with. Where the worker uses the pool just now, it finds them with the next run.
     pub(crate) fn read(
         &mut self,
         id: StreamId,
