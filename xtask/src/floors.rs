@@ -152,16 +152,7 @@ pub(crate) const WITH_LONG_FUNCTIONS: &[&str] = &[
 /// Where comments are still wider than the limit above. This list only gets shorter.
 pub(crate) const WITH_WIDE_COMMENTS: &[&str] = &[
     "crates/cli/",
-    "crates/core/",
-    "crates/protect/",
-    "crates/sim/",
-    "crates/squall/",
-    "crates/tls/",
-    "crates/udp/",
-    "crates/wire/",
+    "crates/core/src/connection/",
     "crates/yard/",
-    "fuzz/",
-    "interop/",
     "peers/",
-    "xtask/",
 ];

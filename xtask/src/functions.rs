@@ -155,7 +155,8 @@ fn count_of_list(list: &[Token]) -> usize {
     count + usize::from(!empty)
 }
 
-/// Whether the parameter list at `list` begins with `self`, `&self`, `&'a mut self`, `mut self` or `self: T`.
+/// Whether the parameter list at `list` begins with `self`, `&self`, `&'a mut self`, `mut self` or
+/// `self: T`.
 fn takes_self(tokens: &[Token], list: usize) -> bool {
     tokens[list + 1..]
         .iter()

@@ -1,9 +1,10 @@
-//! Which modules of a crate import from which: floors of top-level modules in `core`, circles of files everywhere.
+//! Which modules of a crate import from which: floors of top-level modules in `core`, circles of
+//! files everywhere.
 //!
-//! A path counts wherever it stands, in a `use` or in the code: `crate::x::…`, `super::…`, `self::…`,
-//! a glob, and a path that starts with a name which the file has imported. A name that `lib.rs` or a
-//! `mod.rs` re-exports counts for the file that it comes from. `lib.rs` and `main.rs` themselves,
-//! code for tests, and what a module imports from the modules below it are free.
+//! A path counts wherever it stands, in a `use` or in the code: `crate::x::…`, `super::…`,
+//! `self::…`, a glob, and a path that starts with a name which the file has imported. A name that
+//! `lib.rs` or a `mod.rs` re-exports counts for the file that it comes from. `lib.rs` and `main.rs`
+//! themselves, code for tests, and what a module imports from the modules below it are free.
 
 use crate::finding::Finding;
 use crate::source::{Kind, Source, Token, group_len};
@@ -141,7 +142,8 @@ impl Modules {
     /// The module whose file a path leads to.
     fn file_of(&self, path: &[String]) -> Vec<String> {
         let mut path = path.to_vec();
-        // A re-export of a re-export ends somewhere: more steps than this are a circle, which does not compile.
+        // A re-export of a re-export ends somewhere: more steps than this are a circle, which does
+        // not compile.
         for _ in 0..8 {
             let len = (0..=path.len()).rev().find(|len| {
                 let module = &path[..*len];
@@ -218,7 +220,8 @@ fn way_round(edges: &Edges, start: &str) -> Option<Vec<String>> {
     None
 }
 
-/// The module that a file of `src` is. One in a folder of its own (its `mod.rs`) has the folder's name; the root is empty.
+/// The module that a file of `src` is. One in a folder of its own (its `mod.rs`) has the folder's
+/// name; the root is empty.
 fn module_path(file: &str) -> Vec<String> {
     let file = file.strip_suffix(".rs").unwrap_or(file);
     let file = file.strip_suffix("/mod").unwrap_or(file);
@@ -240,7 +243,8 @@ fn paths(tokens: &[Token], file: &[String]) -> Vec<(Vec<String>, usize)> {
             let name = next(1).and_then(Token::word).unwrap_or_default().to_owned();
             inner.push((at + 2 + group_len(&tokens[at + 2..]), name));
         }
-        // In the middle of a path these words are no start: `self::super::x` is found at its `super`.
+        // In the middle of a path these words are no start: `self::super::x` is found at its
+        // `super`.
         let follows = at
             .checked_sub(1)
             .is_some_and(|i| tokens[i].kind == Kind::PathSeparator);
@@ -322,7 +326,8 @@ fn named(base: &[String], tokens: &[Token], found: &mut Vec<(Vec<String>, usize)
     }
 }
 
-/// What a module re-exports, by the name that it has there: `pub use a::b::{C, D as E}`, and where it comes from.
+/// What a module re-exports, by the name that it has there: `pub use a::b::{C, D as E}`, and where
+/// it comes from.
 fn reexports_of(tokens: &[Token], module: &[String]) -> Vec<(String, Vec<String>)> {
     let mut names = Vec::new();
     for (at, token) in tokens.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Limits on the code itself: how long a function is, what it takes, how wide a comment is, and which
-//! files may name the whole connection.
+//! Limits on the code itself: how long a function is, what it takes, how wide a comment is, and
+//! which files may name the whole connection.
 
 use crate::finding::Finding;
 use crate::floors;

@@ -1,9 +1,10 @@
-//! The project's own commands: `cargo xtask tidy`, `measure-code`, `sim`, `soak`, `bench-core`, `pgo`.
+//! The project's own commands: `cargo xtask tidy`, `measure-code`, `sim`, `soak`, `bench-core`,
+//! `pgo`.
 //!
 //! ```text
 //!   tidy ──► tree        the files that git knows
 //!     ├────► source      Rust text as tokens, comments apart
-//!     ├────► imports     floors and circles of modules, and of files ◄── floors: every table of the house
+//!     ├────► imports     floors and circles of modules and files ◄── floors: the tables
 //!     ├────► manifests   which crate may use which
 //!     ├────► code        unsafe, lib.rs, clocks and threads
 //!     ├────► limits      long functions, wide comments, parts that name the whole ◄── functions

@@ -10,8 +10,8 @@ pub(crate) struct File {
     pub(crate) text: String,
 }
 
-/// The folders in which the crates of a workspace member have their `lib.rs` or `main.rs`: `src`, and
-/// tests and examples that have a folder of their own.
+/// The folders in which the crates of a workspace member have their `lib.rs` or `main.rs`: `src`,
+/// and tests and examples that have a folder of their own.
 pub(crate) fn crate_roots<'a>(member: &str, files: &'a [File]) -> Vec<&'a str> {
     let within = format!("{member}/");
     let mut roots: Vec<&str> = files
