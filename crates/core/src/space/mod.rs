@@ -34,13 +34,6 @@ impl SpaceId {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PerSpace<T>([T; 3]);
 
-impl<T> PerSpace<T> {
-    /// All values.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.0.iter()
-    }
-}
-
 impl<T> Index<SpaceId> for PerSpace<T> {
     type Output = T;
 
@@ -85,6 +78,14 @@ pub(crate) struct Space {
 }
 
 impl Space {
+    /// A space whose keys were dropped long ago.
+    pub(crate) fn gone() -> Self {
+        Self {
+            discarded: true,
+            ..Self::default()
+        }
+    }
+
     /// Drops keys and all that is open (RFC 9001 §4.9); returns the bytes that were in flight.
     pub(crate) fn discard(&mut self) -> u64 {
         self.discarded = true;

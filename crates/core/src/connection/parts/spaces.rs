@@ -2,6 +2,7 @@
 //! §12.3, RFC 9001 §4.9, RFC 9002 §6).
 
 use std::ops::{Index, IndexMut, Range};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use rand::Rng;
@@ -27,9 +28,14 @@ const SKIP: Range<u64> = 300..6000;
 
 const _: () = assert!(LEAST_PACKETS_IN_FLIGHT / 8 > PROBE_RECORDS);
 
+/// What stands in for the spaces of the handshake when they are gone.
+static GONE: LazyLock<Space> = LazyLock::new(Space::gone);
+
 /// The three spaces and their keys.
 pub(crate) struct Spaces {
-    spaces: PerSpace<Space>,
+    data: Space,
+    /// Initial and Handshake; dropped when the handshake is confirmed.
+    early: Option<Box<[Space; 2]>>,
     /// The 1-RTT keys.
     pub(crate) ring: Option<KeyRing>,
     /// When acknowledgements of 1-RTT packets are due.
@@ -50,14 +56,23 @@ impl Index<SpaceId> for Spaces {
 
     #[inline]
     fn index(&self, id: SpaceId) -> &Space {
-        &self.spaces[id]
+        match (id, &self.early) {
+            (SpaceId::Data, _) => &self.data,
+            (SpaceId::Initial, Some(early)) => &early[0],
+            (SpaceId::Handshake, Some(early)) => &early[1],
+            (_, None) => &GONE,
+        }
     }
 }
 
 impl IndexMut<SpaceId> for Spaces {
     #[inline]
     fn index_mut(&mut self, id: SpaceId) -> &mut Space {
-        &mut self.spaces[id]
+        match id {
+            SpaceId::Data => &mut self.data,
+            SpaceId::Initial => &mut self.early_mut()[0],
+            SpaceId::Handshake => &mut self.early_mut()[1],
+        }
     }
 }
 
@@ -65,7 +80,8 @@ impl Spaces {
     /// Spaces without keys.
     pub(crate) fn new(config: &TransportConfig, rng: &mut impl Rng) -> Self {
         let mut spaces = Self {
-            spaces: PerSpace::default(),
+            data: Space::default(),
+            early: Some(Box::default()),
             ring: None,
             ack_policy: AckPolicy::new(config.max_ack_delay),
             ack_only_run: 0,
@@ -78,24 +94,39 @@ impl Spaces {
         spaces
     }
 
-    /// The spaces that still exist.
+    fn early_mut(&mut self) -> &mut [Space; 2] {
+        // Nothing is written to a space that is gone; if it were, it would stay discarded.
+        let gone = || Box::new([Space::gone(), Space::gone()]);
+        self.early.get_or_insert_with(gone)
+    }
+
+    /// The handshake is confirmed: its spaces are dropped.
+    pub(crate) fn conclude(&mut self) {
+        debug_assert!(
+            self[SpaceId::Initial].discarded && self[SpaceId::Handshake].discarded,
+            "the keys are discarded first"
+        );
+        self.early = None;
+    }
+
+    /// The spaces that still exist, in the order of the handshake.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Space> {
-        self.spaces.iter()
+        let early = self.early.as_ref().map_or(&[][..], |early| &early[..]);
+        early.iter().chain([&self.data])
     }
 
     /// Bytes of memory that packet records and handshake data take.
     pub(crate) fn memory(&self) -> usize {
-        self.iter()
-            .map(|space| space.sent.memory() + space.crypto_send.cost() as usize)
-            .sum()
+        let early = self.early.as_ref().map_or(0, |early| size_of_val(&**early));
+        let spaces = self.iter();
+        let held = spaces.map(|space| space.sent.memory() + space.crypto_send.cost() as usize);
+        early + held.sum::<usize>()
     }
 
     /// Gives back what is needed only while packets are under way.
     pub(crate) fn shed(&mut self) {
-        for id in SpaceId::ALL {
-            self[id].sent.shed();
-            self[id].received.shed();
-        }
+        self.data.sent.shed();
+        self.data.received.shed();
         if let Some(ring) = &mut self.ring {
             ring.shed();
         }
@@ -184,10 +215,9 @@ impl Spaces {
             if !slots[usize::from(slot)] {
                 continue;
             }
-            let key = match (&mut self.ring, &mut self.spaces[id].keys) {
-                (Some(ring), _) if id == SpaceId::Data => ring.opening(slot),
-                (_, Some(keys)) => Some(&mut keys.remote.packet),
-                _ => None,
+            let key = match &mut self.ring {
+                Some(ring) if id == SpaceId::Data => ring.opening(slot),
+                _ => (self[id].keys.as_mut()).map(|keys| &mut keys.remote.packet),
             };
             match key {
                 Some(key) => {
@@ -260,10 +290,10 @@ impl Spaces {
         for id in SpaceId::ALL {
             if eliciting[id] {
                 let policy = match id {
-                    SpaceId::Data => &self.ack_policy,
-                    _ => &AckPolicy::AT_ONCE,
+                    SpaceId::Data => self.ack_policy,
+                    _ => AckPolicy::AT_ONCE,
                 };
-                self.spaces[id].received.settle(now, policy);
+                self[id].received.settle(now, &policy);
             }
         }
         self[SpaceId::Data].received.deadline()
@@ -280,16 +310,18 @@ impl Spaces {
         spans: &mut [PacketSpan],
         tails: &[&[u8]],
     ) {
-        self.spaces[id].sent.check_sealed(spans);
-        match (&mut self.ring, &mut self.spaces[id].keys) {
-            (Some(ring), _) if id == SpaceId::Data => {
+        self[id].sent.check_sealed(spans);
+        match &mut self.ring {
+            Some(ring) if id == SpaceId::Data => {
                 (ring.local).seal(&ring.local_header, buffer, spans, tails);
                 ring.on_sealed(spans.len() as u64);
             }
-            (_, Some(LevelKeys { local, .. })) => {
+            _ => {
+                let Some(LevelKeys { local, .. }) = &mut self[id].keys else {
+                    return;
+                };
                 (local.packet).seal(&local.header, buffer, spans, tails);
             }
-            _ => return,
         }
         debug_assert!(
             spans.iter().all(|s| s.outcome == Outcome::Open),
@@ -358,7 +390,7 @@ impl Spaces {
     pub(crate) fn skip_a_number(&mut self, now: Time, rng: &mut impl Rng) {
         let sent = &mut self[SpaceId::Data].sent;
         if sent.next_number() >= self.skip_number {
-            self.spaces[SpaceId::Data].sent.skip_number(now);
+            self.data.sent.skip_number(now);
             self.choose_skip_number(rng);
         }
     }

@@ -38,6 +38,7 @@ impl Connection {
         }
         if self.handshake.confirmed {
             self.handshake.conclude();
+            self.spaces.conclude();
         }
         trip.stages.mark(Stage::AckLoss);
     }
