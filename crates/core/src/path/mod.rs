@@ -93,6 +93,43 @@ impl Flow {
         self.pacer.on_sent(bytes);
     }
 
+    /// Packet `number` is acknowledged, which others up to `largest` overtook, and which is not
+    /// declared lost.
+    #[cold]
+    pub(crate) fn note_late(
+        &mut self,
+        largest: Option<u64>,
+        number: u64,
+        time_sent: Time,
+        now: Time,
+    ) {
+        let distance = largest.map_or(0, |largest| largest - number);
+        self.reordering.on_late(now, distance, time_sent, &self.rtt);
+    }
+
+    /// Bytes that congestion control and pacer let go now, and when the pacer releases more if it is
+    /// what holds them back. `segment` is the size of a datagram, `most` how many the bundle holds.
+    pub(crate) fn budget(&mut self, now: Time, segment: usize, most: usize) -> (u64, Option<Time>) {
+        let room = self.room();
+        if room < segment as u64 {
+            self.pacer.on_window_full();
+            return (0, None);
+        }
+        let slow_start = self.congestion.is_slow_start();
+        let paced = self.pacer.budget(
+            now,
+            self.congestion.pacing_rate(),
+            self.congestion.window(),
+            &self.rtt,
+            slow_start,
+            segment as u16,
+            most * segment,
+        );
+        let holds = paced < segment as u64;
+        let release = self.pacer.next_release(now).filter(|_| holds);
+        (room.min(paced), release)
+    }
+
     /// Packets of `bytes` bytes are no longer in flight.
     #[inline]
     pub(crate) fn leave(&mut self, bytes: u64) {

@@ -235,7 +235,7 @@ impl Connection {
             // RFC 9000 §8.1: a peer that can seal a Handshake packet has received ours. RFC 9001
             // §4.9.1.
             self.paths.active.validated = true;
-            self.report_validated_address();
+            self.endpoint.report_address(self.side, &self.paths.active);
             self.discard_space(SpaceId::Initial, now);
         }
     }

@@ -61,10 +61,13 @@ impl History {
             .filter_map(|_| server.open(Direction::Unidirectional))
             .collect();
         // A path beside the active one: what was sent on either is settled there.
-        server.add_path(Path {
+        let elsewhere = Path {
             remote: "198.51.100.7:7000".parse().expect("an address"),
             local: None,
-        });
+        };
+        server
+            .paths
+            .add(elsewhere, &server.config, &mut server.endpoint);
         Self {
             pair,
             rng,
