@@ -80,8 +80,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Passes what has arrived in order to TLS, once a packet: called for every frame of a byte, TLS
-    /// took 330 ns for each.
+    /// Passes what has arrived in order to TLS, once a packet: called for every frame of a byte,
+    /// TLS took 330 ns for each.
     pub(super) fn read_crypto(&mut self, id: SpaceId, now: Time) -> Result<(), TransportError> {
         let mut progress = false;
         while let Some(bytes) = self.spaces[id]
@@ -305,8 +305,8 @@ impl Connection {
         }
     }
 
-    /// The server has accepted none of the early data: all of it is sent again, within the limits of
-    /// `params`.
+    /// The server has accepted none of the early data: all of it is sent again, within the limits
+    /// of `params`.
     fn reject_early_data(&mut self, params: &TransportParameters) {
         let space = &mut self.spaces[SpaceId::Data];
         space.keys = None;
@@ -315,8 +315,8 @@ impl Connection {
         self.streams.events.push_back(Event::EarlyDataRejected);
     }
 
-    /// The server has sent a Retry, and dropped what arrived before it: the early data is sent again
-    /// (RFC 9000 §17.2.5.3).
+    /// The server has sent a Retry, and dropped what arrived before it: the early data is sent
+    /// again (RFC 9000 §17.2.5.3).
     fn repeat_early_data(&mut self) {
         if !self.handshake.has_early_data() {
             return;

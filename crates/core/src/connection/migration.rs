@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  server  a packet from elsewhere ─▶ probing: answer there, challenge ─▶ forgotten after a while
-//!                                  └▶ newest, not probing: follow ─▶ challenge the new path and the old
-//!                                        answered: stay          not answered: back to the last validated one
+//!                                  └▶ newest, not probing: follow ─▶ challenge both paths
+//!                                        answered: stay       not answered: back to the last one
 //!  client  packets from server addresses that it chose; from elsewhere they are dropped
 //! ```
 //!
@@ -203,7 +203,8 @@ impl Connection {
             .filter(|tag| self.paths.remote_ids.has_lent(*tag));
         let tag = match known {
             Some(tag) => tag,
-            // RFC 9000 §9.5: neither the id of another path nor an empty one, which would tell as much.
+            // RFC 9000 §9.5: neither the id of another path nor an empty one, which would tell as
+            // much.
             None if !self.paths.remote_ids.can_lend() => return Err(MigrateError::NoConnectionId),
             None => (self.paths).add(path, &self.config, &mut self.endpoint),
         };
@@ -304,7 +305,7 @@ impl Connection {
         true
     }
 
-    // ---- a client's addresses that change by themselves ------------------------------------------
+    // ---- a client's addresses that change by themselves -----------------------------------------
 
     /// The newest packet arrived at another address of the client than those before: the system
     /// sends from there now. The path is validated, under an id of the server's that was not used
@@ -482,9 +483,9 @@ impl Connection {
         }
     }
 
-    /// A client left an address at once, since it was about to go, and has heard nothing on the path
-    /// that it went to: all challenges may have been lost. Both paths are asked in turn until one of
-    /// them answers, or the connection times out.
+    /// A client left an address at once, since it was about to go, and has heard nothing on the
+    /// path that it went to: all challenges may have been lost. Both paths are asked in turn
+    /// until one of them answers, or the connection times out.
     fn try_both(&mut self, now: Time, failed: Path, pinned: bool) {
         self.paths.active.validated = false;
         self.validate(now, self.paths.active.tag, false);

@@ -89,8 +89,8 @@ pub(crate) struct Attempt {
     pub(crate) original_version: u32,
     /// A server has changed the version and has sent nothing in the new one yet.
     pub(crate) announces_version: bool,
-    /// What the Initial keys are made from: the destination of the client's first packet, or of the
-    /// first after a Retry.
+    /// What the Initial keys are made from: the destination of the client's first packet, or of
+    /// the first after a Retry.
     pub(crate) initial_dcid: ConnectionId,
     /// Servers: Initial keys of the original version, for a client that does not know yet that
     /// another was chosen.
@@ -195,8 +195,8 @@ impl Handshake {
         initial::keys(version, dcid.as_slice(), self.side == Side::Client).into()
     }
 
-    /// The time for which the peer held an acknowledgement back (RFC 9002 §5.3): none for Initial and
-    /// Handshake packets, and no longer than promised once the handshake is confirmed.
+    /// The time for which the peer held an acknowledgement back (RFC 9002 §5.3): none for Initial
+    /// and Handshake packets, and no longer than promised once the handshake is confirmed.
     pub(crate) fn ack_delay(&self, id: SpaceId, delay: u64) -> Duration {
         if id != SpaceId::Data {
             return Duration::ZERO;
@@ -258,8 +258,8 @@ impl Handshake {
 
     // ---- Retry ----------------------------------------------------------------------------------
 
-    /// Whether a client follows a Retry: one only, before any other packet, with a token and another
-    /// id than `dcid` (RFC 9000 §17.2.5.2).
+    /// Whether a client follows a Retry: one only, before any other packet, with a token and
+    /// another id than `dcid` (RFC 9000 §17.2.5.2).
     pub(crate) fn accepts_retry(&self, retry: &Retry<'_>, dcid: ConnectionId) -> bool {
         let attempt = self.attempt.as_ref();
         let fresh = attempt.is_some_and(|a| a.retry_scid.is_none() && a.peer_scid.is_none());

@@ -56,8 +56,8 @@ pub(crate) struct Paths {
     /// Clients: the address in use was left at once, for a path that is not validated yet
     /// (`Move::AtOnce`).
     pub(crate) left_at_once: bool,
-    /// Whether the path MTU is searched for when there is nothing else to send: not right after the
-    /// handshake.
+    /// Whether the path MTU is searched for when there is nothing else to send: not right after
+    /// the handshake.
     pub(crate) seeks_size_idly: bool,
 }
 
@@ -178,8 +178,8 @@ impl Paths {
         }
     }
 
-    /// A packet that was sent on another path than the active one is settled: only its bytes matter,
-    /// and only there.
+    /// A packet that was sent on another path than the active one is settled: only its bytes
+    /// matter, and only there.
     #[cold]
     pub(crate) fn settle_elsewhere(&mut self, packet: &SentPacket) {
         if let Some(paths) = &mut self.inactive

@@ -178,8 +178,8 @@ impl Spaces {
     /// Expands the truncated numbers (RFC 9000 §A.3) and picks each packet's key slot; returns the
     /// slots in use.
     ///
-    /// The base is the largest number opened before the group: an unauthenticated number never moves
-    /// it.
+    /// The base is the largest number opened before the group: an unauthenticated number never
+    /// moves it.
     pub(crate) fn number(
         &mut self,
         bytes: &[u8],
@@ -465,7 +465,8 @@ impl Spaces {
         let handshake_open = open(SpaceId::Initial) || open(SpaceId::Handshake);
         if !handshake_open && (!open(SpaceId::Data) || !asked.peer_validated_us) {
             // RFC 9002 §6.2.2.1: a client keeps the server's amplification limit from locking both
-            // up. Early data in flight does not: it is not probed before the handshake is confirmed.
+            // up. Early data in flight does not: it is not probed before the handshake is
+            // confirmed.
             if asked.peer_validated_us {
                 return None;
             }
@@ -491,9 +492,10 @@ impl Spaces {
                 if !asked.confirmed {
                     continue;
                 }
-                // RFC 9002 §6.2.1 adds the time for which the peer may hold an acknowledgement back.
-                // It does not hold it back where more packets are open than it leaves unacknowledged
-                // (RFC 9000 §13.2.2: two, unless we asked for fewer), as RFC 8985 §7.2 has it.
+                // RFC 9002 §6.2.1 adds the time for which the peer may hold an acknowledgement
+                // back. It does not hold it back where more packets are open than it leaves
+                // unacknowledged (RFC 9000 §13.2.2: two, unless we asked for fewer), as RFC 8985
+                // §7.2 has it.
                 let held = space.sent.outstanding_eliciting() as u64;
                 if held <= asked.ack_threshold {
                     due += asked.ack_delay;
@@ -506,8 +508,8 @@ impl Spaces {
         earliest
     }
 
-    /// Owes the probes of a probe timeout that expired in space `id` (RFC 9002 §6.2.4); returns what
-    /// the oldest open packets there carried: sent again, it makes the probe useful.
+    /// Owes the probes of a probe timeout that expired in space `id` (RFC 9002 §6.2.4); returns
+    /// what the oldest open packets there carried: sent again, it makes the probe useful.
     pub(crate) fn owe_probes(&mut self, id: SpaceId, established: bool) -> Vec<SentFrame> {
         self[id].probes = PROBES;
         // RFC 9002 §6.2.4: the other handshake level's data may go along.

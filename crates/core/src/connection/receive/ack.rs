@@ -75,7 +75,8 @@ impl Connection {
         }
         let first_open = space.sent.first_open();
         let flow = &self.paths.active.flow;
-        // A frame that was overtaken, or repeats another: everything that it could settle is settled.
+        // A frame that was overtaken, or repeats another: everything that it could settle is
+        // settled.
         let known = Some(ack.largest) <= space.largest_acked;
         let no_loss = id != SpaceId::Data || flow.reordering.oldest().is_none();
         if known && no_loss && ack.largest < first_open {
@@ -206,8 +207,8 @@ impl Connection {
         }
     }
 
-    /// Settles packets from the first of `numbers` on that carried nothing but the next bytes of one
-    /// stream: what `on_packet_acked` does for each, once.
+    /// Settles packets from the first of `numbers` on that carried nothing but the next bytes of
+    /// one stream: what `on_packet_acked` does for each, once.
     fn take_acked_run(
         &mut self,
         id: SpaceId,

@@ -224,8 +224,8 @@ impl Connection {
         let mut frames = Frames::new(payload);
         let packet = received_type(id, trip.early);
         while !frames.is_empty() {
-            // Looked at where it is: a copy right after the stores that made it stalls, for half the
-            // time of a small frame.
+            // Looked at where it is: a copy right after the stores that made it stalls, for half
+            // the time of a small frame.
             let frame = frames.read();
             let frame = frame.as_ref().map_err(|error| *error)?;
             if packet != PacketType::OneRtt && !frame::allowed(frame.ty(), packet) {
@@ -443,7 +443,8 @@ fn is_probing(payload: &[u8]) -> bool {
     })
 }
 
-/// The fields of a STREAM frame without a length (RFC 9000 §19.8); `None` leaves the error to the full parser.
+/// The fields of a STREAM frame without a length (RFC 9000 §19.8); `None` leaves the error to the
+/// full parser.
 #[inline]
 pub(super) fn stream_to_end(ty: u8, payload: &[u8]) -> Option<(StreamId, u64, &[u8])> {
     let mut reader = Reader::new(payload.get(1..)?);

@@ -1,5 +1,5 @@
-//! Step 1: datagrams become packets. Short headers gather in a group; a packet with a long header is
-//! processed at once, since its frames may bring the keys of what follows.
+//! Step 1: datagrams become packets. Short headers gather in a group; a packet with a long header
+//! is processed at once, since its frames may bring the keys of what follows.
 
 use std::ops::Range;
 
@@ -82,8 +82,8 @@ impl Connection {
         let Range { start, end } = packet;
         let pn_offset = 1 + self.endpoint.ids.len;
         let packet = &bytes[start..end];
-        // RFC 9000 §12.2: the destination is that of the datagram. RFC 9287 §3: the fixed bit may be
-        // anything.
+        // RFC 9000 §12.2: the destination is that of the datagram. RFC 9287 §3: the fixed bit may
+        // be anything.
         let foreign = !packet.get(1..pn_offset).is_some_and(|id| trip.dcid.is(id));
         if foreign || packet.len() < pn_offset + MIN_PROTECTED + TAG_LEN {
             self.stats.packets_dropped += 1;

@@ -3,7 +3,7 @@
 //! | step | where |
 //! |---|---|
 //! | 1 allow, 2 plan | here |
-//! | 3 write | `packet`: a packet, written and booked; `frames`: what goes into it; `run`: packets that one stream fills |
+//! | 3 write | `packet`: one packet, written and booked; `frames`: what goes into it; `run`: a bundle |
 //! | 4 seal, 5 settle | here |
 //!
 //! `flight` writes the datagrams of the handshake, `probe` those that probe paths and their size,
@@ -173,8 +173,8 @@ impl Connection {
         Some(self.paths.transmit(plan.segment.min(len), len))
     }
 
-    /// What congestion control, the pacer, the amplification limit, the records of packets in flight
-    /// and the buffer allow.
+    /// What congestion control, the pacer, the amplification limit, the records of packets in
+    /// flight and the buffer allow.
     fn plan(&mut self, now: Time, room: usize, max_segments: usize) -> Allowed {
         let space = &self.spaces[SpaceId::Data];
         let mut probes = usize::from(space.probes);

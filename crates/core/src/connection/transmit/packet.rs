@@ -1,7 +1,7 @@
 //! Step 3: the one place where a packet is written and booked.
 //!
 //! ```text
-//!  PacketWriter::new   header ──▶ frames ──▶ padding ──▶ finish ──▶ Draft ──▶ Connection::book ──▶ span, to be sealed
+//!  PacketWriter  header ─▶ frames ─▶ padding ─▶ finish ─▶ Draft ─▶ Connection::book ─▶ span to seal
 //! ```
 //!
 //! A draft may still grow: the last packet of a datagram that holds an Initial is padded when the
@@ -197,7 +197,8 @@ pub(super) struct PacketWriter<'a> {
 }
 
 impl<'a> PacketWriter<'a> {
-    /// Writes the header of packet `number` at `place` in the buffer, which leaves room for the tag.
+    /// Writes the header of packet `number` at `place` in the buffer, which leaves room for the
+    /// tag.
     #[inline]
     pub(super) fn new(
         buffer: &'a mut [u8],
@@ -273,8 +274,8 @@ impl Connection {
         }
     }
 
-    /// Books a packet of the active path: as sent, in flight, and in the log. Returns where it lies,
-    /// for sealing.
+    /// Books a packet of the active path: as sent, in flight, and in the log. Returns where it
+    /// lies, for sealing.
     #[inline]
     pub(super) fn book(&mut self, now: Time, draft: &Draft, buffer: &mut [u8]) -> PacketSpan {
         let flow = self.paths.active.flow.tag;

@@ -147,8 +147,8 @@ impl Connection {
             self.set_loss_timer(now);
             span
         } else {
-            // Neither its loss nor its acknowledgement says anything about the active path (RFC 9000
-            // §9.4), and there are few: they are in nobody's flight.
+            // Neither its loss nor its acknowledgement says anything about the active path (RFC
+            // 9000 §9.4), and there are few: they are in nobody's flight.
             let draft = packet.finish(Accounting::UNCOUNTED);
             if let Some(state) = self.paths.get_mut(tag) {
                 state.on_sent(size);
