@@ -3,7 +3,7 @@
 //! | step | where |
 //! |---|---|
 //! | 1 allow, 2 plan | here |
-//! | 3 write | `packet`: one packet, written and booked; `frames`: what goes into it; `run`: a bundle |
+//! | 3 write | `packet`: one packet; `frames`: what goes into it; `run`: a bundle and its runs |
 //! | 4 seal, 5 settle | here |
 //!
 //! `flight` writes the datagrams of the handshake, `probe` those that probe paths and their size,

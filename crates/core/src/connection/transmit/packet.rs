@@ -1,7 +1,7 @@
 //! Step 3: the one place where a packet is written and booked.
 //!
 //! ```text
-//!  PacketWriter  header ─▶ frames ─▶ padding ─▶ finish ─▶ Draft ─▶ Connection::book ─▶ span to seal
+//!  PacketWriter  header ─▶ frames ─▶ padding ─▶ finish ─▶ Draft ─▶ Connection::book ─▶ span
 //! ```
 //!
 //! A draft may still grow: the last packet of a datagram that holds an Initial is padded when the
