@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  Paths.active ─── PathState        the active path: all packets but probes
-//!  Paths.inactive ─ InactivePaths    made at the first probe or change of address; a connection that never moves has none
+//!  Paths.inactive ─ InactivePaths    made at the first probe or change of address; absent before
 //!      others       PathState        the path before, to fall back to; paths being probed
 //!      responses                     PATH_RESPONSE frames owed, each on the path of its challenge
 //! ```
@@ -22,7 +22,7 @@ use squall_wire::Path;
 
 use crate::config::{MAX_PATH_RESPONSES, MAX_PATHS, MIN_UDP_PAYLOAD, TransportConfig};
 use crate::congestion::Controller;
-use crate::recovery::pacer::Pacer;
+use crate::recovery::pacer::{Pace, Pacer};
 use crate::recovery::reordering::Reordering;
 use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
@@ -117,16 +117,12 @@ impl Flow {
             self.pacer.on_window_full();
             return (0, None);
         }
-        let slow_start = self.congestion.is_slow_start();
-        let paced = self.pacer.budget(
-            now,
-            self.congestion.pacing_rate(),
-            self.congestion.window(),
-            &self.rtt,
-            slow_start,
-            segment as u16,
-            most * segment,
-        );
+        let pace = Pace {
+            rate: self.congestion.pacing_rate(),
+            window: self.congestion.window(),
+            slow_start: self.congestion.is_slow_start(),
+        };
+        let paced = (self.pacer).budget(now, pace, &self.rtt, segment as u16, most * segment);
         let holds = paced < segment as u64;
         let release = self.pacer.next_release(now).filter(|_| holds);
         (room.min(paced), release)

@@ -36,6 +36,17 @@ pub(crate) fn initial_window(max_datagram: u16) -> u64 {
     (10 * datagram).min((2 * datagram).max(14_720))
 }
 
+/// What congestion control says about the rate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Bytes per second, if the algorithm sets a rate; otherwise it follows from the window.
+    pub(crate) rate: Option<u64>,
+    /// The congestion window in bytes.
+    pub(crate) window: u64,
+    /// Whether the window still doubles every round trip.
+    pub(crate) slow_start: bool,
+}
+
 /// Decides how many bytes may leave now.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
@@ -69,23 +80,23 @@ impl Pacer {
         }
     }
 
-    /// Bytes that may be sent now; `u64::MAX` when pacing is off. Less than a datagram is given as
-    /// 0.
+    /// Bytes that may be sent now, `u64::MAX` if pacing is off. Less than a datagram is given as 0.
     ///
-    /// `rate` is in bytes per second, where congestion control says it. Otherwise `window` is the
-    /// congestion window and `slow_start` whether it still doubles, `max_datagram` the size of a
-    /// packet and `max_bundle` that of the largest GSO bundle, all in bytes.
-    #[expect(clippy::too_many_arguments, reason = "the state of a path, by part")]
+    /// `max_datagram` is the size of a packet and `max_bundle` that of the largest GSO bundle, both
+    /// in bytes.
     pub(crate) fn budget(
         &mut self,
         now: Time,
-        rate: Option<u64>,
-        window: u64,
+        pace: Pace,
         rtt: &RttEstimator,
-        slow_start: bool,
         max_datagram: u16,
         max_bundle: usize,
     ) -> u64 {
+        let Pace {
+            rate,
+            window,
+            slow_start,
+        } = pace;
         if !self.enabled && rate.is_none() {
             return u64::MAX;
         }
@@ -208,6 +219,14 @@ fn bytes_in(rate: u64, time: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    fn pace(window: u64, slow_start: bool) -> Pace {
+        Pace {
+            rate: None,
+            window,
+            slow_start,
+        }
+    }
+
     const DATAGRAM: u16 = 1200;
     const BUNDLE: usize = 65_507;
     const START: u64 = 1_000_000_000;
@@ -234,7 +253,7 @@ mod tests {
         while now < end {
             let mut sent = 0;
             loop {
-                let budget = pacer.budget(now, None, window, rtt, slow_start, DATAGRAM, BUNDLE);
+                let budget = pacer.budget(now, pace(window, slow_start), rtt, DATAGRAM, BUNDLE);
                 let packets = budget.min(BUNDLE as u64) / u64::from(DATAGRAM);
                 if packets == 0 {
                     break;
@@ -254,7 +273,7 @@ mod tests {
     #[test]
     fn off_means_no_limit() {
         let mut pacer = Pacer::new(false);
-        let budget = pacer.budget(Time::ZERO, None, 1, &rtt(100), false, DATAGRAM, BUNDLE);
+        let budget = pacer.budget(Time::ZERO, pace(1, false), &rtt(100), DATAGRAM, BUNDLE);
         assert_eq!(budget, u64::MAX);
         pacer.on_sent(1 << 40);
         assert_eq!(pacer.next_release(Time::ZERO), None);
@@ -334,7 +353,7 @@ mod tests {
                 let next_ack = Time::from_nanos(START + ack * 6_250_000);
                 loop {
                     let budget =
-                        pacer.budget(now, None, window, &rtt, slow_start, DATAGRAM, BUNDLE);
+                        pacer.budget(now, pace(window, slow_start), &rtt, DATAGRAM, BUNDLE);
                     let bytes = budget.min(room) / u64::from(DATAGRAM) * u64::from(DATAGRAM);
                     if bytes > 0 {
                         pacer.on_sent(bytes);
@@ -370,10 +389,8 @@ mod tests {
         let mut budget = |now: u64| {
             pacer.budget(
                 Time::from_nanos(now),
-                None,
-                window,
+                pace(window, false),
                 &rtt,
-                false,
                 DATAGRAM,
                 BUNDLE,
             )
@@ -391,10 +408,8 @@ mod tests {
         let budget = |now: u64, pacer: &mut Pacer| {
             pacer.budget(
                 Time::from_nanos(now),
-                None,
-                12_000,
+                pace(12_000, true),
                 &unknown,
-                true,
                 DATAGRAM,
                 BUNDLE,
             )
@@ -411,7 +426,7 @@ mod tests {
         let mut pacer = Pacer::new(true);
         let now = Time::from_nanos(START);
         let budget =
-            |pacer: &mut Pacer| pacer.budget(now, None, window, &rtt, false, DATAGRAM, BUNDLE);
+            |pacer: &mut Pacer| pacer.budget(now, pace(window, false), &rtt, DATAGRAM, BUNDLE);
         for sent in 0..10 {
             assert_eq!(budget(&mut pacer), 12_000 - sent * 1200);
             pacer.on_sent(1200);
@@ -427,19 +442,19 @@ mod tests {
         let mut pacer = Pacer::new(true);
         let bundle = usize::from(DATAGRAM);
         let now = Time::from_nanos(START);
-        let first = pacer.budget(now, None, window, &rtt, false, DATAGRAM, bundle);
+        let first = pacer.budget(now, pace(window, false), &rtt, DATAGRAM, bundle);
         pacer.on_sent(first);
         let next = pacer.next_release(now).unwrap();
         assert_eq!(
-            pacer.budget(next, None, window, &rtt, false, DATAGRAM, bundle),
+            pacer.budget(next, pace(window, false), &rtt, DATAGRAM, bundle),
             2400
         );
         let before = Time::from_nanos(next.as_nanos() - 1);
         let mut pacer = Pacer::new(true);
-        pacer.budget(now, None, window, &rtt, false, DATAGRAM, bundle);
+        pacer.budget(now, pace(window, false), &rtt, DATAGRAM, bundle);
         pacer.on_sent(first);
         assert_eq!(
-            pacer.budget(before, None, window, &rtt, false, DATAGRAM, bundle),
+            pacer.budget(before, pace(window, false), &rtt, DATAGRAM, bundle),
             0
         );
     }
