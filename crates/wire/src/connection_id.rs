@@ -69,7 +69,7 @@ impl ConnectionId {
         self.len == 0
     }
 
-    /// All 20 bytes, zero behind the id: for copies of a fixed width.
+    /// All 20 bytes, zeros after the id: for copies of a fixed width.
     #[inline]
     pub(crate) const fn padded(&self) -> &[u8; Self::MAX_LEN] {
         &self.bytes

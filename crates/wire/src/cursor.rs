@@ -178,7 +178,7 @@ fn varint_near_end(rest: &[u8]) -> Result<(u64, usize), Truncated> {
 ///
 /// Every put has a precondition: it fits (ask [`remaining`](Self::remaining) or a size function
 /// first). A put that does not fit writes nothing and sets [`overflow`](Self::overflow). The bytes
-/// behind the written ones are scratch space: [`varint`](Self::varint) may overwrite up to seven of
+/// after the written ones are scratch space: [`varint`](Self::varint) may overwrite up to seven of
 /// them, for one store of a fixed width is cheaper than four cases.
 #[derive(Debug)]
 pub struct Writer<'a> {

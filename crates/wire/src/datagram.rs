@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 pub struct Path {
     /// Address and port of the peer.
     pub remote: SocketAddr,
-    /// The address of this machine that the peer uses; `None` when the socket does not tell.
+    /// The address of this machine that the peer uses; `None` if the socket does not report it.
     pub local: Option<IpAddr>,
 }
 

@@ -50,7 +50,7 @@ codes! {
     PROTOCOL_VIOLATION = 0x0a;
     /// A client Initial with an invalid token.
     INVALID_TOKEN = 0x0b;
-    /// The application closed the connection while it may not yet say so itself.
+    /// The application closed the connection before it may send its own code.
     APPLICATION_ERROR = 0x0c;
     /// More CRYPTO data than can be buffered.
     CRYPTO_BUFFER_EXCEEDED = 0x0d;
@@ -100,7 +100,7 @@ impl fmt::Debug for TransportErrorCode {
 /// An error that closes the connection, as this end will report it in a CONNECTION_CLOSE frame.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct TransportError {
-    /// What the peer is told.
+    /// The code sent to the peer.
     pub code: TransportErrorCode,
     /// The type of the frame that caused it; 0 when unknown (RFC 9000 §19.19).
     pub frame_type: u64,

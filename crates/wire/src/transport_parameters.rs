@@ -78,7 +78,7 @@ impl VersionInformation {
 
     /// A client's versions that fit its first flight, its favourite first; a server's fully
     /// deployed ones in any order. Of a long list the first 16, reserved ones (RFC 9000 §15) not
-    /// counted: nobody selects those.
+    /// counted: they are never selected.
     #[must_use]
     pub fn available(&self) -> &[u32] {
         &self.available[..self.len]
@@ -202,7 +202,7 @@ impl TransportParameters {
     /// Appends the encoding to `out`. Parameters that have their default value are left out.
     ///
     /// `grease` adds a parameter that means nothing, with this identifier (of the form 31 * N + 27,
-    /// RFC 9000 §18.1) and so many bytes, to keep peers used to unknown ones.
+    /// RFC 9000 §18.1) and length, to keep peers tolerant of unknown ones.
     pub fn encode(&self, out: &mut Vec<u8>, grease: Option<(u64, u8)>) {
         let default = Self::default();
         put_id(
@@ -305,8 +305,9 @@ impl TransportParameters {
 
     /// Reads the parameters that `sender` sent. Unknown ones are ignored (RFC 9000 §7.4.2).
     ///
-    /// The connection ids are not compared with those of the packets: that is for whoever knows
-    /// them, and finds the absence of a required one in the same comparison (RFC 9000 §7.3).
+    /// The connection ids are not compared with those of the packets: that is left to the caller,
+    /// which knows them, and finds the absence of a required one in the same comparison (RFC 9000
+    /// §7.3).
     ///
     /// # Errors
     /// TRANSPORT_PARAMETER_ERROR for whatever breaks RFC 9000 §7.4 or §18.2: a parameter that

@@ -51,7 +51,7 @@ impl<'a> Ack<'a> {
         }
     }
 
-    /// Reads the fields behind the type.
+    /// Reads the fields after the type.
     #[inline]
     pub(super) fn read(reader: &mut Reader<'a>, with_ecn: bool) -> Result<Self, TransportError> {
         // A copy that lives in registers.
@@ -120,8 +120,8 @@ impl Iterator for AckRanges<'_> {
     }
 }
 
-/// Puts an ACK frame with as many of the ranges as fit, and gives their number; where not even the
-/// first fits, or there is none, it writes nothing and gives 0.
+/// Writes an ACK frame with as many of the ranges as fit, and returns their number. If there is
+/// none, or not even the first fits, it writes nothing and returns 0.
 ///
 /// `ranges_descending` starts with the largest packet numbers; between two ranges at least one
 /// number is missing. `delay` is already divided by this end's ack_delay_exponent. The frame has

@@ -1,4 +1,4 @@
-//! The frames that there are, as values, and where each of them may appear.
+//! The frames as values, and where each of them may appear.
 
 use super::ack::Ack;
 use super::ty;
@@ -8,7 +8,7 @@ use crate::stream_id::{Direction, StreamId};
 /// One frame. Data, tokens, reasons and ACK ranges are borrowed from the packet.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Frame<'a> {
-    /// So many PADDING frames in a row (RFC 9000 §19.1).
+    /// A number of consecutive PADDING frames (RFC 9000 §19.1).
     Padding(usize),
     /// PING (RFC 9000 §19.2).
     Ping,
@@ -16,7 +16,7 @@ pub enum Frame<'a> {
     Ack(Ack<'a>),
     /// RESET_STREAM (RFC 9000 §19.4).
     ResetStream {
-        /// The stream whose sending part ends.
+        /// The stream whose sending part is reset.
         id: StreamId,
         /// The application's error code.
         error_code: u64,
@@ -66,7 +66,7 @@ pub enum Frame<'a> {
     MaxStreams {
         /// Of which kind.
         direction: Direction,
-        /// How many streams of that kind may be opened, all told; at most 2^60.
+        /// How many streams of that kind may be opened in total; at most 2^60.
         maximum: u64,
     },
     /// DATA_BLOCKED: the limit at which the sender stands (RFC 9000 §19.12).
@@ -112,7 +112,7 @@ pub enum Frame<'a> {
         /// Type 0x1c: the frame that caused the error, 0 when unknown. `None`: type 0x1d, the
         /// application closed.
         frame_type: Option<u64>,
-        /// Why, for people; should be UTF-8 but need not be.
+        /// The reason, for people; should be UTF-8 but need not be.
         reason: &'a [u8],
     },
     /// HANDSHAKE_DONE (RFC 9000 §19.20).
@@ -124,7 +124,7 @@ pub enum Frame<'a> {
     },
     /// RESET_STREAM_AT (draft-ietf-quic-reliable-stream-reset §4).
     ResetStreamAt {
-        /// The stream whose sending part ends.
+        /// The stream whose sending part is reset.
         id: StreamId,
         /// The application's error code.
         error_code: u64,
@@ -153,8 +153,8 @@ pub struct AckFrequency {
 }
 
 impl Frame<'_> {
-    /// The type, as error reports name it. Of STREAM and DATAGRAM the bit that says whether there
-    /// was a length is not kept: it is shown as absent.
+    /// The type, as error reports name it. The bit of STREAM and DATAGRAM for a length is not kept:
+    /// it is always reported as clear.
     #[must_use]
     pub const fn ty(&self) -> u64 {
         match self {
@@ -196,8 +196,8 @@ impl Frame<'_> {
         }
     }
 
-    /// Whether a packet with this frame has to be acknowledged: all but those that RFC 9000 §12.4
-    /// marks with N.
+    /// Whether a packet with this frame has to be acknowledged: all frames but those marked N in
+    /// RFC 9000 §12.4.
     #[inline]
     #[must_use]
     pub const fn is_ack_eliciting(&self) -> bool {
@@ -207,8 +207,7 @@ impl Frame<'_> {
         )
     }
 
-    /// Whether a packet of nothing but such frames only probes a path: those that RFC 9000 §12.4
-    /// marks with P (see §9.1).
+    /// Whether this is a probing frame: one marked P in RFC 9000 §12.4 (see §9.1).
     #[inline]
     #[must_use]
     pub const fn is_probing(&self) -> bool {
@@ -236,7 +235,7 @@ pub enum PacketType {
 }
 
 /// Whether a frame of type `ty` may appear in a packet of this type (RFC 9000 §12.4, table 3, and
-/// §12.5). Types unknown here may appear in none. Which *end* may send a frame is not asked.
+/// §12.5). Unknown types may appear in none. Which *end* may send a frame is not checked.
 #[inline]
 #[must_use]
 pub fn allowed(ty: u64, packet: PacketType) -> bool {

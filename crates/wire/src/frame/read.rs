@@ -65,8 +65,8 @@ impl<'a> Frames<'a> {
     }
 
     /// The next frame, for a loop that asks [`is_empty`](Self::is_empty) first:
-    /// [`next`](Iterator::next) without the `Option`. That costs a copy of the frame right behind
-    /// the stores that made it, which stalls: with it a frame of two bytes takes half as long
+    /// [`next`](Iterator::next) without the `Option`. That would cost a copy of the frame right
+    /// after the stores that made it, which stalls: with it a frame of two bytes takes half as long
     /// again.
     ///
     /// Always inlined, and each frame is read by a copy of the reader: so the position lives in

@@ -20,11 +20,11 @@ pub const NEW_TOKEN: u64 = 0x07;
 pub const STREAM: u64 = 0x08;
 /// STREAM with all of its three bits.
 pub const STREAM_LAST: u64 = 0x0f;
-/// The bit of STREAM that says: this is the end of the stream.
+/// The FIN bit of STREAM: this is the end of the stream.
 pub const STREAM_FIN: u64 = 0x01;
-/// The bit of STREAM that says: there is a length.
+/// The LEN bit of STREAM: there is a length.
 pub const STREAM_LEN: u64 = 0x02;
-/// The bit of STREAM that says: there is an offset.
+/// The OFF bit of STREAM: there is an offset.
 pub const STREAM_OFF: u64 = 0x04;
 /// MAX_DATA.
 pub const MAX_DATA: u64 = 0x10;

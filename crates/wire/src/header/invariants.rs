@@ -37,7 +37,7 @@ pub(super) struct Invariants<'a> {
 }
 
 impl<'a> Invariants<'a> {
-    /// Reads them; `r` stands behind the first byte.
+    /// Reads them; `r` is positioned after the first byte.
     pub(super) fn read(r: &mut Reader<'a>) -> Result<Self, Truncated> {
         let version = r.u32()?;
         let len = r.u8()?;

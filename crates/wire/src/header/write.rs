@@ -125,7 +125,7 @@ pub const fn short_header_size(dcid_len: usize, pn_len: usize) -> usize {
 }
 
 /// Puts a Retry packet without its integrity tag (RFC 9000 §17.2.5). The tag is computed over what
-/// was written and goes right behind it (RFC 9001 §5.8).
+/// was written and follows it directly (RFC 9001 §5.8).
 pub fn write_retry(
     w: &mut Writer<'_>,
     version: u32,
@@ -148,7 +148,7 @@ pub fn write_version_negotiation(
     versions: &[u32],
     random: u8,
 ) {
-    // RFC 9000 §17.2.1: the bit 0x40 should be 1, for those who demultiplex by it (RFC 7983).
+    // RFC 9000 §17.2.1: the bit 0x40 should be 1, for endpoints that demultiplex by it (RFC 7983).
     w.u8(FORM_LONG | FIXED_BIT | (random & 0x3f));
     w.u32(0);
     for id in [dcid, scid] {
