@@ -1,4 +1,4 @@
-//! The operations in pieces, for measurements: what header protection costs beside the AEAD, and
+//! The operations in pieces, for measurements: what header protection costs on top of the AEAD, and
 //! what each way to combine the two saves (`squall bench protect --ablation`).
 //!
 //! Nothing is sent or received with these: [`PacketKey::seal`](crate::PacketKey::seal),
@@ -16,9 +16,9 @@ pub enum Way {
     /// No header protection: what the AEAD costs by itself.
     AeadAlone,
     /// One cipher call for the mask of each packet, after (seal) or before (open) the AEAD of all:
-    /// what a stack does whose library protects one header at a time.
+    /// as in a stack whose library protects one header at a time.
     OneByOne,
-    /// One cipher call for the masks of so many packets, at least one: MsQuic's way, for 8.
+    /// One cipher call for the masks of this many packets, at least one; MsQuic uses 8.
     Batched(usize),
     /// One packet after the other, AEAD and mask in one call of the kernel: picotls fusion's way.
     /// Only kernels that [`has`] names.
@@ -54,7 +54,8 @@ pub fn seal(
 }
 
 /// Removes header protection in a way, and opens pending spans of slot 0. Packet numbers must be
-/// below 2^32 and have four bytes in the packets, since nobody expands them between the two steps.
+/// below 2^32 and have four bytes in the packets, since they are not expanded between the two
+/// steps.
 pub fn open(way: Way, keys: &mut Keys, buf: &mut [u8], spans: &mut [PacketSpan]) {
     if let Some(fusion) = fusion_of(way)
         && keys.packet.open_fused((&keys.header, fusion), buf, spans)

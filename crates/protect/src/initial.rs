@@ -1,4 +1,4 @@
-//! Initial keys: known to whoever saw the client's first connection id (RFC 9001 §5.2, RFC 9369
+//! Initial keys: known to anyone who saw the client's first connection id (RFC 9001 §5.2, RFC 9369
 //! §3.3).
 
 use hkdf::Hkdf;

@@ -22,9 +22,9 @@ pub struct HeaderKey {
     header: Header,
 }
 
-/// A call that begins with so many packets ...
+/// A call of at least this many packets ...
 const BUSY_PACKETS: usize = 8;
-/// ... of so many bytes makes a key keep what it needs for many more.
+/// ... of this many bytes makes a key build the long class of powers.
 const BUSY_LEN: u32 = 1000;
 
 /// Whether a call is the start of a stream of full packets.
@@ -88,7 +88,7 @@ impl PacketKey {
     /// [`Outcome::Forged`](crate::Outcome::Forged) with its payload wiped, or
     /// [`Outcome::Skip`](crate::Outcome::Skip) when its geometry or number is impossible. A forged
     /// packet does not hinder the others. Bytes outside the payloads are not touched, but for the
-    /// number of a forged packet, which is wiped behind its first byte.
+    /// number of a forged packet, which is wiped after its first byte.
     pub fn open(&mut self, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
         #[cfg(squall_unprotected)]
         crate::unprotected::open(spans, slot);
@@ -156,7 +156,7 @@ impl PacketKey {
         open::open_fused(&self.kernel, &header.header, fusion, buf, spans)
     }
 
-    /// Whether the kernel makes masks beside the AEAD.
+    /// Whether the kernel makes masks along with the AEAD.
     pub(crate) fn fuses(&self, header: &HeaderKey) -> bool {
         self.kernel
             .open_fused(&mut [], &header.header, Fusion::Each)

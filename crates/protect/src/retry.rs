@@ -1,4 +1,4 @@
-//! The Retry integrity tag (RFC 9001 §5.8, RFC 9369 §3.3.3): an AEAD tag under keys that everybody
+//! The Retry integrity tag (RFC 9001 §5.8, RFC 9369 §3.3.3): an AEAD tag under keys that everyone
 //! knows.
 
 use crate::kernel::{Job, Kernel, KernelKind};

@@ -47,7 +47,7 @@ pub struct PacketSpan {
     pub len: u32,
     /// Where the packet number begins, from `start`.
     pub pn_offset: u16,
-    /// Header bytes, packet number included. Set by `unprotect`, or by whoever writes the packet.
+    /// Header bytes, packet number included. Set by `unprotect`, or by the writer of the packet.
     pub header_len: u16,
     /// After `unprotect` the truncated number, which the caller expands before `open`. For `seal`
     /// the full number.

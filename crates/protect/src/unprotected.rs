@@ -1,8 +1,8 @@
-//! Packets without protection, for one measurement: what the transport costs beside it.
+//! Packets without protection, for one measurement: what the transport costs without it.
 //!
 //! Compiled only with `--cfg squall_unprotected`, which no feature, environment variable of the
-//! program or configuration sets; `cargo xtask tidy` looks that none does. Such a build speaks to
-//! nobody but itself.
+//! program or configuration sets; `cargo xtask tidy` checks that none does. Such a build can talk
+//! only to itself.
 
 use crate::span::{Outcome, PacketSpan, TAG_LEN};
 

@@ -292,7 +292,7 @@ impl Queue<'_, '_> {
             let progress = &self.progress[index];
             let (len, rest) = (job.payload_len(), job.payload_len() - progress.hashed);
             if progress.ready < len && progress.ready == 0 {
-                // Nor is anything of those behind it.
+                // Nor is anything of those after it.
                 break;
             }
             let ended = self.ended >> index & 1 == 1;
@@ -437,8 +437,8 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
         }
     }
 
-    /// A pass of so many lanes, as narrow as it can be; between the rounds of a full one Poly1305
-    /// of what is ready.
+    /// A pass of `count` lanes, as narrow as possible; a full one hashes what is ready between its
+    /// rounds.
     #[inline(always)]
     fn pass<W: Rows, const G: usize, const MIDDLE: usize>(
         &mut self,
@@ -552,7 +552,7 @@ fn apply<W: Rows>(w: W, job: &mut Job<'_>, at: usize, pads: &[Block]) {
     }
 }
 
-/// Adds a block of key stream to what is left of the payload behind an offset, less than a block.
+/// Adds a block of key stream to what is left of the payload after an offset, less than a block.
 #[inline(always)]
 fn apply_last(body: &mut [u8], source: &[u8], at: usize, pad: &Block) {
     let payload_len = body.len() - TAG_LEN;

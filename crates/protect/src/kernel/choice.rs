@@ -38,10 +38,10 @@ pub enum KernelKind {
     /// AES-GCM, and nothing else, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3
     /// and Ice Lake).
     Vaes256,
-    /// As `Avx2` in 512-bit registers (x86-64 with AVX-512 and its IFMA). Chosen by itself only on
-    /// CPU families where a gain was measured.
+    /// As `Avx2` in 512-bit registers (x86-64 with AVX-512 and its IFMA). Chosen automatically only
+    /// on CPU families where a gain was measured.
     Avx512,
-    /// As `Vaes256` in 512-bit registers (x86-64 with AVX-512). Chosen by itself only on CPU
+    /// As `Vaes256` in 512-bit registers (x86-64 with AVX-512). Chosen automatically only on CPU
     /// families where a gain was measured.
     Vaes512,
 }
@@ -49,7 +49,7 @@ pub enum KernelKind {
 const SUITES: [Suite; 3] = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
 
 impl KernelKind {
-    /// All kernels, those of other architectures too; on one architecture the slowest first.
+    /// All kernels, including those of other architectures; on each architecture the slowest first.
     pub const ALL: &'static [Self] = &[
         Self::Portable,
         Self::Neon,
@@ -61,7 +61,7 @@ impl KernelKind {
         Self::Vaes512,
     ];
 
-    /// The name that `SQUALL_CPU` knows the kernel by.
+    /// The kernel's name in `SQUALL_CPU`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ impl KernelKind {
         }
     }
 
-    /// Whether the kernel has a suite.
+    /// Whether the kernel implements a suite.
     #[must_use]
     pub const fn has(self, suite: Suite) -> bool {
         let is_chacha = matches!(suite, Suite::ChaCha20Poly1305);
@@ -140,12 +140,12 @@ pub struct KernelChoice {
     pub suite: Suite,
     /// Their kernel.
     pub kind: KernelKind,
-    /// One line that says why not a faster one, or that this is the fastest.
+    /// One line: why not a faster one, or that this is the fastest.
     pub reason: String,
 }
 
-/// For each suite the kernel that new keys are expanded for. `SQUALL_CPU` is read once in the life
-/// of a process; a value that names no kernel of this CPU changes nothing.
+/// The kernel that new keys of each suite are expanded for. `SQUALL_CPU` is read once per process;
+/// a value that names no kernel of this CPU is ignored.
 #[must_use]
 pub fn kernel_choices() -> Vec<KernelChoice> {
     choices().to_vec()

@@ -2,7 +2,7 @@
 
 /// What is known of 512-bit registers on a family of CPUs.
 struct Family {
-    /// As CPUID tells it, with the family's extended part added.
+    /// As reported by CPUID, with the family's extended part added.
     vendor: &'static [u8; 12],
     family: u32,
     models: std::ops::RangeInclusive<u32>,
@@ -11,8 +11,8 @@ struct Family {
     why: &'static str,
 }
 
-/// The families that somebody looked at. On all others 512 bits are not taken: a family may lower
-/// the clock of the whole machine for 512-bit multiplications (Krasnov, "On the dangers of Intel's
+/// The families that were measured. On all others 512 bits are not used: a family may lower the
+/// clock of the whole machine for 512-bit multiplications (Krasnov, "On the dangers of Intel's
 /// frequency scaling", 2017: 10 % fewer requests served, with 2.5 % of the time in such code).
 const FAMILIES: &[Family] = &[
     Family {
@@ -32,7 +32,7 @@ const FAMILIES: &[Family] = &[
     },
 ];
 
-/// A CPU as CPUID tells it: vendor, family with its extended part, model likewise.
+/// A CPU as reported by CPUID: vendor, family with its extended part, model likewise.
 pub(super) type CpuFamily = ([u8; 12], u32, u32);
 
 /// Whether 512-bit registers are to be used on a CPU, and why.

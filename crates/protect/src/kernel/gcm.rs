@@ -9,12 +9,12 @@
 //!            GHASH 0      GHASH 1   ...    GHASH tail, then the tags are compared
 //! ```
 //! AES and GHASH use different parts of a core and neither waits for the other, so they run
-//! interleaved: one step of GHASH after each round of AES. `seal` hashes one chunk behind, since it
-//! hashes what it encrypts; its pipeline runs on across packets.
+//! interleaved: one step of GHASH after each round of AES. `seal` hashes the previous chunk, since
+//! it hashes what it encrypts; its pipeline runs on across packets.
 //!
 //! Short packets are another matter (`short`): a packet in each lane. Header protection (`mask`)
-//! goes along: its cipher needs nothing but sixteen bytes of ciphertext, and runs beside the AEAD
-//! of other packets.
+//! goes along: its cipher needs nothing but sixteen bytes of ciphertext, and runs alongside the
+//! AEAD of other packets.
 //!
 //! The blocks that encrypt the tags, one for each packet, are made for sixteen packets in one pass.
 
@@ -53,7 +53,7 @@ pub(super) use aead::{Aead, Header};
 use open::open;
 use seal::seal;
 
-/// What is done about header protection beside the AEAD, with which round keys.
+/// How header protection is applied along with the AEAD, and with which round keys.
 #[derive(Copy, Clone)]
 enum Masking<'h> {
     None,
@@ -90,7 +90,8 @@ const SHORT: usize = 16;
 /// packet.
 const LONG: usize = 96;
 
-/// Readers of a table's last register may read so many blocks on; they multiply them by zeros.
+/// Readers of a table's last register may read this many blocks past its end; they multiply them by
+/// zeros.
 const ROOM: usize = 2;
 
 /// Powers of H in the short class, with room, for registers of up to two lanes.

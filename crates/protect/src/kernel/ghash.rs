@@ -29,7 +29,7 @@ pub(super) struct Powers<const N: usize> {
 pub(super) struct Table<'k> {
     h: &'k [Block],
     halves: &'k [Block],
-    /// Powers in the table; behind them is room that may be read.
+    /// Powers in the table; after them is room that may be read.
     count: usize,
 }
 
@@ -208,7 +208,7 @@ impl<'k, L: Lanes> Hash<'k, L> {
             .add_register(l, l.pair(first, second), h, l.xor(h, l.swap(h)));
     }
 
-    /// Starts a pass that takes up the hash so far, with so many blocks to go.
+    /// Starts a pass that takes up the hash so far, with `blocks` to go.
     #[inline(always)]
     fn pass(&mut self, l: L, so_far: L::Lane, blocks: usize) {
         let s = l.single();
@@ -347,8 +347,7 @@ fn associated_data<S: Lanes<Bytes = Block>>(
     while let Some((block, behind)) = rest.split_first_chunk() {
         let data = s.load(block);
         if rest_len <= 16 {
-            // A tag's length lies behind every header, so there is a whole block to read, and to
-            // cut.
+            // A tag's length follows every header, so there is a whole block to read, and to cut.
             return s.xor(hash, s.reverse(s.and(data, block_mask(s, rest_len))));
         }
         let h = table
@@ -375,7 +374,7 @@ static MASKS: Masks = {
     Masks(bytes)
 };
 
-/// Ones in the first `len` bytes, of at most a register; zeros behind.
+/// Ones in the first `len` bytes, at most a register; zeros after them.
 #[inline(always)]
 pub(super) fn mask<L: Lanes>(l: L, len: usize) -> L::V {
     let from = MASKS.0.get(64 - len.min(64)..).unwrap_or(&[]);
@@ -385,7 +384,7 @@ pub(super) fn mask<L: Lanes>(l: L, len: usize) -> L::V {
         .map_or(l.zero(), |bytes| l.load(bytes))
 }
 
-/// Windows on ones with zeros behind them.
+/// Windows on ones followed by zeros.
 static BLOCK_MASKS: [u8; 47] = {
     let mut bytes = [0; 47];
     let mut i = 0;
@@ -396,7 +395,7 @@ static BLOCK_MASKS: [u8; 47] = {
     bytes
 };
 
-/// Ones in the first `len` bytes of a block, of at most 31; zeros behind. No comparison is needed
+/// Ones in the first `len` bytes of a block, at most 31; zeros after them. No comparison is needed
 /// for it.
 #[inline(always)]
 pub(super) fn block_mask<S: Lanes<Bytes = Block>>(s: S, len: usize) -> S::V {

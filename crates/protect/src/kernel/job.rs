@@ -14,7 +14,7 @@ pub(crate) const MAX_JOBS: usize = 16;
 pub(crate) enum Toggle {
     /// The header is about to be sent.
     Protect,
-    /// The header was received; it tells how long the number is, and so how long it is itself.
+    /// The header was received; it encodes the length of the number, and so its own length.
     Unprotect,
 }
 
@@ -37,7 +37,7 @@ pub(crate) trait Headers: Sized {
 /// One packet for a kernel.
 ///
 /// Invariant: `header_len + TAG_LEN <= packet.len()`, and `source` is no longer than the payload
-/// between them. Where `pn_offset` is not 0, a sample lies in the packet four bytes behind it.
+/// between them. Where `pn_offset` is not 0, the packet holds a sample four bytes after it.
 pub(crate) struct Job<'a> {
     packet: &'a mut [u8],
     source: &'a [u8],
@@ -45,7 +45,7 @@ pub(crate) struct Job<'a> {
     header_len: u32,
     /// Where the header is still to be masked or unmasked; else 0.
     pn_offset: u16,
-    /// Where the number begins, known to everybody who sees the packet.
+    /// Where the number begins; not a secret.
     number_at: u16,
 }
 
@@ -243,7 +243,7 @@ impl Headers for &mut [Job<'_>] {
         if job.pn_offset == 0 {
             return;
         }
-        // SAFETY: the invariant: a sample lies behind the number.
+        // SAFETY: the invariant: a sample follows the number.
         let number = unsafe {
             toggle_header(
                 job.packet.as_mut_ptr(),
@@ -262,7 +262,7 @@ impl Headers for &mut [Job<'_>] {
 /// Received packets whose headers are still protected: spans in a row, each checked once.
 ///
 /// Invariant: the packets lie in the buffer, no two share a byte, and in each a sample lies four
-/// bytes behind `pn_offset`, which is not 0.
+/// bytes after `pn_offset`, which is not 0.
 pub(crate) struct Received<'s, 'b> {
     buf: *mut u8,
     spans: &'s mut [PacketSpan],
@@ -310,8 +310,7 @@ impl Headers for Received<'_, '_> {
     #[inline(always)]
     fn toggle(&mut self, i: usize, mask: u64, toggle: Toggle) {
         let span = &mut self.spans[i];
-        // SAFETY: the invariant: the packet lies in the buffer, and a sample lies behind the
-        // number.
+        // SAFETY: the invariant: the packet lies in the buffer, and a sample follows the number.
         let number = unsafe {
             let packet = self.buf.add(span.start as usize);
             toggle_header(packet, usize::from(span.pn_offset), mask, toggle)
@@ -351,7 +350,7 @@ unsafe fn toggle_header(packet: *mut u8, pn_offset: usize, mask: u64, toggle: To
     };
     *first = masked;
     let len = u16::from(bare & 0x03) + 1;
-    // Bytes behind a shorter number are payload and stay as they are.
+    // Bytes after a shorter number are payload and are left as they are.
     let unused_bits = 8 * (MAX_NUMBER_LEN as u32 - u32::from(len));
     let mask = (mask >> 8) as u32 & u32::MAX >> unused_bits;
     *field = (u32::from_le_bytes(*field) ^ mask).to_le_bytes();
@@ -378,8 +377,8 @@ impl<'a> Job<'a> {
     }
 
     /// Header and payload as long as they are with a number of four bytes; the payload wraps where
-    /// it would be shorter than nothing. Everybody can tell these, while the number's length
-    /// decides the others of a received packet, and that is behind header protection (RFC 9001
+    /// it would be shorter than nothing. These are visible on the wire, while the number's length
+    /// decides the others of a received packet, and that is hidden by header protection (RFC 9001
     /// §9.5).
     #[inline(always)]
     pub(super) fn public_lens(&self) -> (usize, usize) {
@@ -408,7 +407,7 @@ impl<'a> Job<'a> {
     #[inline(always)]
     pub(super) unsafe fn block_mut(&mut self, block: usize) -> &mut [u8; 16] {
         debug_assert!(16 * block < self.payload_len());
-        // SAFETY: the invariant: sixteen bytes of tag lie behind the payload's last byte.
+        // SAFETY: the invariant: sixteen bytes of tag follow the payload's last byte.
         unsafe { self.at_mut(self.header_len as usize + 16 * block) }
     }
 
@@ -489,7 +488,7 @@ impl<'a> Splitter<'a> {
             return None;
         }
         self.at = end;
-        // SAFETY: start to end lies in the buffer, which is borrowed for 'a, and behind everything
+        // SAFETY: start to end lies in the buffer, which is borrowed for 'a, and after everything
         // that was cut before: no two packets share a byte.
         unsafe {
             let packet = self.buf.add(start as usize);
@@ -504,7 +503,7 @@ impl<'a> Splitter<'a> {
     }
 }
 
-/// Whether a packet has a header before its number, and a sample behind it (RFC 9001 §5.4.2).
+/// Whether a packet has a header before its number, and a sample after it (RFC 9001 §5.4.2).
 #[inline(always)]
 fn has_number_and_sample(span: &PacketSpan) -> bool {
     let least_len = u32::from(span.pn_offset) + (MAX_NUMBER_LEN + SAMPLE_LEN) as u32;
@@ -520,9 +519,8 @@ impl<J> Slots<J> {
         Self([const { MaybeUninit::uninit() }; MAX_JOBS])
     }
 
-    /// As many jobs as there is room for. How many it were is counted in a register: beside the
-    /// slots, whose address goes to a kernel, the number would be written and read back for every
-    /// packet.
+    /// As many jobs as there is room for. The count stays in a local: stored next to the slots,
+    /// whose address escapes to the kernel, it would be spilled for every packet.
     #[inline(always)]
     pub(crate) fn fill(&mut self, jobs: impl Iterator<Item = J>) -> &mut [J] {
         let mut count = 0;

@@ -56,7 +56,7 @@ use job::Toggle;
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::suite::Suite;
 
-/// When a kernel that makes masks beside the AEAD makes them. The others do so after it.
+/// When a kernel that makes masks along with the AEAD makes them. The others make them after it.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Fusion {
     /// Each packet's by itself, next to the AEAD of its neighbours.
@@ -209,7 +209,7 @@ impl Header {
         expand!(kind, Header, material)
     }
 
-    /// The round keys, where the kernel is one of those that make masks of AES beside the AEAD.
+    /// The round keys, where the kernel is one of those that make AES masks along with the AEAD.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn round_keys(&self, suite: Suite) -> Option<&stitch::Rounds> {
         match self {
@@ -230,8 +230,7 @@ impl Header {
         dispatch!(self, header => header.toggle(jobs, Toggle::Protect));
     }
 
-    /// Removes header protection, and tells the spans the length of their headers and their
-    /// numbers.
+    /// Removes header protection, and stores header lengths and packet numbers in the spans.
     pub(crate) fn unprotect(&self, packets: Received<'_, '_>) {
         dispatch!(self, header => header.toggle(packets, Toggle::Unprotect));
     }

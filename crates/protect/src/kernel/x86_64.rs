@@ -43,7 +43,7 @@ pub(crate) type Vaes128 = Lane128<Vaes256>;
 /// # Safety
 ///
 /// A value exists only where these were detected.
-// SAFETY: whoever implements it says where values come from; see above.
+// SAFETY: each implementation states where its values come from; see above.
 pub(crate) unsafe trait HasLane: Copy + 'static {
     /// See [`Lanes::call`].
     #[inline(always)]

@@ -64,7 +64,7 @@ pub(in crate::kernel) trait Rows: Copy {
     fn store_row(self, v: Self::V, rows: &mut [Row]);
     /// Writes the rows of a group as its blocks.
     fn store(self, rows: [Self::V; 4], blocks: &mut [Block]);
-    /// Adds a block of key stream to the input, if there is one, or else to what is there.
+    /// Adds a block of key stream to the input if there is one, else to the output in place.
     fn apply(self, input: Option<&[u8; BLOCK_LEN]>, pad: &Block, output: &mut [u8; BLOCK_LEN]);
 
     /// Adds a block to Poly1305's h and multiplies by r.

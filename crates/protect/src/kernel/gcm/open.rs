@@ -118,7 +118,7 @@ fn open_one<L: Lanes, const R: usize>(
     is_right(tail, &stream.hash.finish(l, pad))
 }
 
-/// The `N` registers of a tail as GHASH takes them: zeros behind the `last_len` bytes of the last
+/// The `N` registers of a tail as GHASH takes them: zeros after the `last_len` bytes of the last
 /// one. `tail` ends with the packet's tag.
 #[inline(always)]
 fn gather<L: Lanes, const N: usize>(
@@ -143,7 +143,7 @@ fn decrypt_tail<L: Lanes, const N: usize>(l: L, tail: &mut [u8], last_len: usize
     for (register, pad) in L::vectors_mut(full).0.iter_mut().zip(pad) {
         l.store(register, l.xor(pad, l.load(register)));
     }
-    // What lies behind the payload is the tag, and it stays as it is.
+    // The tag follows the payload, and is left as it is.
     let opened = l.xor(
         l.load_part(last),
         l.and(pad[N - 1], ghash::mask(l, last_len)),

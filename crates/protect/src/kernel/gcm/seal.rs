@@ -1,5 +1,5 @@
-//! The send side. Sources are read while they are encrypted, and hashing runs one chunk behind,
-//! across packets.
+//! The send side. Sources are read while they are encrypted, and hashing lags by one chunk, across
+//! packets.
 
 use super::short::{self, Run};
 use super::{CHUNK, CounterSource, Key, Masking, Shape, Stream, mask, stitch, tag_pads};

@@ -37,7 +37,7 @@ pub(super) enum Run<'r, 'a> {
     Long(&'r mut [Job<'a>]),
 }
 
-/// The first run of some jobs, and what is behind it.
+/// The first run of some jobs, and what follows it.
 #[inline(always)]
 pub(super) fn split<'r, 'a>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, &'r mut [Job<'a>]) {
     let blocks = jobs.first().map_or(0, blocks_of);
@@ -307,7 +307,7 @@ impl<'k, L: Lanes, const N: usize, const G: usize, const T: usize> Pass<'k, L, N
                 let mut pad = self.pad(g, j);
                 *data = read;
                 if j == N - 1 {
-                    // What lies behind the payload is the tag, and it stays as it is.
+                    // The tag follows the payload, and is left as it is.
                     (*data, pad) = (l.and(read, self.masks[g]), l.and(pad, self.masks[g]));
                 }
                 write::<L, P>(l, jobs, g, j, l.xor(read, pad));

@@ -20,8 +20,7 @@ use crate::suite::Suite;
 /// registers and took a fifth more time.
 const GROUPS: usize = 4;
 
-/// The same value, which the compiler does not know: where it knows a shuffle it finds two others
-/// for it.
+/// Hides a constant from the optimizer, which otherwise replaces this shuffle by two.
 #[inline]
 #[target_feature(enable = "avx")]
 fn opaque(v: __m256i) -> __m256i {
@@ -173,7 +172,7 @@ impl Rows for Avx2 {
     #[inline(always)]
     fn absorb(self, h: &mut [u64; 3], r: &[u64; 3], block: &[u8; POLY_BLOCK_LEN]) {
         let [h0, h1, h2] = h;
-        // SAFETY: 24 bytes behind `r` are read, and 16 behind `block`; the token proves BMI2.
+        // SAFETY: 24 bytes at `r` are read, and 16 at `block`; the token proves BMI2.
         unsafe {
             asm!(
                 "add {h0}, [{block}]",
@@ -448,7 +447,7 @@ macro_rules! define_round {
         #[inline]
         #[target_feature(enable = "avx2")]
         fn $name(x: &mut [__m256i; 16], frame: &mut Frame) {
-            // SAFETY: what is read and written behind the pointer is within `frame`, and aligned.
+            // SAFETY: all reads and writes through the pointer are within `frame`, and aligned.
             unsafe {
                 asm!(
                     $($code),+,
