@@ -1,4 +1,4 @@
-//! A sign that this machine's addresses have changed (rtnetlink).
+//! Notification that this machine's addresses have changed (rtnetlink).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -14,7 +14,7 @@ const MESSAGES: usize = 256;
 pub struct AddressWatch(OwnedFd);
 
 impl AddressWatch {
-    /// Watches from now on.
+    /// Starts watching.
     ///
     /// # Errors
     /// The system has no descriptor left, or forbids this kind of socket.
@@ -45,7 +45,7 @@ impl AddressWatch {
         Ok(Self(fd))
     }
 
-    /// Takes what has come; returns whether the addresses may have changed.
+    /// Reads pending notifications; returns whether the addresses may have changed.
     pub fn take(&self) -> bool {
         let mut message = [0_u8; MESSAGE];
         for taken in 0..MESSAGES {

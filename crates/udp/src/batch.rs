@@ -21,7 +21,7 @@ pub const MAX_BUNDLE_BYTES: usize = 65_507;
 /// before.
 const CACHE_LINE: usize = 64;
 
-/// What one received message is; its bytes lie in the slot of the same index.
+/// One received message; its bytes are in the slot of the same index.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) path: Path,
@@ -69,9 +69,9 @@ impl RecvBatch {
         Self::within(messages, bytes, usize::MAX)
     }
 
-    /// The same, but a call asks for fewer messages where they are long: for as many as make up
-    /// `within` bytes if they are like those that came last, and two at least. What is received is
-    /// then still in the level-2 cache when it is opened.
+    /// The same, but a call asks for fewer messages if they are long: as many as fill `within`
+    /// bytes if they are like the previous ones, and at least two. What is received is then still
+    /// in the level-2 cache when it is opened.
     #[must_use]
     pub fn within(messages: usize, bytes: usize, within: usize) -> Self {
         let messages = messages.max(1);
@@ -88,8 +88,8 @@ impl RecvBatch {
         }
     }
 
-    /// The bundles of the last receive call, in order of arrival. Empty datagrams are left out:
-    /// they were counted as messages received, and there is nothing in them to look at.
+    /// The bundles of the last receive call, in order of arrival. Empty datagrams are left out;
+    /// they are counted as received messages.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = DatagramBatch<'_>> {
         let slots = self.buffer.chunks_exact_mut(self.slot_bytes + SKEW);
         self.entries
@@ -109,7 +109,7 @@ impl RecvBatch {
             })
     }
 
-    /// Bytes that the last receive call brought.
+    /// Bytes received by the last call.
     pub(crate) fn bytes(&self) -> usize {
         self.entries
             .iter()
@@ -118,16 +118,15 @@ impl RecvBatch {
             .sum()
     }
 
-    /// Whether the last receive call found the socket's queue empty behind its last message. A
-    /// caller that sleeps on readiness may then sleep without another call that only returns
-    /// `WouldBlock`.
+    /// Whether the last receive call emptied the socket's queue. A caller that sleeps on readiness
+    /// may then sleep without another call that only returns `WouldBlock`.
     #[must_use]
     pub fn drained(&self) -> bool {
         self.drained
     }
 
-    /// Datagrams that the kernel reported as dropped for want of receive buffer, summed over the
-    /// calls with this batch.
+    /// Datagrams that the kernel reported as dropped because the receive buffer was full, summed
+    /// over the calls with this batch.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
@@ -144,14 +143,15 @@ impl RecvBatch {
         (slots, &mut self.entries[..self.room])
     }
 
-    /// Tells what a receive call brought: `filled` messages of `asked`, and so many new drops.
+    /// Records the result of a receive call: `filled` messages of `asked`, and the number of new
+    /// drops.
     pub(crate) fn received(&mut self, filled: usize, drained: bool, dropped: u64) {
         self.filled = filled.min(self.entries.len());
         self.drained = drained;
         self.dropped += dropped;
         let total = self.within.saturating_mul(self.filled);
         if let Some(like_these) = total.checked_div(self.bytes()) {
-            // Little by little: one short message says nothing about the long ones behind it.
+            // In small steps: one short message says nothing about long ones that follow it.
             self.room = like_these.clamp(2, 2 * self.room).min(self.entries.len());
         }
     }
@@ -240,22 +240,22 @@ impl SendBatch {
         }
     }
 
-    /// The address of this machine, if any, that a message was to leave from (`Path::local`) and
-    /// that the system refused to send from since this was last asked: perhaps it is gone, or has
-    /// no route any more. The message is lost.
+    /// The local address, if any, that the system refused to send from since the last call (the
+    /// `Path::local` of a message): it may be gone, or may have no route any more. The message is
+    /// lost.
     pub fn take_refused_source(&mut self) -> Option<IpAddr> {
         self.refused_source.take()
     }
 
-    /// The first waiting message cannot leave from where it was to.
+    /// The first waiting message cannot be sent from its source address.
     pub(crate) fn note_refused_source(&mut self) {
         let front = self.messages.get(self.front);
         self.refused_source = front.and_then(|message| message.transmit.path.local);
     }
 
     /// Room for one message of up to the batch's message size (never above [`MAX_BUNDLE_BYTES`]),
-    /// or `None` when the batch is full. Asking again without a [`push`](Self::push) hands out the
-    /// same slot.
+    /// or `None` when the batch is full. Calling it again without a [`push`](Self::push) returns
+    /// the same slot.
     pub fn free_slot(&mut self) -> Option<&mut [u8]> {
         if self.messages.len() == self.max_messages {
             return None;
@@ -263,9 +263,9 @@ impl SendBatch {
         self.buffer.get_mut(self.used..self.used + self.slot_bytes)
     }
 
-    /// Commits the slot last handed out. `transmit.len` is cut to the slot; a `segment_size` of 0
-    /// or of at least `len` makes the message one single datagram; a full batch (no slot was handed
-    /// out) ignores the call.
+    /// Commits the slot that was returned last. `transmit.len` is cut to the slot; a `segment_size`
+    /// of 0 or of at least `len` makes the message one single datagram; with a full batch (no slot
+    /// was returned) the call does nothing.
     pub fn push(&mut self, transmit: Transmit) {
         if self.is_full() {
             return;
@@ -285,7 +285,7 @@ impl SendBatch {
         self.messages.is_empty()
     }
 
-    /// Whether [`free_slot`](Self::free_slot) has none to give.
+    /// Whether [`free_slot`](Self::free_slot) would return `None`.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.messages.len() == self.max_messages || self.used + self.slot_bytes > self.buffer.len()

@@ -10,7 +10,7 @@ pub(crate) struct Sent {
     pub(crate) result: io::Result<()>,
 }
 
-/// What one receive call brought beside the entries.
+/// What one receive call returned besides the entries.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     /// Entries filled.
@@ -21,10 +21,10 @@ pub(crate) struct Received {
     pub(crate) datagrams: usize,
     /// Messages that did not fit their slot; their entries are empty.
     pub(crate) truncated: usize,
-    /// Errors of earlier sends that were met behind the first message.
+    /// Errors of earlier sends that were reported after the first message.
     pub(crate) errors: usize,
-    /// The socket's drop counter as the last message told it (it counts from the bind and wraps at
-    /// 2^32).
+    /// The socket's drop counter as reported with the last message (it counts from the bind and
+    /// wraps at 2^32).
     pub(crate) drops: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! Control messages (`cmsg(3)`): the notes beside a message's bytes.
+//! Control messages (`cmsg(3)`): ancillary data of a message.
 //!
 //! ```text
 //! | cmsghdr: len, level, type | value | padding | cmsghdr … |  every header on an 8-byte boundary
@@ -44,7 +44,7 @@ const ALIGN: usize = size_of::<usize>();
 // The data follows the header at once, as `CMSG_LEN(0)` says on every Linux.
 const _: () = assert!(HEADER.is_multiple_of(ALIGN));
 
-/// Writes notes one behind the other.
+/// Writes notes one after the other.
 pub(crate) struct Writer<'a> {
     control: &'a mut Control,
     len: usize,

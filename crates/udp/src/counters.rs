@@ -1,4 +1,4 @@
-//! What a socket counts: every fate a datagram can have, so that nothing is lost in silence.
+//! A socket's counters: every way in which a datagram can end, so that no loss goes unnoticed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -69,11 +69,10 @@ counters! {
     gso_disabled,
     /// Single datagrams dropped because they exceed the MTU of their route (EMSGSIZE).
     send_too_large,
-    /// Messages dropped because the system refused them, for whatever reason but their size;
-    /// `errors` has the reasons.
+    /// Messages dropped because the system refused them, for any reason but their size; `errors`
+    /// lists the reasons.
     send_errors,
-    /// Those of `send_errors` whose reason is not one that networks and firewalls are known to
-    /// cause.
+    /// Those of `send_errors` that networks and firewalls are not known to cause.
     send_errors_unknown,
     /// Receive calls that failed: ICMP-like errors, which are passed over, and others, after which
     /// a worker waits a while.

@@ -3,16 +3,16 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Error numbers told apart. Linux has some thirty that a send can plausibly meet; a machine meets
-/// two or three.
+/// Error numbers counted separately. Linux has about thirty that a send can plausibly return; a
+/// machine meets two or three.
 const KINDS: usize = 16;
 
-/// How often one error was met.
+/// How often one error occurred.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ErrorCount {
-    /// The system's error number (`errno`). 0 collects errors without a number, and those that came
-    /// when the table was full.
+    /// The system's error number (`errno`). 0 collects errors without a number, and those that
+    /// occurred when the table was full.
     pub errno: i32,
     /// Messages dropped because sending them failed with it.
     pub sends: u64,
@@ -20,18 +20,18 @@ pub struct ErrorCount {
     pub receives: u64,
 }
 
-/// The errors of a socket's calls, by error number. At most 16 numbers are told apart.
+/// The errors of a socket's calls, by error number. At most 16 numbers are counted separately.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorCounts([ErrorCount; KINDS]);
 
 impl ErrorCounts {
-    /// Each error that was met, in the order of first appearance.
+    /// Each error that occurred, in order of first occurrence.
     pub fn iter(&self) -> impl Iterator<Item = ErrorCount> {
         let met = |count: &ErrorCount| count.sends > 0 || count.receives > 0;
         self.0.iter().copied().filter(met)
     }
 
-    /// How often `errno` was met.
+    /// How often `errno` occurred.
     #[must_use]
     pub fn of(&self, errno: i32) -> ErrorCount {
         let found = self.iter().find(|count| count.errno == errno);

@@ -385,7 +385,7 @@ fn decode(
     let remote = decode_name(name);
     let whole = head.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
     let (Some(remote), true) = (remote, whole) else {
-        // Half a datagram is of no use to anybody.
+        // Half a datagram is useless.
         received.truncated += usize::from(!whole);
         entry.len = 0;
         return;

@@ -1,5 +1,5 @@
-//! Systems other than Linux, by way of `quinn-udp`: what each of them offers, behind the same face
-//! as `linux`.
+//! Systems other than Linux, by way of `quinn-udp`: what each of them offers, with the same
+//! interface as `linux`.
 //!
 //! ```text
 //!                 a message sent     a message received             ECN   local address
@@ -8,9 +8,8 @@
 //!   FreeBSD       a datagram         a datagram, recvmmsg           yes   yes
 //!   Android       a bundle (GSO)     a bundle (GRO), recvmmsg       yes   yes
 //! ```
-//! IPv4 through a dual-stack socket is without marks where the system does not tell them there
-//! (macOS). A system that is not in the table gets what quinn-udp knows of it, down to plain
-//! datagrams.
+//! IPv4 through a dual-stack socket has no marks where the system does not report them (macOS). A
+//! system that is not in the table gets what quinn-udp knows of it, down to plain datagrams.
 //!
 //! Compiled for tests on Linux too, where `tests` runs it and the socket above it over loopback: it
 //! cannot rot.
@@ -81,8 +80,8 @@ pub(crate) fn configure(
 }
 
 /// Takes back what quinn-udp turned on unasked: bundles that are not wanted, and times of arrival,
-/// which nobody reads and which fill the room where a bundle's ECN mark would be told (quinn-udp
-/// 0.6.3: 96 bytes for all control messages).
+/// which are never read and take the space of a bundle's ECN mark (quinn-udp 0.6.3: 96 bytes for
+/// all control messages).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn trim(socket: &socket2::Socket, gro: bool) {
     use crate::option::set;

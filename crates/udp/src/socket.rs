@@ -13,8 +13,8 @@
 //! ```
 //! The names are Linux's; each backend's `classify` sorts its system's errors into these rows. The
 //! list of errors that end a socket is closed, and the list of losses is open: a server answers any
-//! source address, so whoever can make one route fail in a new way could otherwise end every
-//! connection of a worker with one spoofed datagram.
+//! source address, so an attacker who can make one route fail in a new way could otherwise end all
+//! connections of a worker with one spoofed datagram.
 //!
 //! GSO fails in the field after a good probe: a device without checksum offload, a tunnel, a VPN
 //! that comes up later. Where it does, and for how long, is kept in `gso`.
@@ -35,15 +35,15 @@ use super::sys;
 /// is returned in the end.
 const RECV_ERRORS: usize = 16;
 
-/// Whether a socket that failed like this is beyond use: its descriptor is gone, or the call's
-/// memory is. Everything else may pass.
+/// Whether this error makes the socket unusable: its descriptor is gone, or the call's memory is
+/// invalid. Every other error may be temporary.
 #[must_use]
 pub fn is_fatal(error: &io::Error) -> bool {
     sys::classify(error) == Failure::Fatal
 }
 
-/// Whether a send may have failed because the address that it was to leave from is gone
-/// (EADDRNOTAVAIL, EINVAL), or has no route any more (ENETUNREACH).
+/// Whether a send may have failed because its source address is gone (EADDRNOTAVAIL, EINVAL), or
+/// has no route any more (ENETUNREACH).
 fn may_be_of_source(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -53,22 +53,22 @@ fn may_be_of_source(error: &io::Error) -> bool {
     )
 }
 
-/// What a socket is to be like.
+/// Options of a socket.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Wanted receive buffer in bytes; the kernel may grant less, see [`Limits`].
+    /// Requested receive buffer in bytes; the kernel may grant less, see [`Limits`].
     pub receive_buffer: usize,
-    /// Wanted send buffer in bytes; the kernel may grant less, see [`Limits`].
+    /// Requested send buffer in bytes; the kernel may grant less, see [`Limits`].
     pub send_buffer: usize,
-    /// Send bundles (generic segmentation offload) where the kernel can.
+    /// Send bundles (generic segmentation offload) if the kernel supports it.
     pub gso: bool,
-    /// How long no bundles are sent to a destination after one was refused on the way there.
+    /// How long GSO stays off for a destination after a bundle to it was refused.
     pub gso_retry: Duration,
-    /// Receive bundles (generic receive offload) where the kernel can; never on Windows.
+    /// Receive bundles (generic receive offload) if the kernel supports it; never on Windows.
     pub gro: bool,
     /// Let several sockets of this user bind the same address (`SO_REUSEPORT`).
     pub reuse_port: bool,
-    /// An IPv6 socket refuses IPv4-mapped traffic. Off: `[::]` serves both families.
+    /// IPv6 only: an IPv6 socket refuses IPv4-mapped traffic. If off, `[::]` serves both families.
     pub only_v6: bool,
 }
 
@@ -104,7 +104,7 @@ pub struct Limits {
 
 /// A bound, non-blocking UDP socket.
 ///
-/// IPv4-mapped addresses never show: on a dual-stack socket a peer 192.0.2.1 is 192.0.2.1.
+/// IPv4-mapped addresses are never exposed: on a dual-stack socket the peer 192.0.2.1 is 192.0.2.1.
 #[derive(Debug)]
 pub struct Socket {
     inner: sys::Inner,
@@ -126,8 +126,8 @@ impl Socket {
     /// Binds to `address` (port 0: any free port).
     ///
     /// # Errors
-    /// Those of `socket(2)` and `bind(2)`: address in use, not permitted, family not there.
-    /// `Unsupported` for a shared port on Windows.
+    /// Those of `socket(2)` and `bind(2)`: address in use, permission denied, address family not
+    /// supported. `Unsupported` for a shared port on Windows.
     pub fn bind(address: SocketAddr, options: &Options) -> io::Result<Self> {
         let v6 = address.is_ipv6();
         let domain = socket2::Domain::for_address(address);
@@ -169,8 +169,8 @@ impl Socket {
     }
 
     /// Lets sockets of this user that are bound from now on share the port, as
-    /// [`Options::reuse_port`] does from the bind on: whoever is first has seen that the port was
-    /// free.
+    /// [`Options::reuse_port`] does at bind time: binding without it first makes sure that the port
+    /// was free.
     ///
     /// # Errors
     /// Those of `setsockopt(2)`; `Unsupported` on Windows.
@@ -189,13 +189,13 @@ impl Socket {
         self.inner.local_addr()
     }
 
-    /// Has the kernel hand each datagram to one of the sockets that share this one's port: to the
-    /// one that was bound as number `targets[byte % targets.len()]`, where `byte` is the first of
-    /// the destination connection id. To be called on one of them, when all are bound; the last
-    /// call counts. At most 255 targets.
+    /// Makes the kernel deliver each datagram to one of the sockets that share this port: to the
+    /// one that was bound as number `targets[byte % targets.len()]`, where `byte` is the first byte
+    /// of the destination connection id. Call it on any of them once all are bound; the last call
+    /// takes effect. At most 255 targets.
     ///
     /// # Errors
-    /// The system cannot do that, and its own choice stands: by the addresses, if at all.
+    /// The system does not support this. Its own distribution remains: by addresses, if at all.
     pub fn steer(&self, targets: &[u8]) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         return crate::steer::attach(&self.inner, targets);
@@ -206,7 +206,7 @@ impl Socket {
         }
     }
 
-    /// What the socket can do now.
+    /// What the socket can currently do.
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {
@@ -223,12 +223,12 @@ impl Socket {
         self.counters.read()
     }
 
-    /// Receives what is there, up to one message a slot of `batch`, and returns the number of
-    /// messages. Errors of earlier sends are counted and passed over.
+    /// Receives what has arrived, up to one message for each slot of `batch`, and returns the
+    /// number of messages. Errors of earlier sends are counted and skipped.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there. Where [`is_fatal`] is true of the error the socket is
-    /// beyond use. Any other error may pass: try again, but not at once.
+    /// `WouldBlock` when there is nothing to receive. If [`is_fatal`] is true for the error, the
+    /// socket is unusable. Any other error may be temporary: retry after a while.
     pub fn recv(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         let mut passed_over = 0;
         loop {
@@ -286,12 +286,12 @@ impl Socket {
 
     /// Sends the batch and empties it; returns the number of messages that the kernel took.
     ///
-    /// Faults of the network or of GSO are healed or counted here, see the head of this file: what
-    /// was lost is lost as on the way, and the transport above retransmits it.
+    /// Failures of the network or of GSO are handled or counted here, see the top of this file: a
+    /// dropped message is like a loss on the way, and the transport above retransmits it.
     ///
     /// # Errors
-    /// `WouldBlock` when the send buffer is full: the batch keeps what is left, in order. Anything
-    /// else is [fatal](is_fatal): the socket is beyond use.
+    /// `WouldBlock` when the send buffer is full: the batch keeps what is left, in order. Any other
+    /// error is [fatal](is_fatal): the socket is unusable.
     pub fn send(&self, batch: &mut SendBatch) -> io::Result<usize> {
         let mut messages = 0;
         while !batch.is_empty() {
@@ -342,8 +342,8 @@ impl Socket {
         self.counters.bytes_sent.add(bytes as u64);
     }
 
-    /// Deals with the refusal of the first pending message: the batch changes, so that the next
-    /// call can pass.
+    /// Handles the refusal of the first pending message: changes the batch so that the next call
+    /// can succeed.
     fn heal(&self, batch: &mut SendBatch, error: io::Error) -> io::Result<()> {
         let Some(message) = batch.pending().next() else {
             return Err(error);
@@ -404,21 +404,20 @@ impl Socket {
         }
     }
 
-    /// How many of `stats().send_errors` nobody expects; cheaper to ask for than all counters.
+    /// How many of `stats().send_errors` are unexpected; cheaper than reading all counters.
     #[must_use]
     pub fn send_errors_unknown(&self) -> u64 {
         self.counters.send_errors_unknown.get()
     }
 
-    /// Makes every receive call fail with `errno` until it is told 0, before it reaches the kernel:
-    /// for tests of what happens then.
+    /// Makes every receive call fail with `errno`, before it reaches the kernel, until this is
+    /// called with 0. For tests.
     #[doc(hidden)]
     pub fn inject_recv_error(&self, errno: i32) {
         self.injected_recv.store(errno, Ordering::Relaxed);
     }
 
-    /// Makes the next send call fail with `errno` once, before it reaches the kernel: for tests of
-    /// the healing.
+    /// Makes the next send call fail once with `errno`, before it reaches the kernel. For tests.
     #[doc(hidden)]
     pub fn inject_send_error(&self, errno: i32) {
         self.injected.store(errno, Ordering::Relaxed);

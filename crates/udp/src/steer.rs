@@ -8,18 +8,18 @@
 //! ```
 //! `byte % targets.len()` names a target, and the target says which socket gets it, by the order in
 //! which they were bound: while a worker is down, another one's socket stands in for its own. The
-//! program is classic BPF, for which nobody needs a privilege. Of a bundle that GRO made it sees
-//! the first datagram only; the rest goes where that one goes.
+//! program is classic BPF, which needs no privilege. It sees only the first datagram of a GRO
+//! bundle; the rest goes to the same socket.
 
 use std::io;
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
 
-/// Attaches the program to the group of `socket`, in place of one that is there.
+/// Attaches the program to the group of `socket`, replacing any that is attached.
 ///
 /// # Errors
-/// Those of `setsockopt(2)`: the kernel has no such programs (before Linux 4.5), or the socket
-/// shares no port.
+/// Those of `setsockopt(2)`: the kernel does not support such programs (before Linux 4.5), or the
+/// socket does not share its port.
 pub(crate) fn attach(socket: &impl AsRawFd, targets: &[u8]) -> io::Result<()> {
     let filter = program(targets);
     let program = libc::sock_fprog {
