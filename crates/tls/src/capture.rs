@@ -4,8 +4,8 @@
 //! into keys with the labels of the QUIC version that the session was made for, and hands those to
 //! the [`Algorithm`] of the negotiated suite, which is to make key objects of them. But the version
 //! may still change in the middle of a handshake (compatible version negotiation, RFC 9368 §2.3),
-//! and with it the labels (RFC 9369 §3.3.2). So not the keys are taken out here, but what they are
-//! made from:
+//! and with it the labels (RFC 9369 §3.3.2). So it is the secrets that are taken out here, not the
+//! keys:
 //!
 //! ```text
 //!  rustls: secret ─▶ SecretHkdf::expander_for_okm ─▶ expand "quic key", 31 bytes ─▶ bytes 0..31
@@ -78,8 +78,8 @@ pub fn provider() -> Arc<CryptoProvider> {
     PROVIDER.get_or_init(make).clone()
 }
 
-/// Makes a provider whose QUIC sessions give their key material to squall; everything else, TLS
-/// over TCP included, works as in `base`.
+/// Wraps a provider so that its QUIC sessions give their key material to squall; everything else,
+/// TLS over TCP included, works as in `base`.
 ///
 /// Only the TLS 1.3 suites that QUIC can use here are kept (RFC 9001 §5.3: AES-128-GCM,
 /// AES-256-GCM, ChaCha20-Poly1305). rustls refers to suites for the life of the process, so each
@@ -123,8 +123,8 @@ fn wrap_suite(
 /// Whether every suite that a QUIC session of this provider could negotiate is one of ours.
 ///
 /// Statics have addresses of their own, so being one of ours is being at one of three addresses.
-/// A key made as a probe would tell as well, but foreign algorithms panic on keys of a wrong
-/// length, and the right way there (an Initial key schedule) costs ten HKDF calls a session.
+/// Making a key would show it as well, but foreign algorithms panic on keys of a wrong length, and
+/// the right way there (an Initial key schedule) costs ten HKDF calls a session.
 pub(crate) fn is_wrapped(provider: &CryptoProvider) -> bool {
     let mut algorithms = provider
         .cipher_suites

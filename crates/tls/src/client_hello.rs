@@ -56,7 +56,7 @@ impl<'a> Bytes<'a> {
         Some((bytes.iter()).fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
     }
 
-    /// A vector behind a length of `width` bytes (RFC 8446 §3.4).
+    /// A vector preceded by a length of `width` bytes (RFC 8446 §3.4).
     fn vector(&mut self, width: usize) -> Option<&'a [u8]> {
         let len = self.number(width)?;
         self.take(len)

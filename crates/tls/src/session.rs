@@ -74,8 +74,8 @@ pub enum Error {
     NotSquallProvider,
     /// TLS is defined for QUIC versions 1 and 2 here, not for this one.
     UnsupportedVersion(u32),
-    /// `max_early_data_size` is neither 0 nor 2^32 - 1, as QUIC has it, whose own limits count (RFC
-    /// 9001 §4.6.1).
+    /// `max_early_data_size` is neither 0 nor 2^32 - 1, the only values in QUIC, whose own limits
+    /// apply (RFC 9001 §4.6.1).
     EarlyDataSize(u32),
     /// rustls refused the configuration.
     Tls(rustls::Error),

@@ -9,8 +9,8 @@ use rustls::server::StoresServerSessions;
 /// made them.
 ///
 /// A client that sends early data keeps to limits that it remembers. A server that has lower ones
-/// now must not accept (RFC 9000 §7.4.1), and rustls does not ask: so it is told that there is no
-/// such session, and the handshake is a full one.
+/// now must not accept (RFC 9000 §7.4.1), and rustls does not check that: so this reports that
+/// there is no such session, and the handshake is a full one.
 pub(crate) struct Bound {
     pub(crate) inner: Arc<dyn StoresServerSessions>,
     /// The limits, in whatever encoding.
