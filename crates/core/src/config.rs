@@ -16,8 +16,8 @@ pub(crate) const MAX_ACK_RANGES: usize = 64;
 pub(crate) const MAX_CRYPTO_BUFFER: u64 = 64 * 1024;
 /// The same limit after the handshake, when only session tickets arrive.
 pub(crate) const MAX_CRYPTO_BUFFER_AFTER: u64 = 16 * 1024;
-/// Pieces of the handshake that wait behind gaps, for each level: a full buffer in small packets,
-/// every other lost.
+/// Pieces of the handshake that wait for missing data, for each level: a full buffer in small
+/// packets, every other lost.
 pub(crate) const MAX_CRYPTO_PIECES: usize = 64;
 /// Maximum number of buffered packets that arrived before their keys.
 pub(crate) const MAX_EARLY_PACKETS: usize = 16;
@@ -36,7 +36,7 @@ pub(crate) const MAX_ID_GAPS: usize = 16;
 pub(crate) const MAX_PATHS: usize = 4;
 /// PATH_RESPONSE frames waiting to be sent; the newest win.
 pub(crate) const MAX_PATH_RESPONSES: usize = 4;
-/// Pieces of one stream that wait behind gaps; a packet that would add one more is dropped
+/// Pieces of one stream that wait for missing data; a packet that would add one more is dropped
 /// unacknowledged.
 pub(crate) const MAX_STREAM_FRAGMENTS: usize = 8192;
 /// The smallest UDP payload that every QUIC path carries, and the minimum size of a datagram with
@@ -387,8 +387,8 @@ impl ConnectionIdGenerator {
         }
     }
 
-    /// Always `false`: a connection without its own id could not be told apart from others on the
-    /// socket.
+    /// Always `false`: a connection without its own id could not be distinguished from others on
+    /// the socket.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -418,7 +418,7 @@ impl ConnectionIdGenerator {
     }
 }
 
-// Where a server id lies behind a key, the log is no place for either.
+// A server id that is encrypted does not belong in a log, and neither does its key.
 impl std::fmt::Debug for ConnectionIdGenerator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

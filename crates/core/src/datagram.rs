@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// What a datagram costs beside its bytes.
+/// What a datagram costs in addition to its bytes.
 const OVERHEAD: usize = 64;
 /// Bytes that received datagrams are copied into together: one allocation for many.
 const CHUNK: usize = 16 * 1024;
@@ -19,9 +19,9 @@ pub(crate) struct Datagrams {
     /// To be sent, oldest first.
     outgoing: VecDeque<Bytes>,
     outgoing_cost: usize,
-    /// Whether the reader was told and has not come back empty-handed since.
+    /// Whether the reader was notified and has not found the queue empty since.
     pub(crate) reader_told: bool,
-    /// Whether somebody was refused for lack of room and is to be told.
+    /// Whether a writer was refused for lack of room and is to be notified.
     pub(crate) writer_waits: bool,
 }
 
@@ -84,7 +84,7 @@ impl Datagrams {
         if len == 0 {
             return Some((None, 0));
         }
-        // The last chunk stays: the next datagram goes behind.
+        // The last chunk stays: the next datagram is appended to it.
         while self.chunks.len() > 1 && self.chunks.front().is_some_and(BytesMut::is_empty) {
             self.chunks.pop_front();
         }

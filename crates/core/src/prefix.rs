@@ -21,7 +21,7 @@ impl Prefix {
         Self((address.to_bits() & !rest).to_be_bytes())
     }
 
-    /// Its bits as an IPv6 address, with zeros behind them; IPv4 prefixes are mapped.
+    /// Its bits as an IPv6 address, followed by zeros; IPv4 prefixes are mapped.
     #[must_use]
     pub const fn octets(self) -> [u8; 16] {
         self.0
@@ -40,7 +40,7 @@ impl fmt::Debug for Prefix {
 pub struct PrefixConnections {
     /// With an address that is known to be the client's.
     pub validated: usize,
-    /// In their handshake, from addresses that anybody may have forged.
+    /// In their handshake, from addresses that may be forged.
     pub unvalidated: usize,
 }
 

@@ -24,16 +24,16 @@ pub(crate) struct Qlog {
     sink: Box<dyn Write + Send>,
     record: Vec<u8>,
     metrics: Metrics,
-    /// The peer's address and the size of the path, as last told.
+    /// The peer's address and the size of the path, as last logged.
     remote: Option<std::net::SocketAddr>,
     mtu: u16,
-    /// The connection's end is told. Few records follow, and nobody knows which is the last: each
-    /// goes to the sink's own end, so that the log is whole when the connection is gone, whoever
-    /// still holds what is left of it.
+    /// The connection's end is logged. Few records follow, and it is unknown which is the last:
+    /// each goes to the sink's own end, so that the log is complete when the connection is gone,
+    /// whoever still holds what is left of it.
     ended: bool,
 }
 
-/// What `quic:recovery_metrics_updated` tells when it has changed.
+/// What `quic:recovery_metrics_updated` reports when it has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Metrics {
     pub(crate) min_rtt: f64,

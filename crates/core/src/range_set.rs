@@ -2,7 +2,7 @@
 //!
 //! Used for packet numbers received (ACK ranges) and numbers of the peer's connection ids. They
 //! grow at one end almost always, so the sorted ring's push at the back is the case that is fast,
-//! and hold few ranges, for an insertion elsewhere moves those behind it: what has no small bound
+//! and hold few ranges, for an insertion elsewhere moves those after it: what has no small bound
 //! lies in a [`RangeTree`](crate::range_tree::RangeTree).
 
 use std::collections::VecDeque;
@@ -94,7 +94,7 @@ impl RangeSet {
         if range.is_empty() {
             return;
         }
-        // First range that touches or follows `range.start`; first that lies wholly behind
+        // First range that touches or follows `range.start`; first that lies wholly after
         // `range.end`.
         let from = self.ranges.partition_point(|r| r.end < range.start);
         let to = self.ranges.partition_point(|r| r.start <= range.end);

@@ -97,9 +97,9 @@ pub struct Stages {
     waits: Waits,
 }
 
-/// Of so many waits one is measured: two readings of a thread's CPU clock are two system calls, 450
-/// ns each on a virtual Zen 5, which for every wait would take the accounting of a bulk transfer
-/// from 0.8 to 1.3 % of the time.
+/// One wait in this many is measured: two readings of a thread's CPU clock are two system calls,
+/// 450 ns each on a virtual Zen 5, which for every wait would take the accounting of a bulk
+/// transfer from 0.8 to 1.3 % of the time.
 const WAITS_FOR_ONE: u64 = 7;
 
 /// What waiting for events cost: a thread that goes to sleep and is woken spends CPU time on it, of

@@ -5,9 +5,10 @@
 //!  kind ‖ salt ‖ sealed(time ‖ version ‖ Retry: original destination) ‖ tag
 //!    associated data: kind, the client's IP address; Retry: its port, the Retry's source id
 //! ```
-//! The kind stands outside, so that a Retry token can be told from the other kind even where it
-//! does not open (RFC 9000 §8.1.2). Each token is sealed with a key of its own, HMAC-SHA-256 of its
-//! 16 random bytes: any number of endpoints may share the secret without keeping count of nonces.
+//! The kind stands outside, so that a Retry token can be distinguished from the other kind even if
+//! it does not open (RFC 9000 §8.1.2). Each token is sealed with a key of its own, HMAC-SHA-256 of
+//! its 16 random bytes: any number of endpoints may share the secret without keeping count of
+//! nonces.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -35,7 +36,7 @@ pub(crate) const LONGEST: usize = 1 + SALT + FIXED + ConnectionId::MAX_LEN + TAG
 /// The secret of a server's tokens, and how long they are good.
 #[derive(Clone)]
 pub(crate) struct TokenKey {
-    /// Whoever has it makes tokens and takes them.
+    /// Its holder can make and accept tokens.
     pub(crate) secret: [u8; 32],
     /// Life of a Retry token.
     pub(crate) retry_lifetime: Duration,

@@ -40,7 +40,8 @@ const EXTRA_ACKED_FILTER: u64 = 10;
 /// The longest time between two probes for bandwidth has a fixed and a random part.
 const PROBE_WAIT: Duration = Duration::from_secs(2);
 const PROBE_WAIT_RANDOM_NANOS: u64 = 1_000_000_000;
-/// Rounds after which bandwidth is probed at the latest, so that Reno's flows beside it live.
+/// Rounds after which bandwidth is probed at the latest, so that competing Reno flows get their
+/// share.
 const MAX_RENO_ROUNDS: u64 = 63;
 
 const INFINITY: u64 = u64::MAX;
@@ -166,7 +167,7 @@ pub(crate) struct Bbr {
     is_bw_probe_sample: bool,
     prev_probe_too_high: bool,
     prev_probe_precautionary: bool,
-    /// Spreads the probes of flows that began together; nothing depends on who can guess it.
+    /// Spreads the probes of flows that began together; it need not be unpredictable.
     dice: u64,
     in_flight: u64,
     is_cwnd_limited: bool,
@@ -318,7 +319,7 @@ impl Bbr {
         self.set_cwnd(&sample);
     }
 
-    /// Packets of `bytes` in all were lost, in so many separate `ranges`, the newest of them sent
+    /// Packets of `bytes` in all were lost, in this many separate `ranges`, the newest of them sent
     /// at `newest_sent` (§5.5.10.2). Returns whether they are the first of their round.
     pub(super) fn on_lost(
         &mut self,
@@ -1051,7 +1052,7 @@ mod tests {
         assert_eq!(link.lost, 0);
     }
 
-    // test: draft-ietf-ccwg-bbr §5.5.10: a shallow queue loses little, and little is sent in vain.
+    // test: draft-ietf-ccwg-bbr §5.5.10: a shallow queue loses little, and few bytes are wasted.
     #[test]
     fn a_shallow_queue_bounds_what_is_in_flight() {
         let rate = 12_500;

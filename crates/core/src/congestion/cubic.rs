@@ -199,7 +199,7 @@ impl Cubic {
         self.window / f64::from(self.max_datagram) * (1.0 - min / smoothed).max(0.0)
     }
 
-    /// Packets that were sent at `newest_lost_sent` at the latest were lost while so many packets
+    /// Packets that were sent at `newest_lost_sent` at the latest were lost while this many packets
     /// were `queued`. Whether the window is reduced for it.
     pub(crate) fn on_congestion_event(
         &mut self,

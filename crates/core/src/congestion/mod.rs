@@ -126,9 +126,9 @@ impl Controller {
         }
     }
 
-    /// Packets of `bytes` in all were lost, in so many separate `ranges` of numbers; the newest of
-    /// them was sent at `newest_sent`. Ignored for packets from before the current recovery period
-    /// (RFC 9002 §7.3.2). Returns whether a new reduction begins with them.
+    /// Packets of `bytes` in all were lost, in this many separate `ranges` of numbers; the newest
+    /// of them was sent at `newest_sent`. Ignored for packets from before the current recovery
+    /// period (RFC 9002 §7.3.2). Returns whether a new reduction begins with them.
     pub(crate) fn on_lost(
         &mut self,
         now: Time,

@@ -1,9 +1,9 @@
-//! How many stateless answers go to addresses that nobody has validated.
+//! How many stateless answers go to unvalidated addresses.
 //!
 //! Each kind of answer has a budget of its own, so that a flood of one kind leaves the others, and
 //! each source prefix has a share of it, so that one network cannot use a kind up for all. Each
 //! worker has budgets of its own. Retry is not among them: it is smaller than what it answers, and
-//! a limit on it would let a flood of forged Initials lock everybody out.
+//! a limit on it would let a flood of forged Initials lock out all clients.
 
 use std::net::IpAddr;
 
@@ -63,7 +63,8 @@ impl Budget {
 /// Bounds the stateless answers of an endpoint.
 pub(super) struct Answers {
     budgets: Box<[Budget; Answer::COUNT]>,
-    /// Chooses buckets, so that only who knows the key can find a prefix that meets another.
+    /// Chooses buckets, so that finding a prefix that collides with another takes knowledge of the
+    /// key.
     key: Aes128,
 }
 
@@ -93,7 +94,8 @@ impl Answers {
         true
     }
 
-    /// The bucket of an address, another one each second: nobody shares one with a flood for long.
+    /// The bucket of an address, another one each second: no address shares one with a flood for
+    /// long.
     fn bucket(&self, second: u64, address: IpAddr) -> usize {
         let prefix = Prefix::of(address, IPV4_PREFIX_BITS, IPV6_PREFIX_BITS);
         let mut block = Array(prefix.octets());

@@ -36,7 +36,8 @@ counts! {
     stateless_resets,
     /// Stateless resets not sent: their budget, or the share of a source prefix, was used up.
     stateless_resets_withheld,
-    /// Attempts answered with a CONNECTION_CLOSE, whoever decided it.
+    /// Attempts answered with a CONNECTION_CLOSE, by decision of the endpoint or of the
+    /// application.
     refusals,
     /// Refusals not sent: their budget, or the share of a source prefix, was used up.
     refusals_withheld,

@@ -288,7 +288,7 @@ impl Endpoint {
         datagram
     }
 
-    /// The datagram that tells a client that it is refused (RFC 9000 §5.2.2): nothing is kept.
+    /// The datagram that refuses a client (RFC 9000 §5.2.2); no state is kept.
     #[must_use]
     #[expect(
         clippy::needless_pass_by_value,

@@ -5,7 +5,7 @@
 //! address validated   let in                CONNECTION_REFUSED
 //! not validated       let in                Retry: whoever is there comes again with a token
 //! ```
-//! What anybody can forge an address for is never refused: one network could lock another out.
+//! What works with a forged address is never refused: one network could lock another out.
 
 use std::net::IpAddr;
 

@@ -383,7 +383,7 @@ mod tests {
 
     use super::*;
 
-    // test: SECURITY.md row 18: nobody can choose ids that collide without knowing the endpoint's
+    // test: SECURITY.md row 18: ids that collide cannot be chosen without knowing the endpoint's
     // own key
     #[test]
     fn ids_and_tokens_of_peers_are_hashed_with_a_key_of_the_endpoints_own() {

@@ -1,4 +1,5 @@
-//! From the datagrams of a bundle to runs, and the answers to datagrams that belong to nobody.
+//! From the datagrams of a bundle to runs, and the answers to datagrams that belong to no
+//! connection.
 
 use rand::{Rng, RngCore};
 use squall_wire::{
@@ -36,9 +37,9 @@ pub enum Route {
     Incoming(Incoming),
     /// To the worker with this index: its connection, or its part of the clients that come new.
     Worker(u8),
-    /// To nobody; send this one datagram back.
+    /// To no connection; send this one datagram back.
     Respond(Vec<u8>),
-    /// To nobody.
+    /// To no connection.
     Discard,
 }
 
@@ -101,8 +102,8 @@ impl Endpoint {
                     Some(worker) if !orphan => Route::Worker(worker),
                     _ => self.route_unknown(now, path, first),
                 };
-                // Of those that belong to nobody here, only these take the datagrams behind the
-                // first.
+                // Of those that belong to no connection here, only these take the datagrams after
+                // the first.
                 if !matches!(to, Route::Incoming(_) | Route::Worker(_)) {
                     len = first.len();
                 }
@@ -112,14 +113,14 @@ impl Endpoint {
         Run { len, to }
     }
 
-    /// The other worker that a datagram of nobody here is for.
+    /// The other worker that a datagram of no connection here is for.
     fn foreign_worker(&self, datagram: &[u8], destination: &[u8]) -> Option<u8> {
         let workers = self.config.workers;
         if workers == 1 {
             return None;
         }
-        // A reset's bytes name nobody: who is named by chance asks whose it is (RFC 9000 §10.3),
-        // and its owner keeps it.
+        // The bytes of a reset name no worker: one that is named by chance looks up the owner (RFC
+        // 9000 §10.3), and its owner keeps it.
         let token = reset_token(datagram);
         if token.is_some_and(|token| self.reset_tokens.contains_key(token)) {
             return None;
@@ -299,8 +300,8 @@ impl Endpoint {
         may
     }
 
-    /// A short header of nobody: a reset from a peer, or a peer to be told that its connection is
-    /// gone.
+    /// A short header of no known connection: a reset from a peer, or a peer that must learn that
+    /// its connection is gone.
     fn route_short(&mut self, now: Time, path: Path, datagram: &[u8]) -> Route {
         if let Some(token) = reset_token(datagram)
             && let Some(handle) = self.reset_tokens.get(token)

@@ -67,8 +67,8 @@ impl IdSource {
         }
     }
 
-    /// The token that resets the connection behind `id` (RFC 9000 §10.3.2): any process with the
-    /// key can make it.
+    /// The token that resets the connection with `id` (RFC 9000 §10.3.2): any process with the key
+    /// can make it.
     pub(crate) fn reset_token(&self, id: &[u8]) -> [u8; 16] {
         let mut token = [0; 16];
         if let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.reset_key) {
@@ -133,7 +133,7 @@ impl LocalIds {
         self.peer_limit = limit.min(MAX_LOCAL_IDS);
     }
 
-    /// Whether one more id may be issued. Ids that the peer was told to retire do not count (RFC
+    /// Whether one more id may be issued. Ids that the peer was asked to retire do not count (RFC
     /// 9000 §5.1.1).
     #[must_use]
     pub(crate) fn wants_more(&self) -> bool {
@@ -206,8 +206,8 @@ impl LocalIds {
         &mut self,
         sequence: u64,
     ) -> Result<Option<ConnectionId>, TransportErrorCode> {
-        // A number made and not yet sent counts as never sent: who guesses ahead makes an id a
-        // frame, without a round trip between (`SECURITY.md` row 3).
+        // A number made and not yet sent counts as never sent: a peer that guesses ahead makes an
+        // id a frame, without a round trip between (`SECURITY.md` row 3).
         if sequence >= self.announced {
             return Err(TransportErrorCode::PROTOCOL_VIOLATION);
         }

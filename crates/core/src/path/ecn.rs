@@ -100,7 +100,7 @@ impl EcnPath {
         self.phase == Phase::Capable
     }
 
-    /// `packets` left with the mark; `next` is the number behind them.
+    /// `packets` left with the mark; `next` is the number after them.
     pub(crate) fn on_sent(&mut self, packets: u64, next: u64) {
         if self.phase == Phase::Testing {
             self.sent += packets;

@@ -191,7 +191,7 @@ impl PathState {
         }
     }
 
-    /// The path as the socket is told it: without a source address where the system chooses that.
+    /// The path for the socket: without a source address where the system chooses it.
     #[must_use]
     pub(crate) const fn route(&self) -> Path {
         Path {
@@ -227,7 +227,7 @@ impl PathState {
         }
     }
 
-    /// So many suspicious large packets were lost at a time; returns whether the path no longer
+    /// `count` suspicious large packets were lost at once; returns whether the path no longer
     /// carries them (RFC 8899 §4.3).
     pub(crate) fn on_large_lost(&mut self, packets: u32) -> bool {
         let swallowed = packets > 0 && self.mtu.on_large_lost(packets);
@@ -298,8 +298,8 @@ pub(crate) fn same_host(a: &Path, b: &Path) -> bool {
     a.remote.ip() == b.remote.ip() && (a.local == b.local || a.local.is_none() || b.local.is_none())
 }
 
-/// Whether a peer at `from` may be at `to`: nobody from outside moves to this machine, this link or
-/// to no host at all (RFC 9000 §21.5.6).
+/// Whether a peer at `from` may be at `to`: a peer outside cannot move to this machine, this link
+/// or to no host at all (RFC 9000 §21.5.6).
 #[must_use]
 pub(crate) fn plausible(from: &Path, to: &Path) -> bool {
     let inner = |ip: IpAddr| match ip {
@@ -319,7 +319,7 @@ pub(crate) fn plausible(from: &Path, to: &Path) -> bool {
         && (from_link || from_loopback || !to_link)
 }
 
-/// The paths beside the active one, and what is owed to them.
+/// The paths besides the active one, and what is owed to them.
 #[derive(Debug, Default)]
 pub(crate) struct InactivePaths {
     /// At most `MAX_PATHS - 1`, the oldest first.

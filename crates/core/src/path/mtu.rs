@@ -43,7 +43,7 @@ pub(crate) struct Mtu {
     ceiling: u16,
     /// The smallest size that was lost and may yet pass, and how often it was lost.
     doubtful: Option<(u16, u8)>,
-    /// Sizes of this round that are still to be sent, descending; zeros behind them.
+    /// Sizes of this round that are still to be sent, descending; zeros after them.
     planned: [u16; ROUND],
     /// Packets and sizes that are under way.
     flying: [(u64, u16); ROUND],
@@ -274,8 +274,8 @@ impl Mtu {
         self.current > MIN_UDP_PAYLOAD && (timeouts >= 2 || self.suspicion > 0)
     }
 
-    /// So many suspicious packets were found lost at a time: `true` if the path swallows them, and
-    /// the search begins anew (RFC 8899 §4.3).
+    /// Suspicious packets were found lost at once: `true` if the path swallows them, and the search
+    /// begins anew (RFC 8899 §4.3).
     pub(crate) fn on_large_lost(&mut self, packets: u32) -> bool {
         if self.current <= MIN_UDP_PAYLOAD {
             return false;
@@ -302,7 +302,7 @@ mod tests {
         search_in(u64::MAX, mtu, passes, loses)
     }
 
-    /// The same where the window holds so many bytes; with less than any probe it is one after the
+    /// The same if the window holds this many bytes; with less than any probe it is one after the
     /// other.
     fn search_in(window: u64, mtu: &mut Mtu, passes: u16, loses: u64) -> (u32, u64) {
         let (mut rounds, mut number) = (0, 0);

@@ -20,8 +20,8 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// A quantum is what the rate gives in this time: what timers can be trusted with.
 const QUANTUM: Duration = Duration::from_millis(1);
 
-/// Credit for this much time is kept while nobody asks for it. A worker wakes up to a timer tick
-/// late and is busy for a turn; credit cut off in that time would be rate lost.
+/// Credit for this much time is kept while it is not used. A worker wakes up to a timer tick late
+/// and is busy for a turn; credit cut off in that time would be rate lost.
 const CARRIED: Duration = Duration::from_millis(3);
 
 /// Round-trip times below this are not believed, for the division's sake.
@@ -67,7 +67,7 @@ struct Bucket {
     quantum: u64,
     /// The congestion window was full at some time since `credited_until`.
     window_full: bool,
-    /// Up to when the rate has been credited; the fraction of a byte stays behind it.
+    /// Up to when the rate has been credited; the fraction of a byte is left over.
     credited_until: Time,
 }
 
@@ -238,7 +238,7 @@ mod tests {
     }
 
     /// A sender with endless data that sends all it may in whole datagrams and wakes `late` after
-    /// it was told to. Gives each wake-up's time (ns) and bytes.
+    /// it was asked to. Returns each wake-up's time (ns) and bytes.
     fn send(
         pacer: &mut Pacer,
         window: u64,

@@ -19,8 +19,8 @@ use super::rtt::{GRANULARITY, RttEstimator};
 use crate::config::MIN_UDP_PAYLOAD;
 use crate::time::Time;
 
-/// RFC 9002 §6.1.1: packets so many numbers below an acknowledged one are lost, as long as nothing
-/// is reordered.
+/// RFC 9002 §6.1.1: packets this many numbers below an acknowledged one are lost, as long as
+/// nothing is reordered.
 const PACKET_THRESHOLD: u64 = 3;
 /// Ranges of lost packets that are remembered: what makes the memory and the search bounded.
 const MAX_REMEMBERED: usize = 256;

@@ -94,7 +94,7 @@ pub(crate) enum Acked {
     NeverSent,
 }
 
-/// Packets that were acknowledged one behind the other and carried the bytes of one stream from
+/// Packets that were acknowledged one after the other and carried the bytes of one stream from
 /// `start` to `end`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckedRun {
@@ -112,7 +112,7 @@ pub(crate) struct AckedRun {
     pub(crate) id: StreamId,
     /// Offset of the first byte.
     pub(crate) start: u64,
-    /// Offset behind the last.
+    /// Offset after the last.
     pub(crate) end: u64,
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct SentPackets {
     /// packet once.
     oldest_outstanding: u64,
     outstanding_eliciting: usize,
-    /// The number behind the last one sealed.
+    /// The number after the last one sealed.
     #[cfg(debug_assertions)]
     unsealed: u64,
 }
@@ -164,7 +164,7 @@ impl SentPackets {
         let _ = spans;
     }
 
-    /// As if so many packets had been sent and settled.
+    /// As if this many packets had been sent and settled.
     #[cfg(test)]
     pub(crate) fn continue_from(&mut self, number: u64) {
         assert!(self.packets.is_empty() && number >= self.base);
@@ -421,7 +421,7 @@ impl SentPackets {
             .map(move |(i, p)| (first + i as u64, p))
     }
 
-    /// Makes `outstanding` begin behind the packets that are settled. Looking for losses calls this
+    /// Makes `outstanding` begin after the packets that are settled. Looking for losses calls this
     /// first, and every packet that it then passes is lost: all in all a packet is passed twice,
     /// however often the peer makes us look.
     pub(crate) fn pass_settled(&mut self) {

@@ -12,7 +12,7 @@ impl Streams {
     pub(crate) fn open(&mut self, direction: Direction) -> Option<StreamId> {
         let opening = &mut self.opening[index(direction)];
         if opening.local_next >= opening.local_limit {
-            // RFC 9000 §4.6: told once for each limit.
+            // RFC 9000 §4.6: sent once for each limit.
             opening.blocked_pending |= !std::mem::replace(&mut opening.local_refused, true);
             return None;
         }
@@ -120,7 +120,7 @@ impl Streams {
         self.enqueue(slot);
     }
 
-    /// Ends the stream behind the data written so far.
+    /// Ends the stream after the data written so far.
     ///
     /// # Errors
     /// `Stopped`, `Closed`.
@@ -164,7 +164,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Gives up what lies behind the first `reliable` bytes with RESET_STREAM_AT.
+    /// Discards what follows the first `reliable` bytes with RESET_STREAM_AT.
     ///
     /// # Errors
     /// `Closed` if nothing is left to reset.
@@ -221,7 +221,7 @@ impl Streams {
                 self.renew_used_up_credit();
             }
             Ok(None) | Err(ReadError::Reset(_)) => {
-                // What lies behind a partial reset is read by nobody.
+                // What follows a partial reset is never read.
                 let unread = recv.unread();
                 recv.credit.consume(unread);
                 self.recv_credit.consume(unread);

@@ -6,8 +6,8 @@ use super::recv::{Received, RecvState};
 use super::{SendState, Streams, index};
 use crate::event::Event;
 
-/// What a piece of stream data behind a gap costs beside its bytes: a segment's place in the line
-/// and its allocation, or the room that a cell leaves in its page (its 64 bytes lie within the
+/// What a piece of stream data after a gap costs in addition to its bytes: a segment's place in the
+/// line and its allocation, or the room that a cell leaves in its page (its 64 bytes lie within the
 /// stream's credit).
 pub(super) const PIECE: usize = 128;
 
@@ -34,8 +34,8 @@ impl Streams {
         let Some(recv) = stream.recv.as_mut() else {
             return Ok(true);
         };
-        // RFC 9000 §21.7: what a piece costs beside its bytes is charged too; a packet that would
-        // cost more is not taken.
+        // RFC 9000 §21.7: what a piece costs in addition to its bytes is charged too; a packet that
+        // would cost more is not taken.
         let before = recv.data.pieces();
         let unread = self.recv_credit.received() - self.recv_credit.consumed();
         let cost = unread + (self.fragments * PIECE) as u64;
@@ -60,9 +60,9 @@ impl Streams {
         Ok(true)
     }
 
-    /// Takes the frames of one stream that came one behind the other, without a FIN: `pieces` are
-    /// their data, `len` bytes in all from `offset` on. `false`: there is more to it than adding
-    /// bytes at the end, and nothing is done.
+    /// Takes consecutive frames of one stream, without a FIN: `pieces` are their data, `len` bytes
+    /// in all from `offset` on. `false`: there is more to it than adding bytes at the end, and
+    /// nothing is done.
     pub(crate) fn on_stream_run(
         &mut self,
         id: StreamId,
@@ -113,7 +113,7 @@ impl Streams {
         let before = recv.data.pieces();
         let rise = recv.receive_reset(code, final_size, reliable)?;
         let after = recv.data.pieces();
-        // What nobody will read counts as read: the connection's credit must not leak away.
+        // What will never be read counts as read: the connection's credit must not leak.
         let unread = if recv.state == RecvState::SizeKnown && recv.stop.is_none() {
             0
         } else {
@@ -228,7 +228,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Tells the reader once that there is something to read.
+    /// Notifies the reader once that there is something to read.
     #[inline]
     pub(super) fn tell_reader(&mut self, slot: u32) {
         let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {

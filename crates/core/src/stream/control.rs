@@ -29,7 +29,7 @@ impl Streams {
                 .any(|o| o.limit_pending || o.blocked_pending)
     }
 
-    /// Whether the peer is to be told that the connection's limit is in the way.
+    /// Whether to report to the peer that its limit on the connection blocks us.
     #[must_use]
     pub(crate) const fn is_blocked(&self) -> bool {
         self.blocked_pending

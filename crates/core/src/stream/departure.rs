@@ -61,7 +61,7 @@ impl Streams {
     /// in.
     ///
     /// The piece fills the room when its stream has enough (the frame then needs no length), else
-    /// it is all that the stream may send now. The caller writes it and tells `on_sent`.
+    /// it is all that the stream may send now. The caller writes it and calls `on_sent`.
     #[inline]
     pub(crate) fn next_range(&mut self, room: usize) -> Option<(StreamRange, bool)> {
         while let Some(slot) = self.next_sender() {
@@ -135,7 +135,7 @@ impl Streams {
                 self.drop_stale();
             }
         }
-        // RFC 9000 §4.1: told once for each limit.
+        // RFC 9000 §4.1: sent once for each limit.
         let limit = self.send_credit.limit();
         if self.blocked_at != Some(limit) {
             self.blocked_at = Some(limit);
@@ -144,8 +144,8 @@ impl Streams {
     }
 
     /// The connection has credit: of the streams that waited for it, one for each packet that it
-    /// covers stands in line again, the first in rank first. A peer that raises its limit by a byte
-    /// at a time makes one stream move, however many wait.
+    /// covers is queued again, the first in rank first. A peer that raises its limit by a byte at a
+    /// time makes one stream move, however many wait.
     pub(super) fn feed_starved(&mut self) {
         let mut packets = self.send_credit.available().div_ceil(FED_BY);
         while packets > 0
@@ -219,7 +219,7 @@ impl Streams {
     /// frame of it alone: never sent before, not the stream's first, and without what carries a
     /// FIN. Offset of the first, and how many.
     ///
-    /// The caller writes some of them and tells `on_sent`.
+    /// The caller writes some of them and calls `on_sent`.
     pub(crate) fn ahead(&mut self) -> Option<(StreamId, u64, u64)> {
         let slot = self.next_sender()?;
         let connection = self.send_credit.available();
@@ -338,7 +338,8 @@ impl Streams {
         }
     }
 
-    /// Tells who was refused for the connection's sake, if there is room again.
+    /// Notifies writers that were refused because of the connection's limit, if there is room
+    /// again.
     pub(super) fn wake_writers(&mut self) {
         if !self.blocked_writers.is_empty() && self.has_room() {
             for id in std::mem::take(&mut self.blocked_writers) {

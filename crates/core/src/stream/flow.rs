@@ -51,7 +51,7 @@ impl SendCredit {
 /// refills it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveCredit {
-    /// Offset up to which the peer may send: what it was last told.
+    /// Offset up to which the peer may send, as last advertised.
     advertised: u64,
     /// Highest offset received.
     received: u64,
@@ -96,7 +96,7 @@ impl ReceiveCredit {
             .map(|_| ())
     }
 
-    /// The limit that the peer was told last.
+    /// The limit last advertised to the peer.
     #[must_use]
     pub(crate) const fn advertised(&self) -> u64 {
         self.advertised
@@ -119,17 +119,17 @@ impl ReceiveCredit {
         self.consumed += bytes;
     }
 
-    /// Whether the peer should be told a new limit: half of the window is used up.
+    /// Whether to advertise a new limit: half of the window is used up.
     #[must_use]
     pub(crate) const fn wants_update(&self) -> bool {
         self.advertised - self.consumed <= self.window / 2
     }
 
     /// Whether the peer has come to the end of its credit while so much waits unread that
-    /// [`wants_update`](Self::wants_update) may never say yes: who reads one stream after the other
-    /// waits for the first one's rest while the others' data fill the window. A gain of a few
-    /// packets is worth a frame, however large the window: it may be all that streams which are not
-    /// read leave to the others.
+    /// [`wants_update`](Self::wants_update) may never return true: an application that reads one
+    /// stream after the other waits for the first one's rest while the others' data fill the
+    /// window. A gain of a few packets is worth a frame, however large the window: it may be all
+    /// that streams which are not read leave to the others.
     #[must_use]
     pub(crate) const fn is_used_up(&self) -> bool {
         let window = self.grown();

@@ -33,7 +33,7 @@ use queue::{Entry, SendQueue};
 use recv::RecvStream;
 use send::{SendState, SendStream};
 
-/// What pieces behind gaps may cost beside the connection's receive window, in bytes.
+/// What pieces after gaps may cost in addition to the connection's receive window, in bytes.
 const PIECES_SLACK: u64 = 128 * 1024;
 
 /// Stale entries that the line of senders may hold in any case, so that a few streams are not
@@ -57,9 +57,10 @@ struct Opening {
     local_next: u64,
     local_limit: u64,
     local_refused: bool,
-    /// Whether the peer is to be told that its limit is in the way (RFC 9000 §4.6).
+    /// Whether to report to the peer that its limit blocks us (RFC 9000 §4.6).
     blocked_pending: bool,
-    /// Streams that the peer has opened, of these accepted, and the limit that it was told.
+    /// Streams that the peer has opened, how many of them were accepted, and the limit last
+    /// advertised.
     peer_opened: u64,
     peer_accepted: u64,
     peer_limit: u64,
@@ -106,11 +107,10 @@ pub(crate) struct Streams {
     /// Streams that only the connection's credit holds back; in line again, a few at a time, when
     /// it rises.
     starved: SendQueue,
-    /// The connection's limit that the peer was last told to be in the way, and whether it is to be
-    /// told now.
+    /// The connection's limit that was last reported as blocking, and whether to report it now.
     blocked_at: Option<u64>,
     blocked_pending: bool,
-    /// Pieces of all streams that wait behind gaps (`SECURITY.md` row 5).
+    /// Pieces of all streams that wait for missing data (`SECURITY.md` row 5).
     fragments: usize,
     /// What data that waits for its reader may cost in all, in bytes: the receive window and some.
     pieces_budget: u64,
@@ -599,8 +599,8 @@ impl Streams {
         self.table.len()
     }
 
-    /// Nothing is sent any more. What has arrived can still be read: the peer may close right
-    /// behind its last byte.
+    /// Nothing is sent any more. What has arrived can still be read: the peer may close right after
+    /// its last byte.
     pub(crate) fn end_sending(&mut self) {
         for send in self
             .slots
@@ -620,7 +620,7 @@ impl Streams {
     }
 
     /// Bytes of memory that all streams take, about: what was written and is not acknowledged, the
-    /// chunks that hold what was received, pieces behind gaps, and the streams' own state. Costs a
+    /// chunks that hold what was received, pieces after gaps, and the streams' own state. Costs a
     /// few additions.
     pub(crate) fn memory(&self) -> usize {
         let streams = self.slots.len() - self.free.len();

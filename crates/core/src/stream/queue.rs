@@ -39,8 +39,7 @@ impl Default for Priority {
 }
 
 /// A stream in line: its id, the slot that it had, and how often its rank had changed. A stream
-/// whose rank changes back and forth leaves an entry behind each time, and only the last one
-/// counts.
+/// whose rank changes back and forth leaves a stale entry each time, and only the last one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
     pub(super) id: StreamId,
@@ -54,7 +53,7 @@ struct Level {
     level: i32,
     ordered: BTreeSet<Entry>,
     fair: VecDeque<Entry>,
-    /// Whether the line of those that take turns is served next, when both lines have somebody.
+    /// Whether the queue of streams that take turns is served next, when neither queue is empty.
     fair_turn: bool,
 }
 
@@ -67,7 +66,7 @@ impl Level {
 /// The streams of a connection that have something to send.
 #[derive(Debug, Default)]
 pub(super) struct SendQueue {
-    /// Levels with somebody in line, the highest first; at least one is kept for its memory.
+    /// Levels that are not empty, the highest first; at least one is kept for its memory.
     levels: Vec<Level>,
     /// Entries, stale ones included.
     len: usize,

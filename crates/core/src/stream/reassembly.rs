@@ -3,12 +3,12 @@
 //! ```text
 //!  segments   chunks of bytes, disjoint and sorted by offset: what the reader gets, and large
 //!             pieces behind gaps
-//!  cells      64 bytes each, with a bit for each byte that is there: small pieces behind gaps
+//!  cells      64 bytes each, with a bit for each byte that is there: small pieces after gaps
 //! ```
 //!
-//! Bytes are copied once, out of the datagram, behind the segment that they continue. In the common
-//! case that is the last segment and its chunk has room: a compare and a copy. Chunks that the
-//! reader is done with come back through the pool (`chunk_pool`), so that a steady transfer
+//! Bytes are copied once, out of the datagram, to the end of the segment that they continue. In the
+//! common case that is the last segment and its chunk has room: a compare and a copy. Chunks that
+//! the reader is done with come back through the pool (`chunk_pool`), so that a steady transfer
 //! allocates nothing.
 //!
 //! A segment of its own for each small piece would let a peer that sends single bytes make us
@@ -32,8 +32,8 @@ const LEAST_CHUNK: usize = 2 * 1024;
 /// transport`, W3, turn by turn on a busy Zen 5).
 const ROOM_AFTER: u64 = 4 * 1024;
 
-/// Bytes of a piece behind a gap from which it gets a segment: then moving its neighbours is little
-/// beside its bytes.
+/// The size from which a piece after a gap gets a segment: moving its neighbours then costs little
+/// compared with its bytes.
 const LARGE_PIECE: usize = 512;
 /// The same if it continues the last byte received, so that nothing is moved.
 const LAST_PIECE: usize = 64;
@@ -83,7 +83,7 @@ struct Page {
 const NO_CELL: u8 = u8::MAX;
 const _: () = assert!(PAGE_CELLS < NO_CELL as usize);
 
-/// Small pieces that wait behind gaps.
+/// Small pieces that wait for missing data.
 ///
 /// The pages are a table by offset: what it takes is a five-hundredth of the flow control credit
 /// that the gaps take.
@@ -94,7 +94,7 @@ struct Cells {
     pages: VecDeque<Option<Box<Page>>>,
     /// Cells of all pages.
     count: usize,
-    /// Offset behind the last byte.
+    /// Offset after the last byte.
     end: u64,
 }
 
@@ -103,8 +103,8 @@ impl Cells {
         self.count == 0
     }
 
-    /// Keeps bytes, all of which lie behind `gap`: the place where the first gap begins, which
-    /// never falls.
+    /// Keeps bytes, all of which lie after `gap`: the place where the first gap begins, which never
+    /// falls.
     fn write(&mut self, gap: u64, mut offset: u64, mut data: &[u8]) {
         if self.is_empty() {
             self.pages.clear();
@@ -149,7 +149,7 @@ impl Cells {
         page.cells.get_mut(usize::from(*place))
     }
 
-    /// Forgets the pages that lie wholly below `offset`, and all when nothing lies behind it.
+    /// Forgets the pages that lie wholly below `offset`, and all when nothing lies after it.
     fn drop_below(&mut self, offset: u64) {
         if self.end <= offset {
             *self = Self::default();
@@ -215,7 +215,7 @@ impl Reassembly {
             .is_some_and(|s| s.start == self.read && !s.data.is_empty())
     }
 
-    /// Pieces held, which cost memory beside their bytes: segments and cells.
+    /// Pieces held, which cost memory in addition to their bytes: segments and cells.
     #[must_use]
     pub(crate) fn pieces(&self) -> usize {
         self.segments.len() + self.cells.count
@@ -227,7 +227,7 @@ impl Reassembly {
         self.segments.iter().map(|segment| segment.size).sum()
     }
 
-    /// Bytes of the chunks that [`clear`](Self::clear) dropped: the pool is to be told, once.
+    /// Bytes of the chunks that [`clear`](Self::clear) dropped, to be reported to the pool once.
     pub(crate) fn take_cleared(&mut self) -> usize {
         std::mem::take(&mut self.cleared)
     }
@@ -238,9 +238,9 @@ impl Reassembly {
         MAX_STREAM_FRAGMENTS.saturating_sub(self.segments.len())
     }
 
-    /// Whether bytes at `offset` go behind what is there already: up to the first gap, or at the
-    /// end of the last segment. They are taken when no memory is left for more pieces, so that a
-    /// full line always moves on.
+    /// Whether bytes at `offset` continue what is there already: up to the first gap, or at the end
+    /// of the last segment. They are taken when no memory is left for more pieces, so that a full
+    /// line always moves on.
     #[must_use]
     pub(crate) fn continues(&mut self, offset: u64) -> bool {
         offset <= self.first_gap() || self.segments.back().is_some_and(|s| s.end() == offset)
@@ -327,7 +327,7 @@ impl Reassembly {
         Ok(())
     }
 
-    /// Whether a piece behind a gap goes into a segment.
+    /// Whether a piece after a gap goes into a segment.
     fn gets_segment(&self, offset: u64, len: usize) -> bool {
         let end = self.segments.back().map_or(0, Segment::end);
         len >= LARGE_PIECE
@@ -379,7 +379,7 @@ impl Reassembly {
         let chunk = &mut segment.data;
         let mut room = chunk.capacity() - chunk.len();
         if room < data.len() && chunk.capacity() < LEAST_CHUNK && !chunk.is_empty() {
-            // A segment behind a gap starts at its exact size; the neighbours that follow make it
+            // A segment after a gap starts at its exact size; the neighbours that follow make it
             // grow by doubling.
             chunk.reserve(data.len().max(chunk.len()));
             pool.settle(segment.size);
@@ -406,7 +406,7 @@ impl Reassembly {
             }
             pool.take((self.next_chunk as usize).max(data.len().min(LARGEST)))
         } else {
-            // In a short stream, and behind a gap, memory follows the bytes that arrived, not those
+            // In a short stream, and after a gap, memory follows the bytes that arrived, not those
             // that may come.
             (BytesMut::with_capacity(data.len()), None)
         };

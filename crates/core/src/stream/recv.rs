@@ -43,14 +43,14 @@ pub(crate) struct RecvStream {
     pub(crate) credit_pending: bool,
     /// Whether data came in 0-RTT packets.
     pub(crate) early: bool,
-    /// Whether the reader was told of data and has not come back empty-handed since.
+    /// Whether the reader was notified of data and has not found the stream empty since.
     pub(crate) reader_told: bool,
 }
 
 /// What a STREAM or RESET_STREAM frame did.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// So many more bytes of the connection's flow control are used.
+    /// Charges bytes to the connection's flow control.
     More(u64),
     /// The packet must be dropped unacknowledged.
     Refused,
@@ -106,7 +106,7 @@ impl RecvStream {
             .receive_to(end)
             .ok_or(TransportErrorCode::FLOW_CONTROL_ERROR)?;
         if self.stop.is_some() {
-            // Nobody reads: the bytes count against flow control only.
+            // The stream is not read any more: the bytes count against flow control only.
             self.data.clear(self.credit.received());
         } else if let Err(TooFragmented) = self.data.insert(offset, data, pool) {
             self.credit = before;

@@ -64,7 +64,7 @@ pub(crate) struct SendStream {
     pub(crate) reset: Option<Reset>,
     /// Code of the peer's STOP_SENDING.
     pub(crate) stopped: Option<u64>,
-    /// A writer was refused for lack of room and is to be told.
+    /// A writer was refused for lack of room and is to be notified.
     pub(crate) writer_waits: bool,
     /// Whether the writer is in the connection's list of those that wait for its buffer.
     pub(crate) writer_listed: bool,
@@ -76,7 +76,7 @@ pub(crate) struct SendStream {
     pub(crate) priority: Priority,
     /// How often that has changed.
     pub(crate) rank_changes: u32,
-    /// The limit that the peer was last told to be in the way.
+    /// The limit that was last reported to the peer as blocking.
     blocked_at: Option<u64>,
 }
 
@@ -158,13 +158,13 @@ impl SendStream {
             && self.blocked_at != Some(self.credit.limit())
     }
 
-    /// Notes that the peer is told; returns the limit.
+    /// Records that the peer is told of the limit, and returns it.
     pub(crate) const fn tell_blocked(&mut self) -> u64 {
         self.blocked_at = Some(self.credit.limit());
         self.credit.limit()
     }
 
-    /// The peer was not told after all.
+    /// Undoes that record.
     pub(crate) const fn untell_blocked(&mut self) {
         self.blocked_at = None;
     }
@@ -185,8 +185,8 @@ impl SendStream {
         self.buffer.clear()
     }
 
-    /// Gives up what lies behind the first `reliable` bytes (draft-ietf-quic-reliable-stream-reset
-    /// §5). Returns the bytes freed.
+    /// Discards what follows the first `reliable` bytes (draft-ietf-quic-reliable-stream-reset §5).
+    /// Returns the bytes freed.
     pub(crate) fn reset_at(&mut self, code: u64, reliable: u64) -> u64 {
         let promised = self.reset.map_or(u64::MAX, |r| r.reliable);
         let reliable = reliable.min(self.buffer.end()).min(promised);
@@ -288,7 +288,7 @@ pub(crate) struct StreamRange {
     pub(crate) start: u64,
     /// Number of bytes.
     pub(crate) len: u32,
-    /// Whether the stream ends behind them.
+    /// Whether the stream ends after them.
     pub(crate) fin: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The bytes of a stream from the application's hands to the peer's acknowledgement.
 //!
 //! The application's `Bytes` are kept as they came, unless they are small: those, and slices, are
-//! copied behind one another into chunks of our own, so that memory follows the bytes written, not
+//! copied one after the other into chunks of our own, so that memory follows the bytes written, not
 //! the number of writes. Packets refer to ranges of offsets. A loss puts a range back in line, an
 //! acknowledgement frees the chunks that it completes.
 
@@ -67,7 +67,7 @@ pub(crate) struct SendBuffer {
     chunks: VecDeque<(u64, Chunk)>,
     /// All bytes below are acknowledged and gone.
     base: u64,
-    /// Offset behind the last byte written.
+    /// Offset after the last byte written.
     end: u64,
     /// Offset of the first byte never sent.
     unsent: u64,
@@ -78,7 +78,7 @@ pub(crate) struct SendBuffer {
 }
 
 impl SendBuffer {
-    /// Offset behind the last byte written.
+    /// Offset after the last byte written.
     #[must_use]
     pub(crate) const fn end(&self) -> u64 {
         self.end
@@ -175,7 +175,7 @@ impl SendBuffer {
 
     /// Notes that the peer has `range`; returns by how much that lowers the cost.
     pub(crate) fn on_acked(&mut self, range: Range<u64>) -> u64 {
-        // Behind the end lies what was given up after it was sent.
+        // Past the end lies what was discarded after it was sent.
         let range = range.start.min(self.end)..range.end.min(self.end);
         self.lost.remove(range.clone());
         let before = self.cost();
