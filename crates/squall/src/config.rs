@@ -240,7 +240,7 @@ pub(crate) fn check_client(config: &ClientConfig) -> Result<(), String> {
 /// Finds settings that no connection of this configuration could work with.
 pub(crate) fn check_server(config: &ServerConfig) -> io::Result<()> {
     config.transport.check().map_err(invalid)?;
-    // The session tells a foreign provider and a missing TLS 1.3; it is thrown away unused.
+    // Making a session detects a foreign provider and a missing TLS 1.3; it is dropped unused.
     let version = squall_wire::header::VERSION_1;
     squall_tls::Session::server(config.tls.clone(), version, version, Vec::new(), &[])
         .map(drop)

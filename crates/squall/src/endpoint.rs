@@ -36,8 +36,8 @@ struct Inner {
     shared: Arc<[Arc<Shared>]>,
     /// Which worker gets the next connection that begins here, and the next task.
     next: AtomicUsize,
-    /// What new connections are accepted with. Locked while the workers are told, so that one that
-    /// starts meanwhile is told too.
+    /// The configuration for new connections. Locked while it is passed to the workers, so that one
+    /// that starts meanwhile gets it too.
     server: Mutex<Option<Arc<ServerConfig>>>,
     /// The settings that workers start with, at first and again.
     settings: Builder,
@@ -297,7 +297,7 @@ impl Endpoint {
             let why = format!("worker {worker} has ended; restart it first");
             return Err(io::Error::new(io::ErrorKind::NotConnected, why));
         }
-        // Whatever can fail comes before the first worker is told.
+        // Everything that can fail comes before the first worker is informed.
         let readable = (self.0.workers.iter().zip(group.sockets()))
             .map(|(worker, socket)| worker.shared.watch(Arc::clone(socket)))
             .collect::<io::Result<Vec<_>>>()?;

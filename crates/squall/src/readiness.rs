@@ -15,7 +15,7 @@ use squall_udp::Socket;
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-/// A socket of which tokio is told when there is something to receive.
+/// A socket registered with tokio for readability.
 pub(crate) struct Readable {
     socket: Arc<Socket>,
     notice: UdpSocket,
@@ -24,7 +24,7 @@ pub(crate) struct Readable {
 /// A sign that there is something to receive.
 pub(crate) struct Guard<'a>(&'a UdpSocket);
 
-/// A socket of which tokio is told when it has room to send.
+/// A socket registered with tokio for writability.
 pub(crate) struct Writable(UdpSocket);
 
 /// Readiness of the socket to receive.
@@ -35,7 +35,7 @@ pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<Readable> {
     Ok(Readable { socket, notice })
 }
 
-/// Readiness of the socket to send, for as long as it is needed: a new registration, which tells of
+/// Readiness of the socket to send, for as long as it is needed: a new registration, which reports
 /// room that is there already.
 pub(crate) fn writable(readable: &Readable) -> io::Result<Writable> {
     UdpSocket::from_std(second(&readable.socket)?).map(Writable)
@@ -127,7 +127,7 @@ mod tests {
             guard.clear_ready();
             assert!(!told(&socket).await, "of what was taken");
         }
-        // The other way: there is room, and that is told at once.
+        // Conversely: there is room, and that is reported at once.
         let room = writable(&socket).unwrap();
         poll_fn(|cx| room.poll_write_ready(cx)).await.unwrap();
     }

@@ -38,7 +38,7 @@ pub struct SendStream {
     drop_code: Option<u64>,
     /// Finished or reset by us: dropping does no more.
     ended: bool,
-    /// Reset by us: nobody will hear what became of it.
+    /// Reset by us: its outcome is not reported.
     given_up: bool,
 }
 
@@ -130,7 +130,7 @@ impl SendStream {
     }
 
     /// Writes a whole chunk without copying it. A small one is copied, which costs less: up to 256
-    /// bytes behind data that waits, up to 64 on its own.
+    /// bytes after data that waits, up to 64 on its own.
     ///
     /// # Errors
     /// As [`write`](Self::write); some of the chunk may have been written.
@@ -226,7 +226,7 @@ impl SendStream {
             reset(&mut state.core, self.id).map_err(|error| self.ending_error(error, state))
         });
         self.given_up |= result.is_ok();
-        // Who waits for deliveries waits for this one no more.
+        // Tasks that wait for delivery no longer wait for this stream.
         waiting.into_iter().for_each(Waker::wake);
         result
     }
@@ -540,8 +540,8 @@ impl RecvStream {
         Ok(all)
     }
 
-    /// Tells the peer that this end reads no more, with `code` (RFC 9000 §19.5). Data that has
-    /// arrived is dropped.
+    /// Asks the peer to stop sending, with `code` (RFC 9000 §19.5). Data that has arrived is
+    /// dropped.
     ///
     /// # Errors
     /// The stream has already ended, or the connection ended.

@@ -1,5 +1,5 @@
-//! What all workers of an endpoint share: the clock, the line of those who want to connect, and
-//! whose a stateless reset is.
+//! What all workers of an endpoint share: the clock, the queue of connection attempts, and the
+//! owners of stateless reset tokens.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -22,7 +22,7 @@ use crate::config::Builder;
 use crate::qlog::QlogFolder;
 
 /// Ends of workers that wait to be reported. Each has to be restarted before it can end again, so
-/// more of them means that nobody asks.
+/// more of them means that the application does not ask.
 const MAX_ENDS: usize = 64;
 
 /// Between two warnings of one kind.
@@ -84,7 +84,7 @@ struct AcceptQueue {
 }
 
 impl AcceptQueue {
-    /// Closes it. Returns who is to be woken.
+    /// Closes the queue. Returns the tasks to wake.
     fn close(&mut self) -> Vec<Waker> {
         self.closed = true;
         let mut wakers = self.waiters.take();
@@ -100,8 +100,8 @@ pub(crate) struct Common {
     pub(crate) idle: Notify,
     /// Where connections are logged.
     pub(crate) qlog: Option<QlogFolder>,
-    /// The workers' sockets. Locked while all workers are told to move, so that two moves at a time
-    /// end in one place.
+    /// The workers' sockets. Locked while all workers are moved, so that two concurrent moves end
+    /// in one place.
     pub(crate) sockets: Mutex<SocketGroup>,
     /// Whose a stateless reset is; `None`: there is only one worker.
     pub(crate) reset_tokens: Option<ResetTokens>,
@@ -157,7 +157,7 @@ impl Common {
         self.wait(|queue| &mut queue.end_waiters, take).await
     }
 
-    /// Waits in line until `poll` is ready. Dropping the future leaves the line.
+    /// Waits in the queue until `poll` is ready. Dropping the future leaves the queue.
     async fn wait<R>(
         &self,
         line: fn(&mut AcceptQueue) -> &mut Waiters,
@@ -199,7 +199,7 @@ impl Common {
 
     // ---- from the workers ----------------------------------------------------------------------
 
-    /// Puts an attempt in line; gives it back when the line is full or closed.
+    /// Queues an attempt; returns it if the queue is full or closed.
     pub(crate) fn offer(
         &self,
         offer: Box<Offer>,
@@ -214,8 +214,8 @@ impl Common {
         Ok(())
     }
 
-    /// Lets no more attempts in and wakes who waits for one. Returns those of this worker that
-    /// nobody took.
+    /// Lets no more attempts in and wakes the tasks that wait for one. Returns this worker's
+    /// attempts that were not taken.
     pub(crate) fn close_accept(&self, worker: usize) -> VecDeque<Box<Offer>> {
         let mut accept = lock(&self.accept);
         let wakers = accept.close();
@@ -230,7 +230,7 @@ impl Common {
         lock(&self.accept).running += 1;
     }
 
-    /// A worker runs no more, and what waits for its word will not get it. The others go on.
+    /// A worker has stopped, and its undecided attempts are dropped. The others go on.
     pub(crate) fn on_worker_stop(&self, worker: usize) {
         let mut accept = lock(&self.accept);
         accept.running -= 1;
@@ -244,7 +244,7 @@ impl Common {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// A worker ended before its time: its datagrams go to the others, and the application is told.
+    /// A worker ended early: its datagrams go to the others, and the application is informed.
     pub(crate) fn on_worker_end(&self, end: WorkerEnd) {
         lock(&self.sockets).on_end(end.worker);
         if let Some(tokens) = &self.reset_tokens {
@@ -287,7 +287,7 @@ impl Drop for Place<'_> {
 }
 
 /// Whose a stateless reset is, of all connections of an endpoint with several workers. Asked and
-/// changed rarely: by what belongs to nobody, and when ids come and go.
+/// changed rarely: for packets of no connection, and when ids come and go.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResetTokens(Arc<Mutex<HashMap<[u8; 16], u8>>>);
 

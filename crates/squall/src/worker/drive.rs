@@ -186,7 +186,7 @@ impl Alarm {
     }
 }
 
-/// What ends a worker's sleep, beside its doorbell.
+/// What ends a worker's sleep, besides its doorbell.
 #[derive(Clone, Copy)]
 struct Until {
     /// A connection's timer.
@@ -207,7 +207,7 @@ async fn sleep(
     alarm: &mut Alarm,
 ) -> std::io::Result<bool> {
     let mut room = false;
-    // A new registration tells at once if there is room by now. Without one a timer has to do.
+    // A new registration reports at once if there is room by now. Without one a timer has to do.
     let now = until.now;
     let ask = until.room_from.is_some_and(|from| from <= now);
     let writable = ask.then(|| sys::writable(fd).ok()).flatten();
@@ -259,7 +259,8 @@ where
     }
 }
 
-/// A task of the application on the worker's thread, with its time told apart from the worker's.
+/// A task of the application on the worker's thread, with its time counted separately from the
+/// worker's.
 struct Accounted<F> {
     task: Pin<Box<F>>,
     shared: Arc<Shared>,

@@ -43,7 +43,7 @@ impl SocketGroup {
         let alone = workers == 1;
         // The first socket binds exclusively if that is what was asked for, so that a port in use
         // is reported, and so that no other endpoint's socket comes among ours, which the kernel
-        // tells apart by number. Only Linux is known to allow SO_REUSEPORT after bind.
+        // distinguishes by number. Only Linux is known to allow SO_REUSEPORT after bind.
         let first = if alone || cfg!(target_os = "linux") {
             let first = Socket::bind(addr, options)?;
             if !alone {

@@ -1,4 +1,4 @@
-//! Connection attempts, from the first Initial packet to the application's word.
+//! Connection attempts, from the first Initial packet to the application's decision.
 //!
 //! ```text
 //! Route::Incoming ──> Offer in the accept queue ──> accept: core connection, held runs delivered
@@ -27,7 +27,7 @@ const MAX_HELD: usize = 4 * 1024 * 1024;
 
 const _: () = assert!(MAX_HELD_OF_ONE <= MAX_HELD);
 
-/// Runs that wait for the word on the attempt that they belong to.
+/// Runs that wait for the decision on the attempt that they belong to.
 #[derive(Default)]
 pub(super) struct Held {
     /// An entry for every undecided attempt.
@@ -36,7 +36,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Whether the attempt waits for its word.
+    /// Whether the attempt is undecided.
     fn is_undecided(&self, key: &AttemptKey) -> bool {
         self.by_attempt.contains_key(key)
     }
@@ -58,21 +58,21 @@ impl Held {
         }
     }
 
-    /// The word has come: gives out what was held.
+    /// The attempt is decided: returns what was held.
     fn decide(&mut self, key: &AttemptKey) -> Vec<HeldRun> {
         let runs = self.by_attempt.remove(key).unwrap_or_default();
         self.bytes -= runs.iter().map(|run| run.bytes.len()).sum::<usize>();
         runs
     }
 
-    /// The word was no.
+    /// The attempt was declined.
     pub(super) fn forget(&mut self, key: &AttemptKey) {
         drop(self.decide(key));
     }
 }
 
 impl Worker {
-    /// Someone wants to connect.
+    /// A client's first packet begins an attempt.
     pub(super) fn on_incoming(&mut self, incoming: squall_core::Incoming, run: &DatagramBatch<'_>) {
         let path = run.path;
         let key = (path.remote, incoming.destination_id());
@@ -98,7 +98,7 @@ impl Worker {
         }
     }
 
-    /// The application wants the connection.
+    /// The application accepts the connection.
     pub(super) fn accept(
         &mut self,
         offer: Box<Offer>,
@@ -136,7 +136,7 @@ impl Worker {
         result
     }
 
-    /// The application does not want the connection and says so.
+    /// The application refuses the connection.
     pub(super) fn refuse(&mut self, offer: Box<Offer>) {
         let offer = *offer;
         let path = offer.run.path;
@@ -145,7 +145,7 @@ impl Worker {
         self.respond(path, &response);
     }
 
-    /// The application wants to know that the address is the client's own.
+    /// The application asks for the client's address to be validated.
     pub(super) fn retry(&mut self, offer: Box<Offer>) {
         let offer = *offer;
         let path = offer.run.path;

@@ -1,4 +1,4 @@
-//! A worker's part of what all workers count together, and what its endpoint is told of the rest.
+//! A worker's part of what all workers count together, and what its endpoint learns of the rest.
 
 use squall_core::{ConnectionHandle, Time};
 
@@ -33,7 +33,7 @@ impl OwnMemory {
         u64::try_from(self.bytes).unwrap_or(0)
     }
 
-    /// Tells the others; returns the sum of all.
+    /// Publishes the change; returns the sum of all workers.
     pub(super) fn publish(&mut self, all: &SharedMemory) -> usize {
         let gained = self.bytes - std::mem::replace(&mut self.published, self.bytes);
         all.add(gained)
@@ -70,8 +70,8 @@ impl Worker {
     }
 }
 
-/// Tells the endpoint what happened to a connection, and refuses the connection if the endpoint
-/// says so.
+/// Passes a connection's events to the endpoint, and refuses the connection if the endpoint decides
+/// so.
 pub(super) fn apply_endpoint_events(
     endpoint: &mut squall_core::Endpoint,
     handle: ConnectionHandle,

@@ -10,7 +10,7 @@
 //!           flush      sendmmsg
 //!           sleep      until the socket is readable, the wheel's next deadline, or the doorbell
 //! ```
-//! The clock is read once a turn. Who else calls: applications' handles and other workers, through
+//! The clock is read once a turn. Applications' handles and other workers call in only through
 //! `shared` only. What all workers of an endpoint share is in `common`.
 
 mod backoff;
@@ -331,7 +331,7 @@ impl Worker {
 
     // ---- time out ------------------------------------------------------------------------------
 
-    /// Tells every connection whose deadline has passed.
+    /// Runs the timers of every connection whose deadline has passed.
     fn time_out(&mut self, stages: &mut Stages) {
         let mut due = std::mem::take(&mut self.due);
         self.wheel.expire(self.now, &mut due);
@@ -391,7 +391,7 @@ impl Worker {
                     }
                 };
                 stages.mark(Stage::Handshake);
-                // If nobody waits any more, the handle drops and the connection closes.
+                // If the caller no longer waits, the handle is dropped and the connection closes.
                 let _ = reply.send(result);
             }
             Command::Accept { offer, reply } => {
@@ -491,7 +491,7 @@ impl Worker {
         }
     }
 
-    /// Refuses attempts that nobody took, and all that come.
+    /// Refuses attempts that were not taken, and all new ones.
     fn let_nobody_in(&mut self) {
         self.closing = true;
         for offer in self.shared.common.close_accept(self.shared.index) {
@@ -504,8 +504,8 @@ impl Worker {
     /// Lets every connection in line send its share. Afterwards `ready` holds those that have more.
     fn transmit(&mut self, stages: &mut Stages) -> std::io::Result<()> {
         if self.blocked {
-            // Whether there is room again is told to a worker that sleeps, and one that has enough
-            // to receive never does.
+            // A worker learns that there is room again when it sleeps, and one that has enough to
+            // receive never does.
             self.flush_marked(stages)?;
             if self.blocked {
                 return Ok(());
@@ -716,7 +716,7 @@ impl Worker {
         }
     }
 
-    /// Tells the operator that the system refuses datagrams for reasons that networks do not have.
+    /// Warns that the system refuses datagrams for reasons that networks do not have.
     fn warn_of_losses(&mut self) {
         let unknown = self.socket.send_errors_unknown();
         if unknown == self.warned_of || !self.shared.common.send_warnings.admits(self.now) {
@@ -733,7 +733,7 @@ impl Worker {
         tracing::warn!(%local, worker, lost, %errnos, "the system refuses to send datagrams");
     }
 
-    /// Wakes everybody that the turn found reason to wake; returns whether there was one.
+    /// Wakes the tasks collected during the turn; returns whether there were any.
     fn wake_tasks(&mut self) -> bool {
         let woken = self.wakers.len();
         self.shared.counters.wakeups.add(woken as u64);
@@ -748,7 +748,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// However the worker ends, by its end or by a panic, nobody waits for it for ever.
+    /// However the worker ends, regularly or by a panic, no task waits for it for ever.
     fn drop(&mut self) {
         let why = match self.end.as_str() {
             "" => "it panicked",

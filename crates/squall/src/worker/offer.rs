@@ -38,11 +38,11 @@ impl HeldRun {
     }
 }
 
-/// A connection attempt that waits for the application's word, with the datagrams that made it.
+/// A connection attempt that waits for the application's decision, with the datagrams that made it.
 pub(crate) struct Offer {
     /// The worker that it came to, and that the connection will live on.
     pub(crate) worker: usize,
-    /// Which of the worker's lives: one that was restarted knows nothing of what came before.
+    /// Which run of the worker: after a restart it knows nothing of attempts from before.
     pub(crate) life: u32,
     pub(crate) incoming: squall_core::Incoming,
     pub(crate) run: HeldRun,

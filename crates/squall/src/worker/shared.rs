@@ -76,7 +76,7 @@ pub(crate) enum Command {
     },
     /// Go on with this socket; clients' connections move.
     Rebind(Readable),
-    /// Connections to come get this configuration; `None`: there are none to come.
+    /// The configuration for new connections; `None`: no new connections.
     SetServer(Option<Arc<ServerConfig>>),
     /// The last handle of the endpoint is gone: end with the last connection.
     Detach,
@@ -94,7 +94,7 @@ pub(crate) struct Inbox {
     forwarded_bytes: usize,
     /// The worker is following commands that it took out.
     executing: bool,
-    /// The worker does not run: nobody will look.
+    /// The worker does not run: commands would never be read.
     dead: bool,
 }
 
@@ -139,7 +139,7 @@ impl Udp {
     }
 }
 
-/// The face of a worker towards other threads.
+/// A worker as other threads see it.
 pub(crate) struct Shared {
     /// Which of the endpoint's workers.
     pub(crate) index: usize,
@@ -160,7 +160,7 @@ pub(crate) struct Shared {
     inbox: Mutex<Inbox>,
     /// Whether there may be something in `inbox.forwarded`: asked once a turn, without the lock.
     has_forwarded: AtomicBool,
-    /// `inbox.dead`, for who has no time for the lock.
+    /// `inbox.dead`, readable without the lock.
     dead: AtomicBool,
     /// How often the worker has started.
     life: AtomicU32,
@@ -209,7 +209,7 @@ impl Shared {
         self.ring();
     }
 
-    /// Sends a command; `false` when the worker has ended and nobody will follow it.
+    /// Sends a command; `false` if the worker has ended and will not execute it.
     pub(crate) fn command(&self, command: Command) -> bool {
         self.command_to(self.life(), command)
     }
@@ -236,7 +236,7 @@ impl Shared {
         sys::readable(socket)
     }
 
-    /// Where the worker and its tasks run, or ran: a task that comes too late is cancelled.
+    /// Where the worker and its tasks run, or ran: a task spawned too late is cancelled.
     pub(crate) fn runtime(&self) -> tokio::runtime::Handle {
         let runtime = lock(&self.runtime).clone();
         runtime.expect("set before anybody has an endpoint")
@@ -262,7 +262,7 @@ impl Shared {
         lock(&self.udp).stats()
     }
 
-    /// Makes the worker's receive calls fail with `errno` until it is told 0.
+    /// Makes the worker's receive calls fail with `errno` until this is called with 0.
     pub(crate) fn inject_recv_error(&self, errno: i32) {
         if let Some(socket) = &lock(&self.udp).socket {
             socket.inject_recv_error(errno);
@@ -284,7 +284,7 @@ impl Shared {
         }
     }
 
-    /// Whether no connection is left, and no word of the application waits that could change that.
+    /// Whether no connection is left, and no pending command could change that.
     pub(crate) fn is_idle(&self) -> bool {
         let inbox = lock(&self.inbox);
         let settled = inbox.commands.is_empty() && !inbox.executing;
@@ -327,8 +327,8 @@ impl Shared {
         self.common.on_worker_start();
     }
 
-    /// A connection goes on without its qlog. Whoever drops a connection last may find that out,
-    /// not only the worker.
+    /// A connection goes on without its qlog. This may come up wherever a connection is dropped
+    /// last, not only on the worker.
     pub(crate) fn on_qlog_error(&self, path: &Path, error: &std::io::Error) {
         self.counters.qlogs_failed.add_from_anywhere();
         if self.common.qlog_warnings.admits(self.clock.now()) {
@@ -389,8 +389,8 @@ impl Shared {
         self.doorbell.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// The worker ends: nothing more is taken, and what is in the inbox is let go (replies are
-    /// dropped unanswered).
+    /// The worker ends: nothing more is taken, and the contents of the inbox are dropped (replies
+    /// unanswered).
     pub(crate) fn die(&self) {
         let mut inbox = lock(&self.inbox);
         let left = std::mem::replace(&mut *inbox, Inbox::with_room());
@@ -399,7 +399,7 @@ impl Shared {
         drop(inbox);
         drop(left);
         self.wake_up();
-        // Connections' handles may hold `self` for long, and must not hold the port with it.
+        // Connections' handles may hold `self` for long, which must not keep the port open.
         lock(&self.udp).replace(None);
         self.common.on_worker_stop(self.index);
         let lost = self.counters.connections.get();
@@ -419,7 +419,7 @@ pub(crate) struct ConnectionShared {
 }
 
 impl ConnectionShared {
-    /// What one takes beside its state in the core.
+    /// Bytes that one takes in addition to its state in the core.
     pub(super) const OWN_BYTES: usize = size_of::<Self>() - size_of::<squall_core::Connection>();
 
     pub(crate) fn new(
@@ -453,7 +453,7 @@ impl ConnectionShared {
         result
     }
 
-    /// Waits in line until `poll` is ready. Dropping the future leaves the line.
+    /// Waits in the queue until `poll` is ready. Dropping the future leaves the queue.
     pub(crate) async fn wait<R>(
         self: &Arc<Self>,
         line: Line,
@@ -496,7 +496,8 @@ impl ConnectionShared {
         self.close(code, reason);
     }
 
-    /// Closes the connection, tells all who wait, and has the worker send the news.
+    /// Closes the connection, wakes all waiting tasks, and has the worker send the
+    /// CONNECTION_CLOSE.
     pub(crate) fn close(self: &Arc<Self>, code: u64, reason: &[u8]) {
         let now = self.worker.clock.now();
         let mut wakers = Vec::new();
@@ -519,7 +520,7 @@ impl ConnectionShared {
     }
 }
 
-/// A future's place in one of a connection's lines; dropping it leaves the line.
+/// A future's place in one of a connection's queues; dropping it leaves the queue.
 pub(crate) struct Place<C: Deref<Target = ConnectionShared>> {
     connection: C,
     line: Line,
@@ -536,7 +537,7 @@ impl<C: Deref<Target = ConnectionShared>> Place<C> {
         }
     }
 
-    /// Stands in line while `result` is pending and leaves when it is ready.
+    /// Stays in the queue while `result` is pending and leaves it when it is ready.
     pub(crate) fn settle<R>(
         &mut self,
         state: &mut State,

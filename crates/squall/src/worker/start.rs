@@ -62,15 +62,15 @@ impl Start {
         let worker = Worker::new(self.shared, self.workers, self.socket, self.endpoint);
         let _ = report.send(Ok(sys::thread_id()));
         // A task of its own, and not the future that `block_on` drives: the worker then stands in
-        // one line with the applications' tasks. Whatever ends it, its state is dropped and tells
-        // all who wait.
+        // one line with the applications' tasks. Whatever ends it, its state is dropped, which
+        // wakes all waiting tasks.
         let worker = runtime.spawn(run(worker, fd, addresses));
         let reason = match runtime.block_on(worker) {
             Ok(Ok(())) => return,
             Ok(Err(reason)) => reason,
             Err(error) => match error.try_into_panic() {
                 Ok(payload) => WorkerEndReason::of_panic(payload.as_ref()),
-                // Nobody cancels it.
+                // It is never cancelled.
                 Err(_) => return,
             },
         };
@@ -84,7 +84,7 @@ impl Start {
 }
 
 /// The worker thread's preparations: its CPU and its runtime. With accounting, time in which the
-/// thread is parked is told apart.
+/// thread is parked is counted separately.
 fn prepare(cpu: Option<usize>, shared: &Arc<Shared>) -> io::Result<Runtime> {
     if let Some(cpu) = cpu {
         sys::pin_to_cpu(cpu)?;

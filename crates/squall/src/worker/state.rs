@@ -22,7 +22,7 @@ pub(crate) enum SendEnd {
     Stopped(u64),
 }
 
-/// Who waits for what on one stream that the application holds.
+/// The tasks that wait on one stream that the application holds.
 #[derive(Debug, Default)]
 pub(crate) struct StreamWaiters {
     pub(crate) reader: Option<Waker>,
@@ -96,7 +96,7 @@ pub(crate) struct State {
     streams: StreamMap<StreamWaiters>,
 }
 
-/// Replaces the waker in a slot, if it is another.
+/// Stores a waker in a slot, unless an equivalent one is there.
 pub(crate) fn register(slot: &mut Option<Waker>, waker: &Waker) {
     if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
         *slot = Some(waker.clone());
@@ -145,7 +145,7 @@ impl State {
         }
     }
 
-    /// Takes the core's events and collects who is to be woken: once a stream, whatever a run
+    /// Takes the core's events and collects the tasks to wake: once a stream, whatever a run
     /// brought for it.
     pub(crate) fn take_events(&mut self, wakers: &mut Vec<Waker>) {
         while let Some(event) = self.core.poll_event() {
@@ -220,7 +220,7 @@ impl State {
         }
     }
 
-    /// Notes the end, once, and wakes everybody.
+    /// Records the end, once, and wakes all waiting tasks.
     pub(crate) fn on_closed(&mut self, reason: CloseReason, wakers: &mut Vec<Waker>) {
         if self.closed.is_some() {
             return;
@@ -258,8 +258,8 @@ impl State {
         // What arrived before the end is still handed out.
         if let Some(id) = self.core.accept(direction) {
             self.hold(id, direction);
-            // A peer may stop a stream before we have accepted it; its event found nobody to tell.
-            // A write of nothing shows it.
+            // A peer may stop a stream before we have accepted it; its event had no one to wake. An
+            // empty write reveals it.
             if direction == Direction::Bidirectional
                 && let Err(squall_core::WriteError::Stopped(code)) =
                     self.core.write(id, &mut Bytes::new())
@@ -320,7 +320,7 @@ impl State {
         result
     }
 
-    /// Who waits on a stream that the application holds.
+    /// The tasks that wait on a stream that the application holds.
     pub(crate) fn waiters(&mut self, id: StreamId) -> &mut StreamWaiters {
         self.streams.entry(id).or_default()
     }

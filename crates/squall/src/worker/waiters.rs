@@ -97,7 +97,7 @@ impl Waiters {
     /// Moves all into `wakers`: the line is empty.
     #[inline]
     pub(crate) fn move_into(&mut self, wakers: &mut Vec<Waker>) {
-        // Mostly nobody waits, and most events ask.
+        // There is mostly no waiting task, and most events ask.
         if !self.slots.is_empty() {
             self.move_all(wakers);
         }
