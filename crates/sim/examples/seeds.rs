@@ -90,7 +90,7 @@ impl Summary {
 }
 
 fn sweep(seeds: Range<u64>) -> ExitCode {
-    // A panic is a failure of its seed, told there.
+    // A panic is a failure of its seed, and is reported there.
     std::panic::set_hook(Box::new(|_| {}));
     let began = Instant::now();
     let next = AtomicU64::new(seeds.start);

@@ -45,7 +45,7 @@ pub struct Setup {
     pub transport: [TransportConfig; 2],
     /// Datagrams in one bundle, at most; 1 is a host without segmentation offload.
     pub max_segments: usize,
-    /// Datagrams that nobody sent.
+    /// Datagrams that neither end sent.
     pub intrusion: Intrusion,
     /// TLS configurations of the client and the server.
     pub tls: Configs,
@@ -216,7 +216,7 @@ impl Pair {
         &mut self.network
     }
 
-    /// Datagrams that nobody sent.
+    /// Datagrams that neither end sent.
     #[must_use]
     pub const fn intrusions(&self) -> u64 {
         self.intruder.made
@@ -270,7 +270,7 @@ impl Pair {
         }
     }
 
-    /// A datagram arrives at `to` that nobody sent.
+    /// A datagram that neither end sent arrives at `to`.
     ///
     /// # Errors
     /// What a guard found.

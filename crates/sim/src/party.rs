@@ -15,9 +15,9 @@ const DIRECTIONS: [Direction; 2] = [Direction::Bidirectional, Direction::Unidire
 /// How an application reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// Everything as soon as it is there, at most so many bytes with one call.
+    /// Everything as soon as it arrives, at most this many bytes per call.
     AtOnce(usize),
-    /// So many bytes, so often.
+    /// This many bytes, at this interval.
     Slowly(usize, Duration),
 }
 
@@ -35,7 +35,7 @@ pub struct Party {
     sending: BTreeMap<StreamId, Bytes>,
     /// What is still to be read.
     receiving: BTreeMap<StreamId, Bytes>,
-    /// Streams that a slow reader was told of.
+    /// Streams that a slow reader was notified of.
     readable: VecDeque<StreamId>,
     next_read: Option<Time>,
     /// Streams whose end the peer has acknowledged.
@@ -54,7 +54,7 @@ pub struct Party {
     pub closed: Option<CloseReason>,
     /// When it last read a byte.
     pub last_read: Time,
-    /// Paths that the connection moved to, validated, and when it told so.
+    /// Paths that the connection moved to, validated, and when it reported so.
     pub moves: Vec<(Time, Path)>,
     /// Paths that came to nothing.
     pub failed_moves: Vec<(Time, Path)>,
@@ -238,7 +238,7 @@ impl Party {
         self.write(connection, id)
     }
 
-    /// Writes what the connection takes, and the end behind it.
+    /// Writes what the connection takes, then the end.
     fn write(&mut self, connection: &mut Connection, id: StreamId) -> Result<(), String> {
         let cut = self.plan.cut(id, self.side);
         let size = self.plan.contents(id, self.side).map_or(0, |c| c.len());

@@ -19,9 +19,9 @@ pub enum Cut {
     /// With its end.
     #[default]
     Never,
-    /// The opener resets it after so many bytes.
+    /// The opener resets it after this many bytes.
     Reset(usize),
-    /// The other side stops it after so many bytes, unless it has read the end before.
+    /// The other side stops it after this many bytes, unless it has read the end before.
     Stop(usize),
 }
 

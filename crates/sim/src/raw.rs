@@ -411,7 +411,7 @@ pub struct Terms {
     pub tls: Configs,
     /// Changes the transport parameters that the peer declares, before they are encoded.
     pub parameters: Box<dyn Fn(&mut TransportParameters)>,
-    /// Bytes put behind the encoded parameters.
+    /// Bytes appended to the encoded parameters.
     pub more_parameters: Vec<u8>,
 }
 
@@ -453,7 +453,7 @@ pub struct Duel {
     guard: Option<Guard>,
     /// The destination of the client's first packet.
     pub first_destination: ConnectionId,
-    /// What the victim told its application.
+    /// Events that the victim reported to its application.
     pub events: Vec<Event>,
     path: Path,
     buffer: Vec<u8>,

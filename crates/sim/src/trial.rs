@@ -23,9 +23,9 @@ use crate::simulation::Simulation;
 /// Bytes that each side sends, usually and in a trial of much data.
 const BYTES: usize = 100_000;
 const MUCH: usize = 20_000_000;
-/// One seed in so many moves much data over a long fat network.
+/// One seed in this many moves much data over a long fat network.
 const MUCH_EVERY: u64 = 160;
-/// One seed in so many ends in silence.
+/// One seed in this many ends in silence.
 const SILENCE_EVERY: u64 = 97;
 
 /// A named fault; a trial has any number of them.
@@ -49,7 +49,7 @@ pub enum Fault {
     MtuChange,
     /// A queue marks datagrams instead of growing.
     EcnMarks,
-    /// Datagrams that nobody sent: replays, damaged copies, noise.
+    /// Datagrams that neither end sent: replays, damaged copies, noise.
     Intrusion,
     /// 20 MB each way over 1 Gbit/s and 100 ms, some packets held back by thousands of others.
     MuchData,
@@ -388,7 +388,7 @@ impl Trial {
 fn always_retry(side: Side, config: &mut EndpointConfig) {
     if side == Side::Server {
         config.retry_from = 0;
-        // A client that nobody hears for a while is still welcome.
+        // A client that was silent for a while is still welcome.
         config.retry_token_lifetime = Duration::from_secs(3600);
     }
 }

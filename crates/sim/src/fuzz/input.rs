@@ -1,6 +1,6 @@
 //! Bytes of the fuzzer as values.
 
-/// Takes values from the front of the input; zeros behind its end.
+/// Takes values from the front of the input; zeros after its end.
 pub(super) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {

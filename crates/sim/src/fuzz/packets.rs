@@ -30,7 +30,7 @@ pub fn packets(input: &[u8]) {
     }
 }
 
-/// The packets of a datagram, one behind the other.
+/// The packets of a datagram, one after the other.
 fn walk(datagram: &[u8], cid_len: usize, fixed_bit: FixedBit) {
     let mut rest = datagram;
     while let Ok(read) = header::parse_with(rest, cid_len, fixed_bit) {
