@@ -34,8 +34,8 @@ pub(crate) fn check_unsafe(path: &str, source: &Source, places: &[&str]) -> Vec<
     findings
 }
 
-/// What the tokens behind an `unsafe` are; `None` for the type of a function pointer, which
-/// promises nothing itself.
+/// What the tokens after an `unsafe` are; `None` for the type of a function pointer, which promises
+/// nothing itself.
 fn unsafe_form(after: &[Token]) -> Option<&'static str> {
     let mut after = after.iter();
     let first = after.next()?;
@@ -61,7 +61,7 @@ fn unsafe_form(after: &[Token]) -> Option<&'static str> {
     }
 }
 
-/// Whether a SAFETY comment stands on the line, right behind it, or above the statement it is in.
+/// Whether a SAFETY comment is on the line, right after it, or above the statement it is in.
 fn has_reason(source: &Source, line: usize, doc_counts: bool) -> bool {
     let says = |line: usize| {
         let comment = source.comment(line);

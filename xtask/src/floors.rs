@@ -1,4 +1,5 @@
-//! The plan of the house as tables. Whoever moves a wall changes it here, and in `ARCHITECTURE.md`.
+//! The plan of the house as tables. A change of the structure changes it here, and in
+//! `ARCHITECTURE.md`.
 
 /// The floors of `crates/core`, lowest first: a module imports from its own floor or a lower one.
 /// Every top-level module but `lib` has a place here.
@@ -110,7 +111,7 @@ pub(crate) const LONG_FILE_LINES: usize = 800;
 
 /// The most lines of a function in [`SHORT_FUNCTIONS`].
 pub(crate) const FUNCTION_LINES: usize = 100;
-/// Where functions are at most so long.
+/// Where functions are at most this long.
 pub(crate) const SHORT_FUNCTIONS: &[&str] = &["crates/core/src/"];
 
 /// The most lines of a function in [`DATA_PATH`].
@@ -127,7 +128,7 @@ pub(crate) const DATA_PATH: &[&str] = &[
 
 /// The most parameters of a function besides `self`.
 pub(crate) const PARAMETERS: usize = 6;
-/// Where functions take at most so many.
+/// Where functions take at most this many.
 pub(crate) const FEW_PARAMETERS: &str = "crates/core/src/";
 
 /// The last column that a comment may reach.

@@ -261,7 +261,7 @@ impl Lexer {
         self.literal(line);
     }
 
-    /// The rest of a raw string, behind its `r`.
+    /// The rest of a raw string, after its `r`.
     fn raw_string(&mut self, line: usize) {
         let mut hashes = 0;
         while self.take_if('#') {
@@ -302,7 +302,7 @@ impl Lexer {
         }
     }
 
-    /// A number; its dot and exponent need no care, for nobody looks at them.
+    /// A number; its dot and exponent need no care, since no check looks at them.
     fn number(&mut self, line: usize) {
         while self.rest.next_if(|&c| is_word(c)).is_some() {}
         self.literal(line);
