@@ -145,7 +145,7 @@ fn server_of_all() -> Host {
     Host::server(config(), Arc::clone(tls), TransportConfig::default())
 }
 
-// ---- stateless reset ----------------------------------------------------------------------------
+// ---- stateless reset ---------------------------------------------------------------------------
 
 /// A connected pair, and a short packet of the client.
 fn short_packet() -> (Link, usize, Vec<u8>) {
@@ -313,7 +313,7 @@ fn a_flood_of_one_kind_leaves_the_answers_of_the_others() {
     }
 }
 
-// ---- connection ids -----------------------------------------------------------------------------
+// ---- connection ids ----------------------------------------------------------------------------
 
 fn quic_lb(key: Option<[u8; 16]>, nonce_len: usize) -> ConnectionIdGenerator {
     ConnectionIdGenerator::QuicLb(QuicLb {
@@ -389,7 +389,7 @@ fn generators_out_of_bounds_are_refused() {
     assert!(ConnectionIdGenerator::QuicLb(config).check().is_err());
 }
 
-// ---- several workers on one port ----------------------------------------------------------------
+// ---- several workers on one port ---------------------------------------------------------------
 
 /// Whose a reset is, as workers of a test tell each other.
 #[derive(Clone, Debug, Default)]
