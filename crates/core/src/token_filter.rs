@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! by time of issue  ...│ generation g-1 │ generation g ...  each a bit longer than a token lives
-//!                            ▲─── good tokens ───▲          so these are of at most two generations
+//!                            ▲─── good tokens ───▲         so these are of at most two generations
 //! ```
 //! A token's generation is that of its issue, so each look-up asks one Bloom filter, and a
 //! generation is forgotten when its last token has expired.
