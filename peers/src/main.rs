@@ -8,14 +8,8 @@
 //!                         squall against the other stacks' ends, bytes compared (interop)
 //! ```
 
-/// The command-line tool's own files, which its controls need.
-#[path = "../../crates/cli/src/error.rs"]
-mod error;
 mod payload;
 mod protect;
-#[allow(dead_code, reason = "the tool uses more of it")]
-#[path = "../../crates/cli/src/sys.rs"]
-mod sys;
 mod transfer;
 mod transport;
 

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write as _};
 use std::sync::OnceLock;
 
-use crate::error::{Failure, Result, context};
+use squall_yard::error::{Failure, Result, context};
 
 /// What became of lines that could not be written.
 static LOST: OnceLock<String> = OnceLock::new();

@@ -30,16 +30,17 @@ use std::thread;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget};
+use squall_yard::certificate::Certificate;
+use squall_yard::controls::tls;
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::options::Suite;
+use squall_yard::sys;
 
 pub(crate) use self::process::SUBCOMMAND;
 
-use self::controls::certificate::Certificate;
-use self::controls::options::Suite;
 use self::job::{Contender, Job, Message, Role, Sample, Workload};
 use self::process::{Count, End};
 use self::report::{Measured, Report};
-use crate::error::{Failure, Result, context};
-use crate::sys;
 
 /// CPU of whole transports: squall, quinn, s2n-quic, quiche, TLS over TCP and plain TCP, interleaved in one run.
 #[derive(clap::Args)]
@@ -170,9 +171,7 @@ impl Bench {
     fn new() -> Result<Self> {
         let files = identity::Files::new()?;
         let certificate = Certificate::read(&files.certificate, &files.key)?;
-        let provider = controls::tls::choose(&certificate, Suite::Aes128)?
-            .name
-            .to_owned();
+        let provider = tls::choose(&certificate, Suite::Aes128)?.name.to_owned();
         let cores = match sys::allowed_cores().as_slice() {
             [server, client, ..] => Some([*server, *client]),
             _ => None,

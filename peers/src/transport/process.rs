@@ -8,9 +8,10 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::sys;
+
 use super::job::{Job, Message, Sample};
-use crate::error::{Failure, Result, context};
-use crate::sys;
 
 /// The hidden subcommand that makes this program one end of a measurement.
 pub(crate) const SUBCOMMAND: &str = "transport-end";

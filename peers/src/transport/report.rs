@@ -3,9 +3,9 @@
 use std::fmt;
 
 use serde::Serialize;
+use squall_yard::error::{Failure, Result, context};
 
 use super::job::{Contender, Sample, Workload};
-use crate::error::{Failure, Result, context};
 
 /// One round of one contender.
 #[derive(Clone, Copy, Debug)]

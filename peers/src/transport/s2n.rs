@@ -17,6 +17,7 @@ use s2n_tls::callbacks::{
 };
 use s2n_tls::config::ConnectionInitializer;
 use s2n_tls::security::Policy;
+use squall_yard::error::{Failure, Result, context};
 
 use super::job::{
     ALPN, CONNECTION_WINDOW, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, Role, SOCKET_BUFFER,
@@ -24,7 +25,6 @@ use super::job::{
 };
 use super::process::Count;
 use super::stack::{self, Client, Connection, Opener, Rx, Server, Spawn, Tokio, Tx};
-use crate::error::{Failure, Result, context};
 
 /// An IPv4 packet with the largest UDP payload: s2n-quic counts the headers in.
 const MTU: u16 = MAX_UDP_PAYLOAD + 28;

@@ -11,13 +11,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use squall_yard::error::{Failure, Result};
+use squall_yard::source::Source;
 use tokio::sync::mpsc;
 
-use super::controls::source::Source;
 use super::job::{Message, PIECE, Shape, Workload};
 use super::process::{Count, say};
 use super::verify::{Verifier, message};
-use crate::error::{Failure, Result};
 
 /// Where a stack's tasks run.
 pub(super) trait Spawn: Clone + Send + Sync + 'static {

@@ -19,14 +19,14 @@ use squall_core::{
     Stage, Stages, Time, TransportConfig,
 };
 use squall_wire::{DatagramBatch, Direction, Ecn, Path, StreamId};
+use squall_yard::certificate::{Certificate, NAME};
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::stats::Spread;
+use squall_yard::sys;
 
 use super::args::Core;
-use super::stats::Spread;
-use super::{Report, Setup};
-use crate::error::{Failure, Result, context};
+use super::{ModeReport, Setup};
 use crate::output::{print_json, say};
-use crate::perf::certificate::{Certificate, NAME};
-use crate::sys;
 
 /// Bytes of stream data in a full packet.
 const PAYLOAD: usize = 1450;
@@ -378,7 +378,7 @@ struct Row {
 #[derive(Debug, Serialize)]
 struct CoreReport {
     #[serde(flatten)]
-    report: Report<Row>,
+    report: ModeReport<Row>,
     /// Whether packets were protected: `false` in the build of `cargo xtask bench-core`.
     protected: bool,
     payload_bytes: usize,
@@ -446,7 +446,7 @@ pub(super) fn main(args: &Core) -> Result<()> {
         protected: !cfg!(squall_unprotected),
         payload_bytes: PAYLOAD,
         copy_ns,
-        report: Report {
+        report: ModeReport {
             mode: "core",
             setup,
             rows,

@@ -18,12 +18,12 @@ use squall::{
     Builder, Bytes, ClientConfig, Connection, Endpoint, RecvStream, SendStream, ServerConfig,
     TransportConfig, WriteError,
 };
+use squall_yard::certificate::{self, Certificate, NAME};
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::sys;
 
 use super::args::Idle;
-use crate::error::{Failure, Result, context};
 use crate::output::{print_json, say};
-use crate::perf::certificate::{self, Certificate, NAME};
-use crate::sys;
 
 /// The application protocol of this measurement.
 const ALPN: &[u8] = b"idle";
@@ -38,7 +38,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// What was found.
 #[derive(Debug, Serialize)]
-struct Report {
+struct IdleReport {
     connections: usize,
     /// Bytes that every connection had moved each way.
     moved: u64,
@@ -79,7 +79,7 @@ pub(crate) fn main(args: &Idle) -> Result<()> {
         if let Some(reason) = ended {
             return Err(Failure::new(format!("a connection ended: {reason}")));
         }
-        Ok(Report {
+        Ok(IdleReport {
             connections: args.connections,
             moved: args.moved.unwrap_or(0),
             server_rss_per_connection: after.saturating_sub(before) as f64

@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 
 use squall_protect::ablation::{self, Way};
 use squall_protect::{KernelKind, Keys, Outcome, PacketSpan, Suite, TAG_LEN};
+use squall_yard::error::{Failure, Result};
+use squall_yard::sys;
 
 use super::args::Direction;
 use super::progress::Progress;
-use crate::error::{Failure, Result};
 use crate::kernels::{keys, suite_name};
-use crate::sys;
 
 /// Distinct packets.
 pub(crate) const PACKETS: usize = 64;

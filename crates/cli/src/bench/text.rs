@@ -1,6 +1,6 @@
 //! Text that compresses as text does, out of a seed.
 
-use super::stats::Random;
+use squall_yard::stats::Random;
 
 /// Words of the made-up language.
 const WORDS: usize = 4_000;

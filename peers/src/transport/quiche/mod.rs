@@ -16,9 +16,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use quiche::{BufFactory, Config, ConnectionId, RecvInfo};
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::source::Source;
 
 use self::udp::{Inbox, Outbox};
-use super::controls::source::Source;
 use super::job::{
     ALPN, CONNECTION_WINDOW, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, Message, NAME, PIECE, Role,
     STREAM_WINDOW, Shape, Workload,
@@ -26,7 +27,6 @@ use super::job::{
 use super::process::{Count, say};
 use super::socket;
 use super::verify::{Verifier, message};
-use crate::error::{Failure, Result, context};
 
 /// Bytes of our connection ids.
 const ID: usize = 16;

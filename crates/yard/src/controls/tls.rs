@@ -30,10 +30,10 @@ use rustls::{
     ServerConfig, SupportedCipherSuite, Tls13CipherSuite,
 };
 
-use super::certificate::{Certificate, NAME};
 use super::channel::{BATCH, Channel, Protocol, prepare, prepare_receiver};
-use super::options::Suite;
+use crate::certificate::{Certificate, NAME};
 use crate::error::{Failure, Result, context};
+use crate::options::Suite;
 use crate::sys;
 
 /// RFC 8446 §5.1: the most plaintext a record carries.
@@ -52,7 +52,7 @@ const NEW_SESSION_TICKET: u8 = 4;
 const _: () = assert!(BATCH.is_multiple_of(RECORD) && WIRE_BATCH > HEADER + MAX_PROTECTED);
 
 /// TLS 1.3 over TCP with one provider's ciphers.
-pub(crate) struct Tls {
+pub struct Tls {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     suite: &'static Tls13CipherSuite,
@@ -60,11 +60,7 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// The two configurations, of one cipher suite only.
-    pub(crate) fn new(
-        provider: CryptoProvider,
-        suite: Suite,
-        certificate: &Certificate,
-    ) -> Result<Self> {
+    pub fn new(provider: CryptoProvider, suite: Suite, certificate: &Certificate) -> Result<Self> {
         let provider = suite.alone(provider);
         let Some(SupportedCipherSuite::Tls13(suite)) = provider.cipher_suites.first().copied()
         else {
@@ -251,7 +247,7 @@ impl<Data: Send> KeySchedule for KernelConnection<Data> {
 }
 
 /// One end of a TLS connection after its handshake.
-pub(crate) struct TlsChannel<S> {
+pub struct TlsChannel<S> {
     socket: S,
     suite: &'static Tls13CipherSuite,
     keys: Box<dyn KeySchedule>,
@@ -498,16 +494,18 @@ impl Opener {
 }
 
 /// The faster of the two providers on this CPU, and how fast each is.
-pub(crate) struct Choice {
-    pub(crate) name: &'static str,
-    pub(crate) tls: Tls,
+pub struct Choice {
+    /// The name of the provider.
+    pub name: &'static str,
+    /// TLS with the provider.
+    pub tls: Tls,
     /// Name, nanoseconds to seal and to open a record of 16 KiB.
-    pub(crate) measured: Vec<(&'static str, f64)>,
+    pub measured: Vec<(&'static str, f64)>,
 }
 
 /// Measures sealing and opening of 16 KiB records with each provider, for some 40 ms each, and
 /// takes the faster one.
-pub(crate) fn choose(certificate: &Certificate, suite: Suite) -> Result<Choice> {
+pub fn choose(certificate: &Certificate, suite: Suite) -> Result<Choice> {
     let mut pairs = Vec::new();
     for (name, provider) in [
         ("ring", rustls::crypto::ring::default_provider()),

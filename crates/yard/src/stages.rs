@@ -1,4 +1,4 @@
-//! The cost table by stage (design §7): what the WinQuic table shows, with finer rows.
+//! The cost table by stage: what the table of the WinQuic measurement shows, with finer rows.
 //!
 //! A worker stamps the time-stamp counter when it passes from one stage to the next, once a
 //! batch. Ticks become nanoseconds by the rate of that counter. Ticks of waiting are mostly no CPU
@@ -15,26 +15,26 @@ use squall::Waits;
 
 /// What one worker thread counted.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sample {
+pub struct Sample {
     /// Name of the stage and ticks spent in it.
-    pub(crate) stages: Vec<(&'static str, u64)>,
+    pub stages: Vec<(&'static str, u64)>,
     /// What waiting cost.
-    pub(crate) waits: Waits,
+    pub waits: Waits,
     /// How often the time-stamp counter was read.
-    pub(crate) stamps: u64,
+    pub stamps: u64,
     /// The thread's CPU time.
-    pub(crate) cpu: Duration,
+    pub cpu: Duration,
     /// Datagrams sent or received, whichever is the payload's direction.
-    pub(crate) packets: u64,
+    pub packets: u64,
     /// Stream bytes delivered.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Requests or handshakes; of a bulk transfer none.
-    pub(crate) operations: u64,
+    pub operations: u64,
 }
 
 impl Sample {
     /// Adds another round of the same thread's work.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         if self.stages.is_empty() {
             self.stages.clone_from(&other.stages);
         } else {
@@ -53,21 +53,22 @@ impl Sample {
 
 /// What reading the clocks costs, measured.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Clocks {
+pub struct Clocks {
     /// One stamp.
-    pub(crate) ns_per_stamp: f64,
+    pub ns_per_stamp: f64,
     /// One reading of the thread's CPU clock.
-    pub(crate) ns_per_cpu_reading: f64,
+    pub ns_per_cpu_reading: f64,
 }
 
 /// What turns ticks into time and cycles.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rates {
+pub struct Rates {
     /// Nanoseconds a tick of the time-stamp counter.
-    pub(crate) ns_per_tick: f64,
-    pub(crate) clocks: Clocks,
+    pub ns_per_tick: f64,
+    /// What reading the clocks costs.
+    pub clocks: Clocks,
     /// The core's clock, where it can be measured.
-    pub(crate) core_ghz: Option<f64>,
+    pub core_ghz: Option<f64>,
 }
 
 impl Rates {
@@ -90,36 +91,47 @@ impl Rates {
 
 /// One row of the table.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
-    pub(crate) stage: &'static str,
-    pub(crate) ns_per_packet: f64,
+pub struct Row {
+    /// The name of the stage.
+    pub stage: &'static str,
+    /// Nanoseconds of CPU time per packet.
+    pub ns_per_packet: f64,
+    /// Microseconds of CPU time per request or handshake; absent for bulk transfers.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) us_per_operation: Option<f64>,
-    pub(crate) cycles_per_byte: Option<f64>,
-    pub(crate) percent: f64,
+    pub us_per_operation: Option<f64>,
+    /// Core cycles per byte; absent if the clock rate of the core is not known.
+    pub cycles_per_byte: Option<f64>,
+    /// Share of the thread's CPU time.
+    pub percent: f64,
 }
 
 /// One thread's table.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Table {
-    pub(crate) rows: Vec<Row>,
+pub struct Table {
+    /// A row per stage, then waiting, then what no stage claims.
+    pub rows: Vec<Row>,
     /// The whole thread: the sum of the rows.
-    pub(crate) total: Row,
+    pub total: Row,
     /// Reading the counter: contained in the rows above, not added to them.
-    pub(crate) overhead: Row,
-    pub(crate) packets: u64,
-    pub(crate) bytes: u64,
-    pub(crate) cpu_s: f64,
+    pub overhead: Row,
+    /// Packets that the costs are divided by.
+    pub packets: u64,
+    /// Stream bytes that the costs are divided by.
+    pub bytes: u64,
+    /// The thread's CPU time in seconds.
+    pub cpu_s: f64,
     /// What stages by the stamps' clock, and waits, claim of the thread's CPU time before the stages
     /// are scaled: above 100 the thread was preempted inside stages, and the rows are blurred.
-    pub(crate) claimed_percent: f64,
-    pub(crate) stamps: u64,
-    pub(crate) cpu_readings: u64,
+    pub claimed_percent: f64,
+    /// How often the time-stamp counter was read.
+    pub stamps: u64,
+    /// How often the CPU clock was read.
+    pub cpu_readings: u64,
 }
 
 impl Table {
     /// Scales what a thread counted; `None` when it moved nothing.
-    pub(crate) fn new(sample: &Sample, rates: Rates) -> Option<Self> {
+    pub fn new(sample: &Sample, rates: Rates) -> Option<Self> {
         let cpu_ns = sample.cpu.as_secs_f64() * 1e9;
         if sample.packets == 0 || sample.bytes + sample.operations == 0 || cpu_ns <= 0.0 {
             return None;
@@ -169,15 +181,52 @@ impl Table {
     }
 
     /// The part of the thread's time that a stage claims.
-    pub(crate) fn attributed_percent(&self) -> f64 {
+    pub fn attributed_percent(&self) -> f64 {
         let claimed = self.rows.iter().filter(|row| row.stage != UNATTRIBUTED);
         claimed.map(|row| row.percent).sum()
     }
 }
 
+/// The cost of QUIC by stage.
+#[derive(Clone, Debug, Serialize)]
+pub struct Both {
+    /// CPU of all threads of this process while it was measured.
+    pub process_cpu_s: f64,
+    /// How much of that the two tables' stages claim.
+    pub attributed_percent: f64,
+    /// Stamps times the measured cost of one, of both threads' CPU.
+    pub overhead_percent: f64,
+    /// The server's table.
+    pub server: Table,
+    /// The client's table.
+    pub client: Table,
+    /// The core's clock that turns nanoseconds into cycles.
+    pub core_ghz: Option<f64>,
+    /// What reading the clocks costs.
+    #[serde(flatten)]
+    pub clocks: Clocks,
+}
+
+impl Both {
+    /// The table for people.
+    pub fn table(&self, title: &str, server: &str, client: &str) -> String {
+        text(title, &[(server, &self.server), (client, &self.client)])
+            + &remarks(
+                self.core_ghz,
+                self.clocks,
+                &[&self.server, &self.client],
+                self.overhead_percent,
+            )
+            + &format!(
+                "({:.1} % of this process's {:.3} CPU-seconds are in a stage's row above)\n",
+                self.attributed_percent, self.process_cpu_s
+            )
+    }
+}
+
 /// Tables of one thread each, side by side: of bulk transfer with the cost of a packet and of a
 /// byte, of operations with that of one of them.
-pub(crate) fn text(title: &str, named: &[(&str, &Table)]) -> String {
+pub fn text(title: &str, named: &[(&str, &Table)]) -> String {
     let Some((_, first)) = named.first() else {
         return String::new();
     };
@@ -225,7 +274,7 @@ pub(crate) fn text(title: &str, named: &[(&str, &Table)]) -> String {
 }
 
 /// How the tables were made.
-pub(crate) fn remarks(
+pub fn remarks(
     core_ghz: Option<f64>,
     clocks: Clocks,
     tables: &[&Table],

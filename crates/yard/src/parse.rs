@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// A count of things that are made: connections, streams, rounds.
-pub(crate) fn count(text: &str) -> Result<usize, String> {
+pub fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 1..=10_000) => Ok(count),
         _ => Err("give a whole number from 1 to 10000".to_owned()),
@@ -12,7 +12,7 @@ pub(crate) fn count(text: &str) -> Result<usize, String> {
 }
 
 /// A number of bytes: digits, then nothing, K, M or G (10^3, 10^6, 10^9).
-pub(crate) fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1_000),
         Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),
@@ -33,7 +33,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 }
 
 /// Seconds, in fractions where wanted.
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+pub fn seconds(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
         .filter(|seconds| (0.01..=86_400.0).contains(seconds))
@@ -42,12 +42,12 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// A UDP port to listen on; 0: the system chooses.
-pub(crate) fn port(text: &str) -> Result<u16, String> {
+pub fn port(text: &str) -> Result<u16, String> {
     (text.parse()).map_err(|_| "give a whole number from 0 to 65535".to_owned())
 }
 
 /// A UDP port to send to.
-pub(crate) fn remote_port(text: &str) -> Result<u16, String> {
+pub fn remote_port(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(port @ 1..) => Ok(port),
         _ => Err("give a whole number from 1 to 65535".to_owned()),
@@ -55,14 +55,14 @@ pub(crate) fn remote_port(text: &str) -> Result<u16, String> {
 }
 
 /// Where to listen.
-pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
+pub fn listen(text: &str) -> Result<SocketAddr, String> {
     (text.parse()).map_err(|_| {
         "give an IP address and a port, such as 0.0.0.0:4433, [::]:4433 or 127.0.0.1:0".to_owned()
     })
 }
 
 /// UDP payload of a full datagram, from what every path carries to what a UDP datagram holds.
-pub(crate) fn payload(text: &str) -> Result<u16, String> {
+pub fn payload(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(payload @ 1_200..=65_507) => Ok(payload),
         _ => Err("give a whole number from 1200 to 65507".to_owned()),
@@ -70,12 +70,12 @@ pub(crate) fn payload(text: &str) -> Result<u16, String> {
 }
 
 /// A core.
-pub(crate) fn core(text: &str) -> Result<usize, String> {
+pub fn core(text: &str) -> Result<usize, String> {
     (text.trim().parse()).map_err(|_| "give core numbers, such as 0 or 0,1".to_owned())
 }
 
 /// Two cores, the server's and the client's.
-pub(crate) fn cores(text: &str) -> Result<(usize, usize), String> {
+pub fn cores(text: &str) -> Result<(usize, usize), String> {
     text.split_once(',')
         .and_then(|(server, client)| {
             Some((server.trim().parse().ok()?, client.trim().parse().ok()?))

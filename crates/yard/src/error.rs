@@ -4,14 +4,14 @@ use std::fmt;
 
 /// A failure in the user's words.
 #[derive(Debug)]
-pub(crate) struct Failure(String);
+pub struct Failure(String);
 
 /// The result of everything that can end the program.
-pub(crate) type Result<T> = std::result::Result<T, Failure>;
+pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     /// A failure of that text; more lines become one.
-    pub(crate) fn new(text: impl Into<String>) -> Self {
+    pub fn new(text: impl Into<String>) -> Self {
         let text: String = text.into();
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         Self(lines.join(" "))
@@ -25,7 +25,7 @@ impl fmt::Display for Failure {
 }
 
 /// Puts what was being done before an error's own text; for `map_err`.
-pub(crate) fn context<E: fmt::Display>(doing: &str) -> impl Fn(E) -> Failure {
+pub fn context<E: fmt::Display>(doing: &str) -> impl Fn(E) -> Failure {
     move |error| Failure::new(format!("{doing}: {error}"))
 }
 

@@ -14,17 +14,19 @@
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::channel::{Channel, Protocol, answer, prepare};
-use super::source::{Digest, Sink, Source};
-use super::{Amount, Flow, Load, Outcome};
+use super::threads::{End, join, spawn};
 use crate::error::{Failure, Result, context};
+use crate::outcome::Outcome;
+use crate::source::{Digest, Sink, Source};
+use crate::work::{Amount, Flow, Load};
 use crate::{interrupt, sys};
 
 /// The congestion control that the controls get on this machine.
-pub(crate) fn congestion_control() -> Option<String> {
+pub fn congestion_control() -> Option<String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
     let socket = TcpStream::connect(listener.local_addr().ok()?).ok()?;
     prepare(&socket).ok()?;
@@ -47,7 +49,7 @@ struct Received {
 }
 
 /// Runs one round: `connections × streams` TCP connections over loopback.
-pub(crate) fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome> {
+pub fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .map_err(context("cannot listen on a TCP port of 127.0.0.1"))?;
     let address = listener.local_addr().map_err(context("local address"))?;
@@ -91,76 +93,6 @@ pub(crate) fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome
         received: received.iter().filter_map(|one| one.digest).collect(),
         used: None,
     })
-}
-
-/// One end of a connection before its handshake.
-pub(super) struct End<P> {
-    protocol: Arc<P>,
-    is_server: bool,
-    socket: TcpStream,
-    pub(super) core: Option<usize>,
-}
-
-impl<P: Protocol> End<P> {
-    pub(super) fn new(
-        protocol: &Arc<P>,
-        is_server: bool,
-        socket: TcpStream,
-        core: Option<usize>,
-    ) -> Self {
-        Self {
-            protocol: Arc::clone(protocol),
-            is_server,
-            socket,
-            core,
-        }
-    }
-
-    /// Names its thread, and its failures.
-    pub(super) fn name(&self) -> String {
-        let side = if self.is_server { "server" } else { "client" };
-        format!("{} {side}", P::NAME)
-    }
-
-    /// Makes the handshake.
-    pub(super) fn open(self) -> Result<P::Channel> {
-        let doing = format!("{} handshake", self.name());
-        let channel = if self.is_server {
-            self.protocol.server(self.socket)
-        } else {
-            self.protocol.client(self.socket)
-        };
-        channel.map_err(context(&doing))
-    }
-}
-
-/// The results of all; the first failure.
-pub(super) fn join<T>(threads: Vec<JoinHandle<Result<T>>>) -> Result<Vec<T>> {
-    threads
-        .into_iter()
-        .map(|thread| {
-            thread
-                .join()
-                .unwrap_or_else(|_| Err(Failure::new("a thread of the control panicked")))
-        })
-        .collect()
-}
-
-/// A thread on a core.
-pub(super) fn spawn<T: Send + 'static>(
-    name: String,
-    core: Option<usize>,
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<JoinHandle<Result<T>>> {
-    thread::Builder::new()
-        .name(name)
-        .spawn(move || {
-            if let Some(core) = core {
-                sys::pin(core).map_err(context("cannot pin a thread"))?;
-            }
-            work()
-        })
-        .map_err(context("cannot start a thread"))
 }
 
 fn serve<P: Protocol>(

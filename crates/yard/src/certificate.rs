@@ -12,21 +12,21 @@ use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme, version,
 };
 
-use super::source::fingerprint;
 use crate::error::{Failure, Result, context};
+use crate::source::fingerprint;
 
 /// The name in a certificate made in memory.
-pub(crate) const NAME: &str = "localhost";
+pub const NAME: &str = "localhost";
 
 /// A certificate chain and its key.
-pub(crate) struct Certificate {
+pub struct Certificate {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
 
 impl Certificate {
     /// A fresh self-signed one for `localhost` (ECDSA P-256).
-    pub(crate) fn generate() -> Result<Self> {
+    pub fn generate() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed([NAME.to_owned()])
             .map_err(context("cannot generate a certificate"))?;
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
@@ -37,7 +37,7 @@ impl Certificate {
     }
 
     /// A chain and a key from PEM files.
-    pub(crate) fn read(chain: &Path, key: &Path) -> Result<Self> {
+    pub fn read(chain: &Path, key: &Path) -> Result<Self> {
         Ok(Self {
             chain: read_certificates(chain)?,
             key: PrivateKeyDer::from_pem_file(key)
@@ -46,14 +46,14 @@ impl Certificate {
     }
 
     /// The SHA-256 fingerprint of the end-entity certificate.
-    pub(crate) fn fingerprint(&self) -> String {
+    pub fn fingerprint(&self) -> String {
         self.chain
             .first()
             .map_or_else(String::new, |end| fingerprint(end))
     }
 
     /// A TLS 1.3 server that presents this certificate.
-    pub(crate) fn server(&self, provider: Arc<CryptoProvider>) -> Result<ServerConfig> {
+    pub fn server(&self, provider: Arc<CryptoProvider>) -> Result<ServerConfig> {
         ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&version::TLS13])
             .map_err(context("TLS 1.3"))?
@@ -63,13 +63,13 @@ impl Certificate {
     }
 
     /// A TLS 1.3 client that trusts this certificate and no other.
-    pub(crate) fn client(&self, provider: Arc<CryptoProvider>) -> Result<ClientConfig> {
+    pub fn client(&self, provider: Arc<CryptoProvider>) -> Result<ClientConfig> {
         trusting(&self.chain, provider)
     }
 }
 
 /// The certificates in a PEM file, at least one.
-pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let error = format!("cannot read certificates from {}", path.display());
     let chain = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>)
@@ -84,7 +84,7 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
 }
 
 /// A TLS 1.3 client that trusts what the given certificates vouch for.
-pub(crate) fn trusting(
+pub fn trusting(
     anchors: &[CertificateDer<'static>],
     provider: Arc<CryptoProvider>,
 ) -> Result<ClientConfig> {
@@ -103,7 +103,7 @@ pub(crate) fn trusting(
 
 /// A TLS 1.3 client that takes any certificate (`-k`); the handshake's signature is verified all
 /// the same, so that the peer does hold the certificate's key.
-pub(crate) fn trusting_anyone(provider: Arc<CryptoProvider>) -> Result<ClientConfig> {
+pub fn trusting_anyone(provider: Arc<CryptoProvider>) -> Result<ClientConfig> {
     let algorithms = provider.signature_verification_algorithms;
     Ok(ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])

@@ -1,62 +1,27 @@
-//! Pictures, written by hand: a few lines, texts and boxes need no library, and texts in the viewer's
-//! own font need no font here.
+//! Stacked bars with one scale and a legend.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::path::Path;
 
-use crate::error::{Result, context};
-
-/// The file that a picture goes to, opened before anything is measured.
-pub(crate) struct File {
-    file: std::fs::File,
-    name: String,
-}
-
-impl File {
-    /// Opens the file, or empties it.
-    ///
-    /// # Errors
-    /// The file system's.
-    pub(crate) fn create(path: &Path) -> Result<Self> {
-        let name = path.display().to_string();
-        let file = std::fs::File::create(path)
-            .map_err(context(&format!("cannot write {name} (--plot)")))?;
-        Ok(Self { file, name })
-    }
-
-    /// Writes the picture.
-    ///
-    /// # Errors
-    /// The file system's.
-    pub(crate) fn write(mut self, svg: &str) -> Result<()> {
-        let written = self.file.write_all(svg.as_bytes());
-        written.map_err(context(&format!("cannot write {}", self.name)))
-    }
-}
-
-/// Text that is safe between tags.
-pub(crate) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-}
+use super::text::escaped;
 
 /// Bars of parts laid end to end, with one scale for all.
-pub(crate) struct Bars {
-    pub(crate) title: String,
+pub struct Bars {
+    /// The heading.
+    pub title: String,
     /// What was measured, and how.
-    pub(crate) subtitle: String,
+    pub subtitle: String,
     /// What a bar's length is.
-    pub(crate) unit: &'static str,
-    pub(crate) bars: Vec<Bar>,
+    pub unit: &'static str,
+    /// The bars, from top to bottom.
+    pub bars: Vec<Bar>,
 }
 
 /// One bar.
-pub(crate) struct Bar {
-    pub(crate) label: String,
+pub struct Bar {
+    /// What the bar stands for.
+    pub label: String,
     /// Name and length of each part, in the order drawn.
-    pub(crate) parts: Vec<(&'static str, f64)>,
+    pub parts: Vec<(&'static str, f64)>,
 }
 
 impl Bar {
@@ -67,7 +32,7 @@ impl Bar {
 
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 170.0;
-/// Behind the longest bar: its figure.
+/// Right of the longest bar: its figure.
 const RIGHT: f64 = 90.0;
 const HEAD: f64 = 62.0;
 const BAR: f64 = 24.0;
@@ -82,7 +47,7 @@ const COLOURS: [&str; 12] = [
 
 impl Bars {
     /// The picture.
-    pub(crate) fn svg(&self) -> String {
+    pub fn svg(&self) -> String {
         let mut names: Vec<&str> = Vec::new();
         for part in self.bars.iter().flat_map(|bar| &bar.parts) {
             if !names.contains(&part.0) {
@@ -132,7 +97,7 @@ impl Bars {
     }
 }
 
-/// Label, parts, and the sum behind them.
+/// Label, parts, and their sum.
 fn draw(svg: &mut String, bar: &Bar, names: &[&str], top: f64, scale: f64) {
     let middle = top + BAR / 2.0 + 4.0;
     let _ = writeln!(
@@ -164,11 +129,6 @@ fn draw(svg: &mut String, bar: &Bar, names: &[&str], top: f64, scale: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_is_escaped() {
-        assert_eq!(escaped("a<b & c>d"), "a&lt;b &amp; c&gt;d");
-    }
 
     #[test]
     fn parts_lie_end_to_end_and_the_longest_bar_fills_the_room() {

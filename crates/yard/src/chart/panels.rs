@@ -1,12 +1,11 @@
-//! The table as a picture: ns a packet against size, a panel for each suite and direction.
+//! Nanoseconds per packet against size: lines in panels that share one scale.
 //!
 //! Both axes are logarithmic, so a fixed cost bends the left end up and an
 //! overhead in percent is the same distance everywhere.
 
 use std::fmt::Write as _;
 
-use super::table::Row;
-use crate::svg::escaped;
+use super::text::escaped;
 
 /// A panel with its margins, in pixels.
 const WIDTH: f64 = 560.0;
@@ -62,21 +61,39 @@ impl Axis {
     }
 }
 
-/// The rows of a panel, one list for each batch.
-struct Panel<'a> {
-    title: String,
-    lines: Vec<(usize, Vec<&'a Row>)>,
+/// What packet protection costs, a panel for each title.
+pub struct Panels {
+    /// The machine, in one line.
+    pub machine: String,
+    /// The figures.
+    pub points: Vec<Point>,
 }
 
-/// Rows with the same suite, kernel and direction make a panel.
-fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
+/// One figure of the chart.
+pub struct Point {
+    /// The title of its panel.
+    pub panel: String,
+    /// Packets per call: the line that it lies on.
+    pub batch: usize,
+    /// Bytes of payload.
+    pub size: usize,
+    /// Nanoseconds per packet without header protection.
+    pub ns: f64,
+    /// Nanoseconds per packet with header protection.
+    pub ns_with_hp: f64,
+}
+
+/// The points of a panel, one list for each batch.
+struct Panel<'a> {
+    title: &'a str,
+    lines: Vec<(usize, Vec<&'a Point>)>,
+}
+
+/// Points with the same title make a panel.
+fn panels(points: &[Point]) -> Vec<Panel<'_>> {
     let mut panels: Vec<Panel<'_>> = Vec::new();
-    for row in rows {
-        let subject = &row.subject;
-        let title = format!(
-            "{}, {}, kernel {}",
-            subject.suite, subject.direction, subject.kernel
-        );
+    for point in points {
+        let title = point.panel.as_str();
         let panel = match panels.iter().position(|panel| panel.title == title) {
             Some(at) => &mut panels[at],
             None => {
@@ -91,18 +108,24 @@ fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
         match panel
             .lines
             .iter_mut()
-            .find(|(batch, _)| *batch == subject.batch)
+            .find(|(batch, _)| *batch == point.batch)
         {
-            Some((_, line)) => line.push(row),
-            None => panel.lines.push((subject.batch, vec![row])),
+            Some((_, line)) => line.push(point),
+            None => panel.lines.push((point.batch, vec![point])),
         }
     }
     panels
 }
 
-/// The chart as SVG.
-pub(super) fn chart(machine: &str, rows: &[Row]) -> String {
-    let panels = panels(rows);
+impl Panels {
+    /// The chart as SVG.
+    pub fn svg(&self) -> String {
+        draw_all(&self.machine, &self.points)
+    }
+}
+
+fn draw_all(machine: &str, points: &[Point]) -> String {
+    let panels = panels(points);
     let columns = panels.len().clamp(1, 2);
     let (width, height) = (
         // The headline wants its room above a single panel too.
@@ -112,12 +135,12 @@ pub(super) fn chart(machine: &str, rows: &[Row]) -> String {
     // One scale for all panels, so that they can be compared.
     let scale = |values: &mut dyn Iterator<Item = f64>, from, to| Axis::around(values, from, to);
     let x = scale(
-        &mut rows.iter().map(|row| row.subject.size as f64),
+        &mut points.iter().map(|point| point.size as f64),
         LEFT,
         WIDTH - RIGHT,
     );
     let y = scale(
-        &mut rows.iter().flat_map(|row| [row.ns, row.ns_with_hp]),
+        &mut points.iter().flat_map(|point| [point.ns, point.ns_with_hp]),
         HEIGHT - BOTTOM,
         TOP,
     );
@@ -165,7 +188,7 @@ fn frame(svg: &mut String, panel: &Panel<'_>, x: &Axis, y: &Axis) {
         svg,
         r#"<text x="{LEFT}" y="{:.1}" font-weight="bold">{}</text>"#,
         TOP - 14.0,
-        escaped(&panel.title)
+        escaped(panel.title)
     );
     for tick in y.ticks() {
         let at = y.at(tick);
@@ -180,7 +203,7 @@ fn frame(svg: &mut String, panel: &Panel<'_>, x: &Axis, y: &Axis) {
     let mut sizes: Vec<usize> = panel
         .lines
         .iter()
-        .flat_map(|(_, line)| line.iter().map(|row| row.subject.size))
+        .flat_map(|(_, line)| line.iter().map(|point| point.size))
         .collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -215,29 +238,29 @@ fn frame(svg: &mut String, panel: &Panel<'_>, x: &Axis, y: &Axis) {
 }
 
 /// One batch: dashed without header protection, solid and dotted at the figures with it.
-fn draw(svg: &mut String, line: &[&Row], colour: &str, x: &Axis, y: &Axis) {
-    let points = |ns: fn(&Row) -> f64| {
+fn draw(svg: &mut String, line: &[&Point], colour: &str, x: &Axis, y: &Axis) {
+    let points = |ns: fn(&Point) -> f64| {
         let points = line
             .iter()
-            .map(|row| format!("{:.1},{:.1}", x.at(row.subject.size as f64), y.at(ns(row))));
+            .map(|point| format!("{:.1},{:.1}", x.at(point.size as f64), y.at(ns(point))));
         points.collect::<Vec<_>>().join(" ")
     };
     let _ = writeln!(
         svg,
         r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="1.5" stroke-dasharray="5 4"/>
 <polyline points="{}" fill="none" stroke="{colour}" stroke-width="2"/>"#,
-        points(|row| row.ns),
-        points(|row| row.ns_with_hp)
+        points(|point| point.ns),
+        points(|point| point.ns_with_hp)
     );
-    for row in line {
+    for point in line {
         let _ = writeln!(
             svg,
             r#"<circle cx="{:.1}" cy="{:.1}" r="3" fill="{colour}"><title>{} bytes: {:.1} ns, with header protection {:.1} ns</title></circle>"#,
-            x.at(row.subject.size as f64),
-            y.at(row.ns_with_hp),
-            row.subject.size,
-            row.ns,
-            row.ns_with_hp
+            x.at(point.size as f64),
+            y.at(point.ns_with_hp),
+            point.size,
+            point.ns,
+            point.ns_with_hp
         );
     }
 }

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use super::channel::{BATCH, Channel, Protocol, prepare, prepare_receiver};
 
 /// Plain TCP.
-pub(crate) struct Plain;
+pub struct Plain;
 
 impl Protocol for Plain {
     const NAME: &'static str = "tcp";
@@ -22,7 +22,7 @@ impl Protocol for Plain {
 }
 
 /// One end of a plain connection.
-pub(crate) struct PlainChannel {
+pub struct PlainChannel {
     socket: TcpStream,
     buffer: Vec<u8>,
 }

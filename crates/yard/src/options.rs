@@ -20,10 +20,10 @@ const DEFAULT_PAYLOAD: u16 = 1472;
 
 /// Options of the transport, the same for both ends.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub struct Options {
     /// UDP payload of a full datagram, in bytes
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_PAYLOAD, value_parser = super::parse::payload)]
-    pub(crate) payload: u16,
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_PAYLOAD, value_parser = crate::parse::payload)]
+    pub payload: u16,
 
     /// Congestion control algorithm of this end as a sender
     #[arg(
@@ -33,36 +33,36 @@ pub(crate) struct Options {
         value_enum,
         default_value = "cubic"
     )]
-    pub(crate) congestion: Congestion,
+    pub congestion: Congestion,
 
     /// Offer and accept only this cipher suite
     #[arg(long, value_name = "NAME", value_enum)]
-    pub(crate) suite: Option<Suite>,
+    pub suite: Option<Suite>,
 
     /// Offer and accept only this key exchange group
     #[arg(long, value_name = "NAME", value_enum)]
-    pub(crate) group: Option<Group>,
+    pub group: Option<Group>,
 
     /// Send single datagrams instead of bundles (UDP GSO)
     #[arg(long)]
-    pub(crate) no_gso: bool,
+    pub no_gso: bool,
 
     /// Receive single datagrams instead of bundles (UDP GRO)
     #[arg(long)]
-    pub(crate) no_gro: bool,
+    pub no_gro: bool,
 
     /// Send as fast as the congestion window allows, without pacing
     #[arg(long)]
-    pub(crate) no_pacing: bool,
+    pub no_pacing: bool,
 
     /// Number of workers of this end: threads that share one port, each with its own connections
     #[arg(long, value_name = "N", default_value = "1", value_parser = workers)]
-    pub(crate) workers: usize,
+    pub workers: usize,
 
     /// Fail unless TLS secrets can be written to the file named by SSLKEYLOGFILE (they are written
     /// whenever it is set)
     #[arg(long)]
-    pub(crate) keylog: bool,
+    pub keylog: bool,
 }
 
 /// A number of workers, as many as an endpoint takes.
@@ -75,7 +75,7 @@ fn workers(text: &str) -> std::result::Result<usize, String> {
 
 /// Congestion control by the names that people know.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Congestion {
+pub enum Congestion {
     /// RFC 9002
     Newreno,
     /// RFC 9438, with HyStart++
@@ -86,7 +86,7 @@ pub(crate) enum Congestion {
 
 impl Congestion {
     /// The name in reports.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Newreno => "newreno",
             Self::Cubic => "cubic",
@@ -97,7 +97,7 @@ impl Congestion {
 
 /// A cipher suite of TLS 1.3 (RFC 8446 appendix B.4).
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Suite {
+pub enum Suite {
     /// TLS_AES_128_GCM_SHA256
     Aes128,
     /// TLS_AES_256_GCM_SHA384
@@ -108,7 +108,7 @@ pub(crate) enum Suite {
 
 impl Suite {
     /// The name in the RFC.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Aes128 => "TLS_AES_128_GCM_SHA256",
             Self::Aes256 => "TLS_AES_256_GCM_SHA384",
@@ -117,7 +117,7 @@ impl Suite {
     }
 
     /// A provider that has this suite and no other.
-    pub(crate) fn alone(self, mut provider: CryptoProvider) -> Arc<CryptoProvider> {
+    pub fn alone(self, mut provider: CryptoProvider) -> Arc<CryptoProvider> {
         let wanted = match self {
             Self::Aes128 => CipherSuite::TLS13_AES_128_GCM_SHA256,
             Self::Aes256 => CipherSuite::TLS13_AES_256_GCM_SHA384,
@@ -132,7 +132,7 @@ impl Suite {
 
 /// A key exchange group (RFC 8446 §4.2.7).
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Group {
+pub enum Group {
     /// X25519
     X25519,
     /// The post-quantum hybrid; what is preferred where nothing is said
@@ -153,7 +153,7 @@ impl Group {
 
 impl Options {
     /// The transport's settings, for so many streams at a time.
-    pub(crate) fn transport(&self, streams: usize) -> Arc<TransportConfig> {
+    pub fn transport(&self, streams: usize) -> Arc<TransportConfig> {
         let mut config = TransportConfig {
             max_udp_payload: self.payload,
             pacing: !self.no_pacing,
@@ -169,7 +169,7 @@ impl Options {
     }
 
     /// squall's provider, with one suite and one group where they were asked for.
-    pub(crate) fn provider(&self) -> Arc<CryptoProvider> {
+    pub fn provider(&self) -> Arc<CryptoProvider> {
         let mut provider = CryptoProvider::clone(&squall::provider());
         if let Some(group) = self.group {
             let wanted = group.named();
@@ -182,7 +182,7 @@ impl Options {
     }
 
     /// An endpoint's builder with these options, stage accounting on.
-    pub(crate) fn builder(&self, address: SocketAddr) -> Builder {
+    pub fn builder(&self, address: SocketAddr) -> Builder {
         Builder::new(address)
             .gso(!self.no_gso)
             .gro(!self.no_gro)
@@ -191,7 +191,7 @@ impl Options {
     }
 
     /// What was asked for that TCP has not, or does otherwise: its congestion control is the controls' own choice.
-    pub(crate) fn of_quic_alone(&self) -> Vec<String> {
+    pub fn of_quic_alone(&self) -> Vec<String> {
         let mut names = Vec::new();
         let congestion = self.congestion.name();
         for (set, name) in [
@@ -219,7 +219,7 @@ impl Options {
     ///
     /// # Errors
     /// They were insisted on, and no file is named or it cannot be written.
-    pub(crate) fn key_log(&self) -> Result<Arc<dyn KeyLog>> {
+    pub fn key_log(&self) -> Result<Arc<dyn KeyLog>> {
         if self.keylog {
             let named = std::env::var_os(KEY_LOG_VARIABLE).filter(|name| !name.is_empty());
             let name = named.ok_or_else(|| {

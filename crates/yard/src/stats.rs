@@ -4,7 +4,7 @@
 const RESAMPLES: usize = 1000;
 
 /// The value below which a share of the values lies; 0 where there are none.
-pub(crate) fn quantile(values: &mut [f64], share: f64) -> f64 {
+pub fn quantile(values: &mut [f64], share: f64) -> f64 {
     let Some(last) = values.len().checked_sub(1) else {
         return 0.0;
     };
@@ -18,20 +18,24 @@ pub(crate) fn quantile(values: &mut [f64], share: f64) -> f64 {
 ///
 /// On a machine that others use too, noise only ever adds time: the lower quartile sees little of
 /// it, and unlike the minimum it does not hang on one lucky round.
-pub(crate) fn lower_quartile(values: &[f64]) -> f64 {
+pub fn lower_quartile(values: &[f64]) -> f64 {
     quantile(&mut values.to_vec(), 0.25)
 }
 
 /// Median, lower and upper quartile.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Spread {
-    pub(crate) median: f64,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
+pub struct Spread {
+    /// The median.
+    pub median: f64,
+    /// The lower quartile.
+    pub low: f64,
+    /// The upper quartile.
+    pub high: f64,
 }
 
 impl Spread {
-    pub(crate) fn of(mut values: Vec<f64>) -> Self {
+    /// The spread of values.
+    pub fn of(mut values: Vec<f64>) -> Self {
         Self {
             median: quantile(&mut values, 0.5),
             low: quantile(&mut values, 0.25),
@@ -42,11 +46,13 @@ impl Spread {
 
 /// How much more the second of two alternated things takes than the first, in percent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Overhead {
-    pub(crate) percent: f64,
-    /// 95 % confidence interval.
-    pub(crate) low_percent: f64,
-    pub(crate) high_percent: f64,
+pub struct Overhead {
+    /// The estimate.
+    pub percent: f64,
+    /// 95 % confidence interval, lower end.
+    pub low_percent: f64,
+    /// 95 % confidence interval, upper end.
+    pub high_percent: f64,
 }
 
 /// The lower quartile of `with` against that of `without`; entries at the same place are a pair.
@@ -55,7 +61,7 @@ pub(crate) struct Overhead {
 /// would favour pairs in which noise hit `without`, and say less than the truth. The interval is
 /// the percentile bootstrap's: whole pairs are drawn, since the two of a pair share the machine's
 /// state.
-pub(crate) fn overhead(without: &[f64], with: &[f64]) -> Overhead {
+pub fn overhead(without: &[f64], with: &[f64]) -> Overhead {
     let percent = |without: f64, with: f64| {
         if without > 0.0 {
             (with / without - 1.0) * 100.0
@@ -89,11 +95,24 @@ pub(crate) fn overhead(without: &[f64], with: &[f64]) -> Overhead {
     }
 }
 
+/// The middle value, or the mean of the two in the middle.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) {
+        let below = values.get(middle.checked_sub(1)?)?;
+        Some((below + values.get(middle)?) / 2.0)
+    } else {
+        values.get(middle).copied()
+    }
+}
+
 /// A generator of numbers (xorshift) with a fixed seed: the same samples give the same interval.
-pub(crate) struct Random(pub(crate) u64);
+pub struct Random(pub u64);
 
 impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -101,14 +120,22 @@ impl Random {
     }
 
     /// A number below `limit`, which is not 0.
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
-        ((self.next() >> 32) % limit.max(1) as u64) as usize
+    pub fn below(&mut self, limit: usize) -> usize {
+        ((self.draw() >> 32) % limit.max(1) as u64) as usize
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0]), Some(3.0));
+        assert_eq!(median(vec![9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
 
     #[test]
     fn quantiles() {

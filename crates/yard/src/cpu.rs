@@ -14,20 +14,22 @@ use crate::sys;
 
 /// The cores of the two ends; `None`: not pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cores {
-    pub(crate) server: Option<usize>,
-    pub(crate) client: Option<usize>,
+pub struct Cores {
+    /// The server's core.
+    pub server: Option<usize>,
+    /// The client's core.
+    pub client: Option<usize>,
 }
 
 impl Cores {
     /// Neither end is pinned, or that is not ours to say.
-    pub(crate) const NONE: Self = Self {
+    pub const NONE: Self = Self {
         server: None,
         client: None,
     };
 
     /// The first two cores that this process may use; with fewer than two, nothing is pinned.
-    pub(crate) fn pick(allowed: &[usize]) -> Self {
+    pub fn pick(allowed: &[usize]) -> Self {
         match allowed {
             [server, client, ..] => Self {
                 server: Some(*server),
@@ -51,13 +53,15 @@ impl std::fmt::Display for Cores {
 
 /// CPU time of `ksoftirqd` on the cores of the two ends.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SoftInterrupts {
-    pub(crate) server: Duration,
-    pub(crate) client: Duration,
+pub struct SoftInterrupts {
+    /// On the server's core.
+    pub server: Duration,
+    /// On the client's core.
+    pub client: Duration,
 }
 
 /// The `ksoftirqd` threads that can do an end's work.
-pub(crate) struct Ksoftirqd {
+pub struct Ksoftirqd {
     cores: Cores,
     /// Core and process id.
     threads: Vec<(usize, i32)>,
@@ -65,7 +69,7 @@ pub(crate) struct Ksoftirqd {
 
 impl Ksoftirqd {
     /// Looks the threads up by name. In a container that hides them the list is empty.
-    pub(crate) fn find(cores: Cores) -> Self {
+    pub fn find(cores: Cores) -> Self {
         let threads = std::fs::read_dir("/proc")
             .into_iter()
             .flatten()
@@ -85,13 +89,13 @@ impl Ksoftirqd {
     }
 
     /// How many threads are watched.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.threads.len()
     }
 
     /// Their CPU time up to now, by end. A thread on a core that both ends use, or on any core
     /// when the ends are not pinned, is shared half and half.
-    pub(crate) fn now(&self) -> SoftInterrupts {
+    pub fn now(&self) -> SoftInterrupts {
         let mut sum = SoftInterrupts::default();
         for &(core, pid) in &self.threads {
             let time = sys::process_cpu_of(pid).unwrap_or_default();
@@ -122,7 +126,7 @@ impl std::ops::Sub for SoftInterrupts {
 
 /// The core's clock under load in GHz, by a chain of dependent additions; `None` on an
 /// architecture without such a chain here. The time-stamp counter ticks at another rate.
-pub(crate) fn core_ghz() -> Option<f64> {
+pub fn core_ghz() -> Option<f64> {
     const ROUNDS: u64 = 100_000;
     let once = || {
         let start = Instant::now();

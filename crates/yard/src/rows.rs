@@ -5,36 +5,41 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::latency::Percentiles;
+use crate::latency::Percentiles;
 
 /// One row.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
+pub struct Row {
     /// `W1` (1 × 1), `W2` (10 × 10), `bulk` (other shapes), `W3` (requests), `W4`, `W4-resumed`
     /// (handshakes).
-    pub(crate) workload: &'static str,
-    pub(crate) contender: &'static str,
-    pub(crate) gbit_per_s: Option<f64>,
+    pub workload: &'static str,
+    /// Who did the work.
+    pub contender: &'static str,
+    /// Throughput of a bulk transfer.
+    pub gbit_per_s: Option<f64>,
     /// Requests or handshakes.
-    pub(crate) per_s: Option<f64>,
+    pub per_s: Option<f64>,
     /// In `cpu_unit`; absent where the other end is another process.
-    pub(crate) server_cpu: Option<f64>,
-    pub(crate) client_cpu: Option<f64>,
-    pub(crate) cpu_unit: &'static str,
-    pub(crate) latency_us: Option<Percentiles>,
+    pub server_cpu: Option<f64>,
+    /// The client's CPU time, in `cpu_unit`.
+    pub client_cpu: Option<f64>,
+    /// The unit of both CPU times.
+    pub cpu_unit: &'static str,
+    /// How long requests or handshakes took.
+    pub latency_us: Option<Percentiles>,
 }
 
 /// squall's name in rows, where other stacks may stand beside it.
-pub(crate) const SQUALL: &str = "squall";
+pub const SQUALL: &str = "squall";
 /// CPU of bulk transfer.
-pub(crate) const PER_GB: &str = "s/GB";
+pub const PER_GB: &str = "s/GB";
 /// CPU of requests.
-pub(crate) const PER_REQUEST: &str = "us/request";
+pub const PER_REQUEST: &str = "us/request";
 /// CPU of handshakes.
-pub(crate) const PER_HANDSHAKE: &str = "us/handshake";
+pub const PER_HANDSHAKE: &str = "us/handshake";
 
 /// The workload's name of a bulk transfer.
-pub(crate) fn bulk(connections: usize, streams: usize) -> &'static str {
+pub fn bulk(connections: usize, streams: usize) -> &'static str {
     match (connections, streams) {
         (1, 1) => "W1",
         (10, 10) => "W2",
@@ -43,7 +48,7 @@ pub(crate) fn bulk(connections: usize, streams: usize) -> &'static str {
 }
 
 /// The rows as comma-separated values with a heading. No value holds a comma.
-pub(crate) fn csv(rows: &[Row]) -> String {
+pub fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
         "workload,contender,gbit_per_s,per_s,server_cpu,client_cpu,cpu_unit,p50_us,p90_us,p99_us,p99_9_us,max_us",
     );

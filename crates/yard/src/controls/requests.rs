@@ -4,31 +4,31 @@
 //!   client   so many requests, one write  ──►  reads what is there: so many responses  ──►  as many requests, one write
 //!   server   reads what is there  ──►  the responses to all whole requests in it, one write
 //! ```
-//! Both the command-line tool and `peers/`, which includes this file, bring their own [`Responses`].
+//! `operations` and `peers/` each bring their own [`Responses`].
 
 use std::io;
 
 use bytes::Bytes;
 
 use super::channel::{BATCH, Channel};
-use super::source::Source;
+use crate::source::Source;
 
 /// Bytes of requests that are under way at most, where there is more than one. Both ends block while they write: with more
 /// than the sockets hold, each could wait for the other to read.
 const UNDER_WAY: usize = 64 * 1024;
 
 /// A client's work.
-pub(crate) struct Pipeline {
+pub struct Pipeline {
     /// All of a request.
-    pub(crate) request: Bytes,
+    pub request: Bytes,
     /// Bytes of a response; at least one.
-    pub(crate) response: u64,
+    pub response: u64,
     /// Requests at a time.
-    pub(crate) in_flight: usize,
+    pub in_flight: usize,
 }
 
 /// What looks at a client's responses.
-pub(crate) trait Responses {
+pub trait Responses {
     /// The next bytes of the response under way.
     fn take(&mut self, bytes: &[u8]);
     /// Those were its last ones.
@@ -41,7 +41,7 @@ pub(crate) trait Responses {
 }
 
 /// Requests of that size that are under way at most.
-pub(crate) fn depth(request: usize, in_flight: usize) -> usize {
+pub fn depth(request: usize, in_flight: usize) -> usize {
     in_flight.min(UNDER_WAY / request.max(1)).max(1)
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn depth(request: usize, in_flight: usize) -> usize {
 ///
 /// # Errors
 /// The connection broke, or a response is not what was asked for.
-pub(crate) fn ask(
+pub fn ask(
     channel: &mut impl Channel,
     pipeline: &Pipeline,
     responses: &mut impl Responses,
@@ -98,7 +98,7 @@ pub(crate) fn ask(
 ///
 /// # Errors
 /// The connection broke.
-pub(crate) fn answer(channel: &mut impl Channel, request: usize, response: u64) -> io::Result<()> {
+pub fn answer(channel: &mut impl Channel, request: usize, response: u64) -> io::Result<()> {
     // As many responses as are worth one write; of a larger one, none.
     let small = usize::try_from(response)
         .ok()

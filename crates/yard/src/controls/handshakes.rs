@@ -1,5 +1,5 @@
-//! One TLS handshake over TCP, by rustls' ordinary interface; what comes before and after, `control_rates` says, and in
-//! `peers/`, which includes this file, another frame.
+//! One TLS handshake over TCP, by rustls' ordinary interface. `operations` runs it in threads of
+//! one process, and `peers/` in processes of its own.
 //!
 //! ```text
 //!   client   connect  ──►  handshake  ──►  8 bytes: a request for nothing  ──►  tickets, close_notify  ──►  close
@@ -16,23 +16,23 @@ use rustls::{
     ClientConfig, ClientConnection, HandshakeKind, ServerConfig, ServerConnection, Stream,
 };
 
-use super::certificate::NAME;
 use super::channel::prepare;
+use crate::certificate::NAME;
 
 /// What came of a handshake.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Made {
+pub struct Made {
     /// From the first system call to the established connection.
-    pub(crate) took: Duration,
+    pub took: Duration,
     /// Full or resumed.
-    pub(crate) kind: Option<HandshakeKind>,
+    pub kind: Option<HandshakeKind>,
 }
 
 /// The server's side.
 ///
 /// # Errors
 /// The handshake failed, or the connection broke.
-pub(crate) fn accept(mut socket: TcpStream, config: &Arc<ServerConfig>) -> io::Result<()> {
+pub fn accept(mut socket: TcpStream, config: &Arc<ServerConfig>) -> io::Result<()> {
     prepare(&socket)?;
     let mut tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
     let mut stream = Stream::new(&mut tls, &mut socket);
@@ -52,7 +52,7 @@ pub(crate) fn accept(mut socket: TcpStream, config: &Arc<ServerConfig>) -> io::R
 ///
 /// # Errors
 /// The handshake failed, or the connection broke.
-pub(crate) fn connect(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Made> {
+pub fn connect(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Made> {
     let begin = Instant::now();
     let mut socket = TcpStream::connect(address)?;
     prepare(&socket)?;

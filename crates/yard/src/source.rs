@@ -15,10 +15,12 @@ static BLOCK: LazyLock<Vec<u8>> = LazyLock::new(|| {
 const BLOCK_LEN: usize = 1 << 20;
 
 /// A SHA-256 digest.
-pub(crate) type Digest = [u8; 32];
+pub type Digest = [u8; 32];
 
 /// Where a sender's bytes come from.
-pub(crate) enum Source {
+pub struct Source(Origin);
+
+enum Origin {
     /// Slices of [`BLOCK`], from `at` on.
     Fixed { at: usize },
     /// The pattern of `seed` from `offset` (a multiple of 8) on, and the digest of what was given.
@@ -31,28 +33,28 @@ pub(crate) enum Source {
 
 impl Source {
     /// The fixed buffer, or the pattern of a seed.
-    pub(crate) fn new(seed: Option<u64>) -> Self {
-        match seed {
-            None => Self::Fixed { at: 0 },
-            Some(seed) => Self::Pattern {
+    pub fn new(seed: Option<u64>) -> Self {
+        Self(match seed {
+            None => Origin::Fixed { at: 0 },
+            Some(seed) => Origin::Pattern {
                 seed,
                 offset: 0,
                 digest: Sha256::new(),
             },
-        }
+        })
     }
 
     /// The next bytes of the stream: `len` of them, or fewer at the end of the fixed buffer
     /// (never none). Only the last piece of a pattern may be of a length that 8 does not divide.
-    pub(crate) fn next(&mut self, len: usize) -> Bytes {
-        match self {
-            Self::Fixed { at } => {
+    pub fn next(&mut self, len: usize) -> Bytes {
+        match &mut self.0 {
+            Origin::Fixed { at } => {
                 let end = (*at + len).min(BLOCK_LEN);
                 let piece = Bytes::from_static(&BLOCK[*at..end]);
                 *at = end % BLOCK_LEN;
                 piece
             }
-            Self::Pattern {
+            Origin::Pattern {
                 seed,
                 offset,
                 digest,
@@ -67,43 +69,43 @@ impl Source {
     }
 
     /// The digest of everything given so far, where there is one.
-    pub(crate) fn digest(self) -> Option<Digest> {
-        match self {
-            Self::Fixed { .. } => None,
-            Self::Pattern { digest, .. } => Some(digest.finalize().into()),
+    pub fn digest(self) -> Option<Digest> {
+        match self.0 {
+            Origin::Fixed { .. } => None,
+            Origin::Pattern { digest, .. } => Some(digest.finalize().into()),
         }
     }
 }
 
 /// What a receiver does with its bytes.
-pub(crate) struct Sink {
+pub struct Sink {
     digest: Option<Sha256>,
 }
 
 impl Sink {
     /// One that only lets bytes pass, or one that digests them.
-    pub(crate) fn new(digest: bool) -> Self {
+    pub fn new(digest: bool) -> Self {
         Self {
             digest: digest.then(Sha256::new),
         }
     }
 
     /// Takes the next bytes of the stream.
-    pub(crate) fn take(&mut self, bytes: &[u8]) {
+    pub fn take(&mut self, bytes: &[u8]) {
         if let Some(digest) = &mut self.digest {
             digest.update(bytes);
         }
     }
 
     /// The digest of everything taken.
-    pub(crate) fn digest(self) -> Option<Digest> {
+    pub fn digest(self) -> Option<Digest> {
         self.digest.map(|digest| digest.finalize().into())
     }
 }
 
 /// One digest for all streams of an end. The two ends do not number their streams alike, so the
 /// order is the digests' own.
-pub(crate) fn combine(mut digests: Vec<Digest>) -> String {
+pub fn combine(mut digests: Vec<Digest>) -> String {
     if let [one] = digests.as_slice() {
         return hex(one);
     }
@@ -116,7 +118,7 @@ pub(crate) fn combine(mut digests: Vec<Digest>) -> String {
 }
 
 /// Bytes as lower-case hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -125,7 +127,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 /// The SHA-256 of some bytes, in the form that tools print certificate fingerprints in.
-pub(crate) fn fingerprint(bytes: &[u8]) -> String {
+pub fn fingerprint(bytes: &[u8]) -> String {
     let digest = Sha256::digest(bytes);
     let pairs: Vec<String> = digest.iter().map(|byte| format!("{byte:02X}")).collect();
     pairs.join(":")

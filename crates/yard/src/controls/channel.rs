@@ -1,18 +1,18 @@
-//! What plain TCP and TLS over TCP are to the frame around them: two ends of a connection that send and receive. The frame
-//! is `control` here, and another one where whole transports are compared (`peers/`, which includes this file).
+//! What plain TCP and TLS over TCP have in common: two ends of a connection that send and receive.
+//! `threads` runs them in one process, and `peers/` in processes of its own.
 
 use std::io;
 use std::net::TcpStream;
 
-use super::source::Source;
+use crate::source::Source;
 use crate::sys;
 
 /// Plaintext bytes a write call and at most a read call. Plain TCP's CPU-seconds a GB with 64, 128,
 /// 256, 512 and 1024 KiB (busy Zen 5, turn by turn): 0.48, 0.40, 0.34, 0.33, 0.34.
-pub(crate) const BATCH: usize = 256 * 1024;
+pub const BATCH: usize = 256 * 1024;
 
 /// One end of a connection, after its handshake.
-pub(crate) trait Channel {
+pub trait Channel {
     /// Sends at most [`BATCH`] bytes with one write call (more only where the kernel took a part).
     fn send(&mut self, data: &[u8]) -> io::Result<()>;
     /// Makes one read call, or none when a whole record is buffered, and gives what came to
@@ -25,11 +25,20 @@ pub(crate) trait Channel {
 }
 
 /// How to make the two ends of a contender.
-pub(crate) trait Protocol: Send + Sync + 'static {
+pub trait Protocol: Send + Sync + 'static {
     /// Names the threads.
     const NAME: &'static str;
+    /// One end of a connection.
     type Channel: Channel;
+    /// Makes the server's end of an accepted connection, handshake included.
+    ///
+    /// # Errors
+    /// The handshake failed.
     fn server(&self, socket: TcpStream) -> io::Result<Self::Channel>;
+    /// Makes the client's end of a connection, handshake included.
+    ///
+    /// # Errors
+    /// The handshake failed.
     fn client(&self, socket: TcpStream) -> io::Result<Self::Channel>;
 }
 
@@ -43,19 +52,19 @@ const CONGESTION_CONTROL: &str = "cubic";
 const RECEIVE_LOW_WATER: i32 = BATCH as i32 / 2;
 
 /// Sets what a bulk sender would set; before the handshake, at both ends.
-pub(crate) fn prepare(socket: &TcpStream) -> io::Result<()> {
+pub fn prepare(socket: &TcpStream) -> io::Result<()> {
     // A kernel without CUBIC keeps its own choice; the report shows which.
     let _ = sys::set_congestion_control(socket, CONGESTION_CONTROL);
     socket.set_nodelay(true)
 }
 
 /// Sets what a bulk receiver would set; after the handshake, whose messages are small.
-pub(crate) fn prepare_receiver(socket: &TcpStream) -> io::Result<()> {
+pub fn prepare_receiver(socket: &TcpStream) -> io::Result<()> {
     sys::set_receive_low_water(socket, RECEIVE_LOW_WATER)
 }
 
 /// The sender's side of one transfer: reads how much is wanted and sends it.
-pub(crate) fn answer(channel: &mut impl Channel, source: &mut Source) -> io::Result<()> {
+pub fn answer(channel: &mut impl Channel, source: &mut Source) -> io::Result<()> {
     let mut request = Vec::new();
     while request.len() < size_of::<u64>() {
         if channel

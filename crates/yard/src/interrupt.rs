@@ -24,7 +24,7 @@ const IMPATIENT: i32 = 130;
 ///
 /// # Errors
 /// The system refused the thread.
-pub(crate) fn listen() -> Result<()> {
+pub fn listen() -> Result<()> {
     sys::block_end_signals();
     std::thread::Builder::new()
         .name("signals".to_owned())
@@ -41,12 +41,12 @@ pub(crate) fn listen() -> Result<()> {
 }
 
 /// Whether the user wants an end.
-pub(crate) fn raised() -> bool {
+pub fn raised() -> bool {
     RAISED.load(Ordering::Relaxed)
 }
 
 /// Waits until the user wants an end.
-pub(crate) async fn wait() {
+pub async fn wait() {
     let mut notified = std::pin::pin!(WAITING.notified());
     // Registered before the look, so that no signal falls between.
     notified.as_mut().enable();
@@ -56,16 +56,13 @@ pub(crate) async fn wait() {
 }
 
 /// Whether it is time to end: by the clock, or by the user.
-pub(crate) fn due(deadline: Option<Instant>) -> bool {
+pub fn due(deadline: Option<Instant>) -> bool {
     raised() || deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }
 
 /// Runs a future until it is done, the deadline passes or the user wants an end; `None` in the last
 /// two cases.
-pub(crate) async fn unless_due<F: Future>(
-    deadline: Option<Instant>,
-    future: F,
-) -> Option<F::Output> {
+pub async fn unless_due<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
     let stop = async {
         match deadline {
             // An error says that the time is over.

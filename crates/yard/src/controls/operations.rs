@@ -1,11 +1,11 @@
 //! The controls' frame for requests and handshakes: two threads a connection, or a handshake at a time, and their clocks.
 //!
 //! ```text
-//!   requests     client thread  ◄─ one connection, opened before the clocks ─►  server thread      `tcp_requests`
-//!   handshakes   client thread  ── connects, again and again ──►  a listener of its own, server thread    `tcp_handshakes`
+//!   requests     client thread  ◄─ one connection, opened before the clocks ─►  server thread      `requests`
+//!   handshakes   client thread  ── connects, again and again ──►  a listener of its own, server thread    `handshakes`
 //!                when the time is up: a last connection, to say so
 //! ```
-//! Blocking sockets, as in `control`.
+//! Blocking sockets, as in `bulk`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,23 +17,24 @@ use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, HandshakeKind, ServerConfig};
 
-use super::certificate::Certificate;
 use super::channel::{Channel as _, Protocol};
-use super::control::{End, join, spawn};
-use super::cpu::Cores;
-use super::handshakes::{Handshakes, Kind, Watch};
-use super::latency::Histogram;
-use super::live::Counter;
-use super::options::Options;
-use super::quic::{client_tls, server_tls};
-use super::requests::{self, Done, Requests};
-use super::tcp_handshakes;
-use super::tcp_requests::{self, Pipeline, Responses};
+use super::requests::{Pipeline, Responses};
+use super::threads::{End, join, spawn};
+use super::{handshakes, requests};
+use crate::certificate::Certificate;
+use crate::cpu::Cores;
+use crate::ends::{client_tls, server_tls};
 use crate::error::{Failure, Result, context};
+use crate::latency::Histogram;
+use crate::live::Counter;
+use crate::options::Options;
+use crate::outcome::Done;
+use crate::tickets::Watch;
+use crate::work::{Handshakes, Kind, Requests, request};
 use crate::{interrupt, sys};
 
 /// CPU of the server's threads and of the client's.
-pub(crate) type Cpu = [Duration; 2];
+pub type Cpu = [Duration; 2];
 
 /// What a client's thread brings back.
 struct Client {
@@ -67,7 +68,7 @@ fn sum(servers: &[Duration], clients: &[Client]) -> (Done, Cpu) {
 ///
 /// # Errors
 /// A connection broke.
-pub(crate) fn requests<P: Protocol>(
+pub fn requests<P: Protocol>(
     protocol: &Arc<P>,
     work: &Requests,
     connections: usize,
@@ -108,7 +109,7 @@ fn serve_requests<P: Protocol>(
     spawn(name.clone(), core, move || {
         let mut channel = end.open()?;
         let start = sys::thread_cpu();
-        tcp_requests::answer(&mut channel, up, down).map_err(context(&name))?;
+        requests::answer(&mut channel, up, down).map_err(context(&name))?;
         Ok(sys::thread_cpu().saturating_sub(start))
     })
 }
@@ -162,7 +163,7 @@ fn make_requests<P: Protocol>(
 ) -> Result<JoinHandle<Result<Client>>> {
     let (name, core, time) = (end.name(), end.core, work.time);
     let pipeline = Pipeline {
-        request: requests::request(work.up, work.down),
+        request: request(work.up, work.down),
         response: work.down,
         in_flight: work.in_flight,
     };
@@ -177,7 +178,7 @@ fn make_requests<P: Protocol>(
             latency: Histogram::default(),
             live,
         };
-        tcp_requests::ask(&mut channel, &pipeline, &mut timed).map_err(context(&name))?;
+        requests::ask(&mut channel, &pipeline, &mut timed).map_err(context(&name))?;
         let (cpu, end) = (sys::thread_cpu().saturating_sub(start), Instant::now());
         // The server answers the farewell; closing before it would reset the connection.
         channel.finish().map_err(context(&name))?;
@@ -197,7 +198,7 @@ fn make_requests<P: Protocol>(
 }
 
 /// Handshakes of TLS over TCP, with the crypto library, the suite and the groups that squall has.
-pub(crate) struct TlsHandshakes {
+pub struct TlsHandshakes {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     watch: Arc<Watch>,
@@ -222,7 +223,7 @@ impl TlsHandshakes {
     ///
     /// # Errors
     /// As [`server_tls`] and [`client_tls`].
-    pub(crate) fn new(certificate: &Certificate, options: &Options) -> Result<Self> {
+    pub fn new(certificate: &Certificate, options: &Options) -> Result<Self> {
         let server = server_tls(certificate, options)?;
         let (client, watch) = client_tls(certificate.client(options.provider())?, options)?;
         Ok(Self {
@@ -236,12 +237,7 @@ impl TlsHandshakes {
     ///
     /// # Errors
     /// A handshake failed, or more than 1 % were of another kind.
-    pub(crate) fn run(
-        &self,
-        work: &Handshakes,
-        cores: Cores,
-        live: &Arc<Counter>,
-    ) -> Result<(Done, Cpu)> {
+    pub fn run(&self, work: &Handshakes, cores: Cores, live: &Arc<Counter>) -> Result<(Done, Cpu)> {
         self.watch.forget();
         if work.kind == Kind::Resumed {
             self.repeat(work.in_flight, HandshakeKind::Full, None, cores, live)?;
@@ -305,7 +301,7 @@ impl TlsHandshakes {
                 if over.load(Ordering::Acquire) {
                     return Ok(sys::thread_cpu().saturating_sub(start));
                 }
-                tcp_handshakes::accept(socket, &config).map_err(context("tls_tcp server"))?;
+                handshakes::accept(socket, &config).map_err(context("tls_tcp server"))?;
             }
         })
     }
@@ -326,7 +322,7 @@ impl TlsHandshakes {
             let mut latency = Histogram::default();
             let mut missed = 0;
             loop {
-                let made = tcp_handshakes::connect(ending.address, &config)
+                let made = handshakes::connect(ending.address, &config)
                     .map_err(context("tls_tcp client"))?;
                 missed += u64::from(made.kind != Some(wanted));
                 latency.record(made.took);

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::latency::Shared;
+use crate::latency::Shared;
 
 /// What was done so far: bytes received, requests answered, or handshakes made.
 #[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub struct Counter(AtomicU64);
 
 impl Counter {
     /// Called once per read, not per packet.
-    pub(crate) fn add(&self, more: u64) {
+    pub fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
@@ -26,9 +26,12 @@ impl Counter {
 
 /// What the counter counts, and so how its speed is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
+pub enum Unit {
+    /// Bytes received.
     Bytes,
+    /// Requests answered.
     Requests,
+    /// Handshakes made.
     Handshakes,
 }
 
@@ -44,16 +47,17 @@ impl Unit {
 
 /// What transfers tell while they run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Gauges {
-    pub(crate) live: Arc<Counter>,
+pub struct Gauges {
+    /// What was done so far.
+    pub live: Arc<Counter>,
     /// Smoothed round-trip times of the sending end, one each 256 KiB.
-    pub(crate) rtt: Shared,
+    pub rtt: Shared,
     /// From a stream's creation to the first byte of its download.
-    pub(crate) first_byte: Shared,
+    pub first_byte: Shared,
 }
 
 /// A live line on standard error; gone when dropped.
-pub(crate) struct Live {
+pub struct Live {
     bar: ProgressBar,
     stop: Arc<AtomicBool>,
     ticker: Option<JoinHandle<()>>,
@@ -63,7 +67,7 @@ impl Live {
     const TICK: Duration = Duration::from_millis(200);
 
     /// Starts the line. Without a terminal there is no thread and no output.
-    pub(crate) fn start(title: String, unit: Unit, counter: &Arc<Counter>) -> Self {
+    pub fn start(title: String, unit: Unit, counter: &Arc<Counter>) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let stop = Arc::new(AtomicBool::new(false));
         let ticker = if bar.is_hidden() {

@@ -12,21 +12,21 @@ use std::time::Duration;
 
 /// A stream between two ends of this process that touches no network where the system can do that.
 #[cfg(unix)]
-pub(crate) type Stream = std::os::unix::net::UnixStream;
+pub type Stream = std::os::unix::net::UnixStream;
 #[cfg(not(unix))]
-pub(crate) type Stream = TcpStream;
+pub type Stream = TcpStream;
 
 /// Both ends of a [`Stream`].
 ///
 /// # Errors
 /// The system's.
 #[cfg(unix)]
-pub(crate) fn stream_pair() -> io::Result<(Stream, Stream)> {
+pub fn stream_pair() -> io::Result<(Stream, Stream)> {
     Stream::pair()
 }
 
 #[cfg(not(unix))]
-pub(crate) fn stream_pair() -> io::Result<(Stream, Stream)> {
+pub fn stream_pair() -> io::Result<(Stream, Stream)> {
     let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
     let near = TcpStream::connect(listener.local_addr()?)?;
     Ok((near, listener.accept()?.0))
@@ -36,7 +36,7 @@ pub(crate) fn stream_pair() -> io::Result<(Stream, Stream)> {
 ///
 /// # Errors
 /// It has none: `Unsupported`, with the reason.
-pub(crate) fn can_measure() -> io::Result<()> {
+pub fn can_measure() -> io::Result<()> {
     if cfg!(unix) {
         return Ok(());
     }
@@ -46,25 +46,25 @@ pub(crate) fn can_measure() -> io::Result<()> {
 
 /// The calling thread's CPU time, user and system, in nanoseconds of resolution.
 #[cfg(unix)]
-pub(crate) fn thread_cpu() -> Duration {
+pub fn thread_cpu() -> Duration {
     clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
 }
 
 /// The CPU time of all threads of this process, user and system, ended ones included.
 #[cfg(unix)]
-pub(crate) fn process_cpu() -> Duration {
+pub fn process_cpu() -> Duration {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
 }
 
 /// Never asked: [`can_measure`] has said no.
 #[cfg(not(unix))]
-pub(crate) fn thread_cpu() -> Duration {
+pub fn thread_cpu() -> Duration {
     Duration::ZERO
 }
 
 /// Never asked: [`can_measure`] has said no.
 #[cfg(not(unix))]
-pub(crate) fn process_cpu() -> Duration {
+pub fn process_cpu() -> Duration {
     Duration::ZERO
 }
 
@@ -85,7 +85,7 @@ fn end_signals() -> libc::sigset_t {
 /// Holds SIGINT and SIGTERM back from the calling thread and those that it starts, for
 /// [`wait_for_end_signal`].
 #[cfg(unix)]
-pub(crate) fn block_end_signals() {
+pub fn block_end_signals() {
     let set = end_signals();
     // SAFETY: `set` is a valid set; the old one is not asked for. Fails only for a bad first
     // argument.
@@ -94,7 +94,7 @@ pub(crate) fn block_end_signals() {
 
 /// Waits for SIGINT or SIGTERM, which [`block_end_signals`] holds back; false if that cannot be.
 #[cfg(unix)]
-pub(crate) fn wait_for_end_signal() -> bool {
+pub fn wait_for_end_signal() -> bool {
     let set = end_signals();
     let mut signal = 0;
     // SAFETY: `set` is a valid set and `signal` is writable.
@@ -103,33 +103,33 @@ pub(crate) fn wait_for_end_signal() -> bool {
 
 /// Nothing is held back: Ctrl-C ends the process at once.
 #[cfg(not(unix))]
-pub(crate) fn block_end_signals() {}
+pub fn block_end_signals() {}
 
 #[cfg(not(unix))]
-pub(crate) fn wait_for_end_signal() -> bool {
+pub fn wait_for_end_signal() -> bool {
     false
 }
 
 /// The CPU time, user and system, of the thread `tid` of this process; `None` once it has ended.
 #[cfg(target_os = "linux")]
-pub(crate) fn thread_cpu_of(tid: i32) -> Option<Duration> {
+pub fn thread_cpu_of(tid: i32) -> Option<Duration> {
     clock(cpu_clock_id(tid, CLOCK_OF_THREAD))
 }
 
 /// The CPU time of the process `pid`, user and system. A kernel thread such as `ksoftirqd/0` is
 /// a process in this sense. `None` where it is out of sight (another PID namespace).
 #[cfg(target_os = "linux")]
-pub(crate) fn process_cpu_of(pid: i32) -> Option<Duration> {
+pub fn process_cpu_of(pid: i32) -> Option<Duration> {
     clock(cpu_clock_id(pid, 0))
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn thread_cpu_of(_tid: i32) -> Option<Duration> {
+pub fn thread_cpu_of(_tid: i32) -> Option<Duration> {
     None
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn process_cpu_of(_pid: i32) -> Option<Duration> {
+pub fn process_cpu_of(_pid: i32) -> Option<Duration> {
     None
 }
 
@@ -167,7 +167,7 @@ fn clock(id: libc::clockid_t) -> Option<Duration> {
 
 /// The cores that this process may run on, ascending.
 #[cfg(target_os = "linux")]
-pub(crate) fn allowed_cores() -> Vec<usize> {
+pub fn allowed_cores() -> Vec<usize> {
     // SAFETY: a cpu_set_t is an array of integers; all zeroes is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the size is that of `set`, which is writable; 0 names the calling thread.
@@ -187,7 +187,7 @@ pub(crate) fn allowed_cores() -> Vec<usize> {
 /// # Errors
 /// The kernel's: the core does not exist or is not allowed here.
 #[cfg(target_os = "linux")]
-pub(crate) fn pin(core: usize) -> io::Result<()> {
+pub fn pin(core: usize) -> io::Result<()> {
     if core >= usize::try_from(libc::CPU_SETSIZE).unwrap_or(0) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -206,12 +206,12 @@ pub(crate) fn pin(core: usize) -> io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn allowed_cores() -> Vec<usize> {
+pub fn allowed_cores() -> Vec<usize> {
     Vec::new()
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn pin(_core: usize) -> io::Result<()> {
+pub fn pin(_core: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
@@ -240,14 +240,14 @@ fn set_option(
 /// # Errors
 /// The kernel's: it has none of that name, or keeps it for the privileged.
 #[cfg(target_os = "linux")]
-pub(crate) fn set_congestion_control(socket: &TcpStream, name: &str) -> io::Result<()> {
+pub fn set_congestion_control(socket: &TcpStream, name: &str) -> io::Result<()> {
     let name = name.as_bytes();
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name)
 }
 
 /// The name of a TCP socket's congestion control.
 #[cfg(target_os = "linux")]
-pub(crate) fn congestion_control(socket: &TcpStream) -> Option<String> {
+pub fn congestion_control(socket: &TcpStream) -> Option<String> {
     let mut name = [0_u8; 16];
     let mut len = libc::socklen_t::try_from(name.len()).ok()?;
     // SAFETY: `name` is writable for `len` bytes and both live through the call; the descriptor
@@ -270,30 +270,30 @@ pub(crate) fn congestion_control(socket: &TcpStream) -> Option<String> {
 /// # Errors
 /// The kernel's.
 #[cfg(target_os = "linux")]
-pub(crate) fn set_receive_low_water(socket: &TcpStream, bytes: i32) -> io::Result<()> {
+pub fn set_receive_low_water(socket: &TcpStream, bytes: i32) -> io::Result<()> {
     let bytes = bytes.to_ne_bytes();
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes)
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn set_congestion_control(_socket: &TcpStream, _name: &str) -> io::Result<()> {
+pub fn set_congestion_control(_socket: &TcpStream, _name: &str) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn congestion_control(_socket: &TcpStream) -> Option<String> {
+pub fn congestion_control(_socket: &TcpStream) -> Option<String> {
     None
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn set_receive_low_water(_socket: &TcpStream, _bytes: i32) -> io::Result<()> {
+pub fn set_receive_low_water(_socket: &TcpStream, _bytes: i32) -> io::Result<()> {
     Ok(())
 }
 
 /// Runs `rounds` × 64 additions, each of which waits for the one before, and returns whether
 /// this architecture has such a chain here. Additions of two registers take one cycle on every
 /// core we know and, unlike additions of a constant, are never folded away by renaming.
-pub(crate) fn addition_chain(rounds: u64) -> bool {
+pub fn addition_chain(rounds: u64) -> bool {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: register arithmetic only: no memory, no stack, the flags declared clobbered by
     // default.
@@ -334,7 +334,7 @@ pub(crate) fn addition_chain(rounds: u64) -> bool {
 
 /// EAX, EBX, ECX and EDX of a leaf of the CPU's own description; sub-leaf 0.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn cpuid(leaf: u32) -> [u32; 4] {
+pub fn cpuid(leaf: u32) -> [u32; 4] {
     let answer = std::arch::x86_64::__cpuid(leaf);
     [answer.eax, answer.ebx, answer.ecx, answer.edx]
 }
@@ -386,11 +386,11 @@ mod tests {
 
 /// Has the allocator give memory that is free back to the system, where it can.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-pub(crate) fn trim_memory() {
+pub fn trim_memory() {
     // SAFETY: takes an integer, and moves nothing that is allocated.
     unsafe { libc::malloc_trim(0) };
 }
 
 /// Other allocators have no such call.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub(crate) fn trim_memory() {}
+pub fn trim_memory() {}

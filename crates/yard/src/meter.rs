@@ -4,13 +4,12 @@ use std::time::{Duration, Instant};
 
 use squall::{Endpoint, Stage, Stages};
 
-use super::report;
-use super::stages::{Clocks, Rates, Sample, Table};
-use super::{Flow, cpu};
-use crate::sys;
+use crate::stages::{Both, Clocks, Rates, Sample, Table};
+use crate::work::Flow;
+use crate::{cpu, sys};
 
 /// One end's counters at a moment.
-pub(crate) struct Reading {
+pub struct Reading {
     stages: Stages,
     cpu: Duration,
     datagrams_sent: u64,
@@ -19,7 +18,7 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// The counters of an endpoint now.
-    pub(crate) fn of(endpoint: &Endpoint) -> Self {
+    pub fn of(endpoint: &Endpoint) -> Self {
         let udp = endpoint.stats().udp;
         Self {
             stages: endpoint.stages(),
@@ -32,7 +31,7 @@ impl Reading {
     }
 
     /// What an endpoint counted since this reading.
-    pub(crate) fn until_now(&self, endpoint: &Endpoint, volume: Volume) -> Sample {
+    pub fn until_now(&self, endpoint: &Endpoint, volume: Volume) -> Sample {
         let now = Self::of(endpoint);
         let ticks = |stage: Stage| {
             let of = |reading: &Self| reading.stages.ticks()[stage as usize];
@@ -64,16 +63,16 @@ impl Reading {
 
 /// What the work of both ends took, in one round or in several.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Used {
+pub struct Used {
     /// The server's and the client's thread; without `ksoftirqd`.
-    pub(crate) ends: [Sample; 2],
+    pub ends: [Sample; 2],
     /// All threads of this process.
-    pub(crate) process: Duration,
+    pub process: Duration,
 }
 
 impl Used {
     /// Adds another round.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         for (sum, more) in self.ends.iter_mut().zip(&other.ends) {
             sum.add(more);
         }
@@ -81,14 +80,14 @@ impl Used {
     }
 
     /// The cost by stage; `None` where nothing was moved.
-    pub(crate) fn tables(&self, rates: Rates) -> Option<report::Stages> {
+    pub fn tables(&self, rates: Rates) -> Option<Both> {
         let [server, client] = &self.ends;
         let (server, client) = (Table::new(server, rates)?, Table::new(client, rates)?);
         let both = server.cpu_s + client.cpu_s;
         let part = |of: fn(&Table) -> f64| {
             (of(&server) * server.cpu_s + of(&client) * client.cpu_s) / 100.0
         };
-        Some(report::Stages {
+        Some(Both {
             process_cpu_s: self.process.as_secs_f64(),
             attributed_percent: part(Table::attributed_percent) / self.process.as_secs_f64()
                 * 100.0,
@@ -103,7 +102,7 @@ impl Used {
 
 /// What was moved, to which the cost is related.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Volume {
+pub enum Volume {
     /// Bytes that this end sent.
     Sent(u64),
     /// Bytes that this end received.
@@ -114,7 +113,7 @@ pub(crate) enum Volume {
 
 impl Volume {
     /// Bytes of a flow, as the server sees them.
-    pub(crate) fn of_server(flow: Flow, bytes: u64) -> Self {
+    pub fn of_server(flow: Flow, bytes: u64) -> Self {
         match flow {
             Flow::Down => Self::Sent(bytes),
             Flow::Up => Self::Received(bytes),
@@ -122,7 +121,7 @@ impl Volume {
     }
 
     /// Bytes of a flow, as the client sees them.
-    pub(crate) fn of_client(flow: Flow, bytes: u64) -> Self {
+    pub fn of_client(flow: Flow, bytes: u64) -> Self {
         match flow {
             Flow::Down => Self::Received(bytes),
             Flow::Up => Self::Sent(bytes),
@@ -131,14 +130,14 @@ impl Volume {
 }
 
 /// The rate of the time-stamp counter, over the time since it was started.
-pub(crate) struct Ticker {
+pub struct Ticker {
     ticks: u64,
     at: Instant,
 }
 
 impl Ticker {
     /// Starts.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self {
             ticks: squall::ticks(),
             at: Instant::now(),
@@ -151,7 +150,7 @@ impl Ticker {
     }
 
     /// What turns stamps into time.
-    pub(crate) fn rates(&self) -> Rates {
+    pub fn rates(&self) -> Rates {
         Rates {
             ns_per_tick: self.ns_per_tick(),
             clocks: Clocks {
