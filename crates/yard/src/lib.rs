@@ -9,6 +9,7 @@
 //!        │
 //!        ├─ source, certificate, tickets, ends     bytes, keys and TLS of both ends
 //!        ├─ controls/    TLS over TCP and plain TCP, doing the same work
+//!        ├─ pair         two endpoints without sockets
 //!        │
 //!        ▼
 //!   sys, cpu, meter      clocks before and after        outcome     what one round did
@@ -22,7 +23,7 @@
 //!
 //! Floors, lowest first: `error`, `sys`, `parse`, `latency`, `stats`, `source`; then `cpu`,
 //! `options`, `certificate`, `stages`, `rows`, `chart`, `live`, `interrupt`; then `work`, `tickets`,
-//! `meter`, `ends`, `outcome`; `controls` on top.
+//! `meter`, `ends`, `outcome`; `controls` and `pair` on top.
 
 #![deny(missing_docs)]
 
@@ -38,6 +39,7 @@ pub mod live;
 pub mod meter;
 pub mod options;
 pub mod outcome;
+pub mod pair;
 pub mod parse;
 pub mod rows;
 pub mod source;
