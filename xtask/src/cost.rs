@@ -418,4 +418,18 @@ mod tests {
             text.lines().nth(1).expect("a row").split(',').count()
         );
     }
+
+    #[test]
+    fn the_committed_table_can_be_read() {
+        let text = std::fs::read_to_string(tree::root().join(TABLE)).expect("the table");
+        let rows = read_table(&text).expect("rows");
+        for (scenario, connections, unit, _) in SCENARIOS {
+            assert!(
+                rows.iter().any(|row| row.scenario == scenario
+                    && row.connections == connections
+                    && row.unit == unit),
+                "{scenario} {connections}"
+            );
+        }
+    }
 }
