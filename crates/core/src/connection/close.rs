@@ -3,9 +3,10 @@
 use bytes::Bytes;
 use squall_wire::{TransportError, TransportErrorCode};
 
-use super::timers::Timer;
+use super::parts::clock::Timer;
 use super::{Connection, State};
 use crate::error::CloseReason;
+use crate::event::Event;
 use crate::time::Time;
 
 /// What our CONNECTION_CLOSE says, and when it is said again.
@@ -31,17 +32,23 @@ impl Connection {
         let code = code.min(squall_wire::varint::MAX);
         let reason = Bytes::copy_from_slice(reason);
         self.begin_closing(now, code, None, reason.clone());
-        // Who closes has read what it wants.
+        // An application that closes has read what it wants.
         self.streams.clear();
         let reason = CloseReason::Application {
             code,
             reason,
             remote: false,
         };
-        self.tell_closed(now, reason);
+        self.report_closed(now, reason);
     }
 
-    /// Ends the connection for an offence of the peer.
+    /// The connection has ended: reports and logs it.
+    pub(super) fn report_closed(&mut self, now: Time, reason: CloseReason) {
+        self.log.closed(now, &reason);
+        self.streams.events.push_back(Event::Closed(reason));
+    }
+
+    /// Ends the connection because the peer violated the protocol.
     pub(super) fn close_with_error(&mut self, now: Time, error: &TransportError) {
         if self.is_closed() {
             return;
@@ -53,7 +60,7 @@ impl Connection {
             reason: error.reason.to_owned(),
             remote: false,
         };
-        self.tell_closed(now, reason);
+        self.report_closed(now, reason);
     }
 
     /// Closes a server's connection that the endpoint refuses after all (RFC 9000 §5.2.2,
@@ -87,7 +94,7 @@ impl Connection {
             reason: alert.reason.clone(),
             remote: false,
         };
-        self.tell_closed(now, reason);
+        self.report_closed(now, reason);
     }
 
     fn begin_closing(&mut self, now: Time, code: u64, frame_type: Option<u64>, reason: Bytes) {
@@ -106,29 +113,29 @@ impl Connection {
         if matches!(self.state, State::Draining | State::Drained) {
             return;
         }
-        let told = matches!(self.state, State::Closing(_));
+        let reported = matches!(self.state, State::Closing(_));
         self.state = State::Draining;
         self.end(now);
-        if !told {
-            self.tell_closed(now, reason);
+        if !reported {
+            self.report_closed(now, reason);
         }
     }
 
-    /// The connection is over without a word: idle timeout, stateless reset.
+    /// Ends the connection without CONNECTION_CLOSE: idle timeout, stateless reset.
     pub(super) fn abandon(&mut self, now: Time, reason: CloseReason) {
-        let told = self.is_closed();
+        let reported = self.is_closed();
         self.state = State::Drained;
-        self.timers.clear();
+        self.clock.clear();
         self.streams.end_sending();
-        if !told {
-            self.tell_closed(now, reason);
+        if !reported {
+            self.report_closed(now, reason);
         }
     }
 
     fn end(&mut self, now: Time) {
-        self.timers.clear();
+        self.clock.clear();
         // RFC 9000 §10.2: long enough for packets under way to be discarded.
-        self.timers
+        self.clock
             .set(Timer::Close, Some(now + 3 * self.probe_timeout()));
         self.datagrams.end_sending();
         self.streams.end_sending();

@@ -2,10 +2,10 @@
 //! capacity.
 //!
 //! ```text
-//!  Connection.path ── PathState   the active path: all packets but probes
-//!  Connection.paths ─ Paths       made at the first probe or change of address; a connection that never moves has none
-//!      others      PathState      the path before, to fall back to; paths being probed
-//!      responses                  PATH_RESPONSE frames owed, each on the path of its challenge
+//!  Paths.active ─── PathState        the active path: all packets but probes
+//!  Paths.inactive ─ InactivePaths    made at the first probe or change of address; a connection that never moves has none
+//!      others       PathState        the path before, to fall back to; paths being probed
+//!      responses                     PATH_RESPONSE frames owed, each on the path of its challenge
 //! ```
 
 pub(crate) mod cid;
@@ -47,8 +47,7 @@ pub(crate) struct Flow {
     pub(crate) congestion: Controller,
     /// When it may leave.
     pub(crate) pacer: Pacer,
-    /// Bytes in flight.
-    pub(crate) bytes_in_flight: u64,
+    bytes_in_flight: u64,
     /// What becomes of ECN marks.
     pub(crate) ecn: EcnPath,
 }
@@ -66,7 +65,35 @@ impl Flow {
         }
     }
 
-    /// A packet of `size` bytes is no longer in flight.
+    /// Bytes in flight.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn in_flight(&self) -> u64 {
+        self.bytes_in_flight
+    }
+
+    /// Bytes that the congestion window leaves.
+    #[inline]
+    #[must_use]
+    pub(crate) fn room(&self) -> u64 {
+        let window = self.congestion.window();
+        window.saturating_sub(self.bytes_in_flight)
+    }
+
+    /// Whether the congestion window leaves nothing.
+    #[must_use]
+    pub(crate) fn is_full(&self) -> bool {
+        self.room() == 0
+    }
+
+    /// Packets of `bytes` bytes that congestion control counts were sent.
+    #[inline]
+    pub(crate) fn enter(&mut self, bytes: u64) {
+        self.bytes_in_flight += bytes;
+        self.pacer.on_sent(bytes);
+    }
+
+    /// Packets of `bytes` bytes are no longer in flight.
     #[inline]
     pub(crate) fn leave(&mut self, bytes: u64) {
         self.bytes_in_flight = self.bytes_in_flight.saturating_sub(bytes);
@@ -147,6 +174,49 @@ impl PathState {
         self.sent = self.sent.saturating_add(bytes as u64);
     }
 
+    /// Whether packet `number` probed for the path's size, and has arrived.
+    #[inline]
+    pub(crate) fn on_probe_acked(&mut self, number: u64) {
+        if self.mtu.on_probe_acked(number) {
+            self.note_size();
+        }
+    }
+
+    /// A packet of `size` bytes arrived after it had been declared lost: perhaps a probe for the path's size.
+    pub(crate) fn on_passed(&mut self, size: u16) {
+        // Only a probe is larger than what is known to pass.
+        if size > self.mtu.current() && self.mtu.on_passed(size) {
+            self.note_size();
+        }
+    }
+
+    /// So many suspicious large packets were lost at a time; returns whether the path no longer carries them (RFC 8899 §4.3).
+    pub(crate) fn on_large_lost(&mut self, packets: u32) -> bool {
+        let swallowed = packets > 0 && self.mtu.on_large_lost(packets);
+        if swallowed {
+            self.note_size();
+        }
+        swallowed
+    }
+
+    /// Searches for the path's size from the start: a new route may carry less.
+    pub(crate) fn forget_size(&mut self) {
+        self.mtu = self.mtu.anew();
+        self.note_size();
+    }
+
+    /// Takes over what is known of the capacity of `other`, whose packets go this way now.
+    pub(crate) fn take_flow(&mut self, other: &mut Self) {
+        std::mem::swap(&mut self.flow, &mut other.flow);
+        self.note_size();
+    }
+
+    /// Congestion control counts in packets of the path's size.
+    fn note_size(&mut self) {
+        let size = self.mtu.current();
+        self.flow.congestion.set_max_datagram(size);
+    }
+
     /// Whether the connection moves here once the path is validated.
     #[must_use]
     pub(crate) fn is_sought(&self) -> bool {
@@ -212,7 +282,7 @@ pub(crate) fn plausible(from: &Path, to: &Path) -> bool {
 
 /// The paths beside the active one, and what is owed to them.
 #[derive(Debug, Default)]
-pub(crate) struct Paths {
+pub(crate) struct InactivePaths {
     /// At most `MAX_PATHS - 1`, the oldest first.
     pub(crate) others: Vec<PathState>,
     /// PATH_RESPONSE frames owed: the tag of the path, and the challenge's data.
@@ -229,7 +299,7 @@ pub(crate) struct Paths {
     pub(crate) has_challenged: bool,
 }
 
-impl Paths {
+impl InactivePaths {
     /// A name for a new path. With 4 paths and 256 names none is in use twice.
     pub(crate) fn new_tag(&mut self, active: &PathState) -> u8 {
         loop {
@@ -339,7 +409,7 @@ mod tests {
     #[test]
     fn at_most_four_paths_and_the_way_back_stays() {
         let config = TransportConfig::default();
-        let mut paths = Paths::default();
+        let mut paths = InactivePaths::default();
         let active = PathState::new(path("192.0.2.9:1"), 0, true, Mtu::new(1200), &config);
         for n in 1..100_u16 {
             let gone = paths.make_room();
@@ -357,7 +427,7 @@ mod tests {
     // test: RFC 9000 §8.2.2, §13.3; SECURITY.md row 1
     #[test]
     fn the_newest_responses_win() {
-        let mut paths = Paths::default();
+        let mut paths = InactivePaths::default();
         for n in 0..1_000_000_u64 {
             paths.owe_response(0, n.to_be_bytes());
         }

@@ -4,6 +4,8 @@
 pub(crate) mod received;
 pub(crate) mod sent;
 
+use std::ops::{Index, IndexMut};
+
 use squall_protect::{Keys, Pair};
 
 use crate::stream::reassembly::Reassembly;
@@ -12,7 +14,7 @@ use crate::time::Time;
 use received::ReceivedPackets;
 use sent::SentPackets;
 
-/// The three packet number spaces; `as usize` indexes arrays of them.
+/// The three packet number spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SpaceId {
     /// Initial packets.
@@ -26,6 +28,26 @@ pub(crate) enum SpaceId {
 impl SpaceId {
     /// All spaces, in the order of the handshake.
     pub(crate) const ALL: [Self; 3] = [Self::Initial, Self::Handshake, Self::Data];
+}
+
+/// A value for each space.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PerSpace<T>([T; 3]);
+
+impl<T> Index<SpaceId> for PerSpace<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, id: SpaceId) -> &T {
+        &self.0[id as usize]
+    }
+}
+
+impl<T> IndexMut<SpaceId> for PerSpace<T> {
+    #[inline]
+    fn index_mut(&mut self, id: SpaceId) -> &mut T {
+        &mut self.0[id as usize]
+    }
 }
 
 /// State of one packet number space.
@@ -53,6 +75,26 @@ pub(crate) struct Space {
     pub(crate) crypto_send: SendBuffer,
     /// Handshake bytes received.
     pub(crate) crypto_recv: Reassembly,
+}
+
+impl Space {
+    /// A space whose keys were dropped long ago.
+    pub(crate) fn gone() -> Self {
+        Self {
+            discarded: true,
+            ..Self::default()
+        }
+    }
+
+    /// Drops keys and all that is open (RFC 9001 §4.9); returns the bytes that were in flight.
+    pub(crate) fn discard(&mut self) -> u64 {
+        self.discarded = true;
+        self.keys = None;
+        self.probes = 0;
+        self.loss_time = None;
+        self.crypto_send.clear();
+        self.sent.discard()
+    }
 }
 
 /// Keys of both directions of one level.

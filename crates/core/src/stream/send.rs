@@ -286,3 +286,13 @@ pub(crate) struct StreamRange {
     /// Whether the stream ends behind them.
     pub(crate) fin: bool,
 }
+
+impl StreamRange {
+    /// No bytes of any stream.
+    pub(crate) const NONE: Self = Self {
+        id: StreamId(0),
+        start: 0,
+        len: 0,
+        fin: false,
+    };
+}

@@ -1,0 +1,8 @@
+//! What the handshake decides, on plain data: `establish` applies it to the connection.
+
+pub(super) mod early;
+pub(super) mod keyring;
+pub(super) mod parameters;
+pub(super) mod tls;
+pub(super) mod version;
+pub(super) mod zero_rtt;

@@ -1,0 +1,221 @@
+//! What depends on time: timers, silence, and how often a probe timeout has expired in a row.
+
+use std::time::Duration;
+
+use crate::config::TransportConfig;
+use crate::time::Time;
+
+/// A probe timeout doubles at most this often.
+pub(crate) const MAX_BACKOFF: u32 = 10;
+/// Probe timeouts without a word from a server that is expected to send data, before a client
+/// probes, and the least time.
+const QUIET_PROBE_TIMEOUTS: u32 = 3;
+const LEAST_PATIENCE: Duration = Duration::from_millis(500);
+/// Silence after which unused memory is given back.
+const SHED_AFTER: Duration = Duration::from_secs(1);
+
+/// What may fall due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Timer {
+    /// Loss detection or probe timeout (RFC 9002 §6).
+    LossDetection,
+    /// An acknowledgement held back.
+    AckDelay,
+    /// The pacer's next quantum.
+    Pacing,
+    /// Too long a silence (RFC 9000 §10.1).
+    Idle,
+    /// A PING keeps the connection alive.
+    KeepAlive,
+    /// The handshake takes too long.
+    Handshake,
+    /// The keys before the last update are dropped (RFC 9001 §6.5).
+    KeyDiscard,
+    /// Closing or draining is over (RFC 9000 §10.2).
+    Close,
+    /// The validation of a path, or the end of one (RFC 9000 §8.2.4).
+    Path,
+    /// The search for the path MTU goes on, though nothing is sent.
+    PathSize,
+    /// A server that is expected to send data has gone quiet.
+    Quiet,
+    /// Nothing has happened for a while: unused memory is given back.
+    Shed,
+}
+
+const COUNT: usize = 12;
+
+impl Timer {
+    /// All timers.
+    pub(crate) const ALL: [Self; COUNT] = [
+        Self::LossDetection,
+        Self::AckDelay,
+        Self::Pacing,
+        Self::Idle,
+        Self::KeepAlive,
+        Self::Handshake,
+        Self::KeyDiscard,
+        Self::Close,
+        Self::Path,
+        Self::PathSize,
+        Self::Quiet,
+        Self::Shed,
+    ];
+}
+
+/// The timers of a connection, and what they are derived from. Times are those that the owner's
+/// clock will reach.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    due: [Option<Time>; COUNT],
+    /// The smaller of both ends' idle timeouts; zero is none.
+    pub(crate) idle_timeout: Duration,
+    keep_alive: Option<Duration>,
+    /// When a packet was last received or sent that restarts the idle timer.
+    last_active: Time,
+    /// Whether an ack-eliciting packet was sent since the last one was received (RFC 9000 §10.1).
+    eliciting_since_receipt: bool,
+    /// Probe timeouts that expired in a row (RFC 9002 §6.2.1).
+    pub(crate) pto_count: u32,
+    /// Clients: when the server last sent something ack-eliciting, and the probes sent since.
+    server_heard: Time,
+    quiet_probes: u32,
+}
+
+impl Clock {
+    /// A clock of a connection that begins at `now`.
+    pub(crate) fn new(config: &TransportConfig, now: Time) -> Self {
+        Self {
+            due: [None; COUNT],
+            idle_timeout: config.max_idle_timeout,
+            keep_alive: config.keep_alive,
+            last_active: now,
+            eliciting_since_receipt: false,
+            pto_count: 0,
+            server_heard: now,
+            quiet_probes: 0,
+        }
+    }
+
+    // ---- timers ---------------------------------------------------------------------------------
+
+    /// Whether a timer runs.
+    #[inline]
+    pub(crate) const fn is_set(&self, timer: Timer) -> bool {
+        self.due[timer as usize].is_some()
+    }
+
+    /// Sets or stops a timer.
+    #[inline]
+    pub(crate) fn set(&mut self, timer: Timer, due: Option<Time>) {
+        self.due[timer as usize] = due;
+    }
+
+    /// Stops all timers.
+    pub(crate) fn clear(&mut self) {
+        self.due = [None; COUNT];
+    }
+
+    /// The earliest time at which a timer falls due.
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.due.iter().flatten().min().copied()
+    }
+
+    /// Stops `timer` if it is due at `now`; returns whether it was.
+    pub(crate) fn take_due(&mut self, timer: Timer, now: Time) -> bool {
+        let due = self.due[timer as usize].is_some_and(|time| time <= now);
+        if due {
+            self.due[timer as usize] = None;
+        }
+        due
+    }
+
+    // ---- silence --------------------------------------------------------------------------------
+
+    /// Takes the peer's idle timeout: the smaller of both counts, and zero is none (RFC 9000 §10.1).
+    pub(crate) fn limit_idle_timeout(&mut self, theirs: Duration) {
+        if self.idle_timeout.is_zero() {
+            self.idle_timeout = theirs;
+        } else if !theirs.is_zero() {
+            self.idle_timeout = self.idle_timeout.min(theirs);
+        }
+    }
+
+    /// Silence begins anew at `now` (RFC 9000 §10.1).
+    pub(crate) fn restart_idle(&mut self, now: Time, probe_timeout: Duration, established: bool) {
+        self.last_active = now;
+        if !self.is_set(Timer::Shed) {
+            self.set(Timer::Shed, Some(now + SHED_AFTER));
+        }
+        // RFC 9000 §10.1: at least three probe timeouts, so that lost packets can be repaired.
+        let timeout = self.idle_timeout.max(3 * probe_timeout);
+        let due = (!self.idle_timeout.is_zero()).then(|| now + timeout);
+        self.set(Timer::Idle, due);
+        if let Some(interval) = self.keep_alive.filter(|_| established) {
+            self.set(Timer::KeepAlive, Some(now + interval));
+        }
+    }
+
+    /// A packet was received and opened.
+    pub(crate) const fn on_received(&mut self) {
+        self.eliciting_since_receipt = false;
+    }
+
+    /// An ack-eliciting packet is sent; returns whether it is the first since the last receipt,
+    /// which restarts the idle timer too (RFC 9000 §10.1).
+    #[inline]
+    pub(crate) const fn on_eliciting_sent(&mut self) -> bool {
+        !std::mem::replace(&mut self.eliciting_since_receipt, true)
+    }
+
+    /// Whether the connection has been silent for so long that it gives memory back. The timer is
+    /// moved when it fires, not with every run.
+    pub(crate) fn is_at_rest(&mut self, now: Time) -> bool {
+        let due = self.last_active + SHED_AFTER;
+        if now < due {
+            self.set(Timer::Shed, Some(due));
+        }
+        now >= due
+    }
+
+    // ---- a server that has gone quiet -------------------------------------------------------------
+
+    /// A client has received something ack-eliciting from the server. `expects`: data is expected.
+    #[inline]
+    pub(crate) fn on_server_heard(&mut self, now: Time, probe_timeout: Duration, expects: bool) {
+        self.server_heard = now;
+        self.quiet_probes = 0;
+        // A running timer is moved when it fires, not with every run.
+        if expects && !self.is_set(Timer::Quiet) {
+            let due = self.quiet_until(probe_timeout);
+            self.set(Timer::Quiet, Some(due));
+        }
+    }
+
+    /// How long the server may be quiet before the next probe: a few probe timeouts, doubled each
+    /// time up to a limit, and then as long again each time.
+    fn quiet_until(&self, probe_timeout: Duration) -> Time {
+        let patience = (QUIET_PROBE_TIMEOUTS * probe_timeout).max(LEAST_PATIENCE);
+        let beyond = self.quiet_probes.saturating_sub(MAX_BACKOFF) + 1;
+        self.server_heard + patience * (1 << self.quiet_probes.min(MAX_BACKOFF)) * beyond
+    }
+
+    /// Whether a client that expects data probes for it now; sets the timer anew.
+    ///
+    /// A client that only receives learns of a change of its address by nothing but silence,
+    /// because the server sends to the old one. A PING shows the server where the client is (RFC
+    /// 9000 §9.2). Probes stop after half of the idle timeout: they must not keep a connection alive
+    /// on which nothing happens.
+    pub(crate) fn probes_for_data(&mut self, now: Time, probe_timeout: Duration) -> bool {
+        let idle = self.idle_timeout;
+        if !idle.is_zero() && now - self.server_heard > idle / 2 {
+            return false;
+        }
+        let probes = self.quiet_until(probe_timeout) <= now;
+        self.quiet_probes += u32::from(probes);
+        let due = self.quiet_until(probe_timeout);
+        self.set(Timer::Quiet, Some(due));
+        probes
+    }
+}

@@ -1,0 +1,193 @@
+//! What is owed to the peer once: it is sent, and owed again if it is lost (RFC 9000 §13.3).
+
+use std::time::Duration;
+
+use squall_wire::{AckFrequency, varint};
+
+use super::handshake::PeerParameters;
+use super::paths::Paths;
+use crate::config::{AckFrequencyConfig, AckFrequencyRequest, TransportConfig};
+use crate::sent_frame::SentFrame;
+use crate::space::Space;
+use crate::stream::Streams;
+
+/// Acknowledgements of a full congestion window, where they may be asked for: enough for slow start
+/// to see in time that round trips take longer (RFC 9406 §4.2 wants 8 samples), and later for little
+/// of the window to be known late. What is not known to have arrived takes up room in the window,
+/// but none on the path: with four of them, CUBIC was left with a third of a link that it shared
+/// with another system's, which acknowledges every second packet.
+const ACKS_OF_A_WINDOW: u64 = 8;
+/// Fewer packets than this are not worth a request.
+const LEAST_ACK_THRESHOLD: u64 = 4;
+/// Packets between two acknowledgements, at most: about twenty bundles.
+const MOST_ACK_THRESHOLD: u64 = 1024;
+/// The delays that are asked for, at least and at most: one that a busy machine can keep, since the
+/// probe timeout counts on it, and the default of RFC 9000 §18.2.
+const ACK_DELAYS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(25)];
+
+/// Frames that are due once.
+#[derive(Debug)]
+pub(crate) struct Duties {
+    /// A PING.
+    pub(crate) ping: bool,
+    /// Servers: HANDSHAKE_DONE.
+    pub(crate) handshake_done: bool,
+    /// Servers: NEW_TOKEN frames, and how many are due at most.
+    pub(crate) new_tokens: u8,
+    most_new_tokens: u8,
+    /// ACK_FREQUENCY.
+    pub(crate) ack_frequency: AckRequest,
+    /// The next probe of a probe timeout is no larger than any path must carry (RFC 8899 §4.3).
+    pub(crate) small_probe: bool,
+}
+
+/// What this end asks of the peer's acknowledgements (draft-ietf-quic-ack-frequency §4).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckRequest {
+    how: AckFrequencyRequest,
+    /// Requests made so far.
+    count: u64,
+    /// Whether another one is due.
+    pub(crate) due: bool,
+    /// What is asked for, now or last.
+    wanted: AckFrequencyConfig,
+}
+
+impl AckRequest {
+    /// Until something is asked for, RFC 9000 §13.2 holds.
+    fn new(how: AckFrequencyRequest) -> Self {
+        Self {
+            how,
+            count: 0,
+            due: false,
+            wanted: AckFrequencyConfig {
+                ack_eliciting_threshold: 1,
+                max_ack_delay: Duration::ZERO,
+                reordering_threshold: 3,
+            },
+        }
+    }
+
+    /// The peer is asked for what the configuration fixes, if it does.
+    pub(crate) const fn begin(&mut self) {
+        if let AckFrequencyRequest::Fixed(wanted) = self.how {
+            self.wanted = wanted;
+            self.due = true;
+        }
+    }
+
+    /// Ack-eliciting packets that the peer leaves unacknowledged for a while.
+    pub(crate) const fn threshold(&self) -> u64 {
+        self.wanted.ack_eliciting_threshold
+    }
+
+    /// Asks for acknowledgements as rare as the congestion window allows, when that has doubled or
+    /// become a quarter less (draft-ietf-quic-ack-frequency §6): each is a system call there, and
+    /// one here. `packets` is the window in packets.
+    pub(crate) fn adapt(&mut self, packets: u64, rtt: Duration) {
+        if self.how != AckFrequencyRequest::Adaptive {
+            return;
+        }
+        let threshold = match packets / ACKS_OF_A_WINDOW {
+            few if few < LEAST_ACK_THRESHOLD => 1,
+            many => many.min(MOST_ACK_THRESHOLD),
+        };
+        let before = self.wanted.ack_eliciting_threshold;
+        // Sooner where they are too rare: a window that is reduced to 0.7 gets as many as before.
+        if threshold >= 2 * before || 4 * threshold <= 3 * before {
+            self.wanted.ack_eliciting_threshold = threshold;
+            self.wanted.max_ack_delay = (rtt / 4).clamp(ACK_DELAYS[0], ACK_DELAYS[1]);
+            self.due = true;
+        }
+    }
+
+    /// The request that is due; `None` if the peer cannot be asked.
+    pub(crate) fn take(&mut self, peer: &mut PeerParameters) -> Option<AckFrequency> {
+        self.due = false;
+        let delay = self.wanted.max_ack_delay.max(peer.min_ack_delay?);
+        let sequence = self.count;
+        self.count += 1;
+        // draft-ietf-quic-ack-frequency §7: the larger of both until it is acknowledged.
+        peer.max_ack_delay = peer.max_ack_delay.max(delay);
+        Some(AckFrequency {
+            sequence,
+            ack_eliciting_threshold: self.wanted.ack_eliciting_threshold.min(varint::MAX),
+            max_ack_delay_us: u64::try_from(delay.as_micros()).unwrap_or(varint::MAX),
+            reordering_threshold: self.wanted.reordering_threshold.min(varint::MAX),
+        })
+    }
+
+    /// draft-ietf-quic-ack-frequency §7: the peer follows the newest request once it has
+    /// acknowledged it.
+    pub(crate) fn on_acked(&self, sequence: u64, peer: &mut PeerParameters) {
+        if sequence + 1 == self.count {
+            let least = peer.min_ack_delay.unwrap_or_default();
+            peer.max_ack_delay = self.wanted.max_ack_delay.max(least);
+        }
+    }
+}
+
+impl Duties {
+    /// Nothing is due.
+    pub(crate) fn new(config: &TransportConfig) -> Self {
+        Self {
+            ping: false,
+            handshake_done: false,
+            new_tokens: 0,
+            most_new_tokens: config.new_tokens,
+            ack_frequency: AckRequest::new(config.ack_frequency),
+            small_probe: false,
+        }
+    }
+
+    /// Whether any of the frames is due.
+    #[inline]
+    pub(crate) const fn wants_to_send(&self) -> bool {
+        self.ping || self.ack_frequency.due || self.handshake_done || self.new_tokens > 0
+    }
+
+    /// A server's handshake is complete.
+    pub(crate) const fn on_handshake_complete(&mut self) {
+        self.handshake_done = true;
+        self.new_tokens = self.most_new_tokens;
+    }
+
+    /// The client has moved: the tokens that it has were made for another address (RFC 9000 §9.3).
+    pub(crate) fn on_client_moved(&mut self) {
+        self.new_tokens = self.most_new_tokens.min(1);
+    }
+
+    /// A frame sent in `space` was lost: what still matters of it is owed again (RFC 9000 §13.3).
+    pub(crate) fn on_lost(
+        &mut self,
+        frame: SentFrame,
+        space: &mut Space,
+        paths: &mut Paths,
+        streams: &mut Streams,
+    ) {
+        match frame {
+            SentFrame::Stream {
+                id,
+                start,
+                len,
+                fin,
+            } => streams.on_lost(id, start, len, fin),
+            SentFrame::Crypto { start, len } => {
+                space.crypto_send.on_lost(start..start + u64::from(len));
+            }
+            SentFrame::NewConnectionId(sequence) => paths.local_ids.on_lost(sequence),
+            SentFrame::RetireConnectionId(sequence) => paths.remote_ids.on_lost(sequence),
+            SentFrame::HandshakeDone => self.handshake_done = true,
+            // A fresh one does as well. A frame may be lost twice: by a probe timeout, and later.
+            SentFrame::NewToken => {
+                let due = self.new_tokens.saturating_add(1);
+                self.new_tokens = due.min(self.most_new_tokens);
+            }
+            SentFrame::AckFrequency(sequence) => {
+                self.ack_frequency.due |= sequence + 1 == self.ack_frequency.count;
+            }
+            SentFrame::Ack { .. } => {}
+            control => streams.on_control_lost(control),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What a connection shares with its endpoint, and what it has to report to it.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+
+use crate::event::EndpointEvent;
+use crate::path::cid::{IdSource, LocalIds, RemoteIds, TokenChange};
+use crate::token::TokenKey;
+
+/// The endpoint as its connection sees it: where ids, tokens and random numbers come from, and
+/// where events go.
+pub(crate) struct EndpointLink {
+    /// Makes connection ids and reset tokens.
+    pub(crate) ids: Arc<IdSource>,
+    /// Seals the tokens of NEW_TOKEN frames.
+    pub(crate) tokens: Arc<TokenKey>,
+    /// All randomness of the connection.
+    pub(crate) rng: StdRng,
+    /// Events that the endpoint has not taken yet.
+    pub(crate) events: VecDeque<EndpointEvent>,
+    /// Servers: the validated address that was reported last.
+    validated_address: Option<IpAddr>,
+}
+
+impl EndpointLink {
+    /// A link with no events; `validated_address` is known to the endpoint already.
+    pub(crate) fn new(
+        ids: Arc<IdSource>,
+        tokens: Arc<TokenKey>,
+        rng: StdRng,
+        validated_address: Option<IpAddr>,
+    ) -> Self {
+        Self {
+            ids,
+            tokens,
+            rng,
+            events: VecDeque::new(),
+            validated_address,
+        }
+    }
+
+    /// Reports the client's validated address, if it is new.
+    pub(crate) fn report_address(&mut self, address: IpAddr) {
+        if self.validated_address != Some(address) {
+            self.validated_address = Some(address);
+            let event = EndpointEvent::AddressValidated(address);
+            self.events.push_back(event);
+        }
+    }
+
+    /// Reports which stateless resets count from now on.
+    pub(crate) fn report_reset_tokens(&mut self, remote_ids: &mut RemoteIds) {
+        let changes = remote_ids.take_changes().map(|change| match change {
+            TokenChange::Added(token) => EndpointEvent::AddResetToken(token),
+            TokenChange::Removed(token) => EndpointEvent::RemoveResetToken(token),
+        });
+        self.events.extend(changes);
+    }
+
+    /// Issues as many connection ids as the peer accepts (RFC 9000 §5.1.1).
+    pub(crate) fn issue_ids(&mut self, local_ids: &mut LocalIds) {
+        while local_ids.wants_more() {
+            let id = self.ids.make(&mut self.rng);
+            local_ids.issue(id);
+            self.events.push_back(EndpointEvent::AddId(id));
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The paths of a connection, and the connection ids of both ends (RFC 9000 §5.1, §8, §9).
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use squall_wire::{ConnectionId, Path, Side, Transmit};
+
+use crate::config::TransportConfig;
+use crate::path::cid::{LocalIds, RemoteIds};
+use crate::path::ecn::EcnTotals;
+use crate::path::mtu::Mtu;
+use crate::path::spin::Spin;
+use crate::path::validation::Validation;
+use crate::path::{self, InactivePaths, PathState};
+use crate::recovery::rtt::{GRANULARITY, RttEstimator};
+use crate::space::sent::SentPacket;
+use crate::time::Time;
+
+use super::endpoint::EndpointLink;
+
+/// Bytes of the shortest datagram that holds a PATH_CHALLENGE, without the connection id: first
+/// byte, packet number, frame and tag.
+const LEAST_PROBE: usize =
+    1 + 4 + squall_wire::frame::write::PATH_CHALLENGE_SIZE + squall_protect::TAG_LEN;
+
+/// All paths of a connection.
+pub(crate) struct Paths {
+    side: Side,
+    /// The path that everything but probes is sent on.
+    pub(crate) active: PathState,
+    /// The other paths; `None` until there is one.
+    pub(crate) inactive: Option<Box<InactivePaths>>,
+    /// The connection ids that this end has issued.
+    pub(crate) local_ids: LocalIds,
+    /// The connection ids that the peer has issued.
+    pub(crate) remote_ids: RemoteIds,
+    /// ECN marks on all paths: the peer's counts do not tell them apart.
+    pub(crate) ecn: EcnTotals,
+    /// Clients: the address in use was left at once, for a path that is not validated yet
+    /// (`Move::AtOnce`).
+    pub(crate) left_at_once: bool,
+    /// Whether the path MTU is searched for when there is nothing else to send: not right after the
+    /// handshake.
+    pub(crate) seeks_size_idly: bool,
+}
+
+impl Paths {
+    /// The path of a connection's first packet, and the ids that both ends chose for themselves.
+    pub(crate) fn new(
+        side: Side,
+        active: PathState,
+        local: ConnectionId,
+        remote: ConnectionId,
+    ) -> Self {
+        Self {
+            side,
+            active,
+            inactive: None,
+            local_ids: LocalIds::new(local),
+            remote_ids: RemoteIds::new(remote),
+            ecn: EcnTotals::default(),
+            left_at_once: false,
+            seeks_size_idly: false,
+        }
+    }
+
+    // ---- all paths ------------------------------------------------------------------------------
+
+    /// The paths that are not in use, the oldest first.
+    pub(crate) fn others(&self) -> &[PathState] {
+        self.inactive.as_ref().map_or(&[][..], |p| &p.others)
+    }
+
+    /// All paths, the active one last.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PathState> {
+        self.others().iter().chain([&self.active])
+    }
+
+    /// The path with this tag.
+    pub(crate) fn get_mut(&mut self, tag: u8) -> Option<&mut PathState> {
+        if self.active.tag == tag {
+            return Some(&mut self.active);
+        }
+        let others = &mut self.inactive.as_mut()?.others;
+        others.iter_mut().find(|p| p.tag == tag)
+    }
+
+    /// The tag of the inactive path between these addresses.
+    pub(crate) fn tag_of(&self, path: &Path) -> Option<u8> {
+        let paths = self.inactive.as_ref()?;
+        Some(paths.others[paths.position(path)?].tag)
+    }
+
+    /// The last path that was validated, apart from the active one.
+    pub(crate) fn last_validated(&self) -> Option<&PathState> {
+        self.others().iter().rev().find(|p| p.validated)
+    }
+
+    /// The inactive path to which the connection moves once it is validated.
+    pub(crate) fn sought(&self) -> Option<u8> {
+        self.others().iter().find(|p| p.is_sought()).map(|p| p.tag)
+    }
+
+    /// Bytes of memory that inactive paths take.
+    pub(crate) fn memory(&self) -> usize {
+        self.inactive.as_ref().map_or(0, |paths| {
+            size_of_val(&**paths) + paths.others.capacity() * size_of::<PathState>()
+        })
+    }
+
+    // ---- where packets come from ----------------------------------------------------------------
+
+    /// Whether datagrams on a path other than the active one are processed.
+    pub(crate) fn admits(&self, path: &Path, config: &TransportConfig, confirmed: bool) -> bool {
+        if self.tag_of(path).is_some() {
+            return true;
+        }
+        match self.side {
+            // RFC 9000 §9.6: a client drops packets from server addresses that it did not choose.
+            Side::Client => {
+                let origin = self.inactive.as_ref().and_then(|p| p.origin);
+                path.remote == self.active.path.remote || Some(path.remote) == origin
+            }
+            // RFC 9000 §9: not before the handshake is confirmed.
+            Side::Server => {
+                let allowed = config.allow_migration || self.is_own_move(path, config);
+                allowed && confirmed && path::plausible(&self.active.path, path)
+            }
+        }
+    }
+
+    /// Whether only the server's own address differs from that of the active path, and is its
+    /// preferred address.
+    fn is_own_move(&self, path: &Path, config: &TransportConfig) -> bool {
+        let preferred = |ip: IpAddr| {
+            config.preferred_ipv4.is_some_and(|a| *a.ip() == ip)
+                || config.preferred_ipv6.is_some_and(|a| *a.ip() == ip)
+        };
+        path.remote == self.active.path.remote && path.local.is_some_and(preferred)
+    }
+
+    /// Whether a client's datagrams on the active path may leave from any of its addresses, and be
+    /// answered there.
+    pub(crate) fn follows_system(&self, path: &Path) -> bool {
+        self.side == Side::Client
+            && !self.active.pinned
+            && path.remote == self.active.path.remote
+            && self.tag_of(path).is_none()
+    }
+
+    /// Credits a run to the inactive path that it came on; returns the bytes that no path has taken
+    /// yet.
+    pub(crate) fn credit_elsewhere(&mut self, path: &Path, bytes: usize) -> usize {
+        let tag = self.tag_of(path);
+        match tag.and_then(|tag| self.get_mut(tag)) {
+            Some(state) => {
+                state.on_received(bytes);
+                0
+            }
+            None => bytes,
+        }
+    }
+
+    /// A packet that was sent on another path than the active one is settled: only its bytes matter,
+    /// and only there.
+    #[cold]
+    pub(crate) fn settle_elsewhere(&mut self, packet: &SentPacket) {
+        if let Some(paths) = &mut self.inactive
+            && let Some(state) = paths.others.iter_mut().find(|p| p.flow.tag == packet.flow)
+        {
+            state.flow.leave(packet.size.into());
+        }
+    }
+
+    /// Whether packet `number` is an MTU probe, also of a path that was left.
+    pub(crate) fn is_mtu_probe(&self, number: u64) -> bool {
+        self.iter().any(|p| p.mtu.is_probe(number))
+    }
+
+    // ---- paths come and go ----------------------------------------------------------------------
+
+    /// Adds an inactive path, with a connection id of its own if there is one; returns its tag.
+    pub(crate) fn add(
+        &mut self,
+        path: Path,
+        config: &TransportConfig,
+        endpoint: &mut EndpointLink,
+    ) -> u8 {
+        let paths = self.inactive.get_or_insert_default();
+        let gone = paths.make_room();
+        let tag = paths.new_tag(&self.active);
+        if let Some(gone) = gone {
+            self.forget(&gone, endpoint);
+        }
+        let _ = self.remote_ids.lend(tag);
+        let mtu = self.active.mtu.anew();
+        let mut state = PathState::new(path, tag, self.side == Side::Server, mtu, config);
+        state.spin = Spin::draw(config.spin_bit, &mut endpoint.rng);
+        self.inactive.get_or_insert_default().others.push(state);
+        endpoint.report_reset_tokens(&mut self.remote_ids);
+        tag
+    }
+
+    /// Drops what belongs to a path that was removed.
+    pub(crate) fn forget(&mut self, gone: &PathState, endpoint: &mut EndpointLink) {
+        self.remote_ids.release(gone.tag);
+        endpoint.report_reset_tokens(&mut self.remote_ids);
+        if let Some(paths) = &mut self.inactive {
+            paths.drop_responses(gone.tag);
+        }
+    }
+
+    /// Makes the inactive path with this tag the active one; returns the one before. `keep_flow`:
+    /// what is known of the path's capacity still holds.
+    pub(crate) fn swap_active(&mut self, tag: u8, keep_flow: bool) -> Option<PathState> {
+        let paths = self.inactive.as_mut()?;
+        let at = paths.others.iter().position(|p| p.tag == tag)?;
+        let mut new = paths.others.remove(at);
+        new.forget_at = None;
+        new.mtu.resume();
+        if keep_flow {
+            new.take_flow(&mut self.active);
+        }
+        let old = std::mem::replace(&mut self.active, new);
+        if old.path.remote != self.active.path.remote && self.side == Side::Client {
+            paths.origin.get_or_insert(old.path.remote);
+        }
+        self.remote_ids.activate(tag, old.tag);
+        Some(old)
+    }
+
+    /// Sends to another id of the peer's, if there is one; the spin bit begins anew with it.
+    pub(crate) fn rotate_remote_id(
+        &mut self,
+        config: &TransportConfig,
+        endpoint: &mut EndpointLink,
+    ) -> bool {
+        let rotated = self.remote_ids.rotate();
+        if rotated {
+            self.active.spin = Spin::draw(config.spin_bit, &mut endpoint.rng);
+        }
+        endpoint.report_reset_tokens(&mut self.remote_ids);
+        rotated
+    }
+
+    /// Begins to validate a path, again if need be.
+    pub(crate) fn validate(&mut self, now: Time, tag: u8, interval: Duration, then_move: bool) {
+        if let Some(state) = self.get_mut(tag) {
+            state.validation = Some(Box::new(Validation::new(now, interval, then_move)));
+        }
+    }
+
+    /// Whether a client has left its address at once and not heard from the server since.
+    pub(crate) const fn is_searching(&self) -> bool {
+        self.left_at_once && !self.active.validated
+    }
+
+    /// When a challenge, the end of a validation or the end of a path falls due.
+    pub(crate) fn next_due(&self, now: Time) -> Option<Time> {
+        self.iter()
+            .filter_map(|p| match &p.validation {
+                Some(validation) => Some(validation.wakes_at(now)),
+                None => p.forget_at,
+            })
+            .min()
+    }
+
+    // ---- what is sent ---------------------------------------------------------------------------
+
+    /// The datagrams of a bundle on the active path.
+    pub(crate) fn transmit(&self, segment_size: usize, len: usize) -> Transmit {
+        Transmit {
+            path: self.active.route(),
+            ecn: self.active.flow.ecn.mark(),
+            segment_size: segment_size as u16,
+            len,
+        }
+    }
+
+    /// The probe timeout of the active path without backoff and `max_ack_delay` (RFC 9002 §6.2.1).
+    pub(crate) fn pto_base(&self) -> Duration {
+        self.active.flow.rtt.pto_base().max(GRANULARITY)
+    }
+
+    /// The time between two challenges, given the probe timeout of the path in use. RFC 9000
+    /// §8.2.4: the larger of that and the one of a path of which nothing is known.
+    pub(crate) fn validation_interval(
+        probe_timeout: Duration,
+        initial_rtt: Duration,
+        max_ack_delay: Duration,
+    ) -> Duration {
+        let unknown = RttEstimator::new(initial_rtt).pto_base();
+        probe_timeout.max(unknown + max_ack_delay)
+    }
+
+    /// Whether sending `bytes` more shows that the window, not the application, is the limit (RFC
+    /// 9002 §7.8).
+    pub(crate) fn is_window_limited(&self, bytes: usize) -> bool {
+        let flow = &self.active.flow;
+        let (window, after) = (flow.congestion.window(), flow.in_flight() + bytes as u64);
+        // Room for less than a full packet is no room: of a small window that may be more than an
+        // eighth.
+        let full = after + u64::from(self.active.mtu.current()) > window;
+        full || if flow.congestion.is_slow_start() {
+            2 * after >= window
+        } else {
+            after * 8 >= window * 7
+        }
+    }
+
+    /// The path that has to be probed now: responses come first.
+    pub(crate) fn next_probe(&self, now: Time, window_open: bool) -> Option<u8> {
+        // RFC 9000 §8.2.2: on the active path a response waits for congestion control.
+        let response = (self.inactive.as_ref())
+            .and_then(|p| p.next_response())
+            .filter(|tag| window_open || *tag != self.active.tag);
+        response.or_else(|| {
+            let due = |p: &&PathState| {
+                p.validation.as_ref().is_some_and(|v| v.is_due(now))
+                    && p.credit() >= self.least_probe(p.tag) as u64
+                    && self.may_send_on(p)
+            };
+            self.iter().find(due).map(|p| p.tag)
+        })
+    }
+
+    /// Whether a path has a connection id to send to: a new address does not see the id of another
+    /// one, unless the peer has none, or was moved without knowing (RFC 9000 §9.5).
+    pub(crate) fn may_send_on(&self, state: &PathState) -> bool {
+        state.tag == self.active.tag
+            || state.validated
+            || self.remote_ids.is_without()
+            || self.remote_ids.has_lent(state.tag)
+    }
+
+    /// The smallest datagram that holds a challenge.
+    pub(crate) fn least_probe(&self, tag: u8) -> usize {
+        LEAST_PROBE + self.remote_ids.of(tag).len()
+    }
+
+    /// Lowers the limit of the path MTU search to what the peer accepts.
+    pub(crate) fn limit_size(&mut self, limit: u64) {
+        self.active.mtu.limit(limit);
+    }
+}
+
+/// The active path of a new connection.
+pub(crate) fn first_path(
+    path: Path,
+    side: Side,
+    validated: bool,
+    config: &TransportConfig,
+    rng: &mut impl rand::Rng,
+) -> PathState {
+    let mtu = Mtu::new(config.max_udp_payload);
+    let mut state = PathState::new(path, 0, side == Side::Server, mtu, config);
+    state.validated = validated;
+    state.spin = Spin::draw(config.spin_bit, rng);
+    state
+}

@@ -1,0 +1,501 @@
+//! Step 5: the frames of opened packets act, in order (RFC 9000 §19).
+
+use bytes::Bytes;
+use squall_protect::{Outcome, PacketSpan, TAG_LEN};
+use squall_wire::{
+    Frame, Frames, PacketType, Reader, Side, StreamId, TransportError, TransportErrorCode, frame,
+    is_long,
+};
+
+use super::Trip;
+use crate::config::{MAX_DATAGRAM_FRAME, MAX_NEW_TOKENS};
+use crate::connection::Connection;
+use crate::connection::parts::log::packet_type;
+use crate::error::CloseReason;
+use crate::event::{EndpointEvent, Event};
+use crate::qlog::Packet;
+use crate::space::SpaceId;
+use crate::stream::Streams;
+use crate::token_store::MAX_TOKEN_LEN;
+
+/// What the frames of a packet came to.
+pub(in crate::connection) struct Taken {
+    /// Whether one of them asks for an acknowledgement.
+    pub(in crate::connection) ack_eliciting: bool,
+    /// Whether the packet is acknowledged at all.
+    pub(in crate::connection) acknowledge: bool,
+}
+
+const fn violation(frame_type: u64, reason: &'static str) -> TransportError {
+    TransportError {
+        code: TransportErrorCode::PROTOCOL_VIOLATION,
+        frame_type,
+        reason,
+    }
+}
+
+impl Connection {
+    /// Takes the packets of a group, in order: those that continue one stream together.
+    pub(super) fn take_packets(
+        &mut self,
+        bytes: &[u8],
+        id: SpaceId,
+        mut spans: &[PacketSpan],
+        trip: &mut Trip<'_>,
+    ) {
+        while let Some((span, rest)) = spans.split_first() {
+            if id == SpaceId::Data {
+                let run = self.take_stream_run(bytes, spans, trip);
+                if run > 0 {
+                    spans = &spans[run..];
+                    continue;
+                }
+            }
+            spans = rest;
+            let taken = match span.outcome {
+                Outcome::Open => self.take_packet(bytes, id, span, trip),
+                Outcome::Forged => self.on_forged(bytes, id, span, trip),
+                _ => {
+                    self.stats.packets_dropped += 1;
+                    continue;
+                }
+            };
+            if let Err(error) = taken {
+                self.close_with_error(trip.now, &error);
+            }
+            if self.is_closed() {
+                // A fatal frame stops at its packet.
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn take_packet(
+        &mut self,
+        bytes: &[u8],
+        id: SpaceId,
+        span: &PacketSpan,
+        trip: &mut Trip<'_>,
+    ) -> Result<(), TransportError> {
+        let now = trip.now;
+        if id == SpaceId::Data {
+            self.note_key_slot(span, trip)?;
+        }
+        let start = span.start as usize;
+        // RFC 9000 §17.2, §17.3.1: reserved bits are looked at only once the packet is authentic.
+        let reserved = if is_long(bytes[start]) { 0x0c } else { 0x18 };
+        if bytes[start] & reserved != 0 {
+            return Err(violation(0, "reserved header bits are set"));
+        }
+        if !self.spaces[id].received.insert(span.packet_number, now) {
+            self.stats.packets_duplicate += 1;
+            self.log.packet_dropped(now, id, span.len, "duplicate");
+            return Ok(());
+        }
+        // Not for a duplicate: anybody can repeat a packet, and the idle timer is restarted by what
+        // is processed (RFC 9000 §10.1).
+        trip.opened = true;
+        self.stats.packets_received += 1;
+        let payload = start + usize::from(span.header_len)..start + span.len as usize - TAG_LEN;
+        let payload = &bytes[payload];
+        if let Some(log) = &mut self.log.qlog {
+            let packet = Packet {
+                ty: received_type(id, trip.early),
+                number: span.packet_number,
+                len: span.len as usize,
+                payload,
+            };
+            log.packet_received(now, packet);
+        }
+        let taken = self.take_frames(id, payload, trip)?;
+        let received = &mut self.spaces[id].received;
+        if trip.strange && id == SpaceId::Data {
+            // RFC 9000 §9.3: only the newest packet moves the connection, not one that was
+            // overtaken.
+            trip.moved |= received.largest() == Some(span.packet_number) && !is_probing(payload);
+        }
+        if taken.acknowledge {
+            received.note(taken.ack_eliciting, trip.ecn);
+            trip.eliciting[id] |= taken.ack_eliciting;
+        } else {
+            received.leave_out(span.packet_number);
+            self.stats.packets_dropped += 1;
+        }
+        Ok(())
+    }
+
+    /// Notes under which keys a packet opened: the first under the next keys commits the peer's key
+    /// update, which this end follows (RFC 9001 §6.2).
+    #[inline]
+    pub(super) fn note_key_slot(
+        &mut self,
+        span: &PacketSpan,
+        trip: &Trip<'_>,
+    ) -> Result<(), TransportError> {
+        let Some(ring) = &mut self.spaces.ring else {
+            return Ok(());
+        };
+        if ring.on_opened(span.slot, span.packet_number) {
+            return self.answer_key_update(span.packet_number, trip);
+        }
+        if ring.awaits_first_of_phase() {
+            self.schedule_key_discard(trip.now);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn answer_key_update(&mut self, number: u64, trip: &Trip<'_>) -> Result<(), TransportError> {
+        let next_sent = self.spaces[SpaceId::Data].sent.next_number();
+        let Some(ring) = &mut self.spaces.ring else {
+            return Ok(());
+        };
+        if !ring.commit_remote_update(number, next_sent) {
+            return Err(TransportError {
+                code: TransportErrorCode::KEY_UPDATE_ERROR,
+                frame_type: 0,
+                reason: "a second key update before the first was acknowledged",
+            });
+        }
+        self.log.key_updated(trip.now, true, ring.updates());
+        self.schedule_key_discard(trip.now);
+        Ok(())
+    }
+
+    /// A packet failed authentication.
+    #[cold]
+    fn on_forged(
+        &mut self,
+        bytes: &[u8],
+        id: SpaceId,
+        span: &PacketSpan,
+        trip: &Trip<'_>,
+    ) -> Result<(), TransportError> {
+        self.stats.packets_forged += 1;
+        self.log
+            .packet_dropped(trip.now, id, span.len, "decryption_failure");
+        self.check_reset(trip.now, &bytes[..(span.start + span.len) as usize]);
+        self.spaces.on_forged(id, self.config.integrity_limit)
+    }
+
+    /// Takes the frames of one packet, in order.
+    #[inline]
+    pub(in crate::connection) fn take_frames(
+        &mut self,
+        id: SpaceId,
+        payload: &[u8],
+        trip: &mut Trip<'_>,
+    ) -> Result<Taken, TransportError> {
+        // The common packet of a transfer: one STREAM frame without a length fills it.
+        if id == SpaceId::Data
+            && let Some(&ty) = payload.first()
+            && ty & 0xfa == 0x08
+            && let Some((id, offset, data)) = stream_to_end(ty, payload)
+        {
+            let fin = ty & 1 != 0;
+            let acknowledge = self.take_stream(id, offset, data, fin)?;
+            if trip.early {
+                self.streams.note_early(id);
+            }
+            return Ok(Taken {
+                ack_eliciting: true,
+                acknowledge,
+            });
+        }
+        self.take_any_frames(id, payload, trip)
+    }
+
+    fn take_any_frames(
+        &mut self,
+        id: SpaceId,
+        payload: &[u8],
+        trip: &mut Trip<'_>,
+    ) -> Result<Taken, TransportError> {
+        // RFC 9000 §12.4: a packet without frames.
+        if payload.is_empty() {
+            return Err(violation(0, "a packet without frames"));
+        }
+        let mut taken = Taken {
+            ack_eliciting: false,
+            acknowledge: true,
+        };
+        let mut crypto = false;
+        let mut frames = Frames::new(payload);
+        let packet = received_type(id, trip.early);
+        while !frames.is_empty() {
+            // Looked at where it is: a copy right after the stores that made it stalls, for half the
+            // time of a small frame.
+            let frame = frames.read();
+            let frame = frame.as_ref().map_err(|error| *error)?;
+            if packet != PacketType::OneRtt && !frame::allowed(frame.ty(), packet) {
+                return Err(violation(
+                    frame.ty(),
+                    "a frame that this type of packet must not carry",
+                ));
+            }
+            taken.ack_eliciting |= frame.is_ack_eliciting();
+            taken.acknowledge &= self.take_frame(id, frame, trip)?;
+            frames.skip_repeated(frame);
+            if trip.early
+                && let Frame::Stream { id, .. } = frame
+            {
+                self.streams.note_early(*id);
+            }
+            if self.is_closed() {
+                return Ok(taken);
+            }
+            crypto |= matches!(frame, Frame::Crypto { .. });
+        }
+        if crypto {
+            self.read_crypto(id, trip.now)?;
+        }
+        Ok(taken)
+    }
+
+    /// Takes one frame; `Ok(false)` if the packet is dropped unacknowledged.
+    fn take_frame(
+        &mut self,
+        id: SpaceId,
+        frame: &Frame<'_>,
+        trip: &mut Trip<'_>,
+    ) -> Result<bool, TransportError> {
+        match *frame {
+            Frame::Padding(_) | Frame::Ping => {}
+            Frame::Ack(ref ack) => self.on_ack(id, ack, trip)?,
+            Frame::Crypto { offset, data } => self.on_crypto(id, offset, data)?,
+            Frame::Stream {
+                id,
+                offset,
+                fin,
+                data,
+            } => return self.take_stream(id, offset, data, fin),
+            Frame::PathChallenge(data) => self.on_path_challenge(data, trip),
+            Frame::PathResponse(data) => self.on_path_response(trip.now, data)?,
+            Frame::NewToken { token } => self.on_new_token(token, trip)?,
+            Frame::HandshakeDone => {
+                // RFC 9000 §19.20.
+                if self.side == Side::Server {
+                    return Err(violation(frame.ty(), "a HANDSHAKE_DONE from a client"));
+                }
+                self.confirm_handshake(trip.now);
+            }
+            Frame::ConnectionClose {
+                error_code,
+                frame_type,
+                reason,
+            } => self.drain(trip.now, close_reason(error_code, frame_type, reason)),
+            Frame::AckFrequency(ref request) => self.spaces.on_ack_frequency(request)?,
+            Frame::ImmediateAck => self.spaces[id].received.ask(),
+            Frame::Datagram { data } => self.on_datagram(frame.ty(), data)?,
+            Frame::DataBlocked(_) => self.stats.data_blocked_received += 1,
+            Frame::StreamsBlocked { .. } => self.stats.streams_blocked_received += 1,
+            Frame::NewConnectionId { .. } | Frame::RetireConnectionId { .. } => {
+                let taken = self.take_id_frame(frame, trip);
+                taken.map_err(|offence| offence.of(frame.ty()))?;
+            }
+            _ => {
+                let blocked = matches!(frame, Frame::StreamDataBlocked { .. });
+                self.stats.stream_data_blocked_received += u64::from(blocked);
+                let taken = take_stream_control(&mut self.streams, frame);
+                taken.map_err(|offence| offence.of(frame.ty()))?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn take_stream(
+        &mut self,
+        id: StreamId,
+        offset: u64,
+        data: &[u8],
+        fin: bool,
+    ) -> Result<bool, TransportError> {
+        let taken = self.streams.on_stream(id, offset, data, fin);
+        taken.map_err(|code| {
+            Offence(code, "a STREAM frame against the stream's state or limits").of(0x08)
+        })
+    }
+
+    /// Takes a frame about connection ids (RFC 9000 §19.15, §19.16).
+    fn take_id_frame(&mut self, frame: &Frame<'_>, trip: &Trip<'_>) -> Result<(), Offence> {
+        match *frame {
+            Frame::NewConnectionId {
+                sequence,
+                retire_prior_to,
+                id,
+                reset_token,
+            } => {
+                let ids = &mut self.paths.remote_ids;
+                let taken = ids.on_new(sequence, retire_prior_to, id, reset_token);
+                taken.map_err(against(
+                    "a NEW_CONNECTION_ID against the limits or an earlier one",
+                ))?;
+                self.endpoint.report_reset_tokens(ids);
+            }
+            Frame::RetireConnectionId { sequence } => {
+                let offence = "a RETIRE_CONNECTION_ID for an id not issued or in use";
+                let ids = &mut self.paths.local_ids;
+                let Some(id) = ids.retire(sequence).map_err(against(offence))? else {
+                    return Ok(());
+                };
+                // RFC 9000 §19.16: a frame cannot retire the id under which it arrived.
+                if id == trip.dcid {
+                    return Err(Offence(TransportErrorCode::PROTOCOL_VIOLATION, offence));
+                }
+                self.endpoint.events.push_back(EndpointEvent::RemoveId(id));
+                self.endpoint.issue_ids(ids);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes a NEW_TOKEN frame (RFC 9000 §19.7).
+    fn on_new_token(&mut self, token: &[u8], trip: &mut Trip<'_>) -> Result<(), TransportError> {
+        if self.side == Side::Server {
+            return Err(violation(frame::ty::NEW_TOKEN, "a NEW_TOKEN from a client"));
+        }
+        if token.is_empty() {
+            let offence = Offence(TransportErrorCode::FRAME_ENCODING_ERROR, "an empty token");
+            return Err(offence.of(frame::ty::NEW_TOKEN));
+        }
+        // More than a server of ours ever gives are of no use: a packet could hold hundreds.
+        if token.len() <= MAX_TOKEN_LEN && trip.tokens < MAX_NEW_TOKENS {
+            trip.tokens += 1;
+            self.endpoint.events.push_back(EndpointEvent::NewToken {
+                version: self.handshake.version,
+                token: token.into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes a DATAGRAM frame (RFC 9221 §3).
+    fn on_datagram(&mut self, ty: u64, data: &[u8]) -> Result<(), TransportError> {
+        let limit = self.config.datagram_receive_buffer;
+        if limit == 0 || data.len() as u64 + 1 > MAX_DATAGRAM_FRAME {
+            return Err(violation(
+                ty,
+                "a DATAGRAM although none of its size are accepted",
+            ));
+        }
+        self.stats.datagram_frames_dropped += self.datagrams.receive(data, limit);
+        self.stats.datagram_frames_received += 1;
+        if !std::mem::replace(&mut self.datagrams.reader_told, true) {
+            self.streams.events.push_back(Event::DatagramsReadable);
+        }
+        Ok(())
+    }
+}
+
+/// What a frame did wrong.
+struct Offence(TransportErrorCode, &'static str);
+
+impl Offence {
+    /// The error for a frame of this type.
+    const fn of(self, frame_type: u64) -> TransportError {
+        let Self(code, reason) = self;
+        TransportError {
+            code,
+            frame_type,
+            reason,
+        }
+    }
+}
+
+/// Names the offence behind a code.
+const fn against(reason: &'static str) -> impl Fn(TransportErrorCode) -> Offence {
+    move |code| Offence(code, reason)
+}
+
+/// Takes a frame about a stream that carries none of its data.
+fn take_stream_control(streams: &mut Streams, frame: &Frame<'_>) -> Result<(), Offence> {
+    match *frame {
+        Frame::MaxData(limit) => streams.on_max_data(limit),
+        Frame::MaxStreams { direction, maximum } => streams.on_max_streams(direction, maximum),
+        Frame::MaxStreamData { id, maximum } => streams
+            .on_max_stream_data(id, maximum)
+            .map_err(against("a MAX_STREAM_DATA for no stream to send on"))?,
+        Frame::StreamDataBlocked { id, .. } => streams
+            .on_stream_data_blocked(id)
+            .map_err(against("a STREAM_DATA_BLOCKED for no stream to receive on"))?,
+        Frame::StopSending { id, error_code } => streams
+            .on_stop_sending(id, error_code)
+            .map_err(against("a STOP_SENDING for no stream to stop"))?,
+        Frame::ResetStream {
+            id,
+            error_code,
+            final_size,
+        } => streams
+            .on_reset(id, error_code, final_size, 0)
+            .map_err(against(
+                "a RESET_STREAM against the stream's state or limits",
+            ))?,
+        Frame::ResetStreamAt {
+            id,
+            error_code,
+            final_size,
+            reliable_size,
+        } => streams
+            .on_reset(id, error_code, final_size, reliable_size)
+            .map_err(against(
+                "a RESET_STREAM_AT against the stream's state or limits",
+            ))?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// What the peer's CONNECTION_CLOSE says.
+fn close_reason(code: u64, frame_type: Option<u64>, reason: &[u8]) -> CloseReason {
+    match frame_type {
+        Some(_) => CloseReason::Transport {
+            code: TransportErrorCode(code),
+            reason: String::from_utf8_lossy(reason).into_owned(),
+            remote: true,
+        },
+        None => CloseReason::Application {
+            code,
+            reason: Bytes::copy_from_slice(reason),
+            remote: true,
+        },
+    }
+}
+
+/// The type of a received packet; `early`: it is a 0-RTT packet.
+const fn received_type(id: SpaceId, early: bool) -> PacketType {
+    match id {
+        SpaceId::Data if early => PacketType::ZeroRtt,
+        _ => packet_type(id),
+    }
+}
+
+/// Whether all frames of a packet, which has been taken, are probing frames (RFC 9000 §9.1). Called
+/// for packets from elsewhere only.
+#[cold]
+fn is_probing(payload: &[u8]) -> bool {
+    Frames::new(payload).flatten().all(|frame| {
+        matches!(
+            frame,
+            Frame::PathChallenge(_)
+                | Frame::PathResponse(_)
+                | Frame::NewConnectionId { .. }
+                | Frame::Padding(_)
+        )
+    })
+}
+
+/// The fields of a STREAM frame without a length (RFC 9000 §19.8); `None` leaves the error to the full parser.
+#[inline]
+pub(super) fn stream_to_end(ty: u8, payload: &[u8]) -> Option<(StreamId, u64, &[u8])> {
+    let mut reader = Reader::new(payload.get(1..)?);
+    let id = StreamId(reader.varint().ok()?);
+    let offset = if ty & 0x04 == 0 {
+        0
+    } else {
+        reader.varint().ok()?
+    };
+    let data = reader.rest();
+    (offset + data.len() as u64 <= squall_wire::varint::MAX).then_some((id, offset, data))
+}

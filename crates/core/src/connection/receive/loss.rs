@@ -1,0 +1,135 @@
+//! Losses, found and handled (RFC 9002 §6, §7).
+
+use crate::connection::Connection;
+use crate::connection::parts::log::packet_type;
+use crate::recovery::loss;
+use crate::sent_frame::SentFrame;
+use crate::space::SpaceId;
+use crate::space::sent::SentPacket;
+use crate::time::Time;
+
+/// The losses on the active path that one pass has found.
+struct Found {
+    /// The first of them, if packets of its space are remembered.
+    first: Option<u64>,
+    /// When the newest of them was sent.
+    newest_sent: Option<Time>,
+    /// Bytes, and how many runs of neighbouring numbers.
+    bytes: u64,
+    ranges: u32,
+    /// The number after the last one.
+    next: u64,
+    /// Packets of a size that perhaps does not pass any more.
+    large: u32,
+}
+
+impl Connection {
+    /// Finds and handles the losses of a space.
+    pub(in crate::connection) fn detect_losses(&mut self, id: SpaceId, now: Time) {
+        let pto = self.probe_timeout();
+        let mut lost = std::mem::take(&mut self.spaces.lost);
+        let flow = &self.paths.active.flow;
+        let path = (&flow.rtt, &flow.reordering);
+        let space = &mut self.spaces[id];
+        loss::detect(space, now, path, flow.tag, pto, &mut lost);
+        let mut found = Found {
+            first: None,
+            newest_sent: None,
+            bytes: 0,
+            ranges: 0,
+            next: u64::MAX,
+            large: 0,
+        };
+        for number in &lost.numbers {
+            if let Some(packet) = self.spaces[id].sent.declare_lost(*number) {
+                self.on_packet_lost(id, *number, &packet, now, &mut found);
+            }
+        }
+        let swallowed = self.paths.active.on_large_lost(found.large);
+        self.stats.black_holes += u64::from(swallowed);
+        if let Some(newest_sent) = found.newest_sent {
+            self.reduce_window(now, newest_sent, &found, lost.persistent);
+        }
+        let space = &mut self.spaces[id];
+        space.sent.forget_settled(space.largest_acked.unwrap_or(0));
+        self.spaces.lost = lost;
+    }
+
+    /// A packet was declared lost.
+    fn on_packet_lost(
+        &mut self,
+        id: SpaceId,
+        number: u64,
+        packet: &SentPacket,
+        now: Time,
+        found: &mut Found,
+    ) {
+        self.stats.packets_lost += 1;
+        let probe = id == SpaceId::Data && self.paths.is_mtu_probe(number);
+        if let Some(log) = &mut self.log.qlog {
+            log.packet_lost(now, packet_type(id), number, probe);
+        }
+        let path = &mut self.paths.active;
+        let here = packet.flow == path.flow.tag;
+        if here {
+            path.flow.leave(packet.size.into());
+            path.flow.ecn.on_lost(number);
+        } else {
+            self.paths.settle_elsewhere(packet);
+        }
+        let path = &mut self.paths.active;
+        if probe {
+            // RFC 9000 §14.4: the loss of a probe is no sign of congestion.
+            if path.mtu.is_probe(number) {
+                path.mtu.on_probe_lost(number);
+            }
+            return;
+        }
+        // RFC 9000 §9.4: a loss on another path says nothing about this one.
+        if here && packet.size > 0 {
+            found.newest_sent = Some(packet.time_sent);
+            found.bytes += u64::from(packet.size);
+            let next = std::mem::replace(&mut found.next, number + 1);
+            found.ranges += u32::from(next != number);
+            if id == SpaceId::Data {
+                found.first = found.first.or(Some(number));
+                (path.flow.reordering).on_lost(number, packet.time_sent, packet.size);
+                found.large += u32::from(path.mtu.is_suspicious(number, packet.size));
+            }
+        }
+        let frames = self.spaces[id].sent.frame_count(packet);
+        for i in 0..frames {
+            let Some(frame) = self.spaces[id].sent.frame(packet, i) else {
+                break;
+            };
+            self.on_frame_lost(id, frame);
+        }
+    }
+
+    /// Congestion control learns of losses (RFC 9002 §7).
+    fn reduce_window(&mut self, now: Time, newest_sent: Time, found: &Found, persistent: bool) {
+        let flow = &mut self.paths.active.flow;
+        let before = flow.congestion.window();
+        let (bytes, ranges) = (found.bytes, found.ranges);
+        let reduced = (flow.congestion).on_lost(now, bytes, ranges, newest_sent, &flow.rtt);
+        self.stats.congestion_events += u64::from(flow.congestion.window() < before);
+        match found.first {
+            Some(first) if reduced => flow.reordering.begin_episode(first),
+            // Packets of the handshake are not remembered.
+            None => flow.reordering.end_episode(),
+            Some(_) => {}
+        }
+        if persistent {
+            flow.congestion.on_persistent_congestion();
+            flow.reordering.end_episode();
+            // RFC 9002 §5.2.
+            flow.rtt.reset_min();
+        }
+    }
+
+    /// What a lost frame said is owed again where it still matters.
+    pub(in crate::connection) fn on_frame_lost(&mut self, id: SpaceId, frame: SentFrame) {
+        let space = &mut self.spaces[id];
+        (self.duties).on_lost(frame, space, &mut self.paths, &mut self.streams);
+    }
+}

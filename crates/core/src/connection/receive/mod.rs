@@ -1,0 +1,81 @@
+//! The receive path: a run of datagrams in, in six steps (`ARCHITECTURE.md`, "The receive trip").
+//!
+//! | step | where |
+//! |---|---|
+//! | 1 split | `split`: datagrams become packets |
+//! | 2 unprotect, 3 number, 4 open | `open`: a group of packets at a time |
+//! | 5 frames | `run`: packets that continue one stream; `frames`: all others; `ack`: ACK frames |
+//! | 6 settle | `settle`: once a run |
+//!
+//! `early` holds packets that arrive before their keys.
+
+mod ack;
+mod early;
+mod frames;
+mod loss;
+mod open;
+mod run;
+mod settle;
+mod split;
+mod trip;
+
+use squall_wire::{ConnectionId, DatagramBatch, header};
+
+use super::{Connection, State};
+use crate::path::same;
+use crate::stages::Stages;
+use crate::time::Time;
+pub(super) use trip::Trip;
+
+impl Connection {
+    /// Receives a run: consecutive datagrams of one bundle whose first packets have the same
+    /// destination.
+    ///
+    /// The packets are decrypted in place; nothing is kept of the bytes but copies of stream data.
+    pub fn receive(&mut self, now: Time, run: DatagramBatch<'_>, stages: &mut Stages) {
+        let DatagramBatch {
+            path,
+            ecn,
+            segment_size,
+            bytes,
+        } = run;
+        let segment = usize::from(segment_size).max(1);
+        let datagrams = bytes.len().div_ceil(segment) as u64;
+        self.stats.runs += 1;
+        self.stats.datagrams_received += datagrams;
+        self.stats.bytes_received += bytes.len() as u64;
+        match self.state {
+            State::Draining | State::Drained => return,
+            State::Closing(_) => return self.answer_while_closing(datagrams),
+            State::Handshaking | State::Established => {}
+        }
+        let own = same(&path, &self.paths.active.path);
+        let home = own || self.paths.follows_system(&path);
+        let mut uncredited = 0;
+        if home {
+            let active = &mut self.paths.active;
+            active.on_received(bytes.len());
+            active.path.local = active.path.local.or(path.local);
+        } else if (self.paths).admits(&path, &self.config, self.handshake.confirmed) {
+            uncredited = self.paths.credit_elsewhere(&path, bytes.len());
+        } else {
+            self.stats.packets_dropped += datagrams;
+            return;
+        }
+        let dcid = header::destination(bytes, self.endpoint.ids.len)
+            .and_then(ConnectionId::new)
+            .unwrap_or(ConnectionId::EMPTY);
+        let mut trip = Trip::new(now, dcid, path, home, ecn, stages);
+        (trip.strange, trip.uncredited) = (!own, uncredited);
+        self.split_run(bytes, segment, &mut trip);
+        self.replay_early(&mut trip);
+        if trip.moved && !self.is_closed() {
+            if trip.home {
+                self.on_new_source(now, path);
+            } else {
+                self.follow(&mut trip);
+            }
+        }
+        self.settle(&mut trip);
+    }
+}

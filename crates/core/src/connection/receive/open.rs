@@ -1,0 +1,103 @@
+//! Steps 2 to 4: header protection is removed, packet numbers are expanded, packets are opened in
+//! place, for up to 64 packets of one level at a time.
+
+use squall_protect::{MAX_GROUP, Outcome, PacketSpan};
+
+use super::Trip;
+use crate::connection::Connection;
+use crate::space::SpaceId;
+use crate::stages::Stage;
+
+/// Packets of one level that are processed together.
+pub(super) struct Group {
+    spans: [PacketSpan; MAX_GROUP],
+    len: usize,
+}
+
+impl Group {
+    /// No packets.
+    pub(super) fn new() -> Self {
+        Self {
+            spans: [PacketSpan::new(0, 0, 0); MAX_GROUP],
+            len: 0,
+        }
+    }
+
+    /// One packet.
+    pub(super) fn of(span: PacketSpan) -> Self {
+        let mut group = Self::new();
+        group.push(span);
+        group
+    }
+
+    #[inline]
+    pub(super) const fn is_full(&self) -> bool {
+        self.len == MAX_GROUP
+    }
+
+    /// Adds a packet to a group that is not full.
+    #[inline]
+    pub(super) const fn push(&mut self, span: PacketSpan) {
+        self.spans[self.len] = span;
+        self.len += 1;
+    }
+
+    /// Takes the packets out.
+    fn take(&mut self) -> &mut [PacketSpan] {
+        let len = std::mem::take(&mut self.len);
+        &mut self.spans[..len]
+    }
+}
+
+impl Connection {
+    /// Opens the packets of a group, and lets their frames act.
+    pub(super) fn open_group(
+        &mut self,
+        bytes: &mut [u8],
+        id: SpaceId,
+        group: &mut Group,
+        trip: &mut Trip<'_>,
+    ) {
+        let spans = group.take();
+        if spans.is_empty() {
+            return;
+        }
+        trip.stages.mark(Stage::FrameParsing);
+        // 2 unprotect
+        let Some(key) = self.spaces.header_key(id) else {
+            return;
+        };
+        key.unprotect(bytes, spans);
+        self.stats.unprotect_calls += 1;
+        trip.stages.mark(Stage::HeaderProtection);
+        // 3 number
+        let slots = self.spaces.number(bytes, id, spans);
+        // 4 open
+        self.stats.open_calls += self.spaces.open(bytes, id, spans, slots);
+        trip.stages.mark(Stage::Aead);
+        // 5 frames
+        let before = self.spaces[id].received.largest();
+        self.take_packets(bytes, id, spans, trip);
+        if id == SpaceId::Data && trip.home {
+            self.follow_spin(bytes, spans, before);
+        }
+        // Before 1-RTT packets there is nothing but handshake messages.
+        trip.stages.mark(match id {
+            SpaceId::Data => Stage::Streams,
+            _ => Stage::Handshake,
+        });
+    }
+
+    /// Takes the spin bit of the newest packet, once a group (RFC 9000 §17.4).
+    fn follow_spin(&mut self, bytes: &[u8], spans: &[PacketSpan], before: Option<u64>) {
+        let newest = self.spaces[SpaceId::Data].received.largest();
+        let is_newest =
+            |s: &&PacketSpan| s.outcome == Outcome::Open && Some(s.packet_number) == newest;
+        if newest > before
+            && let Some(span) = spans.iter().rev().find(is_newest)
+        {
+            let bit = bytes[span.start as usize] & 0x20 != 0;
+            self.paths.active.spin.on_newest(self.side, bit);
+        }
+    }
+}

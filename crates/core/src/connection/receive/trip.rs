@@ -1,0 +1,105 @@
+//! One run on its way through the six steps.
+
+use squall_wire::{ConnectionId, Ecn, Path};
+
+use crate::path::ecn::Counting;
+use crate::space::{PerSpace, SpaceId};
+use crate::stages::Stages;
+use crate::time::Time;
+
+/// What is known of a run, and what it has come to so far; settled once at its end.
+pub(crate) struct Trip<'a> {
+    /// When the run arrived; of a packet that waited for its keys, when that one did.
+    pub(crate) now: Time,
+    /// Where the time goes.
+    pub(crate) stages: &'a mut Stages,
+    /// The destination of the datagrams.
+    pub(crate) dcid: ConnectionId,
+    /// The path that the run came on.
+    pub(crate) path: Path,
+    /// Its ECN mark.
+    pub(crate) ecn: Ecn,
+    /// Whether the path is the active one.
+    pub(crate) home: bool,
+    /// Whether its addresses are not those of the active path. Where a client lets the system choose
+    /// its address, another one is strange but on the active path all the same.
+    pub(crate) strange: bool,
+    /// Bytes of a run from elsewhere that no path was credited with yet.
+    pub(crate) uncredited: usize,
+    /// Whether the newest packet came from elsewhere and was no probe.
+    pub(crate) moved: bool,
+    /// Bytes of the datagram being split.
+    pub(crate) datagram_len: usize,
+    /// Whether a packet was opened: the peer lives.
+    pub(crate) opened: bool,
+    /// Spaces with an ack-eliciting packet.
+    pub(crate) eliciting: PerSpace<bool>,
+    /// Whether the packet being processed is a 0-RTT packet.
+    pub(crate) early: bool,
+    /// Tokens kept of NEW_TOKEN frames.
+    pub(crate) tokens: u8,
+    /// What its ACK frames came to.
+    pub(crate) acked: AckTotals,
+}
+
+impl<'a> Trip<'a> {
+    /// A run of which nothing is processed yet.
+    pub(crate) fn new(
+        now: Time,
+        dcid: ConnectionId,
+        path: Path,
+        home: bool,
+        ecn: Ecn,
+        stages: &'a mut Stages,
+    ) -> Self {
+        Self {
+            now,
+            stages,
+            dcid,
+            path,
+            ecn,
+            home,
+            strange: !home,
+            uncredited: 0,
+            moved: false,
+            datagram_len: 0,
+            opened: false,
+            eliciting: PerSpace::default(),
+            early: false,
+            tokens: 0,
+            acked: AckTotals::default(),
+        }
+    }
+}
+
+/// What the ACK frames of one run came to, given to congestion control once.
+#[derive(Debug, Default)]
+pub(crate) struct AckTotals {
+    /// Spaces with a packet newly acknowledged.
+    pub(crate) spaces: PerSpace<bool>,
+    /// Packets of the active path, and their bytes.
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    /// When the newest of them was sent.
+    pub(crate) newest_sent: Time,
+    /// Whether the window was full when one of them was sent: a pacer refills it between two
+    /// acknowledgements, so it is not full all the time (RFC 9002 §7.8).
+    pub(crate) window_limited: bool,
+    /// Which of them were sent with an ECN mark, and how many, where that is counted one by one.
+    pub(crate) counting: Counting,
+    pub(crate) marked: u64,
+    /// Packets that newly met congestion.
+    pub(crate) congested: u64,
+    /// For the twin test: whether no packets are taken together, and how many were.
+    #[cfg(test)]
+    pub(crate) singly: bool,
+    #[cfg(test)]
+    pub(crate) in_runs: u64,
+}
+
+impl AckTotals {
+    /// Whether a packet of any space was newly acknowledged.
+    pub(crate) fn any(&self) -> bool {
+        SpaceId::ALL.into_iter().any(|id| self.spaces[id])
+    }
+}

@@ -1,0 +1,9 @@
+//! Tests that look inside a connection.
+
+mod acked_runs;
+mod moves;
+mod probes;
+mod received_runs;
+mod sent_runs;
+mod spent_numbers;
+mod twins;

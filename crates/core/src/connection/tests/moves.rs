@@ -1,0 +1,89 @@
+//! Paths that come and go.
+
+use squall_wire::{DatagramBatch, Ecn, Path, Side};
+
+use crate::common::Pair;
+use crate::congestion::Acknowledged;
+use crate::connection::receive::Trip;
+use crate::recovery::rtt::RttEstimator;
+use crate::stages::Stages;
+
+const ELSEWHERE: &str = "198.51.100.7:7000";
+
+fn connected() -> Pair {
+    let mut pair = Pair::new();
+    pair.run();
+    pair
+}
+
+fn path(remote: &str) -> Path {
+    Path {
+        remote: remote.parse().unwrap(),
+        local: None,
+    }
+}
+
+// test: RFC 9000 §9.4, §9.5
+#[test]
+fn a_move_starts_over_unless_only_the_port_changed() {
+    for (remote, keeps) in [("192.0.2.2:6000", true), (ELSEWHERE, false)] {
+        let mut pair = connected();
+        let now = pair.now;
+        let server = pair.connection(Side::Server);
+        let (rtt, id) = (
+            server.paths.active.flow.rtt.smoothed(),
+            server.paths.remote_ids.current(),
+        );
+        let window = server.paths.active.flow.congestion.window() + 5000;
+        server.paths.active.flow.congestion.on_ack(
+            now,
+            &Acknowledged {
+                bytes: 5000,
+                newest_sent: now,
+                app_limited: false,
+                in_flight: 0,
+                idle: false,
+            },
+            &RttEstimator::new(rtt),
+        );
+        assert!(server.paths.active.flow.rtt.has_sample());
+        server.paths.active.mtu.on_probe_sent(77, 1472);
+        server.paths.active.mtu.on_probe_acked(77);
+        assert_eq!(server.paths.active.mtu.current(), 1472);
+        let mut stages = Stages::off();
+        let mut trip = Trip::new(now, id, path(remote), false, Ecn::NotEct, &mut stages);
+        trip.uncredited = 100;
+        server.follow(&mut trip);
+        assert_eq!(server.path(), path(remote));
+        let flow = &server.paths.active.flow;
+        assert_eq!(flow.rtt.has_sample(), keeps);
+        assert_eq!(flow.congestion.window() == window, keeps);
+        assert_eq!(server.paths.active.mtu.current(), 1200);
+        assert!(!server.paths.active.validated && server.paths.active.credit() == 300);
+        assert_ne!(server.paths.remote_ids.current(), id);
+        // Both paths are asked.
+        let others = server.paths.others();
+        assert!(server.paths.active.validation.is_some() && others[0].validation.is_some());
+    }
+}
+
+// test: RFC 9000 §21.5 — SECURITY.md row 35
+#[test]
+fn nobody_is_followed_to_an_implausible_address() {
+    let mut pair = connected();
+    let (now, mut stages) = (pair.now, Stages::off());
+    for remote in ["127.0.0.1:53", "[::1]:53", "224.0.0.1:53", "203.0.113.1:0"] {
+        let mut datagram = pair.take_ping(Side::Client);
+        let server = pair.connection(Side::Server);
+        let dropped = server.stats().packets_dropped;
+        let batch = DatagramBatch {
+            path: path(remote),
+            ecn: Ecn::NotEct,
+            segment_size: datagram.len() as u16,
+            bytes: &mut datagram,
+        };
+        server.receive(now, batch, &mut stages);
+        assert_eq!(server.stats().packets_dropped, dropped + 1, "{remote}");
+        assert_eq!(server.paths(), 1, "{remote}");
+    }
+}

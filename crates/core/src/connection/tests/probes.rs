@@ -1,0 +1,163 @@
+//! Challenges and responses.
+
+use squall_wire::{ConnectionId, Ecn, Path, Side, TransportError, TransportErrorCode};
+
+use crate::common::Pair;
+use crate::connection::receive::Trip;
+use crate::path;
+use crate::space::SpaceId;
+use crate::stages::Stages;
+
+const ELSEWHERE: &str = "198.51.100.7:7000";
+
+fn path(remote: &str) -> Path {
+    Path {
+        remote: remote.parse().unwrap(),
+        local: None,
+    }
+}
+
+fn connected() -> Pair {
+    let mut pair = Pair::new();
+    pair.run();
+    pair
+}
+
+/// Lets the frames of a 1-RTT packet from `from` act; returns the bytes that no path was credited
+/// with, and whether they move the connection.
+fn take(
+    pair: &mut Pair,
+    side: Side,
+    from: Path,
+    payload: &[u8],
+) -> Result<(usize, bool), TransportError> {
+    let now = pair.now;
+    let connection = pair.connection(side);
+    let home = path::same(&from, &connection.paths.active.path);
+    let (none, mut stages) = (ConnectionId::EMPTY, Stages::off());
+    let mut trip = Trip::new(now, none, from, home, Ecn::NotEct, &mut stages);
+    trip.uncredited = if home { 0 } else { payload.len() };
+    connection.take_frames(SpaceId::Data, payload, &mut trip)?;
+    Ok((trip.uncredited, trip.moved))
+}
+
+fn challenges(count: usize) -> Vec<u8> {
+    let mut payload = vec![0; 9 * count];
+    for (n, frame) in payload.chunks_exact_mut(9).enumerate() {
+        frame[0] = 0x1a;
+        frame[1..].copy_from_slice(&(n as u64).to_be_bytes());
+    }
+    payload
+}
+
+// test: RFC 9000 §8.2.2, §21.9 — SECURITY.md row 1
+#[test]
+fn a_million_challenges_leave_four_responses() {
+    let mut pair = connected();
+    let now = pair.now;
+    let payload = challenges(100);
+    let home = pair.connection(Side::Server).path();
+    for _ in 0..10_000 {
+        take(&mut pair, Side::Server, home, &payload).unwrap();
+    }
+    let mut buffer = vec![0; 65_536];
+    let server = pair.connection(Side::Server);
+    let frames = server.spaces[SpaceId::Data].sent.frame_mark();
+    let mut sent = Vec::new();
+    while let Some(transmit) = server.transmit(now, &mut buffer, 64, &mut Stages::off()) {
+        sent.push(transmit.len);
+    }
+    // One datagram with what is left of them; nothing is remembered that could be sent again.
+    assert_eq!(sent, [1200]);
+    assert_eq!(server.spaces[SpaceId::Data].sent.frame_mark(), frames);
+    assert!(
+        server
+            .paths
+            .inactive
+            .as_ref()
+            .is_some_and(|p| p.next_response().is_none())
+    );
+}
+
+// test: RFC 9000 §8.2.2 — SECURITY.md row 1: with a full window the newest wait.
+#[test]
+fn responses_wait_for_the_window_on_the_active_path() {
+    let mut pair = connected();
+    let now = pair.now;
+    let home = pair.connection(Side::Server).path();
+    let flow = &mut pair.connection(Side::Server).paths.active.flow;
+    flow.enter(flow.room());
+    let mut buffer = vec![0; 65_536];
+    let server = pair.connection(Side::Server);
+    // One a round trip goes beyond the window.
+    let rtt = server.paths.active.flow.rtt.smoothed();
+    for (later, sends) in [(0, true), (0, false), (1, true), (1, false)] {
+        take(&mut pair, Side::Server, home, &challenges(100)).unwrap();
+        let server = pair.connection(Side::Server);
+        let now = now + rtt * later;
+        let sent = server.transmit_path_probe(now, &mut buffer, &mut Stages::off());
+        assert_eq!(sent.is_some(), sends, "{later}");
+    }
+    let server = pair.connection(Side::Server);
+    server.paths.active.flow.leave(u64::MAX);
+    let one = server.transmit_path_probe(now, &mut buffer, &mut Stages::off());
+    assert_eq!(one.map(|t| t.len), Some(1200));
+    let paths = server.paths.inactive.as_mut().unwrap();
+    assert_eq!(paths.take_response(server.paths.active.tag), None);
+}
+
+// test: RFC 9000 §8.2.2, §9.3.1
+#[test]
+fn a_response_goes_where_the_challenge_came_from_and_no_further_than_three_times_its_size() {
+    let mut pair = connected();
+    let now = pair.now;
+    let home = pair.connection(Side::Server).path();
+    let there = path(ELSEWHERE);
+    take(&mut pair, Side::Server, there, &challenges(1)).unwrap();
+    let mut buffer = vec![0; 65_536];
+    let server = pair.connection(Side::Server);
+    // 9 bytes came: neither response nor challenge fits.
+    assert_eq!(
+        server.transmit(now, &mut buffer, 64, &mut Stages::off()),
+        None
+    );
+    let mut payload = challenges(1);
+    payload.resize(60, 0);
+    let (uncredited, moved) = take(&mut pair, Side::Server, there, &payload).unwrap();
+    let server = pair.connection(Side::Server);
+    assert_eq!(server.paths.credit_elsewhere(&there, uncredited), 0);
+    let sent = server
+        .transmit(now, &mut buffer, 64, &mut Stages::off())
+        .unwrap();
+    assert_eq!((sent.path, sent.len), (there, 3 * 69));
+    assert_eq!(server.path(), home, "a probe moves nobody");
+    assert!(!moved);
+    assert_eq!(
+        server.transmit(now, &mut buffer, 64, &mut Stages::off()),
+        None
+    );
+}
+
+// test: RFC 9000 §19.18
+#[test]
+fn a_response_is_an_offence_only_where_nothing_was_ever_challenged() {
+    let mut pair = connected();
+    let home = pair.connection(Side::Server).path();
+    let mut response = challenges(1);
+    response[0] = 0x1b;
+    let error = take(&mut pair, Side::Server, home, &response).err();
+    assert_eq!(
+        error.map(|e| e.code),
+        Some(TransportErrorCode::PROTOCOL_VIOLATION)
+    );
+    let mut payload = challenges(1);
+    payload.resize(1200, 0);
+    take(&mut pair, Side::Server, path(ELSEWHERE), &payload).unwrap();
+    let mut buffer = vec![0; 65_536];
+    let now = pair.now;
+    let server = pair.connection(Side::Server);
+    let sent = server.transmit(now, &mut buffer, 64, &mut Stages::off());
+    assert_eq!(sent.map(|t| t.path), Some(path(ELSEWHERE)));
+    take(&mut pair, Side::Server, home, &response).unwrap();
+    assert_eq!(pair.connection(Side::Server).stats().paths_validated, 0);
+}

@@ -1,0 +1,276 @@
+//! Packets of one stream are received together as they would be alone.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use squall_protect::{PacketSpan, TAG_LEN};
+use squall_wire::{DatagramBatch, Direction, Ecn, Side, StreamId, Writer, frame, header};
+
+use super::twins::{Way, assert_equal};
+use crate::common::Pair;
+use crate::config::TransportConfig;
+use crate::connection::Connection;
+use crate::connection::handshake::keyring::KeyRing;
+use crate::space::SpaceId;
+use crate::stages::Stages;
+use crate::time::Time;
+
+const SEGMENT: usize = 400;
+
+/// What a client has after a bundle: the bytes read of each stream, the numbers received, the counts, what it tells its
+/// application and the server, and its keys.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    read: Vec<(u64, Vec<u8>)>,
+    numbers: Vec<std::ops::RangeInclusive<u64>>,
+    counts: [u64; 4],
+    ecn: String,
+    owed: bool,
+    events: String,
+    control: Vec<u8>,
+    updates: u64,
+    drop_previous_at: Option<Time>,
+    timeout: Option<Time>,
+    failed: bool,
+}
+
+/// A server's packets that say what a seed says: mostly the next bytes of a stream, now and then something else, with
+/// other numbers, other offsets, a FIN, a length, a reserved bit, a forged tag, new keys.
+struct Author {
+    rng: StdRng,
+    next: u64,
+    /// The streams' ids, and how far each was written.
+    streams: [(StreamId, u64); 2],
+    at: usize,
+    /// Whether the keys are updated in the next bundle, and the first number under the keys of now: RFC 9001 §6.4 has no
+    /// lower one under them.
+    turns: bool,
+    first: u64,
+}
+
+impl Author {
+    fn number(&mut self) -> u64 {
+        let number = match self.rng.random_range(0..40) {
+            0 => self.next + 1,
+            1 => (self.next.saturating_sub(self.rng.random_range(1..9))).max(self.first),
+            _ => self.next,
+        };
+        self.next = self.next.max(number + 1);
+        number
+    }
+
+    fn payload(&mut self, w: &mut Writer<'_>) {
+        if self.rng.random_ratio(1, 12) {
+            self.at ^= 1;
+        }
+        let (id, end) = &mut self.streams[self.at];
+        let offset = match self.rng.random_range(0..40) {
+            0 => *end + 100,
+            1 => end.saturating_sub(100),
+            2 => 0,
+            _ => *end,
+        };
+        let (fin, with_len) = (self.rng.random_ratio(1, 60), self.rng.random_ratio(1, 20));
+        let header = frame::write::stream_header_size(*id, offset, with_len.then_some(SEGMENT));
+        let mut len = w.remaining() - header;
+        if self.rng.random_ratio(1, 20) {
+            // An unexpectedly short one; without a length it ends where its packet ends.
+            len = self.rng.random_range(0..len);
+        }
+        frame::write::stream_header(w, *id, offset, with_len.then_some(len), fin);
+        // The bytes tell their offset, so that a misplaced one is seen.
+        let bytes = (offset..offset + len as u64).map(|at| (at % 251) as u8);
+        w.bytes(&bytes.collect::<Vec<_>>());
+        *end = (*end).max(offset + len as u64);
+        if self.rng.random_ratio(1, 40) {
+            frame::write::ping(w);
+        }
+    }
+
+    /// Sealed datagrams of equal size but the last.
+    fn bundle(&mut self, server: &mut Connection) -> Vec<u8> {
+        let count = self.rng.random_range(1..=30);
+        let (mut bytes, mut spans) = (vec![0; count * SEGMENT], Vec::new());
+        let mut ends = 0;
+        let turn = if self.turns {
+            self.rng.random_range(0..count)
+        } else {
+            usize::MAX
+        };
+        let phase = server.spaces.ring.as_ref().is_some_and(KeyRing::phase);
+        for (i, packet) in bytes.chunks_exact_mut(SEGMENT).enumerate() {
+            if i == turn {
+                self.first = self.next;
+            }
+            let number = self.number();
+            let dcid = server.paths.remote_ids.current();
+            let mut w = Writer::new(&mut packet[..SEGMENT - TAG_LEN]);
+            header::write_short(&mut w, &dcid, false, phase ^ (i >= turn), number, 4);
+            if self.rng.random_ratio(1, 300) {
+                w.written_mut()[0] |= 0x08;
+            }
+            let header_len = w.len();
+            self.payload(&mut w);
+            let len = w.len() + TAG_LEN;
+            let mut span = PacketSpan::new((i * SEGMENT) as u32, len as u32, 1 + dcid.len() as u16);
+            (span.header_len, span.packet_number) = (header_len as u16, number);
+            spans.push(span);
+            ends = i * SEGMENT + len;
+            if len < SEGMENT {
+                break;
+            }
+        }
+        let ring = server.spaces.ring.as_mut().expect("the handshake is over");
+        // One by one: the numbers need not ascend.
+        for (i, span) in spans.iter_mut().enumerate() {
+            if i == turn {
+                self.turns = false;
+                update(ring);
+            }
+            let range = span.start as usize..(span.start + span.len) as usize;
+            let mut alone = PacketSpan { start: 0, ..*span };
+            let packet = std::slice::from_mut(&mut alone);
+            ring.local
+                .seal(&ring.local_header, &mut bytes[range], packet, &[]);
+        }
+        bytes.truncate(ends);
+        if self.rng.random_ratio(1, 10) {
+            // Behind a connection id, by which the endpoint cuts runs.
+            let packet = self.rng.random_range(0..bytes.len()) / SEGMENT;
+            let byte = packet * SEGMENT + self.rng.random_range(20..SEGMENT);
+            if let Some(byte) = bytes.get_mut(byte) {
+                *byte ^= 1;
+            }
+        }
+        bytes
+    }
+}
+
+/// Updates keys, as if the update before were settled (RFC 9001 §6.1).
+fn update(ring: &mut KeyRing) {
+    ring.on_acked(u64::MAX);
+    ring.drop_previous();
+    assert!(ring.initiate(0), "an update may begin");
+}
+
+/// What a client has after each bundle that it gets together or datagram by datagram.
+fn transfer(seed: u64, way: Way) -> Vec<Seen> {
+    let mut pair = Pair::with(TransportConfig {
+        initial_stream_window: 30_000,
+        stream_receive_window: 30_000,
+        initial_window: 45_000,
+        receive_window: 45_000,
+        ..TransportConfig::default()
+    });
+    pair.run();
+    let server = pair.connection(Side::Server);
+    let mut author = Author {
+        rng: StdRng::seed_from_u64(seed),
+        next: server.spaces[SpaceId::Data].sent.next_number(),
+        streams: [0, 1].map(|i| (StreamId::new(Side::Server, Direction::Unidirectional, i), 0)),
+        at: 0,
+        turns: false,
+        first: 0,
+    };
+    let mut seen = Vec::new();
+    for _ in 0..12 {
+        pair.now += Duration::from_micros(300);
+        let now = pair.now;
+        let server = pair.connection(Side::Server).spaces.ring.as_ref();
+        let followed = server.map(KeyRing::updates);
+        let ring = pair.connection(Side::Client).spaces.ring.as_mut();
+        let ring = ring.expect("the handshake is over");
+        if author.rng.random_ratio(9, 10) {
+            // Without an acknowledgement the next update comes too soon.
+            ring.on_ack_sent();
+        }
+        // RFC 9001 §6.5: one update at a time.
+        if followed == Some(ring.updates()) && author.rng.random_ratio(1, 3) {
+            author.turns = true;
+            if author.rng.random() {
+                // The client began it.
+                update(ring);
+            }
+        }
+        let mut bytes = author.bundle(pair.connection(Side::Server));
+        let ecn = [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce][author.rng.random_range(0..4)];
+        let client = pair.connection(Side::Client);
+        let (path, size) = (
+            client.paths.active.path,
+            if way == Way::Together {
+                bytes.len()
+            } else {
+                SEGMENT
+            },
+        );
+        for bytes in bytes.chunks_mut(size) {
+            let run = DatagramBatch {
+                path,
+                ecn,
+                segment_size: SEGMENT as u16,
+                bytes,
+            };
+            client.receive(now, run, &mut Stages::off());
+        }
+        let mut read = Vec::new();
+        if author.rng.random() {
+            for (id, _) in author.streams {
+                let mut bytes = Vec::new();
+                while let Ok(Some(piece)) = client.read(id, usize::MAX) {
+                    bytes.extend_from_slice(&piece);
+                }
+                read.push((id.0, bytes));
+            }
+        } else if author.rng.random_ratio(1, 4) {
+            let _ = client.stop_sending(author.streams[0].0, 5);
+        }
+        let _ = client.accept(Direction::Unidirectional);
+        let events: Vec<_> = std::iter::from_fn(|| client.poll_event()).collect();
+        let mut control = vec![0; 500];
+        let mut w = Writer::new(&mut control);
+        let rtt = client.paths.active.flow.rtt.smoothed();
+        client.streams.write_control(now, rtt, &mut w, |_| ());
+        let len = w.len();
+        control.truncate(len);
+        let stats = client.stats();
+        let ring = client.spaces.ring.as_ref();
+        let received = &client.spaces[SpaceId::Data].received;
+        seen.push(Seen {
+            read,
+            numbers: received.ranges().collect(),
+            counts: [
+                stats.packets_received,
+                stats.packets_duplicate,
+                stats.packets_forged,
+                stats.packets_dropped,
+            ],
+            ecn: format!("{:?}", received.ecn_counts()),
+            owed: received.may_ack(),
+            events: format!("{events:?}"),
+            control,
+            updates: stats.key_updates,
+            drop_previous_at: ring.and_then(|ring| ring.drop_previous_at),
+            timeout: client.next_timeout(),
+            failed: client.is_closed(),
+        });
+    }
+    seen
+}
+
+#[test]
+fn packets_taken_together_do_what_they_do_alone() {
+    let histories = assert_equal(0..400, transfer);
+    let (mut bytes, mut failures, mut updates) = (0, 0, 0);
+    for seen in &histories {
+        for seen in seen {
+            bytes += seen.read.iter().map(|(_, b)| b.len()).sum::<usize>();
+            failures += usize::from(seen.failed);
+        }
+        updates += seen.last().map_or(0, |seen| seen.updates);
+    }
+    assert!(
+        bytes > 1 << 20 && failures > 100 && updates > 500,
+        "{bytes} bytes were read, {failures} failures, {updates} updates"
+    );
+}

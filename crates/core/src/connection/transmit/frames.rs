@@ -1,0 +1,243 @@
+//! What goes into a packet, most urgent first.
+
+use squall_wire::{Writer, frame};
+
+use crate::connection::Connection;
+use crate::event::Event;
+use crate::sent_frame::SentFrame;
+use crate::space::{Space, SpaceId};
+use crate::stream::send::StreamRange;
+use crate::time::Time;
+use crate::token;
+
+/// ACK-only packets after which a PING asks for a sign that they arrive (RFC 9000 §13.2.4).
+const MAX_ACK_ONLY: u32 = 64;
+/// The ack_delay_exponent that we declare: the default of RFC 9000 §18.2.
+const ACK_DELAY_EXPONENT: u32 = 3;
+
+/// What went into a packet.
+pub(super) struct Written {
+    /// Whether it asks for an acknowledgement.
+    pub(super) ack_eliciting: bool,
+    /// Whether congestion control counts it.
+    pub(super) in_flight: bool,
+    /// Stream data that ends the packet, and is read from where it lies when the packet is sealed.
+    pub(super) tail: Option<StreamRange>,
+}
+
+impl Connection {
+    /// Fills the rest of a packet with frames. Acknowledgements and control frames go into the
+    /// `first` packet of a datagram or bundle.
+    pub(super) fn write_frames(
+        &mut self,
+        id: SpaceId,
+        now: Time,
+        w: &mut Writer<'_>,
+        first: bool,
+        ack_only: bool,
+    ) -> Written {
+        let mut written = Written {
+            ack_eliciting: false,
+            in_flight: false,
+            tail: None,
+        };
+        if first {
+            self.write_ack(id, now, w);
+        }
+        if ack_only {
+            // RFC 9000 §13.2.4: an endpoint that only acknowledges asks for an acknowledgement now
+            // and then.
+            if id == SpaceId::Data && self.spaces.ack_only_run >= MAX_ACK_ONLY {
+                frame::write::ping(w);
+                written.ack_eliciting = true;
+            }
+            return written;
+        }
+        let before = w.len();
+        let probing = self.spaces[id].probes > 0;
+        if first && id == SpaceId::Data {
+            if probing && self.handshake.peer.min_ack_delay.is_some() && w.remaining() > 0 {
+                // draft-ietf-quic-ack-frequency §7: a probe asks not to wait for the peer's delay.
+                frame::write::immediate_ack(w);
+            }
+            self.write_control(now, w);
+        }
+        if self.spaces[id].crypto_send.wants_to_send() {
+            write_crypto(&mut self.spaces[id], w);
+        }
+        if id == SpaceId::Data {
+            if self.datagrams.wants_to_send() {
+                self.write_datagrams(w);
+            }
+            written.tail = self.write_streams(w);
+            if written.tail.is_none() && self.streams.is_blocked() {
+                // Found out only now, and perhaps all that there is to say.
+                self.write_stream_control(now, w);
+            }
+        }
+        if probing && w.len() == before && w.remaining() > 0 {
+            frame::write::ping(w);
+        }
+        written.ack_eliciting = w.len() > before;
+        written.in_flight = written.ack_eliciting;
+        written
+    }
+
+    fn write_ack(&mut self, id: SpaceId, now: Time, w: &mut Writer<'_>) {
+        let space = &mut self.spaces[id];
+        let received = &mut space.received;
+        let Some(largest) = received.largest_to_report().filter(|_| received.may_ack()) else {
+            return;
+        };
+        let delay = u64::try_from(received.delay(now).as_micros()).unwrap_or(0);
+        let (delay, ecn) = (delay >> ACK_DELAY_EXPONENT, received.ecn_counts());
+        if frame::write::ack(w, received.ranges(), delay, ecn) == 0 {
+            return;
+        }
+        received.on_ack_sent();
+        space.idle_acks += u32::from(id != SpaceId::Data);
+        space.sent.push_frame(SentFrame::Ack { largest });
+        self.stats.acks_sent += 1;
+        if let Some(ring) = self.spaces.ring.as_mut().filter(|_| id == SpaceId::Data) {
+            ring.on_ack_sent();
+        }
+    }
+
+    /// Frames of the connection as a whole, and control frames of streams.
+    fn write_control(&mut self, now: Time, w: &mut Writer<'_>) {
+        let (sent, duties) = (&mut self.spaces[SpaceId::Data].sent, &mut self.duties);
+        if duties.ack_frequency.due
+            && w.remaining() >= frame::write::ACK_FREQUENCY_MAX_SIZE
+            && let Some(request) = duties.ack_frequency.take(&mut self.handshake.peer)
+        {
+            frame::write::ack_frequency(w, &request);
+            sent.push_frame(SentFrame::AckFrequency(request.sequence));
+        }
+        if duties.handshake_done && w.remaining() > 0 {
+            duties.handshake_done = false;
+            frame::write::handshake_done(w);
+            sent.push_frame(SentFrame::HandshakeDone);
+        }
+        if duties.ping && w.remaining() > 0 {
+            duties.ping = false;
+            frame::write::ping(w);
+        }
+        let (local_ids, endpoint) = (&mut self.paths.local_ids, &mut self.endpoint);
+        while local_ids.has_pending() && w.remaining() >= frame::write::NEW_CONNECTION_ID_MAX_SIZE {
+            let Some(new) = local_ids.next_pending() else {
+                break;
+            };
+            let token = endpoint.ids.reset_token(new.id.as_slice());
+            frame::write::new_connection_id(w, new.sequence, new.retire_prior_to, &new.id, &token);
+            sent.push_frame(SentFrame::NewConnectionId(new.sequence));
+        }
+        // Type and length precede it.
+        while duties.new_tokens > 0 && w.remaining() >= 3 + token::LONGEST {
+            duties.new_tokens -= 1;
+            let (remote, version) = (self.paths.active.path.remote, self.handshake.version);
+            let token = (endpoint.tokens).new_token(&mut endpoint.rng, now, remote, version);
+            frame::write::new_token(w, &token);
+            sent.push_frame(SentFrame::NewToken);
+        }
+        let remote_ids = &mut self.paths.remote_ids;
+        while remote_ids.has_pending()
+            && w.remaining() >= frame::write::RETIRE_CONNECTION_ID_MAX_SIZE
+        {
+            let Some(sequence) = remote_ids.next_pending() else {
+                break;
+            };
+            frame::write::retire_connection_id(w, sequence);
+            sent.push_frame(SentFrame::RetireConnectionId(sequence));
+        }
+        if self.streams.has_control() {
+            self.write_stream_control(now, w);
+        }
+    }
+
+    fn write_stream_control(&mut self, now: Time, w: &mut Writer<'_>) {
+        let sent = &mut self.spaces[SpaceId::Data].sent;
+        let rtt = self.paths.active.flow.rtt.smoothed();
+        self.streams
+            .write_control(now, rtt, w, |frame| sent.push_frame(frame));
+    }
+
+    /// Datagrams that fit into the packet.
+    fn write_datagrams(&mut self, w: &mut Writer<'_>) {
+        while let Some(data) = self.datagrams.peek() {
+            let size = frame::write::datagram_header_size(Some(data.len())) + data.len();
+            if size > w.remaining() {
+                // RFC 9221 §5: the path became smaller than the datagram, which cannot be split.
+                let most = self.max_datagram_size();
+                if most.is_none_or(|most| data.len() > most) {
+                    self.datagrams.next();
+                    self.stats.datagram_frames_dropped += 1;
+                    continue;
+                }
+                return;
+            }
+            frame::write::datagram_header(w, Some(data.len()));
+            w.bytes(data);
+            self.datagrams.next();
+            self.stats.datagram_frames_sent += 1;
+        }
+        if std::mem::take(&mut self.datagrams.writer_waits) {
+            self.streams.events.push_back(Event::DatagramsWritable);
+        }
+    }
+
+    /// Stream data until the packet is full or nothing is left. The last piece is only given room:
+    /// sealing reads it from where it lies.
+    fn write_streams(&mut self, w: &mut Writer<'_>) -> Option<StreamRange> {
+        let mut tail: Option<(StreamRange, usize)> = None;
+        while let Some((range, fills)) = self.streams.next_range(w.remaining()) {
+            if let Some((previous, at)) = tail.take() {
+                // Another frame follows: the piece before is no tail, and copied.
+                let place = &mut w.written_mut()[at..at + previous.len as usize];
+                self.streams.copy_head(&previous, place);
+            }
+            let len = (!fills).then_some(range.len as usize);
+            frame::write::stream_header(w, range.id, range.start, len, range.fin);
+            if range.len > 0 {
+                tail = Some((range, w.len()));
+                w.advance(range.len as usize);
+            }
+            self.streams.on_sent(&range);
+            let StreamRange {
+                id,
+                start,
+                len,
+                fin,
+            } = range;
+            let frame = SentFrame::Stream {
+                id,
+                start,
+                len,
+                fin,
+            };
+            self.spaces[SpaceId::Data].sent.push_frame(frame);
+            if fills {
+                break;
+            }
+        }
+        tail.map(|(range, _)| range)
+    }
+}
+
+/// Handshake data of a space.
+fn write_crypto(space: &mut Space, w: &mut Writer<'_>) {
+    let crypto = &mut space.crypto_send;
+    while let Some(range) = crypto.next_range(w.remaining() as u64, u64::MAX) {
+        let start = range.start;
+        let header = frame::write::crypto_header_size(start, w.remaining());
+        if w.remaining() <= header {
+            return;
+        }
+        let len = (w.remaining() - header).min((range.end - start) as usize);
+        frame::write::crypto_header(w, start, len);
+        crypto.copy_to(start, &mut w.spare()[..len]);
+        w.advance(len);
+        crypto.on_sent(&(start..start + len as u64));
+        let len = len as u32;
+        space.sent.push_frame(SentFrame::Crypto { start, len });
+    }
+}

@@ -1,0 +1,304 @@
+//! The send path: a bundle of datagrams out, in five steps (`ARCHITECTURE.md`, "The send trip").
+//!
+//! | step | where |
+//! |---|---|
+//! | 1 allow, 2 plan | here |
+//! | 3 write | `packet`: a packet, written and booked; `frames`: what goes into it; `run`: packets that one stream fills |
+//! | 4 seal, 5 settle | here |
+//!
+//! `flight` writes the datagrams of the handshake, `probe` those that probe paths and their size,
+//! `close` the last ones.
+
+mod close;
+mod flight;
+mod frames;
+pub(in crate::connection) mod packet;
+mod probe;
+pub(in crate::connection) mod run;
+
+use squall_protect::{MAX_GROUP, PacketSpan, TAG_LEN};
+use squall_wire::{Ecn, Transmit, TransportErrorCode};
+
+use super::parts::clock::Timer;
+use super::{Connection, State};
+use crate::config::MIN_UDP_PAYLOAD;
+use crate::error::CloseReason;
+use crate::space::SpaceId;
+use crate::stages::{Stage, Stages};
+use crate::stream::send::StreamRange;
+use crate::time::Time;
+
+/// Packets after which probes for the path MTU go before data.
+const SHORT_EXCHANGE: u64 = 32;
+
+/// What a bundle may hold.
+struct Plan {
+    /// Bytes of a datagram.
+    segment: usize,
+    /// Packets; zero: one with acknowledgements alone.
+    count: usize,
+    /// Whether there is anything to send besides acknowledgements and probes.
+    wants_data: bool,
+}
+
+/// What may leave now.
+enum Allowed {
+    /// There is nothing to send.
+    Idle,
+    /// What there is to send may not leave yet.
+    Nothing,
+    /// A bundle.
+    Bundle(Plan),
+}
+
+impl Connection {
+    /// Writes the next datagrams to be sent into `buffer`: all of one size but perhaps the last, at
+    /// most `max_segments`. `None`: nothing may or need be sent now. Call it until then.
+    pub fn transmit(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        max_segments: usize,
+        stages: &mut Stages,
+    ) -> Option<Transmit> {
+        let in_flight = self.paths.active.flow.in_flight();
+        let sent = match &self.state {
+            State::Draining | State::Drained => None,
+            State::Closing(close) if !close.due => None,
+            State::Closing(_) => self.transmit_close(now, buffer),
+            State::Handshaking | State::Established => {
+                self.transmit_open(now, buffer, max_segments, stages)
+            }
+        };
+        if let Some(transmit) = &sent {
+            let path = &mut self.paths.active;
+            let flow = &mut path.flow;
+            if flow.in_flight() > in_flight {
+                let bytes = flow.in_flight() - in_flight;
+                flow.congestion.on_sent(now, bytes, flow.in_flight());
+            }
+            let datagrams = transmit.count() as u64;
+            if transmit.ecn != Ecn::NotEct {
+                // One packet a datagram: nothing is marked before the handshake is confirmed.
+                let next = self.spaces[SpaceId::Data].sent.next_number();
+                flow.ecn.on_sent(datagrams, next);
+                self.paths.ecn.on_sent(datagrams);
+            }
+            if transmit.path == path.path {
+                path.on_sent(transmit.len);
+            }
+            self.stats.datagrams_sent += datagrams;
+            self.stats.bytes_sent += transmit.len as u64;
+        }
+        stages.mark(Stage::AckLoss);
+        sent
+    }
+
+    fn transmit_open(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        max_segments: usize,
+        stages: &mut Stages,
+    ) -> Option<Transmit> {
+        if self.spaces.handshake_wants(now) || self.early_data_wants() {
+            return self.transmit_flight(now, buffer, stages);
+        }
+        if self.spaces[SpaceId::Data].sent.is_spent() {
+            // RFC 9000 §12.3: without CONNECTION_CLOSE or anything else.
+            let reason = CloseReason::Transport {
+                code: TransportErrorCode::INTERNAL_ERROR,
+                reason: "packet numbers are used up".to_owned(),
+                remote: false,
+            };
+            self.abandon(now, reason);
+            return None;
+        }
+        self.renew_keys(now);
+        if self.is_closed() {
+            return self.transmit_close(now, buffer);
+        }
+        self.spaces.ring.as_ref()?;
+        if self.paths.inactive.is_some()
+            && let Some(probe) = self.transmit_path_probe(now, buffer, stages)
+        {
+            return Some(probe);
+        }
+        self.transmit_bundle(now, buffer, max_segments, stages)
+    }
+
+    // ---- 1-RTT bundles --------------------------------------------------------------------------
+
+    fn transmit_bundle(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        max_segments: usize,
+        stages: &mut Stages,
+    ) -> Option<Transmit> {
+        let next = self.spaces[SpaceId::Data].sent.next_number();
+        if self.handshake.confirmed {
+            self.paths.active.flow.ecn.begin(next);
+        }
+        // A search goes on under load, but does not hold a short exchange up.
+        if next >= SHORT_EXCHANGE
+            && let Some(probe) = self.transmit_mtu_probe(now, buffer, stages)
+        {
+            return Some(probe);
+        }
+        // 1 allow, 2 plan
+        let plan = match self.plan(now, buffer.len(), max_segments) {
+            Allowed::Idle => return self.transmit_idle_probe(now, buffer, stages),
+            Allowed::Nothing => return None,
+            Allowed::Bundle(plan) => plan,
+        };
+        // 3 write
+        let (mut spans, mut tails) = (
+            [PacketSpan::new(0, 0, 0); MAX_GROUP],
+            [StreamRange::NONE; MAX_GROUP],
+        );
+        self.spaces.skip_a_number(now, &mut self.endpoint.rng);
+        let form = self.form(plan.segment, plan.count);
+        let (written, len) =
+            self.write_bundle(now, buffer, &form, plan.count, &mut spans, &mut tails);
+        stages.mark(Stage::PacketBuilding);
+        if written == 0 {
+            return self.transmit_idle_probe(now, buffer, stages);
+        }
+        // 4 seal
+        self.seal_bundle(buffer, &mut spans[..written], &tails[..written]);
+        stages.mark(Stage::Aead);
+        // 5 settle
+        self.settle_bundle(now, written, plan.wants_data);
+        Some(self.paths.transmit(plan.segment.min(len), len))
+    }
+
+    /// What congestion control, the pacer, the amplification limit, the records of packets in flight
+    /// and the buffer allow.
+    fn plan(&mut self, now: Time, room: usize, max_segments: usize) -> Allowed {
+        let space = &self.spaces[SpaceId::Data];
+        let mut probes = usize::from(space.probes);
+        if !self.spaces.may_probe() {
+            probes = 0;
+        }
+        let must_ack = space.received.must_ack(now) && self.spaces.may_acknowledge(SpaceId::Data);
+        let wants_data = self.wants_data();
+        if !wants_data && !must_ack && probes == 0 {
+            return Allowed::Idle;
+        }
+        let (mut segment, mut most) = (usize::from(self.paths.active.mtu.current()), max_segments);
+        if probes > 0 && std::mem::take(&mut self.duties.small_probe) {
+            (segment, most, probes) = (segment.min(MIN_UDP_PAYLOAD.into()), 1, 1);
+        }
+        let most = most.min(room / segment).min(MAX_GROUP);
+        let budget = if wants_data || probes > 0 {
+            self.budget(now, segment, most)
+        } else {
+            0
+        };
+        // Probes go beyond the window (RFC 9002 §7.5), and acknowledgements do not count.
+        let allowed = self.paths.active.allowance() as usize / segment;
+        let count = (budget as usize / segment)
+            .min(self.spaces.records_left())
+            .max(probes)
+            .min(most)
+            .min(allowed);
+        if count == 0 && !(must_ack && most > 0 && allowed > 0) {
+            return Allowed::Nothing;
+        }
+        Allowed::Bundle(Plan {
+            segment,
+            count,
+            wants_data,
+        })
+    }
+
+    /// Bytes that congestion control and pacer let go now; sets the pacing timer if it is the pacer
+    /// that holds them back.
+    fn budget(&mut self, now: Time, segment: usize, most: usize) -> u64 {
+        let flow = &mut self.paths.active.flow;
+        let room = flow.room();
+        self.clock.set(Timer::Pacing, None);
+        if room < segment as u64 {
+            flow.pacer.on_window_full();
+            return 0;
+        }
+        let slow_start = flow.congestion.is_slow_start();
+        let paced = flow.pacer.budget(
+            now,
+            flow.congestion.pacing_rate(),
+            flow.congestion.window(),
+            &flow.rtt,
+            slow_start,
+            segment as u16,
+            most * segment,
+        );
+        if paced < segment as u64 {
+            let release = flow.pacer.next_release(now);
+            self.clock.set(Timer::Pacing, release);
+        }
+        room.min(paced)
+    }
+
+    /// Whether the data space has anything to send but acknowledgements.
+    pub(super) fn wants_data(&self) -> bool {
+        self.streams.wants_to_send()
+            || self.datagrams.wants_to_send()
+            || self.duties.wants_to_send()
+            || self.paths.local_ids.has_pending()
+            || self.paths.remote_ids.has_pending()
+            || self.spaces[SpaceId::Data].crypto_send.wants_to_send()
+    }
+
+    /// Seals packets of the 1-RTT level. The last piece of stream data of each is encrypted from
+    /// where it lies; what precedes it in another chunk is copied.
+    fn seal_bundle(&mut self, buffer: &mut [u8], spans: &mut [PacketSpan], tails: &[StreamRange]) {
+        let mut sources: [&[u8]; MAX_GROUP] = [&[]; MAX_GROUP];
+        let mut lookup = self.streams.tails();
+        for ((span, range), source) in spans.iter().zip(tails).zip(&mut sources) {
+            if range.len == 0 {
+                continue;
+            }
+            let (head, tail) = lookup.tail(range);
+            if head > 0 {
+                let at = (span.start + span.len) as usize - TAG_LEN - range.len as usize;
+                self.streams.copy_head(range, &mut buffer[at..at + head]);
+            }
+            *source = tail;
+        }
+        let sources = &sources[..spans.len()];
+        self.spaces.seal(SpaceId::Data, buffer, spans, sources);
+        self.stats.seal_calls += 1;
+    }
+
+    /// Seals one packet that holds all of its bytes.
+    fn seal_one(&mut self, id: SpaceId, buffer: &mut [u8], span: PacketSpan) {
+        self.spaces.seal(id, buffer, &mut [span], &[]);
+        self.stats.seal_calls += 1;
+    }
+
+    fn settle_bundle(&mut self, now: Time, packets: usize, wants_data: bool) {
+        let space = &mut self.spaces[SpaceId::Data];
+        space.probes = space.probes.saturating_sub(packets.min(255) as u8);
+        self.clock.set(Timer::AckDelay, space.received.deadline());
+        // A probe or an ack-eliciting acknowledgement restarts the timer too (RFC 9002 §A.5).
+        if wants_data || space.last_eliciting == now {
+            self.set_loss_timer(now);
+        }
+    }
+
+    /// A probe for the path MTU where there is nothing else to send, unless the handshake is just
+    /// over.
+    fn transmit_idle_probe(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        stages: &mut Stages,
+    ) -> Option<Transmit> {
+        if self.paths.seeks_size_idly {
+            self.transmit_mtu_probe(now, buffer, stages)
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Step 3: the one place where a packet is written and booked.
+//!
+//! ```text
+//!  PacketWriter::new   header ──▶ frames ──▶ padding ──▶ finish ──▶ Draft ──▶ Connection::book ──▶ span, to be sealed
+//! ```
+//!
+//! A draft may still grow: the last packet of a datagram that holds an Initial is padded when the
+//! datagram is complete. Only runs of packets that one stream fills are written otherwise (`run`).
+
+use std::ops::Range;
+
+use squall_protect::{PacketSpan, TAG_LEN};
+use squall_wire::{ConnectionId, LongType, PacketType, Writer, frame, header};
+
+use crate::config::MIN_PROTECTED;
+use crate::connection::Connection;
+use crate::connection::parts::log::packet_type;
+use crate::qlog::Packet;
+use crate::space::{Space, SpaceId};
+use crate::time::Time;
+
+/// The header of 1-RTT packets but for the number: the same for all packets of a bundle.
+#[derive(Clone, Copy)]
+pub(in crate::connection) struct ShortHeader {
+    /// The peer's connection id.
+    pub(in crate::connection) dcid: ConnectionId,
+    /// The spin bit.
+    pub(in crate::connection) spin: bool,
+    /// The key phase bit.
+    pub(in crate::connection) phase: bool,
+    /// Whether the fixed bit is 0 (RFC 9287).
+    pub(in crate::connection) greased: bool,
+    /// Bytes of the packet number.
+    pub(in crate::connection) pn_len: usize,
+}
+
+impl ShortHeader {
+    /// Bytes of the header, packet number included.
+    #[inline]
+    pub(in crate::connection) fn len(&self) -> usize {
+        header::short_header_size(self.dcid.len(), self.pn_len)
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub(in crate::connection) fn write(&self, w: &mut Writer<'_>, number: u64) {
+        header::write_short(w, &self.dcid, self.spin, self.phase, number, self.pn_len);
+        if self.greased {
+            w.written_mut()[0] &= !header::FIXED_BIT;
+        }
+    }
+
+    /// Where a packet with this header lies.
+    #[inline]
+    pub(in crate::connection) fn span(&self, start: usize, size: usize, number: u64) -> PacketSpan {
+        let len = self.len();
+        let mut span = PacketSpan::new(start as u32, size as u32, (len - self.pn_len) as u16);
+        (span.header_len, span.packet_number) = (len as u16, number);
+        span
+    }
+}
+
+/// The header of a packet but for the number.
+pub(super) enum Header<'a> {
+    /// Of a 1-RTT packet.
+    Short(&'a ShortHeader),
+    /// Of an Initial, 0-RTT or Handshake packet.
+    Long {
+        ty: LongType,
+        version: u32,
+        dcid: ConnectionId,
+        scid: ConnectionId,
+        token: &'a [u8],
+        pn_len: usize,
+    },
+}
+
+impl Header<'_> {
+    /// Bytes of the header, packet number included.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Short(short) => short.len(),
+            Self::Long {
+                ty,
+                dcid,
+                scid,
+                token,
+                pn_len,
+                ..
+            } => {
+                let token = (*ty == LongType::Initial).then_some(token.len());
+                header::long_header_size(dcid.len(), scid.len(), token, *pn_len)
+            }
+        }
+    }
+
+    const fn pn_len(&self) -> usize {
+        match self {
+            Self::Short(short) => short.pn_len,
+            Self::Long { pn_len, .. } => *pn_len,
+        }
+    }
+
+    #[inline]
+    fn write(&self, w: &mut Writer<'_>, number: u64) -> Option<header::LengthOffset> {
+        match self {
+            Self::Short(short) => {
+                short.write(w, number);
+                None
+            }
+            Self::Long {
+                ty,
+                version,
+                dcid,
+                scid,
+                token,
+                pn_len,
+            } => Some(header::write_long(
+                w, *ty, *version, dcid, scid, token, number, *pn_len,
+            )),
+        }
+    }
+}
+
+/// A packet that is written, and neither booked nor sealed.
+#[derive(Clone, Copy)]
+pub(super) struct Draft {
+    space: SpaceId,
+    /// Whether it has a short header.
+    short: bool,
+    /// Where it begins in the buffer.
+    pub(super) start: usize,
+    number: u64,
+    header_len: usize,
+    pn_len: usize,
+    /// Where the Length field of a long header lies.
+    length: Option<header::LengthOffset>,
+    /// The mark of its first frame.
+    first_frame: u64,
+    /// Bytes from `start` on, without the tag.
+    pub(super) len: usize,
+    /// How it is booked.
+    pub(super) accounting: Accounting,
+}
+
+/// How a packet is booked.
+#[derive(Clone, Copy)]
+pub(super) struct Accounting {
+    /// Whether it asks for an acknowledgement.
+    pub(super) ack_eliciting: bool,
+    /// Whether congestion control counts it (RFC 9002 §2): it holds more than ACK and
+    /// CONNECTION_CLOSE.
+    pub(super) in_flight: bool,
+    /// Whether the congestion window, not the application, is the limit.
+    pub(super) window_limited: bool,
+    /// Whether it probes for the path MTU.
+    pub(super) is_mtu_probe: bool,
+}
+
+impl Accounting {
+    /// A probe of the active path.
+    pub(super) const PROBE: Self = Self {
+        ack_eliciting: true,
+        in_flight: true,
+        window_limited: false,
+        is_mtu_probe: false,
+    };
+    /// A packet that is in nobody's flight, and is not repeated.
+    pub(super) const UNCOUNTED: Self = Self {
+        ack_eliciting: false,
+        in_flight: false,
+        ..Self::PROBE
+    };
+}
+
+impl Draft {
+    /// Where the packet ends in the buffer, with its tag.
+    pub(super) const fn end(&self) -> usize {
+        self.start + self.len + TAG_LEN
+    }
+
+    /// Where it lies.
+    #[inline]
+    fn span(&self) -> PacketSpan {
+        let pn_offset = (self.header_len - self.pn_len) as u16;
+        let size = (self.len + TAG_LEN) as u32;
+        let mut span = PacketSpan::new(self.start as u32, size, pn_offset);
+        (span.header_len, span.packet_number) = (self.header_len as u16, self.number);
+        span
+    }
+}
+
+/// A packet whose header is written and whose frames follow.
+pub(super) struct PacketWriter<'a> {
+    w: Writer<'a>,
+    draft: Draft,
+}
+
+impl<'a> PacketWriter<'a> {
+    /// Writes the header of packet `number` at `place` in the buffer, which leaves room for the tag.
+    #[inline]
+    pub(super) fn new(
+        buffer: &'a mut [u8],
+        place: Range<usize>,
+        id: SpaceId,
+        header: &Header<'_>,
+        number: u64,
+        space: &Space,
+    ) -> Self {
+        let start = place.start;
+        let mut w = Writer::new(&mut buffer[start..place.end - TAG_LEN]);
+        let length = header.write(&mut w, number);
+        let draft = Draft {
+            space: id,
+            short: matches!(header, Header::Short(_)),
+            start,
+            number,
+            header_len: w.len(),
+            pn_len: header.pn_len(),
+            length,
+            first_frame: space.sent.frame_mark(),
+            len: 0,
+            accounting: Accounting::PROBE,
+        };
+        Self { w, draft }
+    }
+
+    /// Where frames are written.
+    #[inline]
+    pub(super) const fn frames(&mut self) -> &mut Writer<'a> {
+        &mut self.w
+    }
+
+    /// Whether no frame is written.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.w.len() == self.draft.header_len
+    }
+
+    /// Pads the packet so that there is a sample for header protection (RFC 9001 §5.4.2).
+    #[inline]
+    pub(super) fn pad_for_sample(&mut self) {
+        let least = MIN_PROTECTED + self.draft.header_len - self.draft.pn_len;
+        let short = least.saturating_sub(self.w.len());
+        frame::write::padding(&mut self.w, short);
+    }
+
+    /// Pads the packet to the end of its place.
+    #[inline]
+    pub(super) fn fill(&mut self) {
+        let room = self.w.remaining();
+        frame::write::padding(&mut self.w, room);
+    }
+
+    /// Ends the packet.
+    #[inline]
+    pub(super) fn finish(mut self, accounting: Accounting) -> Draft {
+        self.draft.len = self.w.len();
+        self.draft.accounting = accounting;
+        self.draft
+    }
+}
+
+impl Connection {
+    /// The header of 1-RTT packets to `dcid`.
+    pub(super) fn short_header(&self, dcid: ConnectionId, spin: bool) -> ShortHeader {
+        ShortHeader {
+            dcid,
+            spin,
+            phase: self.spaces.phase(),
+            greased: false,
+            pn_len: self.spaces.next_number(SpaceId::Data).1,
+        }
+    }
+
+    /// Books a packet of the active path: as sent, in flight, and in the log. Returns where it lies,
+    /// for sealing.
+    #[inline]
+    pub(super) fn book(&mut self, now: Time, draft: &Draft, buffer: &mut [u8]) -> PacketSpan {
+        let flow = self.paths.active.flow.tag;
+        let span = self.book_elsewhere(now, draft, flow, buffer);
+        if draft.accounting.ack_eliciting {
+            self.note_eliciting(draft.space, now);
+        } else {
+            self.spaces.ack_only_run += 1;
+        }
+        if draft.accounting.in_flight {
+            self.paths.active.flow.enter(span.len.into());
+        }
+        span
+    }
+
+    /// Books a packet that is in nobody's flight, for it goes to another path: as sent, and in the
+    /// log.
+    #[inline]
+    pub(super) fn book_elsewhere(
+        &mut self,
+        now: Time,
+        draft: &Draft,
+        flow: u8,
+        buffer: &mut [u8],
+    ) -> PacketSpan {
+        let span = draft.span();
+        if let Some(length) = draft.length {
+            let behind = (span.len - u32::from(span.pn_offset)) as usize;
+            header::patch_length(&mut buffer[draft.start..], length, behind);
+        }
+        if self.log.is_on() {
+            let at = draft.start + draft.header_len;
+            let packet = Packet {
+                ty: match draft.space {
+                    SpaceId::Data if !draft.short => PacketType::ZeroRtt,
+                    space => packet_type(space),
+                },
+                number: draft.number,
+                len: span.len as usize,
+                payload: &buffer[at..draft.start + draft.len],
+            };
+            self.log
+                .packet_sent(now, packet, draft.accounting.is_mtu_probe);
+        }
+        let counted = if draft.accounting.in_flight {
+            span.len as u16
+        } else {
+            0
+        };
+        self.spaces[draft.space].sent.push(
+            now,
+            counted,
+            draft.accounting.ack_eliciting,
+            flow,
+            draft.accounting.window_limited,
+            draft.first_frame,
+        );
+        self.stats.packets_sent += 1;
+        span
+    }
+
+    /// Notes that an ack-eliciting packet leaves.
+    #[inline]
+    pub(super) fn note_eliciting(&mut self, id: SpaceId, now: Time) {
+        self.spaces.ack_only_run = 0;
+        self.spaces[id].last_eliciting = now;
+        if self.clock.on_eliciting_sent() {
+            self.restart_idle_timer(now);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Datagrams that probe: for the path MTU (RFC 9000 §14.4), and for paths (RFC 9000 §8.2) with
+//! challenges and responses. They are datagrams of their own, so that no bundle of the active path
+//! knows of them.
+
+use rand::Rng;
+use squall_wire::{Ecn, Side, Transmit, frame};
+
+use super::packet::{Accounting, Header, PacketWriter};
+use crate::config::{MAX_PATH_RESPONSES, MAX_PATHS, MIN_UDP_PAYLOAD};
+use crate::connection::{Connection, State};
+use crate::space::SpaceId;
+use crate::stages::{Stage, Stages};
+use crate::time::Time;
+
+/// A path that is probed now.
+struct Probed {
+    tag: u8,
+    /// Whether it is the active path.
+    active: bool,
+    /// Bytes of the datagram.
+    size: usize,
+    /// Whether a challenge is due.
+    challenge: bool,
+}
+
+impl Connection {
+    // ---- path MTU -------------------------------------------------------------------------------
+
+    /// One datagram larger than any before, to learn whether the path carries it.
+    pub(super) fn transmit_mtu_probe(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        stages: &mut Stages,
+    ) -> Option<Transmit> {
+        let path = &mut self.paths.active;
+        // Not to an address that the peer has only named: probes are large.
+        if !self.handshake.confirmed || !path.validated || !path.mtu.wants_probe(now) {
+            return None;
+        }
+        let (room, idle) = (path.flow.room(), path.flow.in_flight() == 0);
+        let size = usize::from(path.mtu.next_probe(room, idle)?);
+        if buffer.len() < size {
+            path.mtu.limit(buffer.len() as u64);
+            return None;
+        }
+        let spin = path.spin.value();
+        let header = self.short_header(self.paths.remote_ids.current(), spin);
+        let (number, _) = self.spaces.next_number(SpaceId::Data);
+        let (header, space) = (Header::Short(&header), &self.spaces[SpaceId::Data]);
+        let mut packet = PacketWriter::new(buffer, 0..size, SpaceId::Data, &header, number, space);
+        frame::write::ping(packet.frames());
+        packet.fill();
+        let draft = packet.finish(Accounting {
+            is_mtu_probe: true,
+            ..Accounting::PROBE
+        });
+        let span = self.book(now, &draft, buffer);
+        self.paths.active.mtu.on_probe_sent(number, size as u16);
+        self.seal_one(SpaceId::Data, buffer, span);
+        self.set_loss_timer(now);
+        stages.mark(Stage::Aead);
+        Some(self.paths.transmit(size, size))
+    }
+
+    // ---- paths ----------------------------------------------------------------------------------
+
+    /// One datagram with the responses and the challenge that a path is owed.
+    pub(in crate::connection) fn transmit_path_probe(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        stages: &mut Stages,
+    ) -> Option<Transmit> {
+        if !matches!(self.state, State::Established) {
+            return None;
+        }
+        // Probes of other paths are in nobody's flight, and remembered all the same (`SECURITY.md`
+        // rows 1 and 34).
+        if !self.spaces.may_acknowledge(SpaceId::Data) {
+            return None;
+        }
+        // RFC 9000 §8.2.2: congestion control may hold a response on the active path back, but for
+        // one a round trip: the acknowledgements that would open the window may wait for it, on the
+        // peer's way to another path.
+        let flow = &self.paths.active.flow;
+        let inactive = self.paths.inactive.as_ref();
+        let last = inactive.and_then(|p| p.response_beyond_window);
+        let window_open =
+            !flow.is_full() || last.is_none_or(|last| now - last >= flow.rtt.smoothed());
+        for _ in 0..=MAX_PATHS + MAX_PATH_RESPONSES {
+            let tag = self.paths.next_probe(now, window_open)?;
+            if let Some(probed) = self.probed(now, buffer.len(), tag) {
+                let sent = self.write_path_probe(now, buffer, &probed);
+                stages.mark(Stage::Aead);
+                self.arm_path_timer(now);
+                return sent;
+            }
+            // What cannot be sent there now is not owed any more: the peer challenges anew.
+            if let Some(paths) = &mut self.paths.inactive {
+                paths.drop_responses(tag);
+            }
+        }
+        None
+    }
+
+    /// What a probe of the path with this tag may be; `None` if none may be sent.
+    fn probed(&self, now: Time, room: usize, tag: u8) -> Option<Probed> {
+        let state = self.paths.iter().find(|p| p.tag == tag)?;
+        // RFC 9000 §8.2.1, §8.2.2: 1200 bytes, but no more than the amplification limit leaves.
+        let size = usize::try_from(state.credit())
+            .unwrap_or(usize::MAX)
+            .min(MIN_UDP_PAYLOAD.min(self.config.max_udp_payload).into())
+            .min(room);
+        let fits = size >= self.paths.least_probe(tag) && self.paths.may_send_on(state);
+        fits.then(|| Probed {
+            tag,
+            active: tag == self.paths.active.tag,
+            size,
+            challenge: state.validation.as_ref().is_some_and(|v| v.is_due(now)),
+        })
+    }
+
+    fn write_path_probe(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        probed: &Probed,
+    ) -> Option<Transmit> {
+        let &Probed {
+            tag, active, size, ..
+        } = probed;
+        let state = self.paths.iter().find(|p| p.tag == tag)?;
+        let (route, flow, spin) = (state.route(), state.flow.tag, state.spin.value());
+        let header = self.short_header(self.paths.remote_ids.of(tag), spin);
+        let (number, _) = self.spaces.next_number(SpaceId::Data);
+        let (header, space) = (Header::Short(&header), &self.spaces[SpaceId::Data]);
+        let mut packet = PacketWriter::new(buffer, 0..size, SpaceId::Data, &header, number, space);
+        let w = packet.frames();
+        let paths = self.paths.inactive.get_or_insert_default();
+        let mut responded = false;
+        while w.remaining() >= frame::write::PATH_CHALLENGE_SIZE
+            && let Some(data) = paths.take_response(tag)
+        {
+            // RFC 9000 §13.3: never repeated.
+            frame::write::path_response(w, data);
+            responded = true;
+        }
+        if probed.challenge && w.remaining() >= frame::write::PATH_CHALLENGE_SIZE {
+            let data: [u8; 8] = self.endpoint.rng.random();
+            frame::write::path_challenge(w, data);
+            paths.has_challenged = true;
+            let state = self.paths.get_mut(tag);
+            if let Some(validation) = state.and_then(|s| s.validation.as_mut()) {
+                validation.on_sent(now, data, size);
+            }
+        }
+        if responded && active && self.side == Side::Client && w.remaining() > 0 {
+            // RFC 9000 §9.3.3: a packet that is no probe brings the peer back, if an attacker has
+            // led it astray.
+            frame::write::ping(w);
+        }
+        packet.fill();
+        let span = if active {
+            let window_full = self.paths.active.flow.is_full();
+            if let Some(paths) = &mut self.paths.inactive
+                && (responded && window_full)
+            {
+                paths.response_beyond_window = Some(now);
+            }
+            let draft = packet.finish(Accounting::PROBE);
+            let span = self.book(now, &draft, buffer);
+            self.set_loss_timer(now);
+            span
+        } else {
+            // Neither its loss nor its acknowledgement says anything about the active path (RFC 9000
+            // §9.4), and there are few: they are in nobody's flight.
+            let draft = packet.finish(Accounting::UNCOUNTED);
+            if let Some(state) = self.paths.get_mut(tag) {
+                state.on_sent(size);
+            }
+            self.book_elsewhere(now, &draft, flow, buffer)
+        };
+        self.seal_one(SpaceId::Data, buffer, span);
+        let transmit = self.paths.transmit(size, size);
+        let ecn = if active { transmit.ecn } else { Ecn::NotEct };
+        Some(Transmit {
+            path: route,
+            ecn,
+            ..transmit
+        })
+    }
+}

@@ -1,0 +1,268 @@
+//! Step 3 for a bundle: its packets one by one, and runs of packets that one stream fills.
+//!
+//! A bulk transfer's packets are alike but for the packet number and the offset of their one STREAM
+//! frame. Header and frame header are made once a run; a packet costs three stores and its place in
+//! the records. What such a run writes and books is what `write_packet` would have, packet by packet
+//! (`tests/twins.rs` compares).
+
+use std::ops::Range;
+
+use rand::RngCore;
+use squall_protect::{MAX_GROUP, PacketSpan, TAG_LEN};
+use squall_wire::{StreamId, Writer, frame, packet_number, varint};
+
+use super::packet::{Accounting, Draft, Header, PacketWriter, ShortHeader};
+use crate::connection::Connection;
+use crate::space::SpaceId;
+use crate::space::sent::SentPacket;
+use crate::stream::send::StreamRange;
+use crate::time::Time;
+
+/// A packet with less room than this left is filled with PADDING rather than ending its bundle.
+pub(super) const FILL: usize = 32;
+/// Room for a short header and a STREAM frame's header: 1 + 20 + 4 and 1 + 8 + 8 bytes.
+const TEMPLATE: usize = 48;
+
+/// What the packets of a bundle have in common.
+pub(in crate::connection) struct Form {
+    /// Bytes from one packet to the next.
+    pub(in crate::connection) segment: usize,
+    /// The header but for the number.
+    pub(in crate::connection) header: ShortHeader,
+    /// Number of the first packet.
+    pub(in crate::connection) first: u64,
+    /// Whether the congestion window is the limit.
+    pub(in crate::connection) window_limited: bool,
+    /// Whether packets that one stream fills may be written as a run.
+    pub(in crate::connection) runs: bool,
+}
+
+impl Form {
+    /// Number of packet `i`.
+    pub(in crate::connection) const fn number(&self, i: usize) -> u64 {
+        self.first + i as u64
+    }
+}
+
+/// The beginning of every packet of a run, and the two places in it that differ.
+pub(in crate::connection) struct Template {
+    bytes: [u8; TEMPLATE],
+    /// The four bytes from the packet number on, number zero.
+    number: (usize, u32),
+    /// The eight bytes from the offset on, offset zero and nothing after it.
+    offset: (usize, u64),
+    /// How far a number and an offset are moved to the left in those.
+    shifts: (u32, u32),
+}
+
+impl Template {
+    /// `offset` is of the run's first packet; the offsets of the others are written as wide.
+    pub(in crate::connection) fn new(form: &Form, id: StreamId, offset: u64) -> Option<Self> {
+        let mut bytes = [0; TEMPLATE];
+        let mut w = Writer::new(&mut bytes);
+        form.header.write(&mut w, form.first);
+        frame::write::stream_header(&mut w, id, offset, None, false);
+        let len = w.len();
+        let pn_len = form.header.pn_len;
+        let (at_number, width) = (form.header.len() - pn_len, varint::size(offset));
+        let at_offset = len - width;
+        let shifts = (32 - 8 * pn_len as u32, 64 - 8 * width as u32);
+        let number = u32::from_be_bytes(*bytes.get(at_number..)?.first_chunk()?);
+        // The two bits that tell the width.
+        let width_bits = u64::from(*bytes.get(at_offset)? & 0xc0) << 56;
+        Some(Self {
+            number: (at_number, number & !(u32::MAX << shifts.0)),
+            offset: (at_offset, width_bits),
+            bytes,
+            shifts,
+        })
+    }
+
+    /// Puts the beginning of the packet with this number and offset.
+    #[inline]
+    pub(in crate::connection) fn write(&self, packet: &mut [u8], number: u64, offset: u64) {
+        let Some(place) = packet.first_chunk_mut::<{ TEMPLATE + 8 }>() else {
+            return;
+        };
+        if let Some(place) = place.first_chunk_mut() {
+            *place = self.bytes;
+        }
+        let (at, rest) = self.number;
+        if let Some(place) = place.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            // Of a number its low bytes.
+            *place = (((number as u32) << self.shifts.0) | rest).to_be_bytes();
+        }
+        let (at, width) = self.offset;
+        if let Some(place) = place.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            // The data's place follows the offset.
+            *place = ((offset << self.shifts.1) | width).to_be_bytes();
+        }
+    }
+}
+
+impl Connection {
+    /// Writes up to `count` packets; one with acknowledgements alone if `count` is zero. Returns how
+    /// many, and the bytes from the first to the last with its tag.
+    pub(in crate::connection) fn write_bundle(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        form: &Form,
+        count: usize,
+        spans: &mut [PacketSpan; MAX_GROUP],
+        tails: &mut [StreamRange; MAX_GROUP],
+    ) -> (usize, usize) {
+        let segment = form.segment;
+        let (mut written, mut len) = (0, 0);
+        for i in 0..count.max(1) {
+            if i < written {
+                // A run of packets has been written.
+                continue;
+            }
+            if i > 0 && form.runs {
+                let run = self.write_stream_run(now, buffer, form, i..count, (spans, tails));
+                if run > 0 {
+                    (written, len) = (i + run, (i + run) * segment);
+                    continue;
+                }
+            }
+            if buffer.len() < (i + 1) * segment {
+                break;
+            }
+            let Some((draft, tail)) = self.write_packet(now, buffer, form, i, count) else {
+                break;
+            };
+            spans[i] = self.book(now, &draft, buffer);
+            tails[i] = tail.unwrap_or(StreamRange::NONE);
+            (written, len) = (i + 1, draft.end());
+            if len < (i + 1) * segment {
+                break;
+            }
+        }
+        self.streams.rotate();
+        (written, len)
+    }
+
+    /// What the packets of the next bundle have in common.
+    pub(in crate::connection) fn form(&mut self, segment: usize, count: usize) -> Form {
+        let dcid = self.paths.remote_ids.current();
+        let mut header = self.short_header(dcid, self.paths.active.spin.value());
+        // RFC 9287 §3: unpredictable, a bundle at a time.
+        header.greased = self.handshake.peer.greased && self.endpoint.rng.next_u32() & 1 != 0;
+        let space = &self.spaces[SpaceId::Data];
+        let first = space.sent.next_number();
+        // One width for all numbers, wide enough for the last.
+        let widest = packet_number::encoded_len(first + count as u64, space.largest_acked);
+        header.pn_len = widest.max(2);
+        Form {
+            segment,
+            header,
+            first,
+            window_limited: self.paths.is_window_limited(segment * count),
+            // Logged packets are written one by one.
+            runs: !self.log.is_on(),
+        }
+    }
+
+    /// Writes packet `i` of a bundle of `count`; returns it, and the stream data that sealing puts
+    /// at its end. `None`: there is nothing to send.
+    #[inline]
+    fn write_packet(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        form: &Form,
+        i: usize,
+        count: usize,
+    ) -> Option<(Draft, Option<StreamRange>)> {
+        let place = i * form.segment..(i + 1) * form.segment;
+        let header = Header::Short(&form.header);
+        let space = &self.spaces[SpaceId::Data];
+        let mut packet =
+            PacketWriter::new(buffer, place, SpaceId::Data, &header, form.number(i), space);
+        let w = packet.frames();
+        let contents = self.write_frames(SpaceId::Data, now, w, i == 0, count == 0);
+        if packet.is_empty() {
+            return None;
+        }
+        let (more, room) = (i + 1 < count, packet.frames().remaining());
+        if contents.tail.is_none() {
+            // A packet that is almost full is filled, because a shorter one ends the bundle.
+            if more && room < FILL {
+                packet.fill();
+            } else {
+                packet.pad_for_sample();
+            }
+        }
+        let draft = packet.finish(Accounting {
+            ack_eliciting: contents.ack_eliciting,
+            in_flight: contents.in_flight,
+            window_limited: form.window_limited,
+            is_mtu_probe: false,
+        });
+        Some((draft, contents.tail))
+    }
+
+    /// Writes and books packets of the bundle, from the first of `packets` on, as long as the stream
+    /// in front fills them by itself and there is nothing else to send; returns how many. Zero is no
+    /// end: `write_packet` knows better.
+    fn write_stream_run(
+        &mut self,
+        now: Time,
+        buffer: &mut [u8],
+        form: &Form,
+        packets: Range<usize>,
+        (spans, tails): (&mut [PacketSpan; MAX_GROUP], &mut [StreamRange; MAX_GROUP]),
+    ) -> usize {
+        let space = &self.spaces[SpaceId::Data];
+        if self.datagrams.wants_to_send() || space.crypto_send.wants_to_send() {
+            return 0;
+        }
+        let Some((id, start, ready)) = self.streams.ahead() else {
+            return 0;
+        };
+        let frame_header = frame::write::stream_header_size(id, start, None);
+        let len = (form.segment - TAG_LEN) - form.header.len() - frame_header;
+        // Offsets that are written as wide as the first one.
+        let as_wide = varint::last_of_size(start) - start;
+        let count = (ready / len as u64)
+            .min(as_wide / len as u64 + 1)
+            .min(packets.len() as u64) as usize;
+        let Some(template) = Template::new(form, id, start).filter(|_| count > 0) else {
+            return 0;
+        };
+        let places = buffer
+            .chunks_exact_mut(form.segment)
+            .zip(spans.iter_mut().zip(tails.iter_mut()))
+            .enumerate()
+            .skip(packets.start)
+            .take(count);
+        let mut offset = start;
+        for (i, (packet, (span, tail))) in places {
+            let number = form.number(i);
+            template.write(packet, number, offset);
+            *span = form.header.span(i * form.segment, form.segment, number);
+            *tail = StreamRange {
+                id,
+                start: offset,
+                len: len as u32,
+                fin: false,
+            };
+            offset += len as u64;
+        }
+        let (size, flow) = (form.segment as u16, &mut self.paths.active.flow);
+        flow.enter((count * form.segment) as u64);
+        let like = SentPacket::with_one_frame(now, size, flow.tag, form.window_limited);
+        let sent = &mut self.spaces[SpaceId::Data].sent;
+        sent.push_run(like, count, (id, start, len as u32));
+        self.streams.on_sent(&StreamRange {
+            id,
+            start,
+            len: (count * len) as u32,
+            fin: false,
+        });
+        self.note_eliciting(SpaceId::Data, now);
+        self.stats.packets_sent += count as u64;
+        count
+    }
+}

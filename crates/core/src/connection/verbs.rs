@@ -1,0 +1,432 @@
+//! What an owner calls, apart from the two trips, time, closing and migrating.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use rustls::pki_types::CertificateDer;
+use squall_protect::TAG_LEN;
+use squall_wire::{ConnectionId, Direction, Path, Side, StreamId, frame};
+use zeroize::Zeroizing;
+
+use super::handshake::keyring::KeyRing;
+use super::{Connection, State, Stats};
+use crate::config::Exporter;
+use crate::error::{DatagramError, ReadError, WriteError};
+use crate::event::{EndpointEvent, Event};
+use crate::qlog::Qlog;
+use crate::stream::Priority;
+use crate::stream::chunk_pool::ChunkPool;
+use crate::time::Time;
+
+/// What an idle connection has on the heap and nothing below counts: keys, path validation,
+/// connection ids here and at the endpoint, ACK ranges. Measured (`crates/core/tests/memory.rs`).
+const FIXED: usize = 5 * 1024;
+/// Bytes of a packet number, at most.
+const PACKET_NUMBER: usize = 4;
+
+impl Connection {
+    // ---- streams -------------------------------------------------------------------------------------
+
+    /// Opens a stream. Returns `None` at the peer's stream limit; `Event::StreamsAvailable` follows
+    /// when the limit rises.
+    pub fn open(&mut self, direction: Direction) -> Option<StreamId> {
+        if self.is_closed() {
+            None
+        } else {
+            self.streams.open(direction)
+        }
+    }
+
+    /// The next stream opened by the peer, even if the peer has closed it since.
+    pub fn accept(&mut self, direction: Direction) -> Option<StreamId> {
+        self.streams.accept(direction)
+    }
+
+    /// Swaps the pool from which received stream data takes its memory. An owner of many
+    /// connections has one pool, lends it for the duration of a call of [`receive`](Self::receive),
+    /// and absorbs what readers return in between; otherwise every connection keeps the most that
+    /// its streams ever needed.
+    pub const fn swap_chunks(&mut self, pool: &mut ChunkPool) {
+        self.streams.swap_chunks(pool);
+    }
+
+    /// The chunks that readers have returned since the last swap, if any.
+    pub fn spare_chunks(&mut self) -> Option<&mut ChunkPool> {
+        self.streams.spare_chunks()
+    }
+
+    /// Takes from the front of `data` as much as the peer's credit for the stream and the send buffer
+    /// allow: at least one byte, or an error. The bytes are not copied: packets are sealed from
+    /// where they lie. Small writes are copied, which costs less: up to 256 bytes after data that
+    /// waits, up to 64 on their own.
+    ///
+    /// # Errors
+    /// `Blocked` when there is no credit or the buffer is full (`Event::Writable` follows),
+    /// `Stopped` after STOP_SENDING, `Closed`.
+    pub fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, WriteError> {
+        if self.is_closed() {
+            return Err(WriteError::Closed);
+        }
+        self.streams.write(id, data)
+    }
+
+    /// As [`write`](Self::write), but copies the bytes that it takes from the front of `data`.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_copy(&mut self, id: StreamId, data: &[u8]) -> Result<usize, WriteError> {
+        if self.is_closed() {
+            return Err(WriteError::Closed);
+        }
+        self.streams.write_copy(id, data)
+    }
+
+    /// Ends a stream after the data written so far (RFC 9000 §3.1). `Event::Finished` follows when
+    /// the peer has acknowledged everything.
+    ///
+    /// # Errors
+    /// `Stopped`, `Closed`.
+    pub fn finish(&mut self, id: StreamId) -> Result<(), WriteError> {
+        if self.is_closed() {
+            return Err(WriteError::Closed);
+        }
+        self.streams.finish(id)
+    }
+
+    /// Resets the sending part of a stream: sends RESET_STREAM with the application's `code`, below
+    /// 2^62 (RFC 9000 §19.4).
+    ///
+    /// # Errors
+    /// `Closed` if nothing is left to reset.
+    pub fn reset(&mut self, id: StreamId, code: u64) -> Result<(), WriteError> {
+        if self.is_closed() {
+            return Err(WriteError::Closed);
+        }
+        self.streams.reset(id, code.min(squall_wire::varint::MAX))
+    }
+
+    /// Resets a stream whose owner dropped it without ending it: the written data may be an
+    /// incomplete message, which must not look complete to the peer. `code` defaults to
+    /// [`TransportConfig::reset_on_drop_code`]. Returns how many streams of the connection have
+    /// ended this way, or `None` if there was nothing left to reset.
+    pub fn reset_dropped(&mut self, id: StreamId, code: Option<u64>) -> Option<u64> {
+        self.reset(id, code.unwrap_or(self.config.reset_on_drop_code))
+            .ok()?;
+        self.stats.streams_reset_on_drop += 1;
+        Some(self.stats.streams_reset_on_drop)
+    }
+
+    /// Resets a stream except for its first `reliable` bytes: sends RESET_STREAM_AT with the
+    /// application's `code`, below 2^62, and the peer still receives those bytes
+    /// (draft-ietf-quic-reliable-stream-reset). A peer without support for the frame receives
+    /// RESET_STREAM once it has acknowledged them. May be repeated with a smaller `reliable`.
+    ///
+    /// # Errors
+    /// `Closed` if nothing is left to reset.
+    pub fn reset_at(&mut self, id: StreamId, code: u64, reliable: u64) -> Result<(), WriteError> {
+        if self.is_closed() {
+            return Err(WriteError::Closed);
+        }
+        let code = code.min(squall_wire::varint::MAX);
+        self.streams.reset_at(id, code, reliable)
+    }
+
+    /// The stream's priority among the streams that have data to send; `None` if the stream no
+    /// longer sends anything.
+    pub fn priority(&mut self, id: StreamId) -> Option<Priority> {
+        self.streams.priority(id)
+    }
+
+    /// Changes the stream's priority, from the next packet on.
+    ///
+    /// # Errors
+    /// `Closed` if the stream no longer sends anything.
+    pub fn set_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), WriteError> {
+        let known = self.streams.set_priority(id, priority);
+        known.then_some(()).ok_or(WriteError::Closed)
+    }
+
+    /// The next bytes in order, at most `max`, without a copy; `None` at the end of the stream.
+    /// Reading gives the peer credit to send more.
+    ///
+    /// # Errors
+    /// `Blocked` if no data is available (`Event::Readable` follows), `Reset`, `Closed`.
+    pub fn read(&mut self, id: StreamId, max: usize) -> Result<Option<Bytes>, ReadError> {
+        self.streams.read(id, max)
+    }
+
+    /// Stops reading: sends STOP_SENDING with the application's `code` (RFC 9000 §19.5).
+    ///
+    /// # Errors
+    /// `Closed` if there is nothing to stop.
+    pub fn stop_sending(&mut self, id: StreamId, code: u64) -> Result<(), ReadError> {
+        if self.is_closed() {
+            return Err(ReadError::Closed);
+        }
+        self.streams
+            .stop_sending(id, code.min(squall_wire::varint::MAX))
+    }
+
+    /// Requests an acknowledgement from the peer: sends a PING in the next packet (RFC 9000 §19.2).
+    pub fn ping(&mut self) {
+        self.duties.ping = !self.is_closed();
+    }
+
+    // ---- what there is to know -----------------------------------------------------------------------
+
+    /// The next event for the application.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.streams.events.pop_front()
+    }
+
+    /// The next event for the endpoint; the owner passes it to `Endpoint::apply`.
+    pub fn poll_endpoint_event(&mut self) -> Option<EndpointEvent> {
+        self.endpoint.events.pop_front()
+    }
+
+    /// Whether a finished stream has data, or its end, that the peer has not acknowledged: closing
+    /// now would lose it. A field read. Call it after polling all events, because a stream may end
+    /// without an event of its own.
+    #[must_use]
+    pub const fn is_delivering(&self) -> bool {
+        self.streams.is_delivering()
+    }
+
+    /// The connection id to which the client's first packet was addressed; both ends' logs identify
+    /// the connection by it.
+    #[must_use]
+    pub const fn original_destination_id(&self) -> ConnectionId {
+        self.handshake.original_dcid
+    }
+
+    /// Whether a method left something to transmit. Cheap; on `true`, call `transmit`.
+    #[must_use]
+    pub fn wants_transmit(&self) -> bool {
+        match &self.state {
+            State::Closing(close) => close.due,
+            State::Draining | State::Drained => false,
+            State::Handshaking | State::Established => {
+                self.duties.ping || self.streams.wants_to_send() || self.datagrams.wants_to_send()
+            }
+        }
+    }
+
+    /// When `on_timeout` must be called next.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.clock.next()
+    }
+
+    /// Whether the TLS handshake is still in progress.
+    #[must_use]
+    pub const fn is_handshaking(&self) -> bool {
+        matches!(self.state, State::Handshaking)
+    }
+
+    /// Whether the connection has ended or is closing.
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        matches!(
+            self.state,
+            State::Closing(_) | State::Draining | State::Drained
+        )
+    }
+
+    /// Whether the connection is finished: the owner may call `Endpoint::remove` and drop it.
+    #[must_use]
+    pub const fn is_drained(&self) -> bool {
+        matches!(self.state, State::Drained)
+    }
+
+    /// Client or server.
+    #[must_use]
+    pub const fn side(&self) -> Side {
+        self.side
+    }
+
+    /// The addresses in use.
+    #[must_use]
+    pub const fn path(&self) -> Path {
+        self.paths.active.path
+    }
+
+    /// Number of paths that the connection has state for: the active one, the previous one, and
+    /// those being probed. At most 4.
+    #[must_use]
+    pub fn paths(&self) -> usize {
+        1 + self.paths.others().len()
+    }
+
+    /// The QUIC version in use.
+    #[must_use]
+    pub const fn version(&self) -> u32 {
+        self.handshake.version
+    }
+
+    /// Counters since the connection began.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            rtt: self.paths.active.flow.rtt.smoothed(),
+            congestion_window: self.paths.active.flow.congestion.window(),
+            bytes_in_flight: self.paths.active.flow.in_flight(),
+            max_udp_payload: self.paths.active.mtu.current(),
+            ecn_capable: self.paths.active.flow.ecn.is_capable(),
+            key_updates: self.spaces.ring.as_ref().map_or(0, KeyRing::updates),
+            open_streams: self.streams.count(),
+            blocked_by_unread_data: self.streams.blocked_by_unread_data(),
+            ..self.stats
+        }
+    }
+
+    /// Estimated memory of the connection, in bytes: its state, data to be sent or waiting to be
+    /// read, and records of packets in flight. About twenty additions: call it once per run, not
+    /// once per packet. Application data counts while the connection holds it.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        size_of::<Self>()
+            + FIXED
+            + self.spaces.memory()
+            + self.paths.memory()
+            + self.handshake.memory()
+            + self.streams.memory()
+            + self.datagrams.memory()
+    }
+
+    // ---- unreliable datagrams (RFC 9221) --------------------------------------------------------
+
+    /// The largest datagram that can currently be sent, in bytes: what the peer accepts and a
+    /// packet of the path's size carries. It changes with the path. `None`: the peer does not
+    /// accept datagrams, or has not said so yet (RFC 9221 §3).
+    #[must_use]
+    pub fn max_datagram_size(&self) -> Option<usize> {
+        let frame = usize::try_from(self.handshake.peer.max_datagram_frame).unwrap_or(usize::MAX);
+        let header = 1 + self.paths.remote_ids.current().len() + PACKET_NUMBER;
+        let room = usize::from(self.paths.active.mtu.current()).checked_sub(header + TAG_LEN)?;
+        // The frame may need its length.
+        let most = frame.min(room);
+        most.checked_sub(frame::write::datagram_header_size(Some(most)))
+    }
+
+    /// Queues an unreliable datagram. It waits for congestion control in a queue of
+    /// `TransportConfig::datagram_send_buffer` bytes.
+    ///
+    /// # Errors
+    /// `Blocked` if the queue is full (`Event::DatagramsWritable` follows), `TooLarge`,
+    /// `Unsupported`, `Closed`.
+    pub fn send_datagram(&mut self, data: Bytes) -> Result<(), DatagramError> {
+        self.check_datagram(&data)?;
+        let limit = self.config.datagram_send_buffer;
+        if !self.datagrams.has_room(&data, limit) {
+            self.datagrams.writer_waits = true;
+            return Err(DatagramError::Blocked);
+        }
+        self.datagrams.send(data, limit);
+        Ok(())
+    }
+
+    /// Queues a datagram and drops the oldest in the queue to make room: for data that is worthless
+    /// when late.
+    ///
+    /// # Errors
+    /// `TooLarge`, `Unsupported`, `Closed`.
+    pub fn send_newest_datagram(&mut self, data: Bytes) -> Result<(), DatagramError> {
+        self.check_datagram(&data)?;
+        let dropped = self.datagrams.send(data, self.config.datagram_send_buffer);
+        self.stats.datagram_frames_dropped += dropped;
+        Ok(())
+    }
+
+    /// The oldest received datagram. `None` if there is none; `Event::DatagramsReadable` follows.
+    pub fn read_datagram(&mut self) -> Option<Bytes> {
+        self.datagrams.read()
+    }
+
+    fn check_datagram(&self, data: &Bytes) -> Result<(), DatagramError> {
+        if self.is_closed() {
+            return Err(DatagramError::Closed);
+        }
+        if self.handshake.peer.max_datagram_frame == 0 {
+            return Err(DatagramError::Unsupported);
+        }
+        match self.max_datagram_size() {
+            Some(most) if data.len() <= most => Ok(()),
+            _ => Err(DatagramError::TooLarge),
+        }
+    }
+
+    // ---- the handshake --------------------------------------------------------------------------
+
+    /// The application protocol negotiated by ALPN.
+    #[must_use]
+    pub fn alpn(&self) -> Option<&[u8]> {
+        self.handshake.tls.alpn()
+    }
+
+    /// The server name that the client requested (RFC 6066 §3); servers only.
+    #[must_use]
+    pub fn server_name(&self) -> Option<&str> {
+        self.handshake.tls.server_name()
+    }
+
+    /// The negotiated key exchange group.
+    #[must_use]
+    pub fn key_exchange_group(&self) -> Option<rustls::NamedGroup> {
+        self.handshake.tls.key_exchange_group()
+    }
+
+    /// Whether the handshake was full or resumed an earlier session.
+    #[must_use]
+    pub fn handshake_kind(&self) -> Option<rustls::HandshakeKind> {
+        self.handshake.tls.handshake_kind()
+    }
+
+    /// The peer's certificates, end-entity certificate first. `None` before they arrived, if the
+    /// peer sent none, and once the handshake is complete, unless
+    /// [`keep_peer_certificates`](crate::TransportConfig::keep_peer_certificates) was set.
+    #[must_use]
+    pub fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
+        let wanted = self.config.keep_peer_certificates || self.is_handshaking();
+        self.handshake.tls.peer_certificates(wanted)
+    }
+
+    /// Exported key material of the session (RFC 8446 §7.5), once the handshake is complete, for an
+    /// exporter listed in [`exporters`](crate::TransportConfig::exporters).
+    #[must_use]
+    pub fn exported(&self, exporter: &Exporter) -> Option<Zeroizing<Vec<u8>>> {
+        let at = self.config.exporters.iter().position(|e| e == exporter)?;
+        let done = !self.is_handshaking();
+        self.handshake.tls.exported(at, done, &self.config)
+    }
+
+    /// Whether a client may send data before the handshake is complete, as early data. An attacker
+    /// may replay it, and the server may reject it: `Event::EarlyDataAccepted` or
+    /// `Event::EarlyDataRejected` follows.
+    #[must_use]
+    pub fn has_early_data(&self) -> bool {
+        self.handshake.has_early_data() && !self.is_closed()
+    }
+
+    /// Servers: whether data of the stream arrived in 0-RTT packets. Until the handshake is complete
+    /// (`Event::Connected`) it may be a replay by an attacker (RFC 9001 §9.2, RFC 8470).
+    #[must_use]
+    pub fn is_early(&self, id: StreamId) -> bool {
+        self.streams.is_early(id)
+    }
+
+    /// Writes a qlog of all events from now on to `sink`: JSON text sequences after
+    /// draft-ietf-quic-qlog-quic-events, with times in milliseconds of the caller's clock. Call it
+    /// right after creating the connection, so that the log is complete. Once the connection has
+    /// ended, the sink is flushed after every record. Errors of the sink do not affect the
+    /// connection.
+    pub fn set_qlog(&mut self, now: Time, sink: Box<dyn Write + Send>) {
+        let mut log = Qlog::new(sink, self.side, &self.handshake.original_dcid);
+        let ids = [
+            self.paths.local_ids.current(),
+            self.paths.remote_ids.current(),
+        ];
+        log.connection_started(now, self.paths.active.path, ids);
+        log.version_information(now, &self.config.versions, self.handshake.version);
+        self.log.qlog = Some(Box::new(log));
+    }
+}
