@@ -1,4 +1,4 @@
-//! `cargo xtask cost`: how many instructions the transport takes, and whether this commit takes more.
+//! `cargo xtask cost`: how many instructions the transport takes, and whether a commit takes more.
 //!
 //! ```text
 //!   build    crates/yard/examples/cost, without packet protection
@@ -8,8 +8,8 @@
 //!   compare  with the newest rows of docs/figures/cost.csv that the same compiler made
 //!     └────► prints the change; fails above 2 %; `--write` appends rows
 //! ```
-//! An instruction count does not depend on how busy the machine is. Neither may it depend on the CPU,
-//! so what would differ is left out or held fast:
+//! An instruction count does not depend on how busy the machine is. It must not depend on the CPU
+//! either, so what would differ is left out or held fast:
 //! - Packets are not protected, since valgrind has neither AVX-512 nor VAES and would count kernels
 //!   that no current CPU runs. `squall bench protect` measures those.
 //! - Key exchange and signatures are replaced (`crates/yard/examples/cost/tls.rs`), and SHA-256's
@@ -304,8 +304,8 @@ fn count(program: &Path, scenario: &str, connections: usize) -> Result<f64, Stri
 
 /// The sum of all functions' own instructions in a profile of callgrind, without those left out.
 ///
-/// A function begins with `fn=(id) name`, or `fn=(id)` where the name is known. A line of numbers is
-/// a position and its cost; after `calls=` it is the cost of the callee, counted there already.
+/// A function begins with `fn=(id) name`, or `fn=(id)` if the name is known. A line of numbers is a
+/// position and its cost; after `calls=` it is the cost of the callee, counted there already.
 fn own_instructions(profile: &str) -> u64 {
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     let mut sum = 0;

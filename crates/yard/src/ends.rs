@@ -13,8 +13,8 @@ use crate::tickets::{MAX_TICKETS, Watch};
 /// draft-banks-quic-performance §2.1: the application protocol's name.
 pub const ALPN: &[u8] = b"perf";
 
-/// Sessions that a server remembers for resumption: all tickets that a client of ours keeps, and not
-/// many more, since rustls looks through all of them for one that is used.
+/// Sessions that a server remembers for resumption: all tickets that a client of ours keeps, and
+/// not many more, since rustls looks through all of them for one that is used.
 const SESSIONS: usize = MAX_TICKETS + 24;
 
 /// A server's TLS: the perf protocol, session tickets, key log.

@@ -22,8 +22,8 @@
 //! whenever a measurement needs it to.
 //!
 //! Floors, lowest first: `error`, `sys`, `parse`, `latency`, `stats`, `source`; then `cpu`,
-//! `options`, `certificate`, `stages`, `rows`, `chart`, `live`, `interrupt`; then `work`, `tickets`,
-//! `meter`, `ends`, `outcome`; `controls` and `pair` on top.
+//! `options`, `certificate`, `stages`, `rows`, `chart`, `live`, `interrupt`; then `work`,
+//! `tickets`, `meter`, `ends`, `outcome`; `controls` and `pair` on top.
 
 #![deny(missing_docs)]
 

@@ -15,7 +15,8 @@ use crate::error::{Failure, Result, context};
 /// The variable that names the file for TLS secrets.
 const KEY_LOG_VARIABLE: &str = "SSLKEYLOGFILE";
 
-/// UDP payload of a full datagram where nothing else is said: what IPv4 leaves of Ethernet's 1,500 bytes.
+/// UDP payload of a full datagram where nothing else is said: what IPv4 leaves of Ethernet's 1,500
+/// bytes.
 const DEFAULT_PAYLOAD: u16 = 1472;
 
 /// Options of the transport, the same for both ends.
@@ -190,7 +191,8 @@ impl Options {
             .accounting(true)
     }
 
-    /// What was asked for that TCP has not, or does otherwise: its congestion control is the controls' own choice.
+    /// What was asked for that TCP has not, or does otherwise: its congestion control is the
+    /// controls' own choice.
     pub fn of_quic_alone(&self) -> Vec<String> {
         let mut names = Vec::new();
         let congestion = self.congestion.name();

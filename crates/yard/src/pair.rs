@@ -4,8 +4,8 @@
 //!   client.transmit ──► bundles ──► server.route, server.receive
 //!   client.receive, client.route ◄── bundles ◄── server.transmit
 //! ```
-//! There is no clock either: time is a number that the caller moves on. `squall bench core` measures
-//! such a pair by the CPU clock, and `cargo xtask cost` by instructions.
+//! There is no clock either: time is a number that the caller moves on. `squall bench core`
+//! measures such a pair by the CPU clock, and `cargo xtask cost` by instructions.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -77,8 +77,9 @@ impl Rates {
         (READINGS * waits.measured) as f64 * self.clocks.ns_per_cpu_reading
     }
 
-    /// Nanoseconds of CPU time that waiting took, reading the clock included. A measured wait holds about the half of each of
-    /// its two readings: one that was not measured is that much shorter.
+    /// Nanoseconds of CPU time that waiting took, reading the clock included. A measured wait holds
+    /// about the half of each of its two readings: one that was not measured is that much
+    /// shorter.
     fn waiting(&self, waits: &Waits) -> f64 {
         if waits.measured == 0 {
             return 0.0;
@@ -120,8 +121,9 @@ pub struct Table {
     pub bytes: u64,
     /// The thread's CPU time in seconds.
     pub cpu_s: f64,
-    /// What stages by the stamps' clock, and waits, claim of the thread's CPU time before the stages
-    /// are scaled: above 100 the thread was preempted inside stages, and the rows are blurred.
+    /// What stages by the stamps' clock, and waits, claim of the thread's CPU time before the
+    /// stages are scaled: above 100 the thread was preempted inside stages, and the rows are
+    /// blurred.
     pub claimed_percent: f64,
     /// How often the time-stamp counter was read.
     pub stamps: u64,
@@ -293,8 +295,8 @@ pub fn remarks(
     )
 }
 
-/// Percent of its CPU time that a thread's rows claim, above which it was preempted inside stages: below, the two clocks and
-/// the waits that were not measured make the difference.
+/// Percent of its CPU time that a thread's rows claim, above which it was preempted inside stages:
+/// below, the two clocks and the waits that were not measured make the difference.
 const BLURRED: f64 = 102.0;
 
 /// Readings of the thread's CPU clock for a wait that is measured.

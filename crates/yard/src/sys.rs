@@ -1,8 +1,9 @@
-//! The machine below the measurement: cores, clocks of threads and processes, the core's clock rate.
+//! The machine below the measurement: cores, clocks of threads and processes, the core's clock
+//! rate.
 //!
-//! The only `unsafe` of this crate. Most of this is Linux; elsewhere the clocks answer what the platform
-//! has and pinning says that it cannot. Systems that are no Unix have no such clocks here, and
-//! [`can_measure`] says so before anything is measured by them.
+//! The only `unsafe` of this crate. Most of this is Linux; elsewhere the clocks answer what the
+//! platform has and pinning says that it cannot. Systems that are no Unix have no such clocks here,
+//! and [`can_measure`] says so before anything is measured by them.
 
 use std::io;
 use std::net::TcpStream;

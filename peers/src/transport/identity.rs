@@ -1,4 +1,5 @@
-//! The certificate of a run, and rustls' configurations around it: the same suite, group and signature for everybody.
+//! The certificate of a run, and rustls' configurations around it: the same suite, group and
+//! signature for everybody.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The two processes of a measurement, from both sides: the parent's hold on a child, and the child's frame.
+//! The two processes of a measurement, from both sides: the parent's hold on a child, and the
+//! child's frame.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -16,8 +17,8 @@ use super::job::{Job, Message, Sample};
 /// The hidden subcommand that makes this program one end of a measurement.
 pub(crate) const SUBCOMMAND: &str = "transport-end";
 
-/// How long a child may take to answer. A case of `interop` takes a fifth of a second, and ten times that beside four busy
-/// loops on two cores; CI's machines may be busier.
+/// How long a child may take to answer. A case of `interop` takes a fifth of a second, and ten
+/// times that beside four busy loops on two cores; CI's machines may be busier.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A child that is killed when it is dropped.

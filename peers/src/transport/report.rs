@@ -14,7 +14,8 @@ pub(super) struct Measured {
     gbit_per_s: f64,
     /// Requests or handshakes a second.
     per_second: f64,
-    /// CPU of each end: seconds for each 10^9 bytes, or microseconds for each request or handshake.
+    /// CPU of each end: seconds for each 10^9 bytes, or microseconds for each request or
+    /// handshake.
     server_cpu: f64,
     client_cpu: f64,
 }

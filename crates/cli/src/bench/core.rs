@@ -5,8 +5,9 @@
 //!          route, receive, read, transmit ACKs  the receiver's
 //!          route, receive the ACKs              the sender's
 //! ```
-//! One endpoint's transmit buffers go straight into the other's `receive`. A copy of one packet's bytes from memory that
-//! no cache holds is measured in turns with it, and an empty loop with as many looks at the clock is taken off.
+//! One endpoint's transmit buffers go straight into the other's `receive`. A copy of one packet's
+//! bytes from memory that no cache holds is measured in turns with it, and an empty loop with as
+//! many looks at the clock is taken off.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,8 +28,8 @@ use crate::output::{print_json, say};
 
 /// Bytes of stream data in a full packet.
 const PAYLOAD: usize = 1450;
-/// UDP payload of such a packet: short header with an id of 8 bytes and a number of 2 to 4, a frame header of up to 12,
-/// the tag.
+/// UDP payload of such a packet: short header with an id of 8 bytes and a number of 2 to 4, a frame
+/// header of up to 12, the tag.
 const UDP_PAYLOAD: u16 = 1490;
 /// Bytes that the application sends from, again and again: more than any cache holds.
 const SOURCE: usize = 256 << 20;
@@ -193,7 +194,8 @@ fn round(link: &mut Transfer, streams: &[StreamId], wanted: u64) -> Result<Round
     Ok(Round {
         sender: ns * shares.sender.as_nanos() as f64 / parts,
         receiver: ns * shares.receiver.as_nanos() as f64 / parts,
-        // Ticks are of the wall's clock; while another process has the core both stand for more than was worked.
+        // Ticks are of the wall's clock; while another process has the core both stand for more
+        // than was worked.
         protection: protection / ticks.max(1) as f64 * wall.as_nanos() as f64 / count
             * (cpu.as_nanos() as f64 / wall.as_nanos() as f64).min(1.0),
     })

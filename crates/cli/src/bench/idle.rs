@@ -29,7 +29,8 @@ use crate::output::{print_json, say};
 const ALPN: &[u8] = b"idle";
 /// Handshakes under way at a time.
 const AT_A_TIME: usize = 50;
-/// How long what handshakes leave behind (tickets, tokens, acknowledgements, probes of the path) takes to settle.
+/// How long what handshakes leave behind (tickets, tokens, acknowledgements, probes of the path)
+/// takes to settle.
 const SETTLE: Duration = Duration::from_secs(5);
 /// How long the server's allocator takes to give memory back, at most.
 const TRIM: Duration = Duration::from_millis(500);
@@ -147,7 +148,8 @@ fn serve(connections: usize) -> Result<()> {
             })
             .await;
     });
-    // The parent asks with a byte for memory that is free to be given back, and says that it is enough by closing the pipe.
+    // The parent asks with a byte for memory that is free to be given back, and says that it is
+    // enough by closing the pipe.
     for _ in std::io::stdin().lock().bytes() {
         sys::trim_memory();
     }

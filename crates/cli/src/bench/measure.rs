@@ -1,8 +1,8 @@
 //! Rounds of alternated sides over the same packets, each round beside a fixed loop.
 //!
 //! ```text
-//!   a round     additions | side 1 | side 2 | ... | additions        the order of the sides turns with each round
-//!                                                                    a round with slow additions is dropped
+//!   a round     additions | side 1 | side 2 | ... | additions
+//!               the order of the sides turns with each round; one with slow additions is dropped
 //!   a side      restore | work, timed | restore | work, timed | ...  at least 40 µs of work
 //! ```
 //! Packets lie directly behind each other, 64 distinct ones and copies of them up to what the

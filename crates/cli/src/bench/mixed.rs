@@ -6,8 +6,8 @@
 //! ```
 //! The time for the packets is known and taken out. What is left is how much longer the same text
 //! takes to compress: a core's clock lowered by 512-bit multiplies, caches that were swept, buffers
-//! and predictors that were trained on other code. Every kernel sweeps the same caches, so it is the
-//! difference between kernels that speaks about their instructions.
+//! and predictors that were trained on other code. Every kernel sweeps the same caches, so it is
+//! the difference between kernels that speaks about their instructions.
 
 use std::sync::Barrier;
 use std::thread;

@@ -1,5 +1,6 @@
-//! `squall bench protect`: what a packet costs to protect, and what header protection adds. `squall bench core`: what the
-//! transport costs beside it (core.rs). `squall bench idle`: connections on which nothing happens (idle.rs).
+//! `squall bench protect`: what a packet costs to protect, and what header protection adds. `squall
+//! bench core`: what the transport costs beside it (core.rs). `squall bench idle`: connections on
+//! which nothing happens (idle.rs).
 //!
 //! ```text
 //!   args -> Plan: cells (suite, kernel, direction, batch, size)
@@ -9,7 +10,7 @@
 //!             |      \__ measure: rounds of sides over the same packets, a fixed loop around each
 //!             |      \__ yard::stats: lower quartiles, the interval of the overhead
 //!             +-- threads    the same work on more and more cores
-//!             +-- mixed      text compression on all cores, a kernel in between     (text: the text)
+//!             +-- mixed      text compression on all cores, a kernel in between  (text: the text)
 //! ```
 //! Overhead of header protection: the lower quartile of the rounds with it over the lower quartile
 //! of those without, minus one; the interval is a bootstrap of whole pairs.

@@ -1,4 +1,5 @@
-//! Throughput of each thread as threads are added: what the cores of a machine take from one another.
+//! Throughput of each thread as threads are added: what the cores of a machine take from one
+//! another.
 //!
 //! Every thread has its own keys and packets; nothing is shared but the machine. Where each thread
 //! has a core for itself, its throughput is packets over its own CPU time: other programs that run

@@ -76,8 +76,8 @@ where
         .map_err(|_| Failure::new("the endpoint's worker ended prematurely"))
 }
 
-/// Closes an endpoint and waits until its peers were told, for a second at most: one that is gone is
-/// not waited for.
+/// Closes an endpoint and waits until its peers were told, for a second at most: one that is gone
+/// is not waited for.
 ///
 /// # Errors
 /// The worker ended.
@@ -118,7 +118,8 @@ pub(crate) fn explain(error: &ConnectError, address: SocketAddr) -> Failure {
                 "{address} and this end have no cipher suite in common: omit --suite at one end"
             )
         }
-        // What `openssl req -x509` makes by itself, and webpki does not take from a server (RFC 5280 §4.2.1.9).
+        // What `openssl req -x509` makes by itself, and webpki does not take from a server (RFC
+        // 5280 §4.2.1.9).
         ConnectError::Closed(CloseReason::Transport {
             reason,
             remote: false,

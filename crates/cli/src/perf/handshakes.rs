@@ -1,4 +1,5 @@
-//! Handshakes (draft-banks-quic-performance §3.3): connections that are closed as soon as they stand.
+//! Handshakes (draft-banks-quic-performance §3.3): connections that are closed as soon as they
+//! stand.
 //!
 //! ```text
 //!   so many at a time:  connect ... all stand  ->  their tickets are here  ->  close all, again

@@ -1,15 +1,15 @@
-//! `squall perf`: what a GB costs over QUIC, over TLS on TCP and over plain TCP; what a request and a
-//! handshake cost.
+//! `squall perf`: what a GB costs over QUIC, over TLS on TCP and over plain TCP; what a request and
+//! a handshake cost.
 //!
 //! ```text
-//!   args, work ->  bulk ---- round by round, the order rotating ---->  bulk_report        \
-//!                   |   quic             squall, both ends in this process                |
-//!                   |   yard::controls   rustls over TCP, plain TCP: threads              |  report:
-//!                  rates -- requests, handshakes: kinds, and squall and the controls,     |-> text, JSON,
-//!                   |       in turns                             ->  operations           |   CSV, plot
-//!                  client -- the same with another process or machine                     /
-//!   endpoint, protocol, requests, handshakes: what a client and a server do over QUIC
-//!   server: answers clients until Ctrl-C
+//!   args, work ─► bulk     round by round, the order rotating      ─► bulk_report ─┐
+//!                  │         quic: squall, both ends in this process               │
+//!                  │         yard::controls: rustls over TCP, plain TCP            ├─► report:
+//!                 rates    requests and handshakes, in turns       ─► operations ──┤   text, JSON,
+//!                  │                                                               │   CSV, chart
+//!                 client   the same with another process or machine ───────────────┘
+//!                 server   answers clients until Ctrl-C
+//!   endpoint, protocol, requests, handshakes     what a client and a server do over QUIC
 //! ```
 //! Clocks, tables, controls and charts are `squall_yard`'s.
 

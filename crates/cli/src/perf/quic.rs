@@ -1,11 +1,11 @@
 //! squall over loopback: two endpoints in this process, each with its one worker thread.
 //!
 //! ```text
-//!   bind both  ->  connect  ->  clocks and stages read  ->  the work, as `protocol` says  ->  read again
+//!   bind both -> connect -> read clocks and stages -> the work, as `protocol` says -> read again
 //! ```
 //! The application's tasks run on the workers' threads ([`Connection::spawn`]), so that each end is
-//! its workers' threads, and their clocks. The server hands over slices of one buffer and nothing is copied;
-//! the client takes the chunks that the receiver holds.
+//! its workers' threads, and their clocks. The server hands over slices of one buffer and nothing
+//! is copied; the client takes the chunks that the receiver holds.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

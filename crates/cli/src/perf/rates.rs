@@ -1,4 +1,5 @@
-//! Requests and handshakes over loopback: squall at both ends, the controls beside it, all in turns.
+//! Requests and handshakes over loopback: squall at both ends, the controls beside it, all in
+//! turns.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -174,7 +175,8 @@ impl Bench {
     }
 }
 
-/// Runs the jobs in rounds, each with all contenders that have such a thing, and prints what they took.
+/// Runs the jobs in rounds, each with all contenders that have such a thing, and prints what they
+/// took.
 ///
 /// # Errors
 /// A connection failed, or the machine refused something.

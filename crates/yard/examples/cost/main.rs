@@ -1,11 +1,11 @@
-//! One scenario of `cargo xtask cost`: works on two endpoints without sockets, for callgrind to count
-//! the instructions of.
+//! One scenario of `cargo xtask cost`: works on two endpoints without sockets, for callgrind to
+//! count the instructions of.
 //!
 //! ```text
 //!   cost SCENARIO CONNECTIONS
-//!     set-up       connect all, warm up                        not counted
-//!     measured     the work, on the connections in turn        counted: `--toggle-collect='*measured*'`
-//!     output       the number of units of work that were measured
+//!     set-up     connect all, warm up                  not counted
+//!     measured   the work, on the connections in turn  counted: `--toggle-collect=*cost*measured*`
+//!     output     the number of units of work that were measured
 //! ```
 //! The same commit executes the same instructions every time: all seeds are fixed, and TLS does
 //! without public-key cryptography (`tls.rs`).

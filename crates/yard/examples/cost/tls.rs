@@ -3,8 +3,8 @@
 //!
 //! Key exchange and signatures are most of a handshake's instructions. They belong to the crypto
 //! library, differ from CPU to CPU, and depend on random numbers, so they would hide a change of
-//! squall's own code. Here a key share is a number, its exchange adds two of them, and a signature is
-//! empty bytes. **None of this protects anything**: it lives in an example that no library uses.
+//! squall's own code. Here a key share is a number, its exchange adds two of them, and a signature
+//! is empty bytes. **None of this protects anything**: it lives in an example that no library uses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,7 +2,7 @@
 //! one process, and `peers/` in processes of its own.
 //!
 //! ```text
-//!   client   connect  ──►  handshake  ──►  8 bytes: a request for nothing  ──►  tickets, close_notify  ──►  close
+//!   client   connect ─► handshake ─► 8 bytes: asks for nothing ─► tickets, close_notify ─► close
 //!   server   handshake  ──►  reads the request  ──►  close_notify, FIN  ──►  reads to the end
 //! ```
 

@@ -1,8 +1,9 @@
-//! The controls' frame for requests and handshakes: two threads a connection, or a handshake at a time, and their clocks.
+//! The controls' frame for requests and handshakes: two threads a connection, or a handshake at a
+//! time, and their clocks.
 //!
 //! ```text
-//!   requests     client thread  ◄─ one connection, opened before the clocks ─►  server thread      `requests`
-//!   handshakes   client thread  ── connects, again and again ──►  a listener of its own, server thread    `handshakes`
+//!   requests     client thread ◄─ a connection, opened before the clocks start ─► server thread
+//!   handshakes   client thread ── connects, again and again ──► its own listener, server thread
 //!                when the time is up: a last connection, to say so
 //! ```
 //! Blocking sockets, as in `bulk`.

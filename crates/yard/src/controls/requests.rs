@@ -1,7 +1,8 @@
-//! Requests over TCP or TLS over TCP, pipelined on one connection: what a control does where QUIC has a stream for each.
+//! Requests over TCP or TLS over TCP, pipelined on one connection: what a control does where QUIC
+//! has a stream for each.
 //!
 //! ```text
-//!   client   so many requests, one write  ──►  reads what is there: so many responses  ──►  as many requests, one write
+//!   client   N requests, one write ─► reads what is there: M responses ─► M requests, one write
 //!   server   reads what is there  ──►  the responses to all whole requests in it, one write
 //! ```
 //! `operations` and `peers/` each bring their own [`Responses`].
@@ -13,8 +14,8 @@ use bytes::Bytes;
 use super::channel::{BATCH, Channel};
 use crate::source::Source;
 
-/// Bytes of requests that are under way at most, where there is more than one. Both ends block while they write: with more
-/// than the sockets hold, each could wait for the other to read.
+/// Bytes of requests that are under way at most, where there is more than one. Both ends block
+/// while they write: with more than the sockets hold, each could wait for the other to read.
 const UNDER_WAY: usize = 64 * 1024;
 
 /// A client's work.
@@ -36,7 +37,8 @@ pub trait Responses {
     /// # Errors
     /// It is not what was asked for.
     fn complete(&mut self) -> io::Result<()>;
-    /// Up to `room` more requests can be sent: how many are. Asked at the beginning, and after a read that completed some.
+    /// Up to `room` more requests can be sent: how many are. Asked at the beginning, and after a
+    /// read that completed some.
     fn wanted(&mut self, room: usize) -> usize;
 }
 
@@ -94,7 +96,8 @@ pub fn ask(
     Ok(())
 }
 
-/// A server: answers requests of that size with responses of that size, until the client has said that it is done.
+/// A server: answers requests of that size with responses of that size, until the client has said
+/// that it is done.
 ///
 /// # Errors
 /// The connection broke.

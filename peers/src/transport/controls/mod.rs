@@ -1,8 +1,9 @@
 //! Plain TCP and TLS over TCP: the controls of `squall_yard`, in processes of their own.
 //!
 //! ```text
-//!   bulk        one thread a connection at each end, 256 KiB a system call; a stream of QUIC is a connection here
-//!   requests    one connection; what is there is read, as much as that asks for is written, both in one call
+//!   bulk        one thread per connection at each end, 256 KiB per system call; a stream of QUIC
+//!               is a connection here
+//!   requests    one connection; reads what is there and writes all it asks for, in one call each
 //!   handshakes  four threads at each end: connect, handshake, one empty request, close
 //! ```
 

@@ -1,11 +1,12 @@
 //! quiche, which brings no I/O, in an event loop of our own.
 //!
 //! ```text
-//!   poll ──► recvmmsg, GRO ──► each datagram to its connection ──► streams of the connections touched
+//!   poll ──► recvmmsg, GRO ──► each datagram to its connection ──► streams of those connections
 //!     ▲                                                                      │
 //!     └───────── timers ◄── sendmmsg, GSO ◄── send() of each of them, until nothing is left
 //! ```
-//! Data for sending is handed over without a copy (`stream_send_zc`); quiche copies what is read, by its interface.
+//! Data for sending is handed over without a copy (`stream_send_zc`); quiche copies what is read,
+//! by its interface.
 
 mod udp;
 
@@ -363,7 +364,8 @@ impl Engine {
         entry.touched = false;
         application.process(&mut entry)?;
         self.send(&mut entry)?;
-        // Whoever has heard or said that it is over has no more to say; latecomers are unknown then.
+        // Whoever has heard or said that it is over has no more to say; latecomers are unknown
+        // then.
         if entry.over || entry.quic.is_draining() || entry.quic.is_closed() {
             self.free.push(index);
             for id in &entry.ids {
@@ -457,7 +459,8 @@ impl Application for Server {
 impl Stream {
     /// The request is there: begins its answer.
     fn answer(&mut self, workload: Workload) {
-        // draft-banks-quic-performance §2.3.1: one that ends before its eight bytes is ignored, with an empty answer.
+        // draft-banks-quic-performance §2.3.1: one that ends before its eight bytes is ignored,
+        // with an empty answer.
         let wanted = self
             .head
             .first_chunk()
