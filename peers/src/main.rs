@@ -1,21 +1,15 @@
-//! squall beside, and against, other QUIC stacks: by hand, with as much data and as many rounds as wanted.
+//! squall alongside and against other QUIC stacks: run by hand, with any amount of data and rounds.
 //!
 //! ```text
 //!  main  ──►  transfer    both ways between squall and quinn, in both roles, digests compared
 //!    │            └────►  payload    pseudo-random bytes, made as they are sent
-//!    ├─────►  protect     packet protection of squall and of seven libraries, interleaved in one run
-//!    └─────►  transport   whole transports, beside TLS over TCP and plain TCP, interleaved in one run; and
-//!                         squall against the other stacks' ends, bytes compared (interop)
+//!    ├─────►  protect     packet protection of squall and seven libraries, interleaved in one run
+//!    └─────►  transport   whole transports, TLS over TCP and plain TCP, interleaved in one run;
+//!                         and squall against the other stacks' ends, bytes compared (interop)
 //! ```
 
-/// The command-line tool's own files, which its controls need.
-#[path = "../../crates/cli/src/error.rs"]
-mod error;
 mod payload;
 mod protect;
-#[allow(dead_code, reason = "the tool uses more of it")]
-#[path = "../../crates/cli/src/sys.rs"]
-mod sys;
 mod transfer;
 mod transport;
 
@@ -36,8 +30,9 @@ enum Command {
     Transfer(transfer::Transfer),
     Protect(protect::Protect),
     Transport(transport::Transport),
-    /// squall's client against the servers of quinn, s2n-quic and quiche, and their clients against squall's server: 10 MB
-    /// up and down again and a part of each workload of `transport`, SHA-256 compared.
+    /// squall's client against the servers of quinn, s2n-quic and quiche, and their clients against
+    /// squall's server: 10 MB up and down again and a part of each workload of `transport`,
+    /// SHA-256 compared.
     Interop,
     /// One end of a measurement of `transport`, which starts it by itself.
     #[command(name = transport::SUBCOMMAND, hide = true)]

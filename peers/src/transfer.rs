@@ -1,4 +1,5 @@
-//! Moves bytes both ways at once between squall and quinn over loopback, each as client and as server.
+//! Moves bytes both ways at once between squall and quinn over loopback, each as client and as
+//! server.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -19,7 +20,8 @@ const NAME: &str = "localhost";
 const SEED_TO_QUINN: u64 = 1;
 const SEED_FROM_QUINN: u64 = 2;
 
-/// Moves bytes both ways at once between squall and quinn over loopback, in both roles, and compares digests.
+/// Moves bytes both ways at once between squall and quinn over loopback, in both roles, and
+/// compares digests.
 #[derive(clap::Args)]
 pub(crate) struct Transfer {
     /// Bytes each way; K, M and G are powers of ten.
@@ -69,7 +71,8 @@ struct Pair {
     endpoints: (squall::Endpoint, quinn::Endpoint),
 }
 
-/// Moves the bytes each way in both roles and prints the digests; an error if anything arrives otherwise than sent.
+/// Moves the bytes each way in both roles and prints the digests; an error if anything arrives
+/// otherwise than sent.
 pub(crate) fn run(args: &Transfer) -> Outcome<()> {
     let bytes = args.bytes;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -11,10 +11,12 @@
 //!     ├────► text        registry hosts, files that are named and missing, long files
 //!     └────► unprotected the build that `bench-core` measures, and that nothing else makes
 //! ```
-//! `measure-code` prints the same as figures. `sim` runs the seeds of the simulator, `soak` two
-//! processes over a link that fails, `pgo` builds the program with a profile of itself.
+//! `measure-code` prints the same as figures. `cost` counts instructions, and compares them with
+//! the table of earlier commits. `sim` runs the seeds of the simulator, `soak` two processes over a
+//! link that fails, `pgo` builds the program with a profile of itself.
 
 mod code;
+mod cost;
 mod finding;
 mod floors;
 mod functions;
@@ -41,10 +43,11 @@ fn main() -> ExitCode {
         ["sim", ..] => sim::run(&arguments[1..]),
         ["soak", ..] => soak::run(&arguments[1..]),
         ["pgo"] => pgo::run(),
+        ["cost", ..] => cost::run(&arguments[1..]),
         ["bench-core", ..] => unprotected::bench(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | measure-code | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | bench-core [ARGUMENTS OF squall bench core] | pgo"
+                "usage: cargo xtask tidy | measure-code | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | cost [--short] [--write] | bench-core [ARGUMENTS OF squall bench core] | pgo"
             );
             ExitCode::from(2)
         }

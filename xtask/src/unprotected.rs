@@ -5,7 +5,7 @@ use crate::tree;
 use std::process::{Command, ExitCode};
 
 /// The name of the cfg, put together so that this file does not count as a place that sets it.
-fn name() -> String {
+pub(crate) fn name() -> String {
     ["squall", "unprotected"].join("_")
 }
 

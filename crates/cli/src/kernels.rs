@@ -4,8 +4,7 @@ use squall_protect::{
     HeaderKey, HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, PacketKey, Suite,
     kernels_available,
 };
-
-use crate::error::{Failure, Result};
+use squall_yard::error::{Failure, Result};
 
 /// The environment variable that asks for a kernel.
 pub(crate) const VARIABLE: &str = "SQUALL_CPU";

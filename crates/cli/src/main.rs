@@ -6,26 +6,21 @@
 //!   bench/    what one part costs by itself: packet protection
 //!   doctor    what this machine has, and what was chosen for it
 //!   kernels   kernels of packet protection by name; SQUALL_CPU
-//!   interrupt Ctrl-C
 //!   output    lines and JSON to standard output
-//!   svg       pictures
-//!   error     one line to the user
-//!   sys       cores, clocks and signals; the only unsafe
 //! ```
+//! What measures (clocks, certificates, controls, tables, charts) is the library `squall_yard`.
 
 mod bench;
 mod doctor;
-mod error;
-mod interrupt;
 mod kernels;
 mod output;
 mod perf;
-mod svg;
-mod sys;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use squall_yard::error::{self, Result};
+use squall_yard::sys;
 
 /// A QUIC transport with the lowest CPU cost per byte: measure it, and see where the time goes
 #[derive(Parser)]
@@ -84,6 +79,6 @@ fn main() -> ExitCode {
 }
 
 /// Whether a command that measures can work on this system.
-fn measurable(command: &str) -> error::Result<()> {
+fn measurable(command: &str) -> Result<()> {
     sys::can_measure().map_err(error::context(command))
 }

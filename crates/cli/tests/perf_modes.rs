@@ -75,7 +75,8 @@ fn requests_give_their_rate_cpu_latency_and_stages() {
         assert!(number(&other["server_cpu"]) > 0.0 && number(&other["client_cpu"]) > 0.0);
         assert!(number(&other["per_s"]) * number(&other["latency_us"]["p50"]) / 1e6 < 80.0);
         assert_latency(&other["latency_us"]);
-        // A median of two rounds' ratios, and the ratio of their sums: not the same, but no strangers.
+        // A median of two rounds' ratios, and the ratio of their sums: not the same, but no
+        // strangers.
         let ratio = number(&row[format!("ratio_to_{control}")]);
         let of_sums = sum(row) / sum(other);
         assert!(
@@ -181,7 +182,8 @@ fn handshakes_of_every_kind_are_what_they_are_called() {
         ]
     );
     for row in rows {
-        // A handshake of another kind would have ended the run with an error. squall makes whole batches only.
+        // A handshake of another kind would have ended the run with an error. squall makes whole
+        // batches only.
         let count = row["count"].as_u64().expect("count");
         assert!(count > 0 && (row["contender"] == "tls_tcp" || count % 3 == 0));
         assert!(number(&row["server_cpu"]) > 0.0 && number(&row["client_cpu"]) > 0.0);

@@ -1,4 +1,5 @@
-//! BoringSSL behind the table of `squall-peers-table`: the `EVP_AEAD` interface, which its QUIC users call too.
+//! BoringSSL behind the table of `squall-peers-table`: the `EVP_AEAD` interface, which its QUIC
+//! users call too.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
@@ -56,7 +57,8 @@ extern "C" fn version() -> *const c_char {
     c"BoringSSL, API level 44".as_ptr()
 }
 
-/// `crypto/fipsmodule/aes/gcm.cc.inc` picks by these features, in this order; the library has no function that tells.
+/// `crypto/fipsmodule/aes/gcm.cc.inc` picks by these features, in this order; the library has no
+/// function that tells.
 extern "C" fn kernel() -> *const c_char {
     if std::env::var_os("OPENSSL_ia32cap").is_some() {
         return c"not told by the library; OPENSSL_ia32cap is set and changes its choice".as_ptr();
@@ -144,8 +146,8 @@ unsafe extern "C" fn seal(
     let keys = unsafe { &*keys.cast::<Keys>() };
     let nonce = nonce(&keys.iv, number);
     let mut written = 0;
-    // SAFETY: the packet has `len` bytes: the payload's place and the tag's behind `header_len` bytes of header.
-    // Input and output may be the same place.
+    // SAFETY: the packet has `len` bytes: the payload's place and the tag's behind `header_len`
+    // bytes of header. Input and output may be the same place.
     let done = unsafe {
         let payload = packet.add(header_len);
         let room = len - header_len;
@@ -179,8 +181,8 @@ unsafe extern "C" fn open(
     let keys = unsafe { &*keys.cast::<Keys>() };
     let nonce = nonce(&keys.iv, number);
     let mut written = 0;
-    // SAFETY: the packet has `len` bytes: ciphertext and tag behind `header_len` bytes of header. Input and output may be
-    // the same place.
+    // SAFETY: the packet has `len` bytes: ciphertext and tag behind `header_len` bytes of header.
+    // Input and output may be the same place.
     let done = unsafe {
         let payload = packet.add(header_len);
         let room = len - header_len;
@@ -217,7 +219,8 @@ unsafe extern "C" fn mask(keys: *mut c_void, sample: *const u8, mask: *mut u8) -
         }
         Header::ChaCha20(key) => {
             const ZEROS: [u8; MASK_LEN] = [0; MASK_LEN];
-            // SAFETY: the sample is 4 bytes of counter and a nonce of 12 (RFC 9001 §5.4.4); `MASK_LEN` bytes in and out.
+            // SAFETY: the sample is 4 bytes of counter and a nonce of 12 (RFC 9001 §5.4.4);
+            // `MASK_LEN` bytes in and out.
             unsafe {
                 let counter = u32::from_le_bytes(sample.cast::<[u8; 4]>().read());
                 ffi::CRYPTO_chacha_20(

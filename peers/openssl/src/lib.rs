@@ -1,5 +1,5 @@
-//! OpenSSL behind the table of `squall-peers-table`: the `EVP_CIPHER` interface, keys set once and only the vector set for
-//! each packet, as its QUIC users do.
+//! OpenSSL behind the table of `squall-peers-table`: the `EVP_CIPHER` interface, keys set once and
+//! only the vector set for each packet, as its QUIC users do.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -51,7 +51,8 @@ impl Context {
         } else {
             ffi::EVP_DecryptInit_ex
         };
-        // SAFETY: a context that is used only where it is not null; the key has the cipher's length.
+        // SAFETY: a context that is used only where it is not null; the key has the cipher's
+        // length.
         unsafe {
             let context = Self(ffi::EVP_CIPHER_CTX_new());
             let done = !context.0.is_null() && set(context.0, cipher, null_mut(), key, null()) == 1;
@@ -154,7 +155,8 @@ unsafe extern "C" fn seal(
     let (context, nonce) = (keys.seal.0, nonce(&keys.iv, number));
     let payload_len = len - header_len - TAG_LEN;
     let mut written = 0;
-    // SAFETY: the packet has `len` bytes: header, payload and room for a tag. Input and output may be the same place.
+    // SAFETY: the packet has `len` bytes: header, payload and room for a tag. Input and output may
+    // be the same place.
     unsafe {
         let payload = packet.add(header_len);
         let tag = payload.add(payload_len);
@@ -198,7 +200,8 @@ unsafe extern "C" fn open(
     let (context, nonce) = (keys.open.0, nonce(&keys.iv, number));
     let payload_len = len - header_len - TAG_LEN;
     let mut written = 0;
-    // SAFETY: the packet has `len` bytes: header, ciphertext and tag. Input and output may be the same place.
+    // SAFETY: the packet has `len` bytes: header, ciphertext and tag. Input and output may be the
+    // same place.
     unsafe {
         let payload = packet.add(header_len);
         let tag = payload.add(payload_len);
@@ -237,8 +240,8 @@ unsafe extern "C" fn mask(keys: *mut c_void, sample: *const u8, mask: *mut u8) -
     let context = keys.header.0;
     let mut written = 0;
     if keys.header_is_chacha20 {
-        // SAFETY: a vector of this cipher is counter and nonce, 16 bytes, as the sample (RFC 9001 §5.4.4); `MASK_LEN`
-        // bytes in and out.
+        // SAFETY: a vector of this cipher is counter and nonce, 16 bytes, as the sample (RFC 9001
+        // §5.4.4); `MASK_LEN` bytes in and out.
         return unsafe {
             ffi::EVP_EncryptInit_ex(context, null(), null_mut(), null(), sample) == 1
                 && ffi::EVP_EncryptUpdate(
@@ -251,7 +254,8 @@ unsafe extern "C" fn mask(keys: *mut c_void, sample: *const u8, mask: *mut u8) -
         };
     }
     let mut block = [0_u8; SAMPLE_LEN];
-    // SAFETY: one whole block in, one block out (an encrypting context holds none back); the mask has `MASK_LEN` bytes.
+    // SAFETY: one whole block in, one block out (an encrypting context holds none back); the mask
+    // has `MASK_LEN` bytes.
     unsafe {
         let done = ffi::EVP_EncryptUpdate(
             context,

@@ -4,7 +4,8 @@ use clap::{Args, ValueEnum};
 
 use super::packets::PACKETS;
 
-/// Packet protection beside other libraries, interleaved in one run: ns a packet, and squall's time as a share of theirs.
+/// Packet protection beside other libraries, interleaved in one run: ns a packet, and squall's time
+/// as a share of theirs.
 #[derive(Args)]
 pub(crate) struct Protect {
     /// Suites; all by default.

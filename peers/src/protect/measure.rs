@@ -129,7 +129,8 @@ fn race(
 }
 
 impl Course {
-    /// With room for packets of `largest` bytes of payload: all sizes are measured in the same memory.
+    /// With room for packets of `largest` bytes of payload: all sizes are measured in the same
+    /// memory.
     fn new(largest: usize) -> Self {
         let packets = Packets::plain(largest);
         Self {
@@ -140,7 +141,8 @@ impl Course {
         }
     }
 
-    /// Lays the packets out. `sealer` makes what is to be opened: all make the same, as was checked before.
+    /// Lays the packets out. `sealer` makes what is to be opened: all make the same, as was checked
+    /// before.
     fn set(&mut self, sealer: &mut dyn Contender, direction: Direction, batch: usize, size: usize) {
         self.packets.fill(size);
         for (pristine, header_protection) in self.pristine.iter_mut().zip([false, true]) {

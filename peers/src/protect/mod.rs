@@ -1,13 +1,14 @@
-//! Packet protection of squall and its peers: the same packets, the same loop, interleaved in one run.
+//! Packet protection of squall and its peers: the same packets and loop, interleaved in one run.
 //!
 //! ```text
-//!   args ──► contenders    squall in groups; BoringSSL and OpenSSL (shared objects), aws-lc-rs, ring, RustCrypto and
-//!               │          graviola packet by packet; who cannot take part is named with the reason
+//!   args ──► contenders    squall in groups; BoringSSL and OpenSSL (shared objects), aws-lc-rs,
+//!               │          ring, RustCrypto and graviola packet by packet; contenders that cannot
+//!               │          take part are named with the reason
 //!               ▼
-//!            check         every contender makes squall's bytes, opens them, and refuses a forged packet
+//!            check         every contender makes squall's bytes, opens them, refuses a forgery
 //!               ▼
-//!            measure       for every suite, direction, batch and size: in each round every contender once, over
-//!               │          packets that are restored in between; medians of the rounds
+//!            measure       for every suite, direction, batch and size: each contender once per
+//!               │          round, over packets that are restored in between; medians
 //!               ▼
 //!            report        tables with ratios and goals, or JSON rows
 //! ```
@@ -22,7 +23,8 @@ mod report;
 
 pub(crate) use args::Protect;
 
-/// Runs what the arguments ask for and prints it; an error where a contender does something else than squall.
+/// Runs what the arguments ask for and prints it; an error where a contender does something else
+/// than squall.
 pub(crate) fn run(args: &Protect) -> Result<(), String> {
     let field = contenders::enter(&args.contenders);
     if args.json {

@@ -1,4 +1,5 @@
-//! The certificate of a run, and rustls' configurations around it: the same suite, group and signature for everybody.
+//! The certificate of a run, and rustls' configurations around it: the same suite, group and
+//! signature for everybody.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,10 +14,10 @@ use rustls::{
     CipherSuite, ClientConfig, DigitallySignedStruct, NamedGroup, RootCertStore, ServerConfig,
     SignatureScheme,
 };
+use squall_yard::error::{Failure, Result, context};
 
 use super::job::{ALPN, Job, NAME, Workload};
 use super::process::Count;
-use crate::error::{Failure, Result, context};
 
 /// A self-signed certificate with a P-256 key in two PEM files, which are gone with this.
 pub(super) struct Files {

@@ -161,7 +161,8 @@ pub(super) struct Shape {
     pub(super) upload: usize,
     /// Bytes of an answer.
     pub(super) answer: u64,
-    /// Requests, one after the other, in the place of each stream; or connections, where they are the work.
+    /// Requests, one after the other, in the place of each stream; or connections, where they are
+    /// the work.
     pub(super) repeat: u64,
 }
 

@@ -1,16 +1,16 @@
-//! Whole transports beside each other: squall, quinn, s2n-quic, quiche, TLS over TCP and plain TCP.
+//! Whole transports side by side: squall, quinn, s2n-quic, quiche, TLS over TCP and plain TCP.
 //!
 //! ```text
 //!   run   for each workload, rounds in rotating order:
-//!           measure ──► process ──► server on one core, client on the other, begin and end told by the clock
-//!                          │
-//!                          ├──► stack      the workloads once; squall, quinn, s2n say how each step is done
+//!           measure ──► process ──► server on one core, client on the other; the clock starts and
+//!                          │        ends the measured part
+//!                          ├──► stack      the workloads, once; squall, quinn, s2n do the steps
 //!                          ├──► quiche     an event loop of our own: poll, GRO in, GSO out
-//!                          └──► controls   TCP and TLS over TCP, by the command-line tool's own files
+//!                          └──► controls   TCP and TLS over TCP, by squall_yard
 //!         report ──► medians and ratios, or rows of JSON
 //! ```
-//! Each end is a process, so that all that a stack does is counted, on whatever thread. The QUIC stacks speak
-//! draft-banks-quic-performance; TCP and TLS carry the same lengths and answers.
+//! Each end is a process, so that all that a stack does is counted, on whatever thread. The QUIC
+//! stacks speak draft-banks-quic-performance; TCP and TLS carry the same lengths and answers.
 
 mod controls;
 mod identity;
@@ -30,18 +30,20 @@ use std::thread;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget};
+use squall_yard::certificate::Certificate;
+use squall_yard::controls::tls;
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::options::Suite;
+use squall_yard::sys;
 
 pub(crate) use self::process::SUBCOMMAND;
 
-use self::controls::certificate::Certificate;
-use self::controls::options::Suite;
 use self::job::{Contender, Job, Message, Role, Sample, Workload};
 use self::process::{Count, End};
 use self::report::{Measured, Report};
-use crate::error::{Failure, Result, context};
-use crate::sys;
 
-/// CPU of whole transports: squall, quinn, s2n-quic, quiche, TLS over TCP and plain TCP, interleaved in one run.
+/// CPU of whole transports: squall, quinn, s2n-quic, quiche, TLS over TCP and plain TCP,
+/// interleaved in one run.
 #[derive(clap::Args)]
 pub(crate) struct Transport {
     /// Workloads; by default all.
@@ -125,8 +127,8 @@ pub(crate) fn run(args: &Transport) -> Result<()> {
     Ok(())
 }
 
-/// Works squall's client against the other stacks' servers and their clients against squall's, and compares every byte:
-/// 10 MB up and down again, the workloads' small parts, and resumption.
+/// Works squall's client against the other stacks' servers and their clients against squall's, and
+/// compares every byte: 10 MB up and down again, the workloads' small parts, and resumption.
 pub(crate) fn interop() -> Result<()> {
     let workloads = [
         Workload::Echo,
@@ -170,9 +172,7 @@ impl Bench {
     fn new() -> Result<Self> {
         let files = identity::Files::new()?;
         let certificate = Certificate::read(&files.certificate, &files.key)?;
-        let provider = controls::tls::choose(&certificate, Suite::Aes128)?
-            .name
-            .to_owned();
+        let provider = tls::choose(&certificate, Suite::Aes128)?.name.to_owned();
         let cores = match sys::allowed_cores().as_slice() {
             [server, client, ..] => Some([*server, *client]),
             _ => None,
@@ -235,7 +235,8 @@ impl Bench {
         Measured::new(workload, contender, before, after)
     }
 
-    /// Moves a small part of each workload, between servers and clients as they come in pairs, and prints what arrived.
+    /// Moves a small part of each workload, between servers and clients as they come in pairs, and
+    /// prints what arrived.
     fn check(&self, pairs: impl Iterator<Item = (Workload, [Contender; 2])>) -> Result<()> {
         let mut failed = 0;
         for (workload, pair) in pairs {
@@ -269,8 +270,9 @@ impl Bench {
         }
         let full = match workload {
             Workload::W4 => units..=units,
-            // s2n-quic's server sends no ticket with a resumed handshake, and rustls uses each ticket once: half of the
-            // handshakes are full at best. A client that is done before its ticket arrives makes one more.
+            // s2n-quic's server sends no ticket with a resumed handshake, and rustls uses each
+            // ticket once: half of the handshakes are full at best. A client that is
+            // done before its ticket arrives makes one more.
             Workload::W4Resumed if contenders[0] == Contender::S2nQuic => 1..=units * 3 / 4,
             // Each of the four places needs a first ticket.
             Workload::W4Resumed => 1..=shape.connections as u64,

@@ -1,4 +1,5 @@
-//! The two processes of a measurement, from both sides: the parent's hold on a child, and the child's frame.
+//! The two processes of a measurement, from both sides: the parent's hold on a child, and the
+//! child's frame.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -8,15 +9,16 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::sys;
+
 use super::job::{Job, Message, Sample};
-use crate::error::{Failure, Result, context};
-use crate::sys;
 
 /// The hidden subcommand that makes this program one end of a measurement.
 pub(crate) const SUBCOMMAND: &str = "transport-end";
 
-/// How long a child may take to answer. A case of `interop` takes a fifth of a second, and ten times that beside four busy
-/// loops on two cores; CI's machines may be busier.
+/// How long a child may take to answer. A case of `interop` takes a fifth of a second, and ten
+/// times that beside four busy loops on two cores; CI's machines may be busier.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A child that is killed when it is dropped.

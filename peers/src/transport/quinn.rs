@@ -6,12 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
+use squall_yard::error::{Result, context};
 
 use super::job::{CONNECTION_WINDOW, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, Role, STREAM_WINDOW};
 use super::process::Count;
 use super::stack::{self, Client, Connection, Opener, Rx, Server, Spawn, Tokio, Tx};
 use super::{identity, socket};
-use crate::error::{Result, context};
 
 /// Does one end's work.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {

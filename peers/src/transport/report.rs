@@ -3,9 +3,9 @@
 use std::fmt;
 
 use serde::Serialize;
+use squall_yard::error::{Failure, Result, context};
 
 use super::job::{Contender, Sample, Workload};
-use crate::error::{Failure, Result, context};
 
 /// One round of one contender.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,8 @@ pub(super) struct Measured {
     gbit_per_s: f64,
     /// Requests or handshakes a second.
     per_second: f64,
-    /// CPU of each end: seconds for each 10^9 bytes, or microseconds for each request or handshake.
+    /// CPU of each end: seconds for each 10^9 bytes, or microseconds for each request or
+    /// handshake.
     server_cpu: f64,
     client_cpu: f64,
 }

@@ -1,4 +1,5 @@
-//! s2n-quic with the TLS that it takes by itself (s2n-tls), on a runtime of one thread: the process has one core.
+//! s2n-quic with the TLS that it takes by itself (s2n-tls), on a runtime of one thread: the process
+//! has one core.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -17,6 +18,7 @@ use s2n_tls::callbacks::{
 };
 use s2n_tls::config::ConnectionInitializer;
 use s2n_tls::security::Policy;
+use squall_yard::error::{Failure, Result, context};
 
 use super::job::{
     ALPN, CONNECTION_WINDOW, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, Role, SOCKET_BUFFER,
@@ -24,11 +26,11 @@ use super::job::{
 };
 use super::process::Count;
 use super::stack::{self, Client, Connection, Opener, Rx, Server, Spawn, Tokio, Tx};
-use crate::error::{Failure, Result, context};
 
 /// An IPv4 packet with the largest UDP payload: s2n-quic counts the headers in.
 const MTU: u16 = MAX_UDP_PAYLOAD + 28;
-/// s2n-tls' newest policy that prefers X25519; its default one prefers P-256. AES-128-GCM is its first suite.
+/// s2n-tls' newest policy that prefers X25519; its default one prefers P-256. AES-128-GCM is its
+/// first suite.
 const POLICY: &str = "20240603";
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -128,7 +130,8 @@ impl VerifyHostNameCallback for Counting {
     }
 }
 
-/// The newest ticket, used until there is another: a server does not send one with every resumed handshake.
+/// The newest ticket, used until there is another: a server does not send one with every resumed
+/// handshake.
 #[derive(Clone, Default)]
 struct Tickets(Arc<Mutex<Option<Vec<u8>>>>);
 

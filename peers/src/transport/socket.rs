@@ -23,7 +23,8 @@ pub(super) fn set(
     value: libc::c_int,
 ) -> io::Result<()> {
     let len = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: `value` is readable for `len` bytes, its own size; the descriptor is open, due to the borrow of its owner.
+    // SAFETY: `value` is readable for `len` bytes, its own size; the descriptor is open, due to the
+    // borrow of its owner.
     let answer = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use squall::{Builder, Endpoint, TransportConfig};
+use squall_yard::error::{Failure, Result, context};
 
 use super::identity;
 use super::job::{
@@ -13,7 +14,6 @@ use super::job::{
 };
 use super::process::Count;
 use super::stack::{self, Client, Connection, Opener, Rx, Server, Spawn, Tx};
-use crate::error::{Failure, Result, context};
 
 /// Does one end's work.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {

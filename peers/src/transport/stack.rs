@@ -1,23 +1,24 @@
 //! The workloads once, for all stacks with an asynchronous interface.
 //!
 //! ```text
-//!   client   connect ─► open ─► length, upload, FIN ─► read to the end          streams side by side, requests in turn
+//!   client   connect ─► open ─► length, upload, FIN ─► read to the end     streams side by side,
+//!                                                                          requests in turn
 //!   server   accept ──► accept streams ─► read to the end ─► that many bytes, FIN
 //! ```
-//! A stack only says how it does each step, in the way that costs it least: bytes are handed over without a copy, and
-//! several received pieces are taken in one call where it has such a call.
+//! A stack only says how it does each step, in the way that costs it least: bytes are handed over
+//! without a copy, and several received pieces are taken in one call where it has such a call.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use squall_yard::error::{Failure, Result};
+use squall_yard::source::Source;
 use tokio::sync::mpsc;
 
-use super::controls::source::Source;
 use super::job::{Message, PIECE, Shape, Workload};
 use super::process::{Count, say};
 use super::verify::{Verifier, message};
-use crate::error::{Failure, Result};
 
 /// Where a stack's tasks run.
 pub(super) trait Spawn: Clone + Send + Sync + 'static {

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
+use squall_yard::source::Source;
 
-use super::controls::source::Source;
 use super::job::Shape;
 
 /// Takes the bytes of one answer.

@@ -5,8 +5,9 @@
 //!                └─ dlopen ──► libsquall_peers_openssl.so   ── squall_peer_table() ──► &Table
 //! ```
 //!
-//! Each shared object exports that one function and hides the library's own symbols, so that two libraries with the same
-//! names live in one process. Plain C types only: both sides are built on their own.
+//! Each shared object exports that one function and hides the library's own symbols, so that two
+//! libraries with the same names live in one process. Plain C types only: both sides are built on
+//! their own.
 
 use std::ffi::{c_char, c_void};
 
@@ -41,8 +42,8 @@ pub struct Table {
     pub version: unsafe extern "C" fn() -> *const c_char,
     /// Which of its code the library picks on this CPU; a static string.
     pub kernel: unsafe extern "C" fn() -> *const c_char,
-    /// Expands the keys of one direction: `key` and `header_key` are of the suite's length, `iv` of [`NONCE_LEN`].
-    /// Null where the library refuses.
+    /// Expands the keys of one direction: `key` and `header_key` are of the suite's length, `iv`
+    /// of [`NONCE_LEN`]. Null where the library refuses.
     pub expand: unsafe extern "C" fn(
         suite: u32,
         key: *const u8,
@@ -51,7 +52,8 @@ pub struct Table {
     ) -> *mut c_void,
     /// Ends what `expand` gave.
     pub free: unsafe extern "C" fn(keys: *mut c_void),
-    /// Seals the `len` bytes at `packet` in place: a header of `header_len` bytes, a payload, and room for a tag.
+    /// Seals the `len` bytes at `packet` in place: a header of `header_len` bytes, a payload, and
+    /// room for a tag.
     pub seal: Work,
     /// Opens the same in place; false where the tag does not match.
     pub open: Work,
@@ -68,7 +70,8 @@ pub type Work = unsafe extern "C" fn(
     number: u64,
 ) -> bool;
 
-/// The nonce of a packet (RFC 9001 §5.3): its number, in network order, over the last bytes of the vector.
+/// The nonce of a packet (RFC 9001 §5.3): its number, in network order, over the last bytes of the
+/// vector.
 #[inline]
 #[must_use]
 pub fn nonce(iv: &[u8; NONCE_LEN], number: u64) -> [u8; NONCE_LEN] {

@@ -7,14 +7,14 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use squall_protect::ablation::{self, Way};
+use squall_yard::error::Result;
+use squall_yard::stats::{lower_quartile, overhead};
 
 use super::args::Protect;
 use super::measure::{Cell, Course, Side, measure};
 use super::progress::Progress;
-use super::stats::{lower_quartile, overhead};
 use super::table::ROUNDS;
-use super::{Group, SIZES, Setup, Subject, groups, reference};
-use crate::error::Result;
+use super::{Group, ModeReport, SIZES, Setup, Subject, groups, reference};
 use crate::output::{print_json, say};
 
 /// Packets in a call: the most that one of the ways takes together.
@@ -115,10 +115,9 @@ struct LeftOut {
 
 /// Everything that is printed with `--json`.
 #[derive(Serialize)]
-struct Report {
-    mode: &'static str,
-    setup: Setup,
-    rows: Vec<Row>,
+struct AblationReport {
+    #[serde(flatten)]
+    report: ModeReport<Row>,
     left_out: Vec<LeftOut>,
 }
 
@@ -126,27 +125,24 @@ struct Report {
 pub(super) fn main(args: &Protect) -> Result<()> {
     let groups = groups(args, &BATCHES, &SIZES)?;
     let wanted = args.rounds.unwrap_or(ROUNDS);
-    let mut report = Report {
-        mode: "ablation",
-        setup: Setup::new(wanted).with_clock(),
-        rows: Vec::new(),
-        left_out: Vec::new(),
-    };
+    let mut rows = Vec::new();
+    let mut left_out = Vec::new();
+    let setup = Setup::new(wanted).with_clock();
     let mut reference = reference();
     let progress = Progress::start(groups.iter().map(|group| group.cells.len()).sum());
     if !args.json {
-        progress.say(&report.setup.machine());
+        progress.say(&setup.machine());
     }
     for group in &groups {
-        let mut rows = Vec::new();
-        let mut left_out = Vec::new();
+        let mut own_rows = Vec::new();
+        let mut own_left_out = Vec::new();
         for &cell in &group.cells {
             progress.show(format!("{}, {} bytes", group.title, cell.size));
             let mut course = Course::new(cell)?;
-            let entries = present(&course, cell, &mut left_out);
+            let entries = present(&course, cell, &mut own_left_out);
             let sides: Vec<Side> = entries.iter().map(|entry| entry.side).collect();
             let samples = measure(&mut course, &sides, wanted, &mut reference, &progress)?;
-            rows.extend(entries.iter().zip(&samples.sides).map(|(entry, own)| {
+            own_rows.extend(entries.iter().zip(&samples.sides).map(|(entry, own)| {
                 let alone = samples.sides.first().unwrap_or(own);
                 let overhead = overhead(alone, own);
                 Row {
@@ -165,14 +161,21 @@ pub(super) fn main(args: &Protect) -> Result<()> {
             progress.step();
         }
         if !args.json {
-            progress.say(&tables(group, &rows, &left_out));
+            progress.say(&tables(group, &own_rows, &own_left_out));
         }
-        report.rows.extend(rows);
-        report.left_out.extend(left_out);
+        rows.extend(own_rows);
+        left_out.extend(own_left_out);
     }
     drop(progress);
     if args.json {
-        print_json(&report)
+        print_json(&AblationReport {
+            report: ModeReport {
+                mode: "ablation",
+                setup,
+                rows,
+            },
+            left_out,
+        })
     } else {
         say(LEGEND);
         Ok(())

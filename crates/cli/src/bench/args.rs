@@ -68,12 +68,12 @@ pub(crate) struct Idle {
     pub(crate) connections: usize,
 
     /// Time in seconds over which CPU time is counted
-    #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = crate::perf::parse::seconds)]
+    #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = squall_yard::parse::seconds)]
     pub(crate) time: Duration,
 
     /// Bytes that every connection transfers each way before it is idle (K, M and G are powers of
     /// ten)
-    #[arg(long, value_name = "BYTES", value_parser = crate::perf::parse::size)]
+    #[arg(long, value_name = "BYTES", value_parser = squall_yard::parse::size)]
     pub(crate) moved: Option<u64>,
 
     /// Print one JSON object

@@ -5,144 +5,36 @@
 //!          route, receive, read, transmit ACKs  the receiver's
 //!          route, receive the ACKs              the sender's
 //! ```
-//! One endpoint's transmit buffers go straight into the other's `receive`. A copy of one packet's bytes from memory that
-//! no cache holds is measured in turns with it, and an empty loop with as many looks at the clock is taken off.
+//! One endpoint's transmit buffers go straight into the other's `receive`. A copy of one packet's
+//! bytes from memory that no cache holds is measured in turns with it, and an empty loop with as
+//! many looks at the clock is taken off.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::Serialize;
-use squall_core::{
-    ClientConfig, Connection, ConnectionHandle, Endpoint, EndpointConfig, Route, ServerConfig,
-    Stage, Stages, Time, TransportConfig,
-};
-use squall_wire::{DatagramBatch, Direction, Ecn, Path, StreamId};
+use squall_core::{ClientConfig, Connection, ServerConfig, Stage, Stages, TransportConfig};
+use squall_wire::{Direction, StreamId};
+use squall_yard::certificate::Certificate;
+use squall_yard::error::{Failure, Result};
+use squall_yard::pair::{Bundles, Link, Pair, bundles};
+use squall_yard::stats::Spread;
+use squall_yard::sys;
 
 use super::args::Core;
-use super::stats::Spread;
-use super::{Report, Setup};
-use crate::error::{Failure, Result, context};
+use super::{ModeReport, Setup};
 use crate::output::{print_json, say};
-use crate::perf::certificate::{Certificate, NAME};
-use crate::sys;
 
 /// Bytes of stream data in a full packet.
 const PAYLOAD: usize = 1450;
-/// UDP payload of such a packet: short header with an id of 8 bytes and a number of 2 to 4, a frame header of up to 12,
-/// the tag.
+/// UDP payload of such a packet: short header with an id of 8 bytes and a number of 2 to 4, a frame
+/// header of up to 12, the tag.
 const UDP_PAYLOAD: u16 = 1490;
-/// Bundles that a worker takes in one turn.
-const BUNDLES: usize = 4;
-/// Bytes of a bundle's buffer.
-const BUNDLE: usize = 65_507;
 /// Bytes that the application sends from, again and again: more than any cache holds.
 const SOURCE: usize = 256 << 20;
 /// Bytes of one write.
 const PIECE: usize = 256 << 10;
-
-/// One end of the connection.
-struct End {
-    endpoint: Endpoint,
-    connection: Option<(ConnectionHandle, Connection)>,
-    address: SocketAddr,
-    stages: Stages,
-}
-
-impl End {
-    fn new(endpoint: Endpoint, host: u8) -> Self {
-        Self {
-            endpoint,
-            connection: None,
-            address: SocketAddr::from(([192, 0, 2, host], 443)),
-            stages: Stages::off(),
-        }
-    }
-
-    fn connection(&mut self) -> Result<&mut Connection> {
-        match &mut self.connection {
-            Some((_, connection)) => Ok(connection),
-            None => Err(Failure::new("there is no connection".to_owned())),
-        }
-    }
-
-    /// Routes and receives a bundle, as a worker does.
-    fn receive(&mut self, now: Time, from: SocketAddr, bundle: &mut Bundle) -> Result<()> {
-        let path = Path {
-            remote: from,
-            local: None,
-        };
-        let mut rest = &mut bundle.bytes[..bundle.len];
-        while !rest.is_empty() {
-            let run = self.endpoint.route(now, path, rest, bundle.segment);
-            let (bytes, behind) = rest.split_at_mut(run.len);
-            rest = behind;
-            match run.to {
-                Route::Connection(_) => {}
-                Route::Incoming(incoming) => {
-                    let made = self.endpoint.accept(now, incoming);
-                    self.connection = Some(made.map_err(context("the handshake"))?);
-                }
-                Route::Respond(_) | Route::Worker(_) | Route::Discard => continue,
-            }
-            if let Some((_, connection)) = &mut self.connection {
-                let batch = DatagramBatch {
-                    path,
-                    ecn: Ecn::NotEct,
-                    segment_size: bundle.segment,
-                    bytes,
-                };
-                connection.receive(now, batch, &mut self.stages);
-            }
-        }
-        Ok(())
-    }
-
-    /// Fills bundles with what there is to send; says how many.
-    fn transmit(&mut self, now: Time, bundles: &mut [Bundle; BUNDLES]) -> usize {
-        let Some((handle, connection)) = &mut self.connection else {
-            return 0;
-        };
-        let mut filled = 0;
-        for bundle in bundles {
-            let sent = connection.transmit(now, &mut bundle.bytes, 64, &mut self.stages);
-            let Some(sent) = sent else { break };
-            (bundle.segment, bundle.len) = (sent.segment_size, sent.len);
-            filled += 1;
-        }
-        while connection.poll_event().is_some() {}
-        while let Some(event) = connection.poll_endpoint_event() {
-            self.endpoint.apply(*handle, event);
-        }
-        filled
-    }
-
-    fn on_timeout(&mut self, now: Time) {
-        if let Some((_, connection)) = &mut self.connection
-            && connection.next_timeout().is_some_and(|due| due <= now)
-        {
-            connection.on_timeout(now);
-        }
-    }
-}
-
-/// The datagrams of one transmission.
-struct Bundle {
-    bytes: Vec<u8>,
-    segment: u16,
-    len: usize,
-}
-
-impl Bundle {
-    fn new() -> Self {
-        Self {
-            bytes: vec![0; BUNDLE],
-            segment: 0,
-            len: 0,
-        }
-    }
-}
 
 /// What a turn cost each end, by the wall clock.
 #[derive(Clone, Copy, Default)]
@@ -151,17 +43,16 @@ struct Shares {
     receiver: Duration,
 }
 
-/// Both ends.
-struct Link {
-    now: Time,
-    sender: End,
-    receiver: End,
-    bundles: [Bundle; BUNDLES],
+/// A connection whose server sends.
+struct Transfer {
+    pair: Pair,
+    link: Link,
+    bundles: Bundles,
     source: Bytes,
     at: usize,
 }
 
-impl Link {
+impl Transfer {
     /// Connected, the path's size known.
     fn new(source: Bytes) -> Result<Self> {
         let certificate = Certificate::generate()?;
@@ -182,105 +73,83 @@ impl Link {
             tls: Arc::new(client_tls),
             transport,
         };
-        let now = Time::from_nanos(1_000_000_000);
-        // Neither end is reached by anybody: nothing here has to be unpredictable.
-        let endpoint =
-            |server, seed| Endpoint::new(EndpointConfig::new([7; 32]), server, [seed; 32]);
-        let sender = End::new(endpoint(Some(Arc::new(server)), 1), 1);
-        let mut receiver = End::new(endpoint(None, 2), 2);
-        let path = Path {
-            remote: sender.address,
-            local: None,
-        };
-        let begun = receiver.endpoint.connect(now, client, path, NAME);
-        receiver.connection = Some(begun.map_err(context("the handshake"))?);
-        let mut link = Self {
-            now,
-            sender,
-            receiver,
-            bundles: std::array::from_fn(|_| Bundle::new()),
+        let mut pair = Pair::new(server);
+        let links = pair.connect(&client, 1)?;
+        let link = links.first().copied();
+        Ok(Self {
+            pair,
+            link: link.ok_or_else(|| Failure::new("there is no connection"))?,
+            bundles: bundles(),
             source,
             at: 0,
-        };
-        let mut quiet = 0;
-        while quiet < 3 {
-            let busy = link.hand_over(true)? + link.hand_over(false)?;
-            quiet = if busy == 0 { quiet + 1 } else { 0 };
-            link.now += Duration::from_millis(30);
-            sender_and_receiver(&mut link, End::on_timeout);
-        }
-        link.sender.connection()?;
-        Ok(link)
+        })
     }
 
-    fn hand_over(&mut self, from_receiver: bool) -> Result<usize> {
-        let (from, to) = if from_receiver {
-            (&mut self.receiver, &mut self.sender)
-        } else {
-            (&mut self.sender, &mut self.receiver)
-        };
-        let filled = from.transmit(self.now, &mut self.bundles);
-        for bundle in &mut self.bundles[..filled] {
-            to.receive(self.now, from.address, bundle)?;
-        }
-        Ok(filled)
+    fn sender(&mut self) -> Result<&mut Connection> {
+        self.pair.server.connection(self.link.server)
     }
 
     /// Opens streams of the server, each with something written so that both ends know them.
     fn open(&mut self, streams: usize) -> Result<Vec<StreamId>> {
-        let connection = self.sender.connection()?;
+        let connection = self.sender()?;
         let mut ids = Vec::new();
         for _ in 0..streams {
             let id = connection.open(Direction::Unidirectional);
-            ids.push(id.ok_or_else(|| Failure::new("no more streams are allowed".to_owned()))?);
+            ids.push(id.ok_or_else(|| Failure::new("no more streams are allowed"))?);
         }
         Ok(ids)
     }
 
     /// One turn of sender and receiver.
     fn turn(&mut self, streams: &[StreamId], shares: &mut Shares) -> Result<()> {
+        let Self {
+            pair,
+            link,
+            bundles,
+            source,
+            at,
+        } = self;
+        let Pair {
+            now,
+            server: sender,
+            client: receiver,
+            ..
+        } = pair;
         let began = Instant::now();
-        let connection = self.sender.connection()?;
+        let connection = sender.connection(link.server)?;
         for id in streams {
             loop {
-                let mut piece = self.source.slice(self.at..self.at + PIECE);
+                let mut piece = source.slice(*at..*at + PIECE);
                 match connection.write(*id, &mut piece) {
-                    Ok(taken) => self.at = (self.at + taken) % (SOURCE - PIECE),
+                    Ok(taken) => *at = (*at + taken) % (SOURCE - PIECE),
                     Err(_) => break,
                 }
             }
         }
-        let filled = self.sender.transmit(self.now, &mut self.bundles);
+        let filled = sender.transmit(*now, link.server, bundles);
         let sent = Instant::now();
-        for bundle in &mut self.bundles[..filled] {
-            self.receiver
-                .receive(self.now, self.sender.address, bundle)?;
+        for bundle in &mut bundles[..filled] {
+            receiver.receive(*now, sender.address, bundle)?;
         }
-        let receiver = self.receiver.connection()?;
-        while receiver.accept(Direction::Unidirectional).is_some() {}
+        let connection = receiver.connection(link.client)?;
+        while connection.accept(Direction::Unidirectional).is_some() {}
         for id in streams {
-            while let Ok(Some(_)) = receiver.read(*id, usize::MAX) {}
+            while let Ok(Some(_)) = connection.read(*id, usize::MAX) {}
         }
-        self.now += Duration::from_micros(100);
-        self.receiver.on_timeout(self.now);
-        let answers = self.receiver.transmit(self.now, &mut self.bundles);
+        *now += Duration::from_micros(100);
+        receiver.on_timeout(*now, link.client);
+        let answers = receiver.transmit(*now, link.client, bundles);
         let received = Instant::now();
-        for bundle in &mut self.bundles[..answers] {
-            self.sender
-                .receive(self.now, self.receiver.address, bundle)?;
+        for bundle in &mut bundles[..answers] {
+            sender.receive(*now, receiver.address, bundle)?;
         }
-        self.now += Duration::from_micros(100);
-        self.sender.on_timeout(self.now);
+        *now += Duration::from_micros(100);
+        sender.on_timeout(*now, link.server);
         let ended = Instant::now();
         shares.sender += (sent - began) + (ended - received);
         shares.receiver += received - sent;
         Ok(())
     }
-}
-
-fn sender_and_receiver(link: &mut Link, act: impl Fn(&mut End, Time)) {
-    act(&mut link.sender, link.now);
-    act(&mut link.receiver, link.now);
 }
 
 /// CPU ns a packet, of one round.
@@ -291,19 +160,19 @@ struct Round {
     protection: f64,
 }
 
-fn packets(link: &mut Link) -> Result<u64> {
-    Ok(link.sender.connection()?.stats().packets_sent)
+fn packets(link: &mut Transfer) -> Result<u64> {
+    Ok(link.sender()?.stats().packets_sent)
 }
 
-fn protection_ticks(link: &Link) -> u64 {
+fn protection_ticks(link: &Transfer) -> u64 {
     let of = |stages: &Stages| {
         stages.ticks()[Stage::Aead as usize] + stages.ticks()[Stage::HeaderProtection as usize]
     };
-    of(&link.sender.stages) + of(&link.receiver.stages)
+    of(&link.pair.server.stages) + of(&link.pair.client.stages)
 }
 
 /// Moves so many packets on these streams.
-fn round(link: &mut Link, streams: &[StreamId], wanted: u64) -> Result<Round> {
+fn round(link: &mut Transfer, streams: &[StreamId], wanted: u64) -> Result<Round> {
     let before = packets(link)?;
     let (mut shares, mut turns) = (Shares::default(), 0_u32);
     let protection = protection_ticks(link);
@@ -325,7 +194,8 @@ fn round(link: &mut Link, streams: &[StreamId], wanted: u64) -> Result<Round> {
     Ok(Round {
         sender: ns * shares.sender.as_nanos() as f64 / parts,
         receiver: ns * shares.receiver.as_nanos() as f64 / parts,
-        // Ticks are of the wall's clock; while another process has the core both stand for more than was worked.
+        // Ticks are of the wall's clock; while another process has the core both stand for more
+        // than was worked.
         protection: protection / ticks.max(1) as f64 * wall.as_nanos() as f64 / count
             * (cpu.as_nanos() as f64 / wall.as_nanos() as f64).min(1.0),
     })
@@ -378,7 +248,7 @@ struct Row {
 #[derive(Debug, Serialize)]
 struct CoreReport {
     #[serde(flatten)]
-    report: Report<Row>,
+    report: ModeReport<Row>,
     /// Whether packets were protected: `false` in the build of `cargo xtask bench-core`.
     protected: bool,
     payload_bytes: usize,
@@ -402,9 +272,9 @@ pub(super) fn main(args: &Core) -> Result<()> {
     let source = Bytes::from(source);
     let mut links = Vec::new();
     for &streams in &args.streams {
-        let mut link = Link::new(source.clone())?;
+        let mut link = Transfer::new(source.clone())?;
         let ids = link.open(streams)?;
-        for end in [&mut link.sender, &mut link.receiver] {
+        for end in [&mut link.pair.server, &mut link.pair.client] {
             end.stages = Stages::on(squall::ticks);
         }
         // Windows grow, buffers come into being.
@@ -446,7 +316,7 @@ pub(super) fn main(args: &Core) -> Result<()> {
         protected: !cfg!(squall_unprotected),
         payload_bytes: PAYLOAD,
         copy_ns,
-        report: Report {
+        report: ModeReport {
             mode: "core",
             setup,
             rows,
@@ -495,11 +365,17 @@ mod tests {
     #[test]
     fn packets_are_full_and_all_arrive() {
         let source = Bytes::from(vec![7; SOURCE]);
-        let mut link = Link::new(source).expect("a link");
+        let mut link = Transfer::new(source).expect("a link");
         let ids = link.open(3).expect("streams");
         round(&mut link, &ids, 2000).expect("a round");
-        let sent = link.sender.connection().expect("a connection").stats();
-        let received = link.receiver.connection().expect("a connection").stats();
+        let sent = link.sender().expect("a connection").stats();
+        let client = link.link.client;
+        let received = link
+            .pair
+            .client
+            .connection(client)
+            .expect("a connection")
+            .stats();
         assert_eq!(sent.packets_lost, 0);
         assert!(received.packets_received >= 2000);
         let full = sent.bytes_sent / sent.packets_sent;

@@ -18,18 +18,19 @@ use squall::{
     Builder, Bytes, ClientConfig, Connection, Endpoint, RecvStream, SendStream, ServerConfig,
     TransportConfig, WriteError,
 };
+use squall_yard::certificate::{self, Certificate, NAME};
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::sys;
 
 use super::args::Idle;
-use crate::error::{Failure, Result, context};
 use crate::output::{print_json, say};
-use crate::perf::certificate::{self, Certificate, NAME};
-use crate::sys;
 
 /// The application protocol of this measurement.
 const ALPN: &[u8] = b"idle";
 /// Handshakes under way at a time.
 const AT_A_TIME: usize = 50;
-/// How long what handshakes leave behind (tickets, tokens, acknowledgements, probes of the path) takes to settle.
+/// How long what handshakes leave behind (tickets, tokens, acknowledgements, probes of the path)
+/// takes to settle.
 const SETTLE: Duration = Duration::from_secs(5);
 /// How long the server's allocator takes to give memory back, at most.
 const TRIM: Duration = Duration::from_millis(500);
@@ -38,7 +39,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// What was found.
 #[derive(Debug, Serialize)]
-struct Report {
+struct IdleReport {
     connections: usize,
     /// Bytes that every connection had moved each way.
     moved: u64,
@@ -79,7 +80,7 @@ pub(crate) fn main(args: &Idle) -> Result<()> {
         if let Some(reason) = ended {
             return Err(Failure::new(format!("a connection ended: {reason}")));
         }
-        Ok(Report {
+        Ok(IdleReport {
             connections: args.connections,
             moved: args.moved.unwrap_or(0),
             server_rss_per_connection: after.saturating_sub(before) as f64
@@ -147,7 +148,8 @@ fn serve(connections: usize) -> Result<()> {
             })
             .await;
     });
-    // The parent asks with a byte for memory that is free to be given back, and says that it is enough by closing the pipe.
+    // The parent asks with a byte for memory that is free to be given back, and says that it is
+    // enough by closing the pipe.
     for _ in std::io::stdin().lock().bytes() {
         sys::trim_memory();
     }

@@ -1,8 +1,8 @@
 //! Rounds of alternated sides over the same packets, each round beside a fixed loop.
 //!
 //! ```text
-//!   a round     additions | side 1 | side 2 | ... | additions        the order of the sides turns with each round
-//!                                                                    a round with slow additions is dropped
+//!   a round     additions | side 1 | side 2 | ... | additions
+//!               the order of the sides turns with each round; one with slow additions is dropped
 //!   a side      restore | work, timed | restore | work, timed | ...  at least 40 µs of work
 //! ```
 //! Packets lie directly behind each other, 64 distinct ones and copies of them up to what the
@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 
 use squall_protect::ablation::{self, Way};
 use squall_protect::{KernelKind, Keys, Outcome, PacketSpan, Suite, TAG_LEN};
+use squall_yard::error::{Failure, Result};
+use squall_yard::sys;
 
 use super::args::Direction;
 use super::progress::Progress;
-use crate::error::{Failure, Result};
 use crate::kernels::{keys, suite_name};
-use crate::sys;
 
 /// Distinct packets.
 pub(crate) const PACKETS: usize = 64;

@@ -6,8 +6,8 @@
 //! ```
 //! The time for the packets is known and taken out. What is left is how much longer the same text
 //! takes to compress: a core's clock lowered by 512-bit multiplies, caches that were swept, buffers
-//! and predictors that were trained on other code. Every kernel sweeps the same caches, so it is the
-//! difference between kernels that speaks about their instructions.
+//! and predictors that were trained on other code. Every kernel sweeps the same caches, so it is
+//! the difference between kernels that speaks about their instructions.
 
 use std::sync::Barrier;
 use std::thread;
@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 
 use flate2::{Compress, Compression, FlushCompress};
 use serde::Serialize;
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::stats::Spread;
+use squall_yard::sys;
 
 use super::args::Protect;
 use super::measure::{Cell, Course, Side};
 use super::progress::Progress;
-use super::stats::Spread;
 use super::threads::clock_cost;
-use super::{Setup, Subject, kernels_of, single, text};
-use crate::error::{Failure, Result, context};
+use super::{ModeReport, Setup, Subject, kernels_of, single, text};
 use crate::output::{print_json, say};
-use crate::sys;
 
 /// Repetitions, unless `--rounds` says otherwise.
 const REPETITIONS: usize = 15;
@@ -53,14 +53,13 @@ struct Row {
 
 /// Everything that is printed with `--json`.
 #[derive(Serialize)]
-struct Report {
-    mode: &'static str,
-    setup: Setup,
+struct MixedReport {
+    #[serde(flatten)]
+    report: ModeReport<Row>,
     cores: usize,
     share_wanted: f64,
     /// Text alone, each core.
     text_mb_per_s: f64,
-    rows: Vec<Row>,
 }
 
 /// What all cores did in one repetition.
@@ -109,13 +108,15 @@ pub(super) fn main(args: &Protect, share: f64) -> Result<()> {
     let cores = sys::allowed_cores();
     let setup = Setup::new(repetitions).with_clock();
     let tallies = measure(&cells, share, repetitions, &cores)?;
-    let report = Report {
-        mode: "mixed",
-        setup,
+    let report = MixedReport {
+        report: ModeReport {
+            mode: "mixed",
+            setup,
+            rows: rows(&cells, &tallies),
+        },
         cores: cores.len().max(1),
         share_wanted: share,
         text_mb_per_s: tallies.first().map_or(0.0, |alone| text_mb_per_s(alone)),
-        rows: rows(&cells, &tallies),
     };
     if args.json {
         print_json(&report)
@@ -185,10 +186,10 @@ fn rows(cells: &[Cell], tallies: &[Vec<Tally>]) -> Vec<Row> {
     cells.iter().zip(mixed).map(row).collect()
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &MixedReport) -> String {
     let mut text = format!(
         "{}\ntext compression (deflate) on {} core{}; {:.1} % of the time for {}\ntext alone: {:.1} MB/s per core\n\n{:<20}{:<6}{:<10}{:>12}{:>9}{:>8}{:>13} {}",
-        report.setup.machine(),
+        report.report.setup.machine(),
         report.cores,
         if report.cores == 1 { "" } else { "s" },
         report.share_wanted * 100.0,
@@ -203,7 +204,7 @@ fn table(report: &Report) -> String {
         "slower by %",
         "[quartiles]"
     );
-    for row in &report.rows {
+    for row in &report.report.rows {
         let quartiles = format!(
             "[{:.1}, {:.1}]",
             row.slowdown_low_percent, row.slowdown_high_percent
@@ -219,10 +220,10 @@ fn table(report: &Report) -> String {
             row.slowdown_percent,
         );
     }
-    if let Some(row) = report.rows.first() {
+    if let Some(row) = report.report.rows.first() {
         text += &format!(
             "\n\nPackets of {} bytes, {} per call. Slower: slowdown beyond the time spent on the packets; median\nof {} repetitions, each compared with text alone in the same repetition.",
-            row.subject.size, row.subject.batch, report.setup.rounds
+            row.subject.size, row.subject.batch, report.report.setup.rounds
         );
     }
     text

@@ -1,15 +1,16 @@
-//! `squall bench protect`: what a packet costs to protect, and what header protection adds. `squall bench core`: what the
-//! transport costs beside it (core.rs). `squall bench idle`: connections on which nothing happens (idle.rs).
+//! `squall bench protect`: what a packet costs to protect, and what header protection adds. `squall
+//! bench core`: what the transport costs beside it (core.rs). `squall bench idle`: connections on
+//! which nothing happens (idle.rs).
 //!
 //! ```text
 //!   args -> Plan: cells (suite, kernel, direction, batch, size)
 //!             |
-//!             +-- table      AEAD alone and as shipped, in turns       -> plot (SVG)
+//!             +-- table      AEAD alone and as shipped, in turns       -> chart (SVG)
 //!             +-- ablation   every way to combine the two, in turns
 //!             |      \__ measure: rounds of sides over the same packets, a fixed loop around each
-//!             |      \__ stats: lower quartiles, the interval of the overhead
+//!             |      \__ yard::stats: lower quartiles, the interval of the overhead
 //!             +-- threads    the same work on more and more cores
-//!             +-- mixed      text compression on all cores, a kernel in between     (text: the text)
+//!             +-- mixed      text compression on all cores, a kernel in between  (text: the text)
 //! ```
 //! Overhead of header protection: the lower quartile of the rounds with it over the lower quartile
 //! of those without, minus one; the interval is a bootstrap of whole pairs.
@@ -20,23 +21,20 @@ mod core;
 mod idle;
 mod measure;
 mod mixed;
-mod plot;
 mod progress;
-mod stats;
 mod table;
 mod text;
 mod threads;
 
 use serde::Serialize;
 use squall_protect::chosen_kernel;
-
-use args::{Bench, Part, Protect};
-use measure::{Cell, HEADER_LEN, PACKETS, Reference};
+use squall_yard::error::{Failure, Result};
 
 use crate::doctor::Cpu;
-use crate::error::{Failure, Result};
 use crate::kernels::{able, named, suite_name};
 use crate::output::print_json;
+use args::{Bench, Part, Protect};
+use measure::{Cell, HEADER_LEN, PACKETS, Reference};
 
 /// The command.
 pub(crate) fn main(bench: Bench) -> Result<()> {
@@ -181,14 +179,14 @@ impl Setup {
 
 /// Everything that a mode prints with `--json`.
 #[derive(Debug, Serialize)]
-struct Report<R> {
+struct ModeReport<R> {
     /// `table`, `ablation`, `threads`, `mixed` or `core`.
     mode: &'static str,
     setup: Setup,
     rows: Vec<R>,
 }
 
-impl<R: Serialize> Report<R> {
+impl<R: Serialize> ModeReport<R> {
     fn print(&self) -> Result<()> {
         print_json(self)
     }
@@ -207,9 +205,9 @@ fn single(values: &[usize], option: &str, mode: &str) -> Result<usize> {
 
 /// The fixed loop, measured on the core where the work will be.
 fn reference() -> Reference {
-    if let Some(&core) = crate::sys::allowed_cores().last() {
+    if let Some(&core) = squall_yard::sys::allowed_cores().last() {
         // Where pinning is refused the rounds are only noisier, and say so.
-        let _ = crate::sys::pin(core);
+        let _ = squall_yard::sys::pin(core);
     }
     Reference::calibrate()
 }

@@ -2,16 +2,15 @@
 
 use serde::Serialize;
 use squall_protect::ablation::Way;
+use squall_yard::chart::{File, Panels, Point};
+use squall_yard::error::Result;
+use squall_yard::stats::{lower_quartile, overhead};
 
 use super::args::Protect;
 use super::measure::{Cell, Course, Reference, Samples, Side, measure};
-use super::plot;
 use super::progress::Progress;
-use super::stats::{lower_quartile, overhead};
-use super::{Group, Report, SIZES, Setup, Subject, groups, reference};
-use crate::error::Result;
+use super::{Group, ModeReport, SIZES, Setup, Subject, groups, reference};
 use crate::output::say;
-use crate::svg::File;
 
 /// Packets in a call.
 const BATCHES: [usize; 3] = [1, 8, 32];
@@ -187,10 +186,10 @@ pub(super) fn main(args: &Protect) -> Result<()> {
     }
     drop(progress);
     if let Some(picture) = picture {
-        picture.write(&plot::chart(&setup.machine(), &rows))?;
+        picture.write(&chart(&setup.machine(), &rows).svg())?;
     }
     if args.json {
-        Report {
+        ModeReport {
             mode: "table",
             setup,
             rows,
@@ -199,6 +198,27 @@ pub(super) fn main(args: &Protect) -> Result<()> {
     } else {
         say(&format!("\n{LEGEND}"));
         Ok(())
+    }
+}
+
+/// The table as a picture: a panel for each suite and direction.
+fn chart(machine: &str, rows: &[Row]) -> Panels {
+    let points = rows.iter().map(|row| {
+        let subject = &row.subject;
+        Point {
+            panel: format!(
+                "{}, {}, kernel {}",
+                subject.suite, subject.direction, subject.kernel
+            ),
+            batch: subject.batch,
+            size: subject.size,
+            ns: row.ns,
+            ns_with_hp: row.ns_with_hp,
+        }
+    });
+    Panels {
+        machine: machine.to_owned(),
+        points: points.collect(),
     }
 }
 

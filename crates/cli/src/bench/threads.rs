@@ -1,4 +1,5 @@
-//! Throughput of each thread as threads are added: what the cores of a machine take from one another.
+//! Throughput of each thread as threads are added: what the cores of a machine take from one
+//! another.
 //!
 //! Every thread has its own keys and packets; nothing is shared but the machine. Where each thread
 //! has a core for itself, its throughput is packets over its own CPU time: other programs that run
@@ -11,15 +12,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::stats::Spread;
+use squall_yard::sys;
 
 use super::args::Protect;
 use super::measure::{Cell, Course, Side};
 use super::progress::Progress;
-use super::stats::Spread;
-use super::{Report, Setup, Subject, groups};
-use crate::error::{Failure, Result, context};
+use super::{ModeReport, Setup, Subject, groups};
 use crate::output::say;
-use crate::sys;
 
 /// Packets in a call, unless `--batch` says otherwise.
 const BATCHES: [usize; 1] = [8];
@@ -77,7 +78,7 @@ pub(super) fn main(args: &Protect, counts: &[usize]) -> Result<()> {
     }
     drop(progress);
     if args.json {
-        return Report {
+        return ModeReport {
             mode: "threads",
             setup,
             rows,

@@ -16,9 +16,9 @@ use std::fmt;
 use clap::Args;
 use serde::Serialize;
 use squall_protect::{KernelKind, kernel_choices};
+use squall_yard::error::Result;
 
 use self::network::Network;
-use crate::error::Result;
 use crate::kernels::{SUITES, VARIABLE, Wish, able, suite_name};
 use crate::output::{print_json, say};
 
@@ -148,7 +148,7 @@ fn features() -> Vec<(&'static str, bool)> {
 /// Vendor, name and family.
 #[cfg(target_arch = "x86_64")]
 fn identity() -> (String, String, Option<Family>) {
-    let cpuid = crate::sys::cpuid;
+    let cpuid = squall_yard::sys::cpuid;
     let text = |registers: &[u32]| {
         let bytes: Vec<u8> = registers
             .iter()
@@ -257,7 +257,7 @@ struct Cores {
 impl Cores {
     fn read() -> Self {
         Self {
-            usable: crate::sys::allowed_cores().len().max(1),
+            usable: squall_yard::sys::allowed_cores().len().max(1),
             worth: "a connection lives on one worker, so one core is one connection's limit; `--workers N` serves several (not measured on more than 2 cores)",
         }
     }

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
+use squall_yard::options::Options;
+use squall_yard::parse::{core, cores, count, listen, port, remote_port};
 
-use super::options::Options;
-use super::parse::{core, cores, count, listen, port, remote_port};
+use super::contender::Contender;
 use super::work::Work;
 
 /// Measure throughput and CPU-seconds per GB (10^9 bytes) of QUIC, TLS over TCP and plain TCP
@@ -170,31 +171,6 @@ impl Output {
     /// Whether people read it, and not a program.
     pub(crate) fn is_text(&self) -> bool {
         !self.json && !self.csv
-    }
-}
-
-/// What can be measured.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Contender {
-    /// squall
-    Quic,
-    /// TLS 1.3 over TCP, rustls
-    TlsTcp,
-    /// Plain TCP
-    Tcp,
-}
-
-impl Contender {
-    /// All of them, in the order of the report.
-    pub(crate) const ALL: [Self; 3] = [Self::Quic, Self::TlsTcp, Self::Tcp];
-
-    /// The name in the report and in JSON.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Quic => "quic",
-            Self::TlsTcp => "tls_tcp",
-            Self::Tcp => "tcp",
-        }
     }
 }
 

@@ -2,19 +2,24 @@
 
 use std::sync::Arc;
 
-use super::args::{Contender, Local};
-use super::certificate::Certificate;
-use super::cpu::{Cores, Ksoftirqd};
-use super::live::{self, Gauges, Unit};
-use super::meter::{Ticker, Used};
-use super::options::Suite;
+use squall_yard::certificate::Certificate;
+use squall_yard::chart::File;
+use squall_yard::controls::{bulk as control, tcp, tls};
+use squall_yard::cpu::{Cores, Ksoftirqd};
+use squall_yard::error::{Failure, Result};
+use squall_yard::live::{self, Gauges, Unit};
+use squall_yard::meter::{Ticker, Used};
+use squall_yard::options::Suite;
+use squall_yard::outcome::Outcome;
+use squall_yard::work::{Amount, Flow, Load};
+use squall_yard::{interrupt, source, sys};
+
+use super::args::Local;
+use super::bulk_report::{BulkReport, Round, Setup};
+use super::contender::Contender;
 use super::quic::Quic;
-use super::report::{Report, Round, Setup};
-use super::{Amount, Flow, Load, Outcome, control, cores, rotated, rows, source, tcp, tls};
-use crate::error::{Failure, Result};
+use super::{cores, report, rotated};
 use crate::output::{print_json, say};
-use crate::svg::File;
-use crate::{interrupt, sys};
 
 /// Everything that is settled before the first round.
 pub(super) struct Plan {
@@ -157,20 +162,8 @@ impl Plan {
             }
         }
         let stages = used.and_then(|used| used.tables(ticker.rates()));
-        let report = Report::new(&rounds, stages, &quic, self.setup(ksoftirqd.count()));
-        if let Some(plot) = plot {
-            plot.write(&report.chart().svg())?;
-        }
-        let output = &self.args.output;
-        if output.json {
-            return print_json(&report);
-        }
-        say(&if output.csv {
-            rows::csv(&report.rows())
-        } else {
-            report.to_string()
-        });
-        Ok(())
+        let results = BulkReport::new(&rounds, stages, &quic, self.setup(ksoftirqd.count()));
+        report::tell(&results, &self.args.output, plot)
     }
 
     /// One transfer of a seeded pattern a contender, digests at both ends.

@@ -1,28 +1,33 @@
 //! `squall perf client`: measures against a perf server in another process or on another machine,
 //! ours or another implementation's.
 
+use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
 use rustls::ClientConfig;
 use squall::{Connection, Endpoint};
+use squall_yard::chart::{Bar, Bars, File};
+use squall_yard::cpu::Cores;
+use squall_yard::ends::client_tls;
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::latency::Percentiles;
+use squall_yard::live::{Gauges, Live, Unit};
+use squall_yard::meter::{Reading, Ticker, Volume};
+use squall_yard::rows::{self, Row};
+use squall_yard::stages::{Rates, Sample, Table};
+use squall_yard::tickets::Watch;
+use squall_yard::work::{Amount, Flow, Load};
+use squall_yard::{certificate, interrupt, parse, stages};
 
 use super::args::Client;
-use super::cpu::Cores;
-use super::handshakes::{Target, Watch};
-use super::live::{Gauges, Live, Unit};
-use super::meter::{Reading, Ticker, Volume};
+use super::endpoint;
+use super::handshakes::{self, Target};
+use super::operations::{Figures, Job, OperationsReport, Setup, Tables};
 use super::protocol::Transfer;
-use super::quic::{self, client_tls};
-use super::rates::{self, Job};
-use super::rows::{self, Row};
-use super::stages::{Rates, Sample, Table};
+use super::report::{self, Report};
 use super::work::Task;
-use super::{Amount, Flow, Load, certificate, stages};
-use crate::error::{Failure, Result, context};
-use crate::interrupt;
-use crate::output::{print_json, say};
-use crate::svg::{Bar, Bars, File};
+use super::{quic, requests};
 
 /// The port where none is given.
 const PORT: u16 = 4433;
@@ -44,7 +49,7 @@ pub(crate) fn measure(args: &Client) -> Result<()> {
         }
     };
     // The peer is told before the process ends, however it went.
-    quic::close(&session.endpoint, b"")?;
+    endpoint::close(&session.endpoint, b"")?;
     result
 }
 
@@ -102,7 +107,7 @@ impl<'a> Session<'a> {
 
     fn connect(&self) -> Result<Vec<Connection>> {
         let count = self.args.work.connections;
-        quic::connect(&self.endpoint, self.address, &self.host, count)
+        endpoint::connect(&self.endpoint, self.address, &self.host, count)
     }
 
     /// What connections did, where that was asked for.
@@ -138,8 +143,8 @@ impl<'a> Session<'a> {
         let sample = before.until_now(&self.endpoint, Volume::of_client(flow, bytes));
         drop(line);
         self.tell_connections(&connections);
-        let report = Bulk::new(self.args, &load, &transfers, &sample, self.ticker.rates());
-        report.tell(self.args, plot)
+        let results = ClientReport::new(self.args, &load, &transfers, &sample, self.ticker.rates());
+        report::tell(&results, &self.args.output, plot)
     }
 
     fn rates(&self, jobs: &[Job], plot: Option<File>) -> Result<()> {
@@ -152,22 +157,25 @@ impl<'a> Session<'a> {
                     let connections = self.connect()?;
                     let _line = Live::start(title, job.unit(), &live);
                     let before = Reading::of(&self.endpoint);
-                    let done = requests.run(&connections, &live)?;
+                    let done = requests::run(requests, &connections, &live)?;
                     let volume = Volume::Operations(done.count());
                     let sample = before.until_now(&self.endpoint, volume);
                     self.tell_connections(&connections);
                     (done, sample)
                 }
                 Job::Handshakes(handshakes) => {
-                    let ready = handshakes.prepare(Target {
-                        client: self.endpoint.clone(),
-                        address: self.address,
-                        name: self.host.clone(),
-                        watch: Arc::clone(&self.watch),
-                    })?;
+                    let ready = handshakes::prepare(
+                        handshakes,
+                        Target {
+                            client: self.endpoint.clone(),
+                            address: self.address,
+                            name: self.host.clone(),
+                            watch: Arc::clone(&self.watch),
+                        },
+                    )?;
                     let _line = Live::start(title, job.unit(), &live);
                     let before = Reading::of(&self.endpoint);
-                    let done = handshakes.run(&ready, &live)?;
+                    let done = handshakes::run(handshakes, &ready, &live)?;
                     let volume = Volume::Operations(done.count());
                     let sample = before.until_now(&self.endpoint, volume);
                     (done, sample)
@@ -177,50 +185,45 @@ impl<'a> Session<'a> {
                 break;
             }
             let cpu_us = sample.cpu.as_secs_f64() * 1e6;
-            let tables = rates::Tables::client(&sample, self.ticker.rates());
-            rows.push(rates::Figures::new(
-                job,
-                rows::SQUALL,
-                &done,
-                None,
-                cpu_us,
-                tables,
-            ));
+            let tables = Tables::client(&sample, self.ticker.rates());
+            rows.push(Figures::new(job, rows::SQUALL, &done, None, cpu_us, tables));
         }
         if rows.is_empty() {
             return Err(Failure::new("interrupted before anything was measured"));
         }
-        let setup = rates::Setup {
+        let setup = Setup {
             what: jobs.iter().map(Job::describe).collect(),
             where_to: format!("{} ({})", self.args.server, self.address),
             options: self.args.options.to_string(),
             controls: Vec::new(),
             interrupted: interrupt::raised(),
         };
-        rates::Report::new(rows, setup).tell(&self.args.output, plot)
+        report::tell(&OperationsReport::new(rows, setup), &self.args.output, plot)
     }
 }
 
-/// The result of a bulk transfer.
+/// The result of a bulk transfer, as one end sees it.
 #[derive(serde::Serialize)]
-struct Bulk {
+struct ClientReport<'a> {
     direction: &'static str,
     bytes: u64,
     seconds: f64,
     gbit_per_s: f64,
     client_cpu_s_per_gb: f64,
     /// Smoothed round-trip time of an upload, sampled over the time.
-    rtt_us: Option<super::latency::Percentiles>,
-    first_byte_us: Option<super::latency::Percentiles>,
+    rtt_us: Option<Percentiles>,
+    first_byte_us: Option<Percentiles>,
     interrupted: bool,
     stages: Option<Table>,
     #[serde(skip)]
     remarks: String,
+    #[serde(skip)]
+    args: &'a Client,
 }
 
-impl Bulk {
+impl<'a> ClientReport<'a> {
     fn new(
-        args: &Client,
+        args: &'a Client,
         load: &Load,
         transfers: &[Transfer],
         sample: &Sample,
@@ -248,67 +251,73 @@ impl Bulk {
             interrupted: interrupt::raised(),
             stages,
             remarks: format!("({})\n{remarks}", args.options),
+            args,
         }
     }
+}
 
-    fn tell(&self, args: &Client, plot: Option<File>) -> Result<()> {
-        if let Some(plot) = plot {
-            plot.write(&self.chart(args).svg())?;
-        }
-        if args.output.json {
-            return print_json(self);
-        }
-        if args.output.csv {
-            say(&rows::csv(&[Row {
-                workload: rows::bulk(args.work.connections, args.work.streams),
-                contender: rows::SQUALL,
-                gbit_per_s: Some(self.gbit_per_s),
-                per_s: None,
-                server_cpu: None,
-                client_cpu: Some(self.client_cpu_s_per_gb),
-                cpu_unit: rows::PER_GB,
-                latency_us: None,
-            }]));
-            return Ok(());
-        }
-        let moved = if self.direction == "upload" {
-            "sent"
-        } else {
-            "received"
-        };
-        say(&format!(
-            "{moved} {} bytes in {:.3} s: {:.3} Gbit/s, {:.3} CPU-seconds per GB at this end",
-            self.bytes, self.seconds, self.gbit_per_s, self.client_cpu_s_per_gb
-        ));
-        for (name, times) in [
-            ("smoothed round-trip time", &self.rtt_us),
-            ("time to the first byte", &self.first_byte_us),
-        ] {
-            if let Some(times) = times {
-                say(&format!("{name}: {times}"));
-            }
-        }
-        if self.interrupted {
-            say("interrupted: the figures cover the time before");
-        }
-        if let Some(table) = &self.stages {
-            let text = stages::text("by stage", &[("client", table)]);
-            say(&format!("\n{text}{}", self.remarks.trim_end()));
-        }
-        Ok(())
+impl Report for ClientReport<'_> {
+    fn rows(&self) -> Vec<Row> {
+        let work = &self.args.work;
+        vec![Row {
+            workload: rows::bulk(work.connections, work.streams),
+            contender: rows::SQUALL,
+            gbit_per_s: Some(self.gbit_per_s),
+            per_s: None,
+            server_cpu: None,
+            client_cpu: Some(self.client_cpu_s_per_gb),
+            cpu_unit: rows::PER_GB,
+            latency_us: None,
+        }]
     }
 
-    fn chart(&self, args: &Client) -> Bars {
+    fn chart(&self) -> Bars {
         let rows = self.stages.iter().flat_map(|table| &table.rows);
         let parts = rows.map(|row| (row.stage, self.client_cpu_s_per_gb * row.percent / 100.0));
         Bars {
             title: "squall perf client: CPU by stage".to_owned(),
-            subtitle: format!("{} of {}, {}", self.direction, args.server, args.options),
+            subtitle: format!(
+                "{} of {}, {}",
+                self.direction, self.args.server, self.args.options
+            ),
             unit: "CPU-seconds per GB delivered",
             bars: vec![Bar {
                 label: "client".to_owned(),
                 parts: parts.collect(),
             }],
+        }
+    }
+}
+
+impl fmt::Display for ClientReport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let moved = if self.direction == "upload" {
+            "sent"
+        } else {
+            "received"
+        };
+        writeln!(
+            f,
+            "{moved} {} bytes in {:.3} s: {:.3} Gbit/s, {:.3} CPU-seconds per GB at this end",
+            self.bytes, self.seconds, self.gbit_per_s, self.client_cpu_s_per_gb
+        )?;
+        for (name, times) in [
+            ("smoothed round-trip time", &self.rtt_us),
+            ("time to the first byte", &self.first_byte_us),
+        ] {
+            if let Some(times) = times {
+                writeln!(f, "{name}: {times}")?;
+            }
+        }
+        if self.interrupted {
+            writeln!(f, "interrupted: the figures cover the time before")?;
+        }
+        match &self.stages {
+            Some(table) => {
+                let text = stages::text("by stage", &[("client", table)]);
+                write!(f, "\n{text}{}", self.remarks)
+            }
+            None => Ok(()),
         }
     }
 }
@@ -352,7 +361,7 @@ fn split(text: &str) -> Result<(String, Option<u16>)> {
         },
     };
     let port = port
-        .map(|port| super::parse::remote_port(port).map_err(|_| wrong()))
+        .map(|port| parse::remote_port(port).map_err(|_| wrong()))
         .transpose()?;
     if host.is_empty() {
         return Err(wrong());

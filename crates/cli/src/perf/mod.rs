@@ -1,117 +1,41 @@
-//! `squall perf`: what a GB costs over QUIC, over TLS on TCP and over plain TCP; what a request and a
-//! handshake cost.
+//! `squall perf`: what a GB costs over QUIC, over TLS on TCP and over plain TCP; what a request and
+//! a handshake cost.
 //!
 //! ```text
-//!   args       ->  bulk ------ round by round, the order rotating ------>  report
-//!   options         |   quic      squall, both ends in this process          |
-//!   work            |   tls       rustls over TCP   } control: threads       |-> text, JSON, CSV, plot
-//!                   |   tcp       plain TCP         }                        |
-//!                  rates -- requests, handshakes: kinds, and squall and the controls, in turns -> rows
-//!                            |   control_rates: tcp_requests, tcp_handshakes
-//!   cpu: threads' clocks and ksoftirqd     meter, stages: the cost by stage     latency: percentiles
-//!   server, client: the same with another process or machine
+//!   args, work ─► bulk     round by round, the order rotating      ─► bulk_report ─┐
+//!                  │         quic: squall, both ends in this process               │
+//!                  │         yard::controls: rustls over TCP, plain TCP            ├─► report:
+//!                 rates    requests and handshakes, in turns       ─► operations ──┤   text, JSON,
+//!                  │                                                               │   CSV, chart
+//!                 client   the same with another process or machine ───────────────┘
+//!                 server   answers clients until Ctrl-C
+//!   endpoint, protocol, requests, handshakes     what a client and a server do over QUIC
 //! ```
-//! `source` holds the bytes.
+//! Clocks, tables, controls and charts are `squall_yard`'s.
 
 pub(crate) mod args;
 mod bulk;
-pub(crate) mod certificate;
-mod channel;
+mod bulk_report;
 mod client;
-mod control;
-mod control_rates;
-mod cpu;
+mod contender;
+mod endpoint;
 mod handshakes;
-mod latency;
-mod live;
-mod meter;
-mod options;
-pub(crate) mod parse;
+mod operations;
 mod protocol;
 mod quic;
 mod rates;
 mod report;
 mod requests;
-mod rows;
 mod server;
-mod source;
-mod stages;
-mod tcp;
-mod tcp_handshakes;
-mod tcp_requests;
-mod tls;
 mod work;
 
-use std::time::Duration;
+use squall_yard::cpu::Cores;
+use squall_yard::error::{Failure, Result};
+use squall_yard::{interrupt, sys};
 
 use args::{Perf, Remote};
-use cpu::Cores;
-use live::Gauges;
-use meter::Used;
-use source::Digest;
+use operations::Job;
 use work::Task;
-
-use crate::error::{Failure, Result};
-use crate::{interrupt, sys};
-
-/// How much a round moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Amount {
-    /// This many bytes a stream.
-    Bytes(u64),
-    /// As much as goes in this time.
-    Time(Duration),
-}
-
-/// Which end sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
-    /// The server.
-    Down,
-    /// The client.
-    Up,
-}
-
-impl Flow {
-    /// The direction by the client's name for it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Down => "download",
-            Self::Up => "upload",
-        }
-    }
-}
-
-/// What a contender is to do in one round.
-#[derive(Clone)]
-pub(crate) struct Load {
-    pub(crate) connections: usize,
-    /// A connection.
-    pub(crate) streams: usize,
-    pub(crate) flow: Flow,
-    pub(crate) amount: Amount,
-    pub(crate) cores: Cores,
-    /// Set: send the pattern of this seed, and digest it at both ends.
-    pub(crate) seed: Option<u64>,
-    pub(crate) gauges: Gauges,
-}
-
-/// What a contender did in one round.
-#[derive(Clone, Debug)]
-pub(crate) struct Outcome {
-    /// Delivered to the receiver.
-    pub(crate) bytes: u64,
-    /// From the first stream's begin to the last one's end.
-    pub(crate) elapsed: Duration,
-    pub(crate) server_cpu: Duration,
-    pub(crate) client_cpu: Duration,
-    /// A digest for every stream, of what was sent.
-    pub(crate) sent: Vec<Digest>,
-    /// The same of what was received.
-    pub(crate) received: Vec<Digest>,
-    /// QUIC only: what both ends counted by stage.
-    pub(crate) used: Option<Used>,
-}
 
 /// The command.
 pub(crate) fn main(perf: Perf) -> Result<()> {
@@ -126,9 +50,9 @@ pub(crate) fn main(perf: Perf) -> Result<()> {
             let plan = bulk::Plan::new(perf.local, flow, amount)?;
             plan.run()
         }
-        Task::Requests(requests) => rates::measure(&perf.local, &[rates::Job::Requests(requests)]),
+        Task::Requests(requests) => rates::measure(&perf.local, &[Job::Requests(requests)]),
         Task::Handshakes(kinds) => {
-            let jobs: Vec<_> = kinds.into_iter().map(rates::Job::Handshakes).collect();
+            let jobs: Vec<_> = kinds.into_iter().map(Job::Handshakes).collect();
             rates::measure(&perf.local, &jobs)
         }
     }
@@ -209,7 +133,7 @@ mod tests {
 
     #[test]
     fn each_round_starts_with_another_contender() {
-        use args::Contender::{self, Quic, Tcp, TlsTcp};
+        use contender::Contender::{self, Quic, Tcp, TlsTcp};
         let all = Contender::ALL;
         assert_eq!(rotated(&all, 0), [Quic, TlsTcp, Tcp]);
         assert_eq!(rotated(&all, 1), [TlsTcp, Tcp, Quic]);

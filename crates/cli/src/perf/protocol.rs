@@ -16,18 +16,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use squall::{Connection, Endpoint, RecvStream, SendStream, WriteError};
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::interrupt;
+use squall_yard::latency::Shared;
+use squall_yard::live::Gauges;
+use squall_yard::source::{Digest, Sink, Source};
+use squall_yard::work::{Amount, PIECE};
 
-use super::Amount;
-use super::latency::Shared;
-use super::live::Gauges;
-use super::source::{Digest, Sink, Source};
-use crate::error::{Failure, Result, context};
-use crate::interrupt;
-
-/// draft §2.1: the application protocol's name.
-pub(crate) const ALPN: &[u8] = b"perf";
-/// Bytes handed to a stream, and at most taken from one, in one call.
-pub(crate) const PIECE: usize = 256 * 1024;
 /// draft §2.3.1: a response without limit.
 const UNLIMITED: u64 = u64::MAX;
 

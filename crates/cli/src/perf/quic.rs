@@ -1,36 +1,34 @@
 //! squall over loopback: two endpoints in this process, each with its one worker thread.
 //!
 //! ```text
-//!   bind both  ->  connect  ->  clocks and stages read  ->  the work, as `protocol` says  ->  read again
+//!   bind both -> connect -> read clocks and stages -> the work, as `protocol` says -> read again
 //! ```
 //! The application's tasks run on the workers' threads ([`Connection::spawn`]), so that each end is
-//! its workers' threads, and their clocks. The server hands over slices of one buffer and nothing is copied;
-//! the client takes the chunks that the receiver holds.
+//! its workers' threads, and their clocks. The server hands over slices of one buffer and nothing
+//! is copied; the client takes the chunks that the receiver holds.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustls::server::ServerSessionMemoryCache;
 use rustls::{ClientConfig, ServerConfig};
-use squall::{CloseReason, ConnectError, Connection, Endpoint};
+use squall::{Connection, Endpoint};
+use squall_yard::certificate::{Certificate, NAME};
+use squall_yard::cpu::Cores;
+use squall_yard::ends::{EARLY_DATA, client_tls, server_tls};
+use squall_yard::error::{Result, context};
+use squall_yard::live::Counter;
+use squall_yard::meter::{Reading, Used, Volume};
+use squall_yard::options::{Options, Suite};
+use squall_yard::outcome::{Done, Outcome};
+use squall_yard::sys;
+use squall_yard::tickets::Watch;
+use squall_yard::work::{Flow, Handshakes, Kind, Load, Requests};
 
-use super::certificate::{Certificate, NAME};
-use super::cpu::Cores;
-use super::handshakes::{Handshakes, Kind, MAX_TICKETS, Target, Watch};
-use super::live::Counter;
-use super::meter::{Reading, Used, Volume};
-use super::options::{Options, Suite};
-use super::protocol::{self, ALPN, Service, Transfer};
-use super::requests::{Done, Requests};
-use super::{Flow, Load, Outcome};
-use crate::error::{Failure, Result, context};
-use crate::interrupt;
-use crate::sys;
-
-/// Sessions that a server remembers for resumption: all tickets that a client of ours keeps, and not
-/// many more, since rustls looks through all of them for one that is used.
-const SESSIONS: usize = MAX_TICKETS + 24;
+use super::endpoint::{connect, run_all, wait_idle};
+use super::handshakes::{self, Target};
+use super::protocol::{self, Service, Transfer};
+use super::requests;
 
 /// What both ends are made of, one cipher suite only.
 pub(crate) struct Quic {
@@ -38,34 +36,6 @@ pub(crate) struct Quic {
     server: ServerConfig,
     client: Arc<ClientConfig>,
     watch: Arc<Watch>,
-}
-
-/// A server's TLS: the perf protocol, session tickets, key log.
-///
-/// # Errors
-/// The certificate and its key do not go together, or secrets cannot be logged as asked for.
-pub(crate) fn server_tls(certificate: &Certificate, options: &Options) -> Result<ServerConfig> {
-    let mut tls = certificate.server(options.provider())?;
-    tls.alpn_protocols = vec![ALPN.to_vec()];
-    tls.key_log = options.key_log()?;
-    tls.session_storage = ServerSessionMemoryCache::new(SESSIONS);
-    // One for each connection that may follow.
-    tls.send_tls13_tickets = 1;
-    Ok(tls)
-}
-
-/// Finishes a client's TLS: the perf protocol, key log, and a watch over its handshakes.
-///
-/// # Errors
-/// Secrets cannot be logged as asked for.
-pub(crate) fn client_tls(
-    mut tls: ClientConfig,
-    options: &Options,
-) -> Result<(ClientConfig, Arc<Watch>)> {
-    tls.alpn_protocols = vec![ALPN.to_vec()];
-    tls.key_log = options.key_log()?;
-    let watch = Watch::over(&mut tls);
-    Ok((tls, watch))
 }
 
 /// What a server gives its clients for another time.
@@ -77,9 +47,6 @@ pub(crate) enum Tickets {
     /// For resumption with early data.
     Early,
 }
-
-/// RFC 9001 §4.6.1: early data is allowed; QUIC's own limits count.
-pub(crate) const EARLY_DATA: u32 = u32::MAX;
 
 /// Both endpoints and the clocks between them.
 pub(crate) struct Pair {
@@ -226,16 +193,16 @@ impl Quic {
     /// A connection or stream broke.
     pub(crate) fn requests(
         &self,
-        requests: &Requests,
+        work: &Requests,
         connections: usize,
         cores: Cores,
         live: &Arc<Counter>,
     ) -> Result<(Done, Used)> {
-        let pair = self.bind(cores, requests.in_flight, Tickets::None, &Arc::default())?;
+        let pair = self.bind(cores, work.in_flight, Tickets::None, &Arc::default())?;
         let connections = connect(&pair.client, pair.address, NAME, connections)?;
         Self::measure(
             &pair,
-            || requests.run(&connections, live),
+            || requests::run(work, &connections, live),
             |done| [Volume::Operations(done.count()); 2],
         )
     }
@@ -246,11 +213,11 @@ impl Quic {
     /// A handshake failed.
     pub(crate) fn handshakes(
         &self,
-        handshakes: &Handshakes,
+        work: &Handshakes,
         cores: Cores,
         live: &Arc<Counter>,
     ) -> Result<(Done, Used)> {
-        let tickets = match handshakes.kind {
+        let tickets = match work.kind {
             Kind::Early => Tickets::Early,
             Kind::Full | Kind::Resumed => Tickets::Plain,
         };
@@ -261,10 +228,10 @@ impl Quic {
             name: NAME.to_owned(),
             watch: Arc::clone(&self.watch),
         };
-        let ready = handshakes.prepare(target)?;
+        let ready = handshakes::prepare(work, target)?;
         Self::measure(
             &pair,
-            || handshakes.run(&ready, live),
+            || handshakes::run(work, &ready, live),
             |done| [Volume::Operations(done.count()); 2],
         )
     }
@@ -298,159 +265,4 @@ pub(crate) fn span(transfers: &[Transfer]) -> Duration {
     begin
         .zip(end)
         .map_or(Duration::ZERO, |(a, b): (Instant, Instant)| b - a)
-}
-
-/// Connects so many times, from the client's worker. Ctrl-C gives up.
-///
-/// # Errors
-/// There is no connection; what to do about it.
-pub(crate) fn connect(
-    client: &Endpoint,
-    address: SocketAddr,
-    name: &str,
-    count: usize,
-) -> Result<Vec<Connection>> {
-    let mut connections = Vec::with_capacity(count);
-    for _ in 0..count {
-        let connecting = client
-            .connect(address, name)
-            .map_err(context("cannot connect"))?;
-        let connected = wait(client, interrupt::unless_due(None, connecting))?;
-        let connected = connected
-            .ok_or_else(|| Failure::new(format!("interrupted before {address} answered")))?;
-        connections.push(connected.map_err(|error| explain(&error, address))?);
-    }
-    Ok(connections)
-}
-
-/// Starts tasks, each on its connection's worker, and waits for all.
-///
-/// # Errors
-/// The first failure.
-pub(crate) fn run_all<'a, F, T>(tasks: impl Iterator<Item = (&'a Connection, F)>) -> Result<Vec<T>>
-where
-    F: Future<Output = Result<T>> + Send + 'static,
-    T: Send + 'static,
-{
-    let (results, done) = mpsc::channel();
-    let mut count = 0;
-    for (connection, task) in tasks {
-        let results = results.clone();
-        count += 1;
-        connection.spawn(async move {
-            // Nobody listens any more once another one has failed.
-            let _ = results.send(task.await);
-        });
-    }
-    drop(results);
-    let outcomes: Vec<T> = done.iter().collect::<Result<_>>()?;
-    if outcomes.len() < count {
-        return Err(Failure::new("the client's worker ended prematurely"));
-    }
-    Ok(outcomes)
-}
-
-/// Runs a future on an endpoint's worker and waits for it on this thread.
-///
-/// # Errors
-/// The worker ended.
-pub(crate) fn wait<F>(endpoint: &Endpoint, future: F) -> Result<F::Output>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    let (result, done) = mpsc::sync_channel(1);
-    endpoint.spawn(async move {
-        // The receiver is waiting below.
-        let _ = result.send(future.await);
-    });
-    done.recv()
-        .map_err(|_| Failure::new("the endpoint's worker ended prematurely"))
-}
-
-/// Closes an endpoint and waits until its peers were told, for a second at most: one that is gone is
-/// not waited for.
-///
-/// # Errors
-/// The worker ended.
-pub(crate) fn close(endpoint: &Endpoint, reason: &'static [u8]) -> Result<()> {
-    endpoint.close(0, reason);
-    wait_idle(endpoint)
-}
-
-/// Waits for a second at most until no connection is left: then peers are told and qlogs are whole.
-fn wait_idle(endpoint: &Endpoint) -> Result<()> {
-    let idle = endpoint.clone();
-    wait(endpoint, async move {
-        let _ = tokio::time::timeout(Duration::from_secs(1), idle.wait_idle()).await;
-    })
-}
-
-/// Why there is no connection, and what to do about it.
-pub(crate) fn explain(error: &ConnectError, address: SocketAddr) -> Failure {
-    /// RFC 9001 §4.8: the crypto error of TLS alert no_application_protocol.
-    const NO_APPLICATION_PROTOCOL: u64 = 0x100 + 120;
-    /// The same of handshake_failure: no suite or group in common.
-    const HANDSHAKE_FAILURE: u64 = 0x100 + 40;
-    Failure::new(match error {
-        ConnectError::Closed(CloseReason::HandshakeTimeout | CloseReason::IdleTimeout) => format!(
-            "no answer from {address}: check that a server is listening there (squall perf server) and that UDP is not blocked"
-        ),
-        ConnectError::Closed(CloseReason::Transport { code, .. })
-            if code.0 == NO_APPLICATION_PROTOCOL =>
-        {
-            format!(
-                "{address} is a QUIC server but does not support the perf protocol: start squall perf server there"
-            )
-        }
-        ConnectError::Closed(CloseReason::Transport { code, .. })
-            if code.0 == HANDSHAKE_FAILURE =>
-        {
-            format!(
-                "{address} and this end have no cipher suite in common: omit --suite at one end"
-            )
-        }
-        // What `openssl req -x509` makes by itself, and webpki does not take from a server (RFC 5280 §4.2.1.9).
-        ConnectError::Closed(CloseReason::Transport {
-            reason,
-            remote: false,
-            ..
-        }) if reason.contains("CaUsedAsEndEntity") => format!(
-            "{address} presents a CA certificate as its own: create one with basicConstraints=critical,CA:FALSE (openssl \
-             req -addext), or pass -k to skip verification"
-        ),
-        ConnectError::Closed(CloseReason::Transport {
-            code,
-            reason,
-            remote: false,
-        }) if (0x100..0x200).contains(&code.0) => format!(
-            "{address} is not trusted ({reason}): pass its certificate with --cacert FILE, or -k to skip verification"
-        ),
-        error => format!("cannot connect to {address}: {error}"),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_silent_server_and_a_wrong_certificate_are_told_apart() {
-        let address = ([127, 0, 0, 1], 4433).into();
-        let silent = explain(
-            &ConnectError::Closed(CloseReason::HandshakeTimeout),
-            address,
-        );
-        assert!(silent.to_string().contains("no answer"));
-        let untrusted = ConnectError::Closed(CloseReason::Transport {
-            code: squall::TransportErrorCode::crypto(48),
-            reason: "unknown issuer".to_owned(),
-            remote: false,
-        });
-        assert!(
-            explain(&untrusted, address)
-                .to_string()
-                .contains("--cacert")
-        );
-    }
 }

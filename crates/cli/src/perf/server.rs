@@ -5,15 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use squall::{Connection, Endpoint};
+use squall_yard::certificate::Certificate;
+use squall_yard::ends;
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::interrupt;
+use squall_yard::meter::{Reading, Ticker, Volume};
+use squall_yard::stages::{self, Table};
 
 use super::args::Server;
-use super::certificate::Certificate;
-use super::meter::{Reading, Ticker, Volume};
+use super::endpoint;
 use super::protocol::{self, Service, Tally};
-use super::quic;
-use super::stages::{self, Table};
-use crate::error::{Failure, Result, context};
-use crate::interrupt;
 use crate::output::{print_json, say};
 
 /// Streams that a client may have open at a time on one connection.
@@ -56,8 +57,8 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
         Arc::new(Service::default()),
         move |connection, tally| entries.enter(connection, tally),
     ));
-    quic::wait(&endpoint, interrupt::wait())?;
-    quic::close(&endpoint, b"the server is shutting down")?;
+    endpoint::wait(&endpoint, interrupt::wait())?;
+    endpoint::close(&endpoint, b"the server is shutting down")?;
     let (operations, each) = book.operations();
     let sample = before.until_now(&endpoint, Volume::Operations(operations));
     let rates = ticker.rates();
@@ -77,9 +78,9 @@ fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
     if let Some(port) = args.port {
         listen.set_port(port);
     }
-    let mut tls = quic::server_tls(certificate, &args.options)?;
+    let mut tls = ends::server_tls(certificate, &args.options)?;
     // A request of this protocol does no harm when somebody repeats it.
-    tls.max_early_data_size = quic::EARLY_DATA;
+    tls.max_early_data_size = ends::EARLY_DATA;
     let mut builder = args.options.builder(listen).server(squall::ServerConfig {
         tls: Arc::new(tls),
         transport: args.options.transport(STREAMS),

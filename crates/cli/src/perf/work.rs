@@ -4,12 +4,10 @@
 use std::time::Duration;
 
 use clap::Args;
-
-use super::handshakes::{Handshakes, Kind, MAX_TICKETS};
-use super::parse::{count, seconds, size};
-use super::requests::Requests;
-use super::{Amount, Flow};
-use crate::error::{Failure, Result};
+use squall_yard::error::{Failure, Result};
+use squall_yard::parse::{count, seconds, size};
+use squall_yard::tickets::MAX_TICKETS;
+use squall_yard::work::{Amount, Flow, Handshakes, Kind, Requests};
 
 /// Bytes of a request where nothing else is said, its length field included.
 const REQUEST: u64 = 100;
@@ -160,11 +158,6 @@ impl Work {
             _ => self.streams,
         }
     }
-}
-
-impl Kind {
-    /// All, for `--handshakes` alone.
-    const LIST: &str = "full,resumed,0rtt";
 }
 
 #[cfg(test)]

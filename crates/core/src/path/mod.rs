@@ -22,7 +22,7 @@ use squall_wire::Path;
 
 use crate::config::{MAX_PATH_RESPONSES, MAX_PATHS, MIN_UDP_PAYLOAD, TransportConfig};
 use crate::congestion::Controller;
-use crate::recovery::pacer::{Pace, Pacer};
+use crate::recovery::pacer::{Allowed, Pacer};
 use crate::recovery::reordering::Reordering;
 use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
@@ -117,12 +117,15 @@ impl Flow {
             self.pacer.on_window_full();
             return (0, None);
         }
-        let pace = Pace {
+        let allowed = Allowed {
             rate: self.congestion.pacing_rate(),
             window: self.congestion.window(),
             slow_start: self.congestion.is_slow_start(),
         };
-        let paced = (self.pacer).budget(now, pace, &self.rtt, segment as u16, most * segment);
+        let (datagram, bundle) = (segment as u16, most * segment);
+        let paced = self
+            .pacer
+            .budget(now, &allowed, &self.rtt, datagram, bundle);
         let holds = paced < segment as u64;
         let release = self.pacer.next_release(now).filter(|_| holds);
         (room.min(paced), release)
@@ -227,7 +230,7 @@ impl PathState {
         }
     }
 
-    /// `count` suspicious large packets were lost at once; returns whether the path no longer
+    /// `packets` large ones were lost at once, a suspicious sign; returns whether the path no longer
     /// carries them (RFC 8899 §4.3).
     pub(crate) fn on_large_lost(&mut self, packets: u32) -> bool {
         let swallowed = packets > 0 && self.mtu.on_large_lost(packets);

@@ -36,17 +36,6 @@ pub(crate) fn initial_window(max_datagram: u16) -> u64 {
     (10 * datagram).min((2 * datagram).max(14_720))
 }
 
-/// What congestion control says about the rate.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
-    /// Bytes per second, if the algorithm sets a rate; otherwise it follows from the window.
-    pub(crate) rate: Option<u64>,
-    /// The congestion window in bytes.
-    pub(crate) window: u64,
-    /// Whether the window still doubles every round trip.
-    pub(crate) slow_start: bool,
-}
-
 /// Decides how many bytes may leave now.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
@@ -71,6 +60,17 @@ struct Bucket {
     credited_until: Time,
 }
 
+/// What congestion control allows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowed {
+    /// Bytes per second, where congestion control says it.
+    pub(crate) rate: Option<u64>,
+    /// The congestion window, in bytes.
+    pub(crate) window: u64,
+    /// Whether the window still doubles every round trip.
+    pub(crate) slow_start: bool,
+}
+
 impl Pacer {
     /// A pacer; not `enabled`, it lets everything pass.
     pub(crate) fn new(enabled: bool) -> Self {
@@ -80,23 +80,24 @@ impl Pacer {
         }
     }
 
-    /// Bytes that may be sent now, `u64::MAX` if pacing is off. Less than a datagram is given as 0.
+    /// Bytes that may be sent now; `u64::MAX` when pacing is off. Less than a datagram is given as
+    /// 0.
     ///
-    /// `max_datagram` is the size of a packet and `max_bundle` that of the largest GSO bundle, both
-    /// in bytes.
+    /// `max_datagram` is the size of a packet and `max_bundle` that of the largest GSO bundle, in
+    /// bytes.
     pub(crate) fn budget(
         &mut self,
         now: Time,
-        pace: Pace,
+        allowed: &Allowed,
         rtt: &RttEstimator,
         max_datagram: u16,
         max_bundle: usize,
     ) -> u64 {
-        let Pace {
+        let &Allowed {
             rate,
             window,
             slow_start,
-        } = pace;
+        } = allowed;
         if !self.enabled && rate.is_none() {
             return u64::MAX;
         }
@@ -219,8 +220,8 @@ fn bytes_in(rate: u64, time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    fn pace(window: u64, slow_start: bool) -> Pace {
-        Pace {
+    fn allowed(window: u64, slow_start: bool) -> Allowed {
+        Allowed {
             rate: None,
             window,
             slow_start,
@@ -253,7 +254,7 @@ mod tests {
         while now < end {
             let mut sent = 0;
             loop {
-                let budget = pacer.budget(now, pace(window, slow_start), rtt, DATAGRAM, BUNDLE);
+                let budget = pacer.budget(now, &allowed(window, slow_start), rtt, DATAGRAM, BUNDLE);
                 let packets = budget.min(BUNDLE as u64) / u64::from(DATAGRAM);
                 if packets == 0 {
                     break;
@@ -273,7 +274,7 @@ mod tests {
     #[test]
     fn off_means_no_limit() {
         let mut pacer = Pacer::new(false);
-        let budget = pacer.budget(Time::ZERO, pace(1, false), &rtt(100), DATAGRAM, BUNDLE);
+        let budget = pacer.budget(Time::ZERO, &allowed(1, false), &rtt(100), DATAGRAM, BUNDLE);
         assert_eq!(budget, u64::MAX);
         pacer.on_sent(1 << 40);
         assert_eq!(pacer.next_release(Time::ZERO), None);
@@ -353,7 +354,7 @@ mod tests {
                 let next_ack = Time::from_nanos(START + ack * 6_250_000);
                 loop {
                     let budget =
-                        pacer.budget(now, pace(window, slow_start), &rtt, DATAGRAM, BUNDLE);
+                        pacer.budget(now, &allowed(window, slow_start), &rtt, DATAGRAM, BUNDLE);
                     let bytes = budget.min(room) / u64::from(DATAGRAM) * u64::from(DATAGRAM);
                     if bytes > 0 {
                         pacer.on_sent(bytes);
@@ -389,7 +390,7 @@ mod tests {
         let mut budget = |now: u64| {
             pacer.budget(
                 Time::from_nanos(now),
-                pace(window, false),
+                &allowed(window, false),
                 &rtt,
                 DATAGRAM,
                 BUNDLE,
@@ -408,7 +409,7 @@ mod tests {
         let budget = |now: u64, pacer: &mut Pacer| {
             pacer.budget(
                 Time::from_nanos(now),
-                pace(12_000, true),
+                &allowed(12_000, true),
                 &unknown,
                 DATAGRAM,
                 BUNDLE,
@@ -426,7 +427,7 @@ mod tests {
         let mut pacer = Pacer::new(true);
         let now = Time::from_nanos(START);
         let budget =
-            |pacer: &mut Pacer| pacer.budget(now, pace(window, false), &rtt, DATAGRAM, BUNDLE);
+            |pacer: &mut Pacer| pacer.budget(now, &allowed(window, false), &rtt, DATAGRAM, BUNDLE);
         for sent in 0..10 {
             assert_eq!(budget(&mut pacer), 12_000 - sent * 1200);
             pacer.on_sent(1200);
@@ -442,19 +443,19 @@ mod tests {
         let mut pacer = Pacer::new(true);
         let bundle = usize::from(DATAGRAM);
         let now = Time::from_nanos(START);
-        let first = pacer.budget(now, pace(window, false), &rtt, DATAGRAM, bundle);
+        let first = pacer.budget(now, &allowed(window, false), &rtt, DATAGRAM, bundle);
         pacer.on_sent(first);
         let next = pacer.next_release(now).unwrap();
         assert_eq!(
-            pacer.budget(next, pace(window, false), &rtt, DATAGRAM, bundle),
+            pacer.budget(next, &allowed(window, false), &rtt, DATAGRAM, bundle),
             2400
         );
         let before = Time::from_nanos(next.as_nanos() - 1);
         let mut pacer = Pacer::new(true);
-        pacer.budget(now, pace(window, false), &rtt, DATAGRAM, bundle);
+        pacer.budget(now, &allowed(window, false), &rtt, DATAGRAM, bundle);
         pacer.on_sent(first);
         assert_eq!(
-            pacer.budget(before, pace(window, false), &rtt, DATAGRAM, bundle),
+            pacer.budget(before, &allowed(window, false), &rtt, DATAGRAM, bundle),
             0
         );
     }

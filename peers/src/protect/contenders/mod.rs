@@ -30,8 +30,8 @@ pub(crate) struct Work {
 
 /// One side's expanded keys of a suite.
 pub(crate) trait Contender {
-    /// Works on all packets in place, in groups of `batch` where the library has groups; false where a packet was
-    /// refused.
+    /// Works on all packets in place, in groups of `batch` where the library has groups; false
+    /// where a packet was refused.
     fn work(&mut self, work: Work, packets: &mut Packets, batch: usize) -> bool;
 }
 

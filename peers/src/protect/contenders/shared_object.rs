@@ -1,4 +1,5 @@
-//! BoringSSL and OpenSSL: built by cargo into shared objects beside this program, loaded, and called through their table.
+//! BoringSSL and OpenSSL: built by cargo into shared objects beside this program, loaded, and
+//! called through their table.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -75,7 +76,8 @@ fn build(name: Name, member: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// The telling line of a failed build: the message of a panic in a build script, or else the first error.
+/// The telling line of a failed build: the message of a panic in a build script, or else the first
+/// error.
 fn reason(stderr: &str) -> String {
     let mut lines = stderr.lines().map(str::trim);
     let error =
@@ -92,7 +94,8 @@ fn reason(stderr: &str) -> String {
 fn load(shared_object: &Path) -> Result<&'static Table, String> {
     // Its names stay its own.
     let flags = RTLD_NOW | RTLD_LOCAL;
-    // SAFETY: loading runs the library's initialisers, which BoringSSL and OpenSSL mean to be run that way.
+    // SAFETY: loading runs the library's initialisers, which BoringSSL and OpenSSL mean to be run
+    // that way.
     let library = unsafe { Library::open(Some(shared_object), flags) }
         .map_err(|error| format!("it does not load: {error}"))?;
     // SAFETY: the function has that type where it has that name.
@@ -102,7 +105,8 @@ fn load(shared_object: &Path) -> Result<&'static Table, String> {
     };
     // Never unloaded: the table, and what threads of the library keep, live as long as the process.
     std::mem::forget(library);
-    // SAFETY: a table that lives as long as the library; the size is its first field in every version of it.
+    // SAFETY: a table that lives as long as the library; the size is its first field in every
+    // version of it.
     let size = unsafe { table.cast::<usize>().read() };
     if size != size_of::<Table>() {
         return Err("it was built for another version of this program".to_owned());
@@ -144,14 +148,16 @@ impl Peer for SharedObject {
     #[inline]
     fn seal(&mut self, packet: &mut [u8], number: u64) -> bool {
         let (bytes, len) = (packet.as_mut_ptr(), packet.len());
-        // SAFETY: an exclusive packet with a header of `HEADER_LEN` bytes and room for a tag, due to `Packets`.
+        // SAFETY: an exclusive packet with a header of `HEADER_LEN` bytes and room for a tag, due
+        // to `Packets`.
         unsafe { (self.table.seal)(self.keys.as_ptr(), bytes, HEADER_LEN, len, number) }
     }
 
     #[inline]
     fn open(&mut self, packet: &mut [u8], number: u64) -> bool {
         let (bytes, len) = (packet.as_mut_ptr(), packet.len());
-        // SAFETY: an exclusive packet with a header of `HEADER_LEN` bytes and a tag, due to `Packets`.
+        // SAFETY: an exclusive packet with a header of `HEADER_LEN` bytes and a tag, due to
+        // `Packets`.
         unsafe { (self.table.open)(self.keys.as_ptr(), bytes, HEADER_LEN, len, number) }
     }
 

@@ -4,9 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
-use super::tcp_handshakes::{accept, connect};
+use squall_yard::controls::handshakes::{accept, connect};
+use squall_yard::error::{Failure, Result, context};
+
 use super::{listen, provider};
-use crate::error::{Failure, Result, context};
 use crate::transport::identity;
 use crate::transport::job::{Job, Role};
 use crate::transport::process::Count;

@@ -1,37 +1,13 @@
-//! Plain TCP and TLS over TCP: the command-line tool's own controls, the same source files, in processes of their own.
+//! Plain TCP and TLS over TCP: the controls of `squall_yard`, in processes of their own.
 //!
 //! ```text
-//!   bulk        one thread a connection at each end, 256 KiB a system call; a stream of QUIC is a connection here
-//!   requests    one connection; what is there is read, as much as that asks for is written, both in one call
+//!   bulk        one thread per connection at each end, 256 KiB per system call; a stream of QUIC
+//!               is a connection here
+//!   requests    one connection; reads what is there and writes all it asks for, in one call each
 //!   handshakes  four threads at each end: connect, handshake, one empty request, close
 //! ```
 
-#[allow(dead_code, reason = "the tool uses more of it")]
-#[path = "../../../../crates/cli/src/perf/certificate.rs"]
-pub(super) mod certificate;
-#[allow(dead_code, reason = "the tool names threads")]
-#[path = "../../../../crates/cli/src/perf/channel.rs"]
-mod channel;
 mod handshakes;
-#[allow(dead_code, reason = "the tool uses more of it")]
-#[path = "../../../../crates/cli/src/perf/options.rs"]
-pub(super) mod options;
-#[allow(dead_code, reason = "the tool uses more of it")]
-#[path = "../../../../crates/cli/src/perf/parse.rs"]
-mod parse;
-#[allow(dead_code, reason = "the tool uses more of it")]
-#[path = "../../../../crates/cli/src/perf/source.rs"]
-pub(super) mod source;
-#[path = "../../../../crates/cli/src/perf/tcp.rs"]
-mod tcp;
-#[allow(dead_code, reason = "the tool looks at what came of each")]
-#[path = "../../../../crates/cli/src/perf/tcp_handshakes.rs"]
-mod tcp_handshakes;
-#[path = "../../../../crates/cli/src/perf/tcp_requests.rs"]
-mod tcp_requests;
-#[allow(dead_code, reason = "the tool uses more of it")]
-#[path = "../../../../crates/cli/src/perf/tls.rs"]
-pub(super) mod tls;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -39,16 +15,17 @@ use std::sync::Arc;
 use std::thread;
 
 use rustls::crypto::CryptoProvider;
+use squall_yard::certificate::Certificate;
+use squall_yard::controls::channel::{Channel as _, Protocol, answer};
+use squall_yard::controls::requests::{self as pipelined, Pipeline, Responses};
+use squall_yard::controls::{tcp, tls};
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::options::Suite;
+use squall_yard::source::Source;
 
-use self::certificate::Certificate;
-use self::channel::{Channel as _, Protocol, answer};
-use self::options::Suite;
-use self::source::Source;
-use self::tcp_requests::{Pipeline, Responses};
 use super::job::{Contender, Job, Message, Role, Shape, Workload};
 use super::process::{Count, say};
 use super::verify::{Verifier, message};
-use crate::error::{Failure, Result, context};
 
 /// Does one end's work.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
@@ -116,7 +93,7 @@ fn serve<P: Protocol>(protocol: &Arc<P>, shape: Shape, workload: Workload) -> Re
         thread::spawn(move || {
             let mut channel = protocol.server(socket)?;
             if workload == Workload::W3 {
-                tcp_requests::answer(&mut channel, message(&shape).len(), shape.answer)
+                pipelined::answer(&mut channel, message(&shape).len(), shape.answer)
             } else {
                 answer(&mut channel, &mut Source::new(None))
             }
@@ -202,5 +179,5 @@ fn requests<P: Protocol>(
         fresh: 0,
         count,
     };
-    tcp_requests::ask(&mut channel, &pipeline, &mut checked)
+    pipelined::ask(&mut channel, &pipeline, &mut checked)
 }

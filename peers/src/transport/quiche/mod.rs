@@ -1,11 +1,12 @@
 //! quiche, which brings no I/O, in an event loop of our own.
 //!
 //! ```text
-//!   poll ──► recvmmsg, GRO ──► each datagram to its connection ──► streams of the connections touched
+//!   poll ──► recvmmsg, GRO ──► each datagram to its connection ──► streams of those connections
 //!     ▲                                                                      │
 //!     └───────── timers ◄── sendmmsg, GSO ◄── send() of each of them, until nothing is left
 //! ```
-//! Data for sending is handed over without a copy (`stream_send_zc`); quiche copies what is read, by its interface.
+//! Data for sending is handed over without a copy (`stream_send_zc`); quiche copies what is read,
+//! by its interface.
 
 mod udp;
 
@@ -16,9 +17,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use quiche::{BufFactory, Config, ConnectionId, RecvInfo};
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::source::Source;
 
 use self::udp::{Inbox, Outbox};
-use super::controls::source::Source;
 use super::job::{
     ALPN, CONNECTION_WINDOW, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, Message, NAME, PIECE, Role,
     STREAM_WINDOW, Shape, Workload,
@@ -26,7 +28,6 @@ use super::job::{
 use super::process::{Count, say};
 use super::socket;
 use super::verify::{Verifier, message};
-use crate::error::{Failure, Result, context};
 
 /// Bytes of our connection ids.
 const ID: usize = 16;
@@ -363,7 +364,8 @@ impl Engine {
         entry.touched = false;
         application.process(&mut entry)?;
         self.send(&mut entry)?;
-        // Whoever has heard or said that it is over has no more to say; latecomers are unknown then.
+        // Whoever has heard or said that it is over has no more to say; latecomers are unknown
+        // then.
         if entry.over || entry.quic.is_draining() || entry.quic.is_closed() {
             self.free.push(index);
             for id in &entry.ids {
@@ -457,7 +459,8 @@ impl Application for Server {
 impl Stream {
     /// The request is there: begins its answer.
     fn answer(&mut self, workload: Workload) {
-        // draft-banks-quic-performance §2.3.1: one that ends before its eight bytes is ignored, with an empty answer.
+        // draft-banks-quic-performance §2.3.1: one that ends before its eight bytes is ignored,
+        // with an empty answer.
         let wanted = self
             .head
             .first_chunk()

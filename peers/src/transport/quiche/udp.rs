@@ -44,7 +44,8 @@ pub(super) fn wait(socket: &UdpSocket, write: bool, limit: Option<Duration>) -> 
         tv_nsec: limit.subsec_nanos().into(),
     });
     let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: one pollfd, writable; `limit` is null or points to a timespec that lives through the call.
+    // SAFETY: one pollfd, writable; `limit` is null or points to a timespec that lives through the
+    // call.
     let answer = unsafe { libc::ppoll(&raw mut poll, 1, limit, ptr::null()) };
     match answer {
         -1 => match io::Error::last_os_error() {
@@ -100,8 +101,9 @@ impl Inbox {
             header.msg_control = controls[index].0.as_mut_ptr().cast();
             header.msg_controllen = CONTROL;
         }
-        // SAFETY: every header points to a name, a slice of a buffer and a control block, with their true lengths, all of
-        // which live and are borrowed by nobody else through the call.
+        // SAFETY: every header points to a name, a slice of a buffer and a control block, with
+        // their true lengths, all of which live and are borrowed by nobody else through the
+        // call.
         let count = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -147,8 +149,8 @@ impl Inbox {
 
 /// The length of the datagrams in a bundle, where the kernel tells one.
 fn stride(header: &libc::msghdr) -> Option<usize> {
-    // SAFETY: the kernel has left `msg_control` and `msg_controllen` describing the control messages that it wrote into a
-    // block that is still there; the macros walk within them.
+    // SAFETY: the kernel has left `msg_control` and `msg_controllen` describing the control
+    // messages that it wrote into a block that is still there; the macros walk within them.
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(header);
         while let Some(one) = message.as_ref() {
@@ -275,8 +277,9 @@ impl Outbox {
             if bundle.end - bundle.begin > bundle.segment {
                 let segment = bundle.segment as u16;
                 header.msg_control = controls[index].0.as_mut_ptr().cast();
-                // SAFETY: CMSG_SPACE and CMSG_LEN compute; the control block has room for one message of two bytes and is
-                // aligned for its header, so that CMSG_FIRSTHDR finds place for it.
+                // SAFETY: CMSG_SPACE and CMSG_LEN compute; the control block has room for one
+                // message of two bytes and is aligned for its header, so that
+                // CMSG_FIRSTHDR finds place for it.
                 unsafe {
                     header.msg_controllen = libc::CMSG_SPACE(size_of::<u16>() as u32) as usize;
                     let message = libc::CMSG_FIRSTHDR(header);
@@ -289,8 +292,9 @@ impl Outbox {
                 }
             }
         }
-        // SAFETY: the first `bundles.len()` headers, at most BUNDLES by `space`, point to names, slices of the buffer and
-        // control blocks with their true lengths, which all live through the call.
+        // SAFETY: the first `bundles.len()` headers, at most BUNDLES by `space`, point to names,
+        // slices of the buffer and control blocks with their true lengths, which all live
+        // through the call.
         let count = unsafe {
             libc::sendmmsg(
                 socket.as_raw_fd(),

@@ -165,7 +165,7 @@ impl Accounting {
         window_limited: false,
         is_mtu_probe: false,
     };
-    /// A packet that is in nobody's flight, and is not repeated.
+    /// A packet that is not counted in flight, and not repeated.
     pub(super) const UNCOUNTED: Self = Self {
         ack_eliciting: false,
         in_flight: false,
@@ -291,8 +291,8 @@ impl Connection {
         span
     }
 
-    /// Books a packet that is in nobody's flight, for it goes to another path: as sent, and in the
-    /// log.
+    /// Books a packet that goes to another path, so that it is not counted in the flight of this
+    /// one: as sent, and in the log.
     #[inline]
     pub(super) fn book_elsewhere(
         &mut self,

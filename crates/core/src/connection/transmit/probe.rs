@@ -65,8 +65,8 @@ impl Connection {
         if !matches!(self.state, State::Established) {
             return None;
         }
-        // Probes of other paths are in nobody's flight, and remembered all the same (`SECURITY.md`
-        // rows 1 and 34).
+        // Probes of other paths are not counted in flight, but remembered all the same
+        // (`SECURITY.md` rows 1 and 34).
         if !self.spaces.may_acknowledge(SpaceId::Data) {
             return None;
         }
@@ -148,7 +148,7 @@ impl Connection {
             span
         } else {
             // Neither its loss nor its acknowledgement says anything about the active path (RFC
-            // 9000 §9.4), and there are few: they are in nobody's flight.
+            // 9000 §9.4), and there are few: they are not counted in flight.
             let draft = packet.finish(Accounting::UNCOUNTED);
             if let Some(state) = self.paths.get_mut(tag) {
                 state.on_sent(size);

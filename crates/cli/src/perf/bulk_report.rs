@@ -1,0 +1,472 @@
+//! The results: figures out of rounds, as tables for people and as one JSON object.
+//!
+//! Throughput and CPU are sums over all rounds of a contender. A ratio compares the two
+//! contenders within each round, a second apart, because the machine drifts from minute to
+//! minute; what is shown is the median of the rounds' ratios.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+use squall_yard::chart::{Bar, Bars};
+use squall_yard::latency::Percentiles;
+use squall_yard::live::Gauges;
+use squall_yard::outcome::Outcome;
+use squall_yard::rows::{self, Row};
+use squall_yard::stages::Both;
+use squall_yard::stats::median;
+
+use super::contender::Contender;
+use super::report::Report;
+
+/// What one contender did in one round, `ksoftirqd` included.
+#[derive(Clone, Debug)]
+pub(crate) struct Round {
+    pub(crate) contender: Contender,
+    pub(crate) index: usize,
+    pub(crate) outcome: Outcome,
+    /// `ksoftirqd` on the cores of both ends, already part of the outcome's CPU times.
+    pub(crate) ksoftirqd: Duration,
+}
+
+impl Round {
+    /// CPU-seconds per GB delivered, both ends.
+    fn cpu_s_per_gb(&self) -> f64 {
+        per_gb(
+            self.outcome.server_cpu + self.outcome.client_cpu,
+            self.outcome.bytes,
+        )
+    }
+}
+
+/// One contender's figures.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figures {
+    pub(crate) gbit_per_s: f64,
+    pub(crate) server_cpu_s_per_gb: f64,
+    pub(crate) client_cpu_s_per_gb: f64,
+    /// Part of the two above.
+    pub(crate) ksoftirqd_cpu_s_per_gb: f64,
+    pub(crate) bytes: u64,
+    pub(crate) seconds: f64,
+    /// Both ends' CPU-seconds per GB, round by round.
+    pub(crate) rounds_cpu_s_per_gb: Vec<f64>,
+}
+
+/// What was measured, and on what.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Setup {
+    pub(crate) connections: usize,
+    pub(crate) streams: usize,
+    /// `download`: the server sends; `upload`.
+    pub(crate) direction: &'static str,
+    pub(crate) bytes_per_stream: Option<u64>,
+    pub(crate) seconds: Option<f64>,
+    pub(crate) rounds: usize,
+    /// Ctrl-C ended it before its time.
+    pub(crate) interrupted: bool,
+    pub(crate) payload: u16,
+    pub(crate) cipher_suite: &'static str,
+    /// QUIC's.
+    pub(crate) congestion: &'static str,
+    pub(crate) gso: bool,
+    pub(crate) gro: bool,
+    pub(crate) pacing: bool,
+    pub(crate) server_core: Option<usize>,
+    pub(crate) client_core: Option<usize>,
+    pub(crate) ksoftirqd_threads: usize,
+    /// The TLS control's provider, and nanoseconds to seal and open 16 KiB with each.
+    pub(crate) tls_provider: Option<&'static str>,
+    pub(crate) tls_providers_ns: Vec<(&'static str, f64)>,
+    pub(crate) tcp_congestion_control: Option<String>,
+}
+
+/// Everything that `squall perf` prints.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct BulkReport {
+    pub(crate) quic: Option<Figures>,
+    pub(crate) tls_tcp: Option<Figures>,
+    pub(crate) tcp: Option<Figures>,
+    /// QUIC's CPU against TLS over TCP's, both ends summed.
+    pub(crate) ratio_to_tls_tcp: Option<f64>,
+    /// QUIC's CPU against plain TCP's, both ends summed.
+    pub(crate) ratio_to_tcp: Option<f64>,
+    /// TLS over TCP's CPU against plain TCP's, both ends summed.
+    pub(crate) tls_tcp_ratio_to_tcp: Option<f64>,
+    /// QUIC's smoothed round-trip time at the sending end, in microseconds, over the time.
+    pub(crate) rtt_us: Option<Percentiles>,
+    /// QUIC's time from a stream's creation to the first byte of its download, in microseconds.
+    pub(crate) first_byte_us: Option<Percentiles>,
+    pub(crate) stages: Option<Both>,
+    pub(crate) setup: Setup,
+}
+
+impl BulkReport {
+    /// Draws the figures out of the rounds; `gauges` are QUIC's.
+    pub(crate) fn new(
+        rounds: &[Round],
+        stages: Option<Both>,
+        gauges: &Gauges,
+        setup: Setup,
+    ) -> Self {
+        use Contender::{Quic, Tcp, TlsTcp};
+        Self {
+            quic: figures(rounds, Quic),
+            tls_tcp: figures(rounds, TlsTcp),
+            tcp: figures(rounds, Tcp),
+            ratio_to_tls_tcp: ratio(rounds, Quic, TlsTcp),
+            ratio_to_tcp: ratio(rounds, Quic, Tcp),
+            tls_tcp_ratio_to_tcp: ratio(rounds, TlsTcp, Tcp),
+            rtt_us: gauges.rtt.read().percentiles(),
+            first_byte_us: gauges.first_byte.read().percentiles(),
+            stages,
+            setup,
+        }
+    }
+
+    /// The contenders that ran, with their names.
+    fn contenders(&self) -> impl Iterator<Item = (&'static str, &Figures)> {
+        let all = [
+            (Contender::Quic, &self.quic),
+            (Contender::TlsTcp, &self.tls_tcp),
+            (Contender::Tcp, &self.tcp),
+        ];
+        all.into_iter()
+            .filter_map(|(contender, figures)| Some((contender.name(), figures.as_ref()?)))
+    }
+}
+
+impl Report for BulkReport {
+    /// A row for each contender.
+    fn rows(&self) -> Vec<Row> {
+        let rows = self.contenders().map(|(contender, figures)| Row {
+            workload: rows::bulk(self.setup.connections, self.setup.streams),
+            contender: if contender == Contender::Quic.name() {
+                rows::SQUALL
+            } else {
+                contender
+            },
+            gbit_per_s: Some(figures.gbit_per_s),
+            per_s: None,
+            server_cpu: Some(figures.server_cpu_s_per_gb),
+            client_cpu: Some(figures.client_cpu_s_per_gb),
+            cpu_unit: rows::PER_GB,
+            latency_us: None,
+        });
+        rows.collect()
+    }
+
+    /// Two bars a contender, QUIC's by stage.
+    fn chart(&self) -> Bars {
+        let mut bars = Vec::new();
+        for (contender, figures) in self.contenders() {
+            let tables = self.stages.as_ref().filter(|_| contender == "quic");
+            for (end, cpu, table) in [
+                (
+                    "server",
+                    figures.server_cpu_s_per_gb,
+                    tables.map(|tables| &tables.server),
+                ),
+                (
+                    "client",
+                    figures.client_cpu_s_per_gb,
+                    tables.map(|tables| &tables.client),
+                ),
+            ] {
+                let parts = match table {
+                    Some(table) => {
+                        let rows = table.rows.iter();
+                        rows.map(|row| (row.stage, cpu * row.percent / 100.0))
+                            .collect()
+                    }
+                    None => vec![("not split", cpu)],
+                };
+                bars.push(Bar {
+                    label: format!("{contender}, {end}"),
+                    parts,
+                });
+            }
+        }
+        let setup = &self.setup;
+        Bars {
+            title: "squall perf: CPU by stage".to_owned(),
+            subtitle: format!(
+                "{}, {} connection(s) of {} stream(s), {}, datagrams of {} bytes, loopback",
+                setup.direction,
+                setup.connections,
+                setup.streams,
+                setup.cipher_suite,
+                setup.payload
+            ),
+            unit: "CPU-seconds per GB delivered",
+            bars,
+        }
+    }
+}
+
+fn per_gb(cpu: Duration, bytes: u64) -> f64 {
+    if bytes == 0 {
+        return 0.0;
+    }
+    cpu.as_secs_f64() / (bytes as f64 / 1e9)
+}
+
+fn figures(rounds: &[Round], contender: Contender) -> Option<Figures> {
+    let own: Vec<&Round> = rounds
+        .iter()
+        .filter(|round| round.contender == contender)
+        .collect();
+    let bytes = own.iter().map(|round| round.outcome.bytes).sum();
+    let elapsed: Duration = own.iter().map(|round| round.outcome.elapsed).sum();
+    if bytes == 0 || elapsed.is_zero() {
+        return None;
+    }
+    let sum = |part: fn(&Round) -> Duration| own.iter().map(|round| part(round)).sum();
+    Some(Figures {
+        gbit_per_s: bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9,
+        server_cpu_s_per_gb: per_gb(sum(|round| round.outcome.server_cpu), bytes),
+        client_cpu_s_per_gb: per_gb(sum(|round| round.outcome.client_cpu), bytes),
+        ksoftirqd_cpu_s_per_gb: per_gb(sum(|round| round.ksoftirqd), bytes),
+        bytes,
+        seconds: elapsed.as_secs_f64(),
+        rounds_cpu_s_per_gb: own.iter().map(|round| round.cpu_s_per_gb()).collect(),
+    })
+}
+
+/// The median over the rounds of `contender`'s CPU per GB against `control`'s in the same round.
+fn ratio(rounds: &[Round], contender: Contender, control: Contender) -> Option<f64> {
+    let of = |contender| {
+        rounds
+            .iter()
+            .filter(move |round| round.contender == contender)
+    };
+    let ratios = of(contender)
+        .filter_map(|own| {
+            let other = of(control).find(|other| other.index == own.index)?;
+            let ratio = own.cpu_s_per_gb() / other.cpu_s_per_gb();
+            ratio.is_finite().then_some(ratio)
+        })
+        .collect();
+    median(ratios)
+}
+
+impl fmt::Display for BulkReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<10}{:>10}{:>14}{:>12}{:>12}{:>11}",
+            "", "Gbit/s", "server", "client", "sum", "vs. tcp"
+        )?;
+        let rows = [
+            ("quic", &self.quic, self.ratio_to_tcp),
+            ("tls_tcp", &self.tls_tcp, self.tls_tcp_ratio_to_tcp),
+            ("tcp", &self.tcp, None),
+        ];
+        for (name, figures, ratio) in rows {
+            let Some(figures) = figures else { continue };
+            let ratio = ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
+            writeln!(
+                f,
+                "{name:<10}{:>10.2}{:>14.3}{:>12.3}{:>12.3}{ratio:>11}",
+                figures.gbit_per_s,
+                figures.server_cpu_s_per_gb,
+                figures.client_cpu_s_per_gb,
+                figures.server_cpu_s_per_gb + figures.client_cpu_s_per_gb,
+            )?;
+        }
+        writeln!(
+            f,
+            "(server, client, sum: CPU-seconds per GB delivered, ksoftirqd included)"
+        )?;
+        for (control, ratio) in [
+            ("TLS over TCP", self.ratio_to_tls_tcp),
+            ("plain TCP", self.ratio_to_tcp),
+        ] {
+            if let Some(ratio) = ratio {
+                writeln!(f, "QUIC costs {ratio:.2} times the CPU of {control}.")?;
+            }
+        }
+        for (name, times) in [
+            ("Smoothed round-trip time of the sender", &self.rtt_us),
+            ("Time to the first byte", &self.first_byte_us),
+        ] {
+            if let Some(times) = times {
+                writeln!(f, "{name}: {times}.")?;
+            }
+        }
+        if self.setup.interrupted {
+            writeln!(f, "Interrupted: the figures cover the time before.")?;
+        }
+        let ends = match self.setup.direction {
+            "upload" => ("server (receives)", "client (sends)"),
+            _ => ("server (sends)", "client (receives)"),
+        };
+        match &self.stages {
+            Some(stages) => write!(f, "\n{}", stages.table("QUIC by stage", ends.0, ends.1)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use squall_yard::stages::{Clocks, Rates, Sample, Table};
+
+    fn round(contender: Contender, index: usize, cpu_ms: u64) -> Round {
+        Round {
+            contender,
+            index,
+            outcome: Outcome {
+                bytes: 1_000_000_000,
+                elapsed: Duration::from_secs(1),
+                server_cpu: Duration::from_millis(cpu_ms),
+                client_cpu: Duration::from_millis(cpu_ms),
+                sent: Vec::new(),
+                received: Vec::new(),
+                used: None,
+            },
+            ksoftirqd: Duration::ZERO,
+        }
+    }
+
+    fn setup() -> Setup {
+        Setup {
+            connections: 1,
+            streams: 1,
+            direction: "download",
+            bytes_per_stream: None,
+            seconds: Some(10.0),
+            rounds: 3,
+            interrupted: false,
+            payload: 1472,
+            cipher_suite: "TLS_AES_128_GCM_SHA256",
+            congestion: "cubic",
+            gso: true,
+            gro: true,
+            pacing: true,
+            server_core: Some(0),
+            client_core: Some(1),
+            ksoftirqd_threads: 2,
+            tls_provider: Some("ring"),
+            tls_providers_ns: vec![("ring", 4000.0)],
+            tcp_congestion_control: None,
+        }
+    }
+
+    fn stages() -> Both {
+        let sample = Sample {
+            stages: vec![("AEAD", 600)],
+            waits: squall::Waits::default(),
+            stamps: 1,
+            cpu: Duration::from_nanos(1_000),
+            packets: 10,
+            bytes: 14_000,
+            operations: 0,
+        };
+        let clocks = Clocks {
+            ns_per_stamp: 10.0,
+            ns_per_cpu_reading: 300.0,
+        };
+        let rates = Rates {
+            ns_per_tick: 1.0,
+            clocks,
+            core_ghz: None,
+        };
+        let table = Table::new(&sample, rates).expect("work was done");
+        Both {
+            process_cpu_s: 2e-6,
+            attributed_percent: 60.0,
+            overhead_percent: 1.0,
+            server: table.clone(),
+            client: table,
+            core_ghz: None,
+            clocks,
+        }
+    }
+
+    #[test]
+    fn a_ratio_is_the_median_of_ratios_within_rounds() {
+        // Ratios 2, 4 and 1; the medians of the CPU times alone would give 400 / 200 = 2 only by
+        // chance, so the second round is made slow for both.
+        let rounds = [
+            round(Contender::Quic, 0, 200),
+            round(Contender::Tcp, 0, 100),
+            round(Contender::Quic, 1, 4_000),
+            round(Contender::Tcp, 1, 1_000),
+            round(Contender::Tcp, 2, 300),
+            round(Contender::Quic, 2, 900),
+        ];
+        assert_eq!(ratio(&rounds, Contender::Quic, Contender::Tcp), Some(3.0));
+        assert_eq!(ratio(&rounds, Contender::Quic, Contender::TlsTcp), None);
+    }
+
+    #[test]
+    fn figures_are_sums_over_the_rounds() {
+        let rounds = [round(Contender::Tcp, 0, 100), round(Contender::Tcp, 1, 300)];
+        let figures = figures(&rounds, Contender::Tcp).expect("two rounds");
+        assert!((figures.gbit_per_s - 8.0).abs() < 1e-9);
+        assert!((figures.server_cpu_s_per_gb - 0.2).abs() < 1e-9);
+        assert_eq!(figures.rounds_cpu_s_per_gb, [0.2, 0.6]);
+    }
+
+    #[test]
+    fn the_json_object_has_its_agreed_keys() {
+        let rounds = [
+            round(Contender::Quic, 0, 200),
+            round(Contender::TlsTcp, 0, 150),
+            round(Contender::Tcp, 0, 100),
+        ];
+        let report = BulkReport::new(&rounds, Some(stages()), &Gauges::default(), setup());
+        let json = serde_json::to_value(&report).expect("plain data");
+        for contender in ["quic", "tls_tcp", "tcp"] {
+            for key in ["gbit_per_s", "server_cpu_s_per_gb", "client_cpu_s_per_gb"] {
+                assert!(json[contender][key].is_f64(), "{contender} {key}");
+            }
+        }
+        assert_eq!(json["ratio_to_tcp"], 2.0);
+        assert!((json["ratio_to_tls_tcp"].as_f64().expect("number") - 4.0 / 3.0).abs() < 1e-9);
+        let row = &json["stages"]["server"]["rows"][0];
+        assert_eq!(row["stage"], "AEAD");
+        assert_eq!(row["ns_per_packet"], 60.0);
+        assert_eq!(row["percent"], 60.0);
+    }
+
+    #[test]
+    fn the_chart_has_two_bars_a_contender_and_quic_is_split() {
+        let rounds = [
+            round(Contender::Quic, 0, 200),
+            round(Contender::Tcp, 0, 100),
+        ];
+        let report = BulkReport::new(&rounds, Some(stages()), &Gauges::default(), setup());
+        let bars = report.chart().bars;
+        let parts: Vec<usize> = bars.iter().map(|bar| bar.parts.len()).collect();
+        assert_eq!(parts, [3, 3, 1, 1]);
+        assert_eq!(report.rows().len(), 2);
+        assert_eq!(report.rows()[0].workload, "W1");
+    }
+
+    #[test]
+    fn contenders_that_did_not_run_are_null_and_absent_from_the_table() {
+        let rounds = [round(Contender::Tcp, 0, 100)];
+        let report = BulkReport::new(&rounds, None, &Gauges::default(), setup());
+        let json = serde_json::to_value(&report).expect("plain data");
+        assert!(json["quic"].is_null() && json["stages"].is_null());
+        let text = report.to_string();
+        assert!(text.contains("tcp") && !text.contains("tls_tcp"));
+    }
+
+    #[test]
+    fn the_tables_lines_fit_a_terminal() {
+        let rounds = [
+            round(Contender::Quic, 0, 200),
+            round(Contender::Tcp, 0, 100),
+        ];
+        let text =
+            BulkReport::new(&rounds, Some(stages()), &Gauges::default(), setup()).to_string();
+        assert!(text.contains("unattributed") && text.contains("of which stamps"));
+        for line in text.lines() {
+            assert!(line.chars().count() <= 90, "{line}");
+        }
+    }
+}

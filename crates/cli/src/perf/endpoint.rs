@@ -1,0 +1,165 @@
+//! What this thread asks of an endpoint: connect, run tasks on its workers, close.
+
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use squall::{CloseReason, ConnectError, Connection, Endpoint};
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::interrupt;
+
+/// Connects so many times, from the client's worker. Ctrl-C gives up.
+///
+/// # Errors
+/// There is no connection; what to do about it.
+pub(crate) fn connect(
+    client: &Endpoint,
+    address: SocketAddr,
+    name: &str,
+    count: usize,
+) -> Result<Vec<Connection>> {
+    let mut connections = Vec::with_capacity(count);
+    for _ in 0..count {
+        let connecting = client
+            .connect(address, name)
+            .map_err(context("cannot connect"))?;
+        let connected = wait(client, interrupt::unless_due(None, connecting))?;
+        let connected = connected
+            .ok_or_else(|| Failure::new(format!("interrupted before {address} answered")))?;
+        connections.push(connected.map_err(|error| explain(&error, address))?);
+    }
+    Ok(connections)
+}
+
+/// Starts tasks, each on its connection's worker, and waits for all.
+///
+/// # Errors
+/// The first failure.
+pub(crate) fn run_all<'a, F, T>(tasks: impl Iterator<Item = (&'a Connection, F)>) -> Result<Vec<T>>
+where
+    F: Future<Output = Result<T>> + Send + 'static,
+    T: Send + 'static,
+{
+    let (results, done) = mpsc::channel();
+    let mut count = 0;
+    for (connection, task) in tasks {
+        let results = results.clone();
+        count += 1;
+        connection.spawn(async move {
+            // Nobody listens any more once another one has failed.
+            let _ = results.send(task.await);
+        });
+    }
+    drop(results);
+    let outcomes: Vec<T> = done.iter().collect::<Result<_>>()?;
+    if outcomes.len() < count {
+        return Err(Failure::new("the client's worker ended prematurely"));
+    }
+    Ok(outcomes)
+}
+
+/// Runs a future on an endpoint's worker and waits for it on this thread.
+///
+/// # Errors
+/// The worker ended.
+pub(crate) fn wait<F>(endpoint: &Endpoint, future: F) -> Result<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let (result, done) = mpsc::sync_channel(1);
+    endpoint.spawn(async move {
+        // The receiver is waiting below.
+        let _ = result.send(future.await);
+    });
+    done.recv()
+        .map_err(|_| Failure::new("the endpoint's worker ended prematurely"))
+}
+
+/// Closes an endpoint and waits until its peers were told, for a second at most: one that is gone
+/// is not waited for.
+///
+/// # Errors
+/// The worker ended.
+pub(crate) fn close(endpoint: &Endpoint, reason: &'static [u8]) -> Result<()> {
+    endpoint.close(0, reason);
+    wait_idle(endpoint)
+}
+
+/// Waits for a second at most until no connection is left: then peers are told and qlogs are whole.
+pub(crate) fn wait_idle(endpoint: &Endpoint) -> Result<()> {
+    let idle = endpoint.clone();
+    wait(endpoint, async move {
+        let _ = tokio::time::timeout(Duration::from_secs(1), idle.wait_idle()).await;
+    })
+}
+
+/// Why there is no connection, and what to do about it.
+pub(crate) fn explain(error: &ConnectError, address: SocketAddr) -> Failure {
+    /// RFC 9001 §4.8: the crypto error of TLS alert no_application_protocol.
+    const NO_APPLICATION_PROTOCOL: u64 = 0x100 + 120;
+    /// The same of handshake_failure: no suite or group in common.
+    const HANDSHAKE_FAILURE: u64 = 0x100 + 40;
+    Failure::new(match error {
+        ConnectError::Closed(CloseReason::HandshakeTimeout | CloseReason::IdleTimeout) => format!(
+            "no answer from {address}: check that a server is listening there (squall perf server) and that UDP is not blocked"
+        ),
+        ConnectError::Closed(CloseReason::Transport { code, .. })
+            if code.0 == NO_APPLICATION_PROTOCOL =>
+        {
+            format!(
+                "{address} is a QUIC server but does not support the perf protocol: start squall perf server there"
+            )
+        }
+        ConnectError::Closed(CloseReason::Transport { code, .. })
+            if code.0 == HANDSHAKE_FAILURE =>
+        {
+            format!(
+                "{address} and this end have no cipher suite in common: omit --suite at one end"
+            )
+        }
+        // What `openssl req -x509` makes by itself, and webpki does not take from a server (RFC
+        // 5280 §4.2.1.9).
+        ConnectError::Closed(CloseReason::Transport {
+            reason,
+            remote: false,
+            ..
+        }) if reason.contains("CaUsedAsEndEntity") => format!(
+            "{address} presents a CA certificate as its own: create one with basicConstraints=critical,CA:FALSE (openssl \
+             req -addext), or pass -k to skip verification"
+        ),
+        ConnectError::Closed(CloseReason::Transport {
+            code,
+            reason,
+            remote: false,
+        }) if (0x100..0x200).contains(&code.0) => format!(
+            "{address} is not trusted ({reason}): pass its certificate with --cacert FILE, or -k to skip verification"
+        ),
+        error => format!("cannot connect to {address}: {error}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_server_and_a_wrong_certificate_are_told_apart() {
+        let address = ([127, 0, 0, 1], 4433).into();
+        let silent = explain(
+            &ConnectError::Closed(CloseReason::HandshakeTimeout),
+            address,
+        );
+        assert!(silent.to_string().contains("no answer"));
+        let untrusted = ConnectError::Closed(CloseReason::Transport {
+            code: squall::TransportErrorCode::crypto(48),
+            reason: "unknown issuer".to_owned(),
+            remote: false,
+        });
+        assert!(
+            explain(&untrusted, address)
+                .to_string()
+                .contains("--cacert")
+        );
+    }
+}

@@ -1,0 +1,301 @@
+//! Requests and handshakes as results: what was counted, and its figures.
+
+use std::fmt::{self, Write as _};
+
+use serde::Serialize;
+use squall_yard::chart::{Bar, Bars};
+use squall_yard::live::Unit;
+use squall_yard::outcome::Done;
+use squall_yard::rows::{PER_HANDSHAKE, PER_REQUEST, Row, SQUALL};
+use squall_yard::stages::{self, Both, Rates, Sample, Table};
+use squall_yard::work::{Handshakes, Kind, Requests};
+
+use super::contender::Contender;
+use super::report::Report;
+
+/// What is counted: requests, or handshakes of a kind.
+#[derive(Clone, Debug)]
+pub(crate) enum Job {
+    Requests(Requests),
+    Handshakes(Handshakes),
+}
+
+impl Job {
+    /// The workload's name in rows.
+    pub(crate) fn workload(&self) -> &'static str {
+        match self {
+            Self::Requests(_) => "W3",
+            Self::Handshakes(handshakes) => handshakes.kind.workload(),
+        }
+    }
+
+    /// The name for people.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Requests(_) => "requests",
+            Self::Handshakes(handshakes) => handshakes.kind.name(),
+        }
+    }
+
+    /// What its counter counts.
+    pub(crate) fn unit(&self) -> Unit {
+        match self {
+            Self::Requests(_) => Unit::Requests,
+            Self::Handshakes(_) => Unit::Handshakes,
+        }
+    }
+
+    fn cpu_unit(&self) -> &'static str {
+        match self {
+            Self::Requests(_) => PER_REQUEST,
+            Self::Handshakes(_) => PER_HANDSHAKE,
+        }
+    }
+
+    /// What it is, for the heading.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Requests(one) => format!(
+                "requests of {} bytes, responses of {} bytes, {} at a time per connection",
+                one.up, one.down, one.in_flight
+            ),
+            Self::Handshakes(one) => format!("{}, {} at a time", one.kind.name(), one.in_flight),
+        }
+    }
+
+    /// Whether a contender has such a thing to be measured.
+    pub(crate) fn suits(&self, contender: Contender) -> bool {
+        match (self, contender) {
+            (Self::Requests(_), _) | (_, Contender::Quic) => true,
+            (Self::Handshakes(one), Contender::TlsTcp) => one.kind != Kind::Early,
+            (Self::Handshakes(_), Contender::Tcp) => false,
+        }
+    }
+
+    /// The same for a part of its time.
+    pub(crate) fn part(&self, parts: usize) -> Self {
+        let mut part = self.clone();
+        let time = match &mut part {
+            Self::Requests(one) => &mut one.time,
+            Self::Handshakes(one) => &mut one.time,
+        };
+        *time /= u32::try_from(parts).unwrap_or(u32::MAX);
+        part
+    }
+}
+
+/// One job's figures.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figures {
+    #[serde(flatten)]
+    pub(crate) row: Row,
+    pub(crate) count: u64,
+    pub(crate) seconds: f64,
+    /// squall's CPU, both ends', against a control's: the median of the rounds' ratios.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio_to_tls_tcp: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio_to_tcp: Option<f64>,
+    pub(crate) stages: Option<Tables>,
+    #[serde(skip)]
+    pub(crate) name: &'static str,
+}
+
+/// The cost by stage, as far as it can be seen from here.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Tables {
+    /// Both ends are in this process.
+    Both(Box<Both>),
+    /// The server is another one.
+    Client {
+        client: Box<Table>,
+        #[serde(skip)]
+        remarks: String,
+    },
+}
+
+impl Tables {
+    /// The client's alone; `None` where nothing was moved.
+    pub(crate) fn client(sample: &Sample, rates: Rates) -> Option<Self> {
+        let client = Table::new(sample, rates)?;
+        let overhead = client.overhead.percent;
+        Some(Self::Client {
+            remarks: stages::remarks(rates.core_ghz, rates.clocks, &[&client], overhead),
+            client: Box::new(client),
+        })
+    }
+
+    /// The tables for people.
+    fn text(&self, title: &str) -> String {
+        match self {
+            Self::Both(stages) => stages.table(title, "server", "client"),
+            Self::Client { client, remarks } => {
+                stages::text(title, &[("client", client)]) + remarks
+            }
+        }
+    }
+
+    /// Each end's table, with its name.
+    fn ends(&self) -> Vec<(&'static str, &Table)> {
+        match self {
+            Self::Both(stages) => vec![("server", &stages.server), ("client", &stages.client)],
+            Self::Client { client, .. } => vec![("client", client)],
+        }
+    }
+}
+
+impl Figures {
+    /// The figures of what was done. CPU in microseconds of both ends, all in all.
+    pub(crate) fn new(
+        job: &Job,
+        contender: &'static str,
+        done: &Done,
+        server_cpu_us: Option<f64>,
+        client_cpu_us: f64,
+        stages: Option<Tables>,
+    ) -> Self {
+        let (count, seconds) = (done.count(), done.elapsed.as_secs_f64());
+        let each = |us: f64| us / (count.max(1)) as f64;
+        Self {
+            row: Row {
+                workload: job.workload(),
+                contender,
+                gbit_per_s: None,
+                per_s: Some(count as f64 / seconds),
+                server_cpu: server_cpu_us.map(each),
+                client_cpu: Some(each(client_cpu_us)),
+                cpu_unit: job.cpu_unit(),
+                latency_us: done.latency.percentiles(),
+            },
+            count,
+            seconds,
+            ratio_to_tls_tcp: None,
+            ratio_to_tcp: None,
+            stages,
+            name: job.name(),
+        }
+    }
+}
+
+/// Everything that is printed.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct OperationsReport {
+    pub(crate) rows: Vec<Figures>,
+    /// CPU of the server for a resumed handshake against a full one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resumed_to_full: Option<f64>,
+    #[serde(flatten)]
+    pub(crate) setup: Setup,
+}
+
+/// What was measured, and on what.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Setup {
+    pub(crate) what: Vec<String>,
+    pub(crate) where_to: String,
+    pub(crate) options: String,
+    /// What the controls are, and what they do otherwise.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) controls: Vec<String>,
+    pub(crate) interrupted: bool,
+}
+
+impl OperationsReport {
+    /// All rows.
+    pub(crate) fn new(rows: Vec<Figures>, setup: Setup) -> Self {
+        let server = |workload| {
+            let row = (rows.iter())
+                .find(|one| (one.row.workload, one.row.contender) == (workload, SQUALL));
+            row.and_then(|one| one.row.server_cpu)
+        };
+        let resumed_to_full = server("W4-resumed").zip(server("W4")).map(|(a, b)| a / b);
+        Self {
+            rows,
+            resumed_to_full,
+            setup,
+        }
+    }
+}
+
+impl Report for OperationsReport {
+    fn rows(&self) -> Vec<Row> {
+        self.rows.iter().map(|one| one.row.clone()).collect()
+    }
+
+    fn chart(&self) -> Bars {
+        let bars = self.rows.iter().flat_map(|one| {
+            let ends = one.stages.iter().flat_map(Tables::ends);
+            ends.map(|(end, table)| {
+                let parts = table.rows.iter();
+                let parts = parts.map(|row| (row.stage, row.us_per_operation.unwrap_or_default()));
+                Bar {
+                    label: format!("{}, {end}", one.name),
+                    parts: parts.collect(),
+                }
+            })
+        });
+        Bars {
+            title: "squall perf: CPU by stage".to_owned(),
+            subtitle: format!("{}; {}", self.setup.what.join("; "), self.setup.options),
+            unit: "microseconds of CPU per operation",
+            bars: bars.collect(),
+        }
+    }
+}
+
+impl fmt::Display for OperationsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<10}{:<8}{:>10}{:>10}{:>10}{:>9}{:>8}{:>8}{:>8}{:>9}",
+            "", "", "per second", "server", "client", "p50", "p90", "p99", "p99.9", "max"
+        )?;
+        for Figures { row, name, .. } in &self.rows {
+            let per_s = row.per_s.unwrap_or_default();
+            let mut line = format!("{name:<10}{:<8}{per_s:>10.0}", row.contender);
+            for cpu in [row.server_cpu, row.client_cpu] {
+                let cpu = cpu.map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.2}"));
+                write!(line, "{cpu:>10}")?;
+            }
+            let times = row.latency_us.map_or([0.0; 5], |latency| latency.all());
+            for (time, width) in times.into_iter().zip([9, 8, 8, 8, 9]) {
+                write!(line, "{time:>width$.0}")?;
+            }
+            writeln!(f, "{line}")?;
+        }
+        writeln!(
+            f,
+            "(server, client: CPU-microseconds per operation; p50 to max: microseconds from start to end)"
+        )?;
+        for one in &self.rows {
+            for (control, ratio) in [
+                ("TLS over TCP", one.ratio_to_tls_tcp),
+                ("plain TCP", one.ratio_to_tcp),
+            ] {
+                if let Some(ratio) = ratio {
+                    let name = one.name;
+                    writeln!(
+                        f,
+                        "{name}: QUIC costs {ratio:.2} times the CPU of {control}."
+                    )?;
+                }
+            }
+        }
+        if let Some(ratio) = self.resumed_to_full {
+            writeln!(
+                f,
+                "A resumed handshake costs the server {ratio:.2} times a full one."
+            )?;
+        }
+        if self.setup.interrupted {
+            writeln!(f, "Interrupted: the figures cover the time before.")?;
+        }
+        for one in &self.rows {
+            if let Some(stages) = &one.stages {
+                write!(f, "\n{}", stages.text(one.name))?;
+            }
+        }
+        Ok(())
+    }
+}

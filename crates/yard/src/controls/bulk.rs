@@ -1,0 +1,173 @@
+//! The controls' frame: what plain TCP and TLS over TCP have in common.
+//!
+//! ```text
+//!   receiving thread                   sending thread            (one pair a TCP connection)
+//!   connect, handshake                 accept, handshake
+//!   clocks on                          clock on
+//!   request: 8 bytes, how much  ---->  read it
+//!   read, read, read …          <----  write 256 KiB, write 256 KiB …
+//!   all there, or time is up: clocks off, close
+//! ```
+//! Blocking sockets and one thread an end: no loop of readiness events can be leaner. A stream
+//! of QUIC is a connection here.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::channel::{Channel, Protocol, answer, prepare};
+use super::threads::{End, join, spawn};
+use crate::error::{Failure, Result, context};
+use crate::outcome::Outcome;
+use crate::source::{Digest, Sink, Source};
+use crate::work::{Amount, Flow, Load};
+use crate::{interrupt, sys};
+
+/// The congestion control that the controls get on this machine.
+pub fn congestion_control() -> Option<String> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+    let socket = TcpStream::connect(listener.local_addr().ok()?).ok()?;
+    prepare(&socket).ok()?;
+    sys::congestion_control(&socket)
+}
+
+/// What a sending thread brings back.
+struct Sent {
+    cpu: Duration,
+    digest: Option<Digest>,
+}
+
+/// What a receiving thread brings back.
+struct Received {
+    cpu: Duration,
+    bytes: u64,
+    begin: Instant,
+    end: Instant,
+    digest: Option<Digest>,
+}
+
+/// Runs one round: `connections × streams` TCP connections over loopback.
+pub fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .map_err(context("cannot listen on a TCP port of 127.0.0.1"))?;
+    let address = listener.local_addr().map_err(context("local address"))?;
+    let mut senders = Vec::new();
+    let mut receivers = Vec::new();
+    for index in 0..load.connections * load.streams {
+        let (near, far) = TcpStream::connect(address)
+            .and_then(|near| Ok((near, listener.accept()?.0)))
+            .map_err(context("cannot connect over loopback"))?;
+        let seed = load.seed.map(|seed| seed.wrapping_add(index as u64));
+        let (server, client) = (
+            End::new(protocol, true, far, load.cores.server),
+            End::new(protocol, false, near, load.cores.client),
+        );
+        let (sender, receiver) = match load.flow {
+            Flow::Down => (server, client),
+            Flow::Up => (client, server),
+        };
+        senders.push(serve(sender, load, seed)?);
+        receivers.push(fetch(receiver, load)?);
+    }
+    let received = join(receivers);
+    // A sender's own failure says more than what its receiver saw of it.
+    let sent = join(senders)?;
+    let received = received?;
+    let begin = received.iter().map(|one| one.begin).min();
+    let end = received.iter().map(|one| one.end).max();
+    let elapsed = begin.zip(end).map_or(Duration::ZERO, |(a, b)| b - a);
+    let sender_cpu = sent.iter().map(|one| one.cpu).sum();
+    let receiver_cpu = received.iter().map(|one| one.cpu).sum();
+    let (server_cpu, client_cpu) = match load.flow {
+        Flow::Down => (sender_cpu, receiver_cpu),
+        Flow::Up => (receiver_cpu, sender_cpu),
+    };
+    Ok(Outcome {
+        bytes: received.iter().map(|one| one.bytes).sum(),
+        elapsed,
+        server_cpu,
+        client_cpu,
+        sent: sent.iter().filter_map(|one| one.digest).collect(),
+        received: received.iter().filter_map(|one| one.digest).collect(),
+        used: None,
+    })
+}
+
+fn serve<P: Protocol>(
+    end: End<P>,
+    load: &Load,
+    seed: Option<u64>,
+) -> Result<JoinHandle<Result<Sent>>> {
+    let timed = matches!(load.amount, Amount::Time(_));
+    let name = end.name();
+    spawn(name.clone(), end.core, move || {
+        let mut channel = end.open()?;
+        let start = sys::thread_cpu();
+        let mut source = Source::new(seed);
+        let result = answer(&mut channel, &mut source);
+        let cpu = sys::thread_cpu().saturating_sub(start);
+        match result {
+            // Time is up: the client went away in the middle of an endless answer.
+            Err(error) if (timed || interrupt::raised()) && is_gone(&error) => {}
+            result => result.map_err(context(&name))?,
+        }
+        Ok(Sent {
+            cpu,
+            digest: source.digest(),
+        })
+    })
+}
+
+/// Whether an error says no more than that the peer closed.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
+}
+
+fn fetch<P: Protocol>(end: End<P>, load: &Load) -> Result<JoinHandle<Result<Received>>> {
+    let (amount, digests) = (load.amount, load.seed.is_some());
+    let live = Arc::clone(&load.gauges.live);
+    let name = end.name();
+    spawn(name.clone(), end.core, move || {
+        let mut channel = end.open()?;
+        channel.prepare_to_receive().map_err(context(&name))?;
+        let begin = Instant::now();
+        let start = sys::thread_cpu();
+        let mut sink = Sink::new(digests);
+        let (wanted, deadline) = match amount {
+            Amount::Bytes(bytes) => (bytes, None),
+            Amount::Time(time) => (u64::MAX, Some(begin + time)),
+        };
+        let mut bytes = 0;
+        let error = context(&name);
+        channel.send(&wanted.to_be_bytes()).map_err(&error)?;
+        while !interrupt::due(deadline) {
+            let Some(count) = channel
+                .receive(&mut |piece| sink.take(piece))
+                .map_err(&error)?
+            else {
+                break;
+            };
+            bytes += count as u64;
+            live.add(count as u64);
+        }
+        let cpu = sys::thread_cpu().saturating_sub(start);
+        let end = Instant::now();
+        if deadline.is_none() && bytes != wanted && !interrupt::raised() {
+            return Err(Failure::new(format!(
+                "{name}: the connection ended after {bytes} of {wanted} bytes"
+            )));
+        }
+        Ok(Received {
+            cpu,
+            bytes,
+            begin,
+            end,
+            digest: sink.digest(),
+        })
+    })
+}

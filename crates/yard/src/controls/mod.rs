@@ -1,0 +1,21 @@
+//! The controls: plain TCP and TLS over TCP, doing the work that QUIC is measured with.
+//!
+//! ```text
+//!   channel      what one end of a connection can do: send, receive, finish
+//!     ├─ tcp     plain TCP
+//!     └─ tls     TLS 1.3 by rustls' own record ciphers
+//!   requests     pipelined requests on a channel       handshakes   one TLS handshake over TCP
+//!   threads      one end as a thread on its core
+//!     ├─ bulk         rounds of bulk transfer
+//!     └─ operations   rounds of requests and of handshakes
+//! ```
+//! `peers/` runs the same channels in processes of its own.
+
+pub mod bulk;
+pub mod channel;
+pub mod handshakes;
+pub mod operations;
+pub mod requests;
+pub mod tcp;
+mod threads;
+pub mod tls;

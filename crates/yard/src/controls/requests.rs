@@ -1,0 +1,269 @@
+//! Requests over TCP or TLS over TCP, pipelined on one connection: what a control does where QUIC
+//! has a stream for each.
+//!
+//! ```text
+//!   client   N requests, one write ─► reads what is there: M responses ─► M requests, one write
+//!   server   reads what is there  ──►  the responses to all whole requests in it, one write
+//! ```
+//! `operations` and `peers/` each bring their own [`Responses`].
+
+use std::io;
+
+use bytes::Bytes;
+
+use super::channel::{BATCH, Channel};
+use crate::source::Source;
+
+/// Bytes of requests that are under way at most, where there is more than one. Both ends block
+/// while they write: with more than the sockets hold, each could wait for the other to read.
+const UNDER_WAY: usize = 64 * 1024;
+
+/// A client's work.
+pub struct Pipeline {
+    /// All of a request.
+    pub request: Bytes,
+    /// Bytes of a response; at least one.
+    pub response: u64,
+    /// Requests at a time.
+    pub in_flight: usize,
+}
+
+/// What looks at a client's responses.
+pub trait Responses {
+    /// The next bytes of the response under way.
+    fn take(&mut self, bytes: &[u8]);
+    /// Those were its last ones.
+    ///
+    /// # Errors
+    /// It is not what was asked for.
+    fn complete(&mut self) -> io::Result<()>;
+    /// Up to `room` more requests can be sent: how many are. Asked at the beginning, and after a
+    /// read that completed some.
+    fn wanted(&mut self, room: usize) -> usize;
+}
+
+/// Requests of that size that are under way at most.
+pub fn depth(request: usize, in_flight: usize) -> usize {
+    in_flight.min(UNDER_WAY / request.max(1)).max(1)
+}
+
+/// A client: keeps requests under way until no more are wanted and all are answered.
+///
+/// # Errors
+/// The connection broke, or a response is not what was asked for.
+pub fn ask(
+    channel: &mut impl Channel,
+    pipeline: &Pipeline,
+    responses: &mut impl Responses,
+) -> io::Result<()> {
+    let one = pipeline.request.len();
+    let room = depth(one, pipeline.in_flight);
+    let requests = pipeline.request.repeat(room);
+    let mut under_way = responses.wanted(room).min(room);
+    channel.send(&requests[..under_way * one])?;
+    let mut left = pipeline.response;
+    while under_way > 0 {
+        let mut result = Ok(());
+        let mut answered = 0;
+        let more = channel.receive(&mut |mut bytes| {
+            while !bytes.is_empty() && result.is_ok() {
+                let len = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
+                let (own, rest) = bytes.split_at(len);
+                responses.take(own);
+                bytes = rest;
+                left -= own.len() as u64;
+                if left == 0 {
+                    left = pipeline.response;
+                    answered += 1;
+                    result = responses.complete();
+                }
+            }
+        })?;
+        result?;
+        if more.is_none() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        under_way = (under_way.checked_sub(answered))
+            .ok_or_else(|| io::Error::other("more responses than requests"))?;
+        if answered > 0 {
+            let next = responses.wanted(answered).min(answered);
+            if next > 0 {
+                channel.send(&requests[..next * one])?;
+                under_way += next;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A server: answers requests of that size with responses of that size, until the client has said
+/// that it is done.
+///
+/// # Errors
+/// The connection broke.
+pub fn answer(channel: &mut impl Channel, request: usize, response: u64) -> io::Result<()> {
+    // As many responses as are worth one write; of a larger one, none.
+    let small = usize::try_from(response)
+        .ok()
+        .filter(|len| (1..=BATCH).contains(len));
+    let several = small.map_or_else(Vec::new, |len| {
+        Source::new(None).next(len).repeat(BATCH / len)
+    });
+    let mut unread = 0;
+    loop {
+        if channel
+            .receive(&mut |bytes| unread += bytes.len())?
+            .is_none()
+        {
+            return channel.finish();
+        }
+        let mut whole = unread / request;
+        unread %= request;
+        while let (Some(len), 1..) = (small, whole) {
+            let now = whole.min(BATCH / len);
+            channel.send(&several[..now * len])?;
+            whole -= now;
+        }
+        for _ in 0..whole {
+            send_large(channel, response)?;
+        }
+    }
+}
+
+fn send_large(channel: &mut impl Channel, mut left: u64) -> io::Result<()> {
+    let mut source = Source::new(None);
+    while left > 0 {
+        let piece = source.next(usize::try_from(left).map_or(BATCH, |left| left.min(BATCH)));
+        channel.send(&piece)?;
+        left -= piece.len() as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// A connection whose other end says what a test wants.
+    #[derive(Default)]
+    struct Scripted {
+        reads: VecDeque<Vec<u8>>,
+        writes: Vec<usize>,
+    }
+
+    impl Channel for Scripted {
+        fn send(&mut self, data: &[u8]) -> io::Result<()> {
+            self.writes.push(data.len());
+            Ok(())
+        }
+
+        fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> io::Result<Option<usize>> {
+            Ok(self.reads.pop_front().map(|bytes| {
+                sink(&bytes);
+                bytes.len()
+            }))
+        }
+
+        fn prepare_to_receive(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn finish(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Wants so many responses.
+    struct Wanting {
+        more: usize,
+        bytes: usize,
+        complete: usize,
+    }
+
+    impl Responses for Wanting {
+        fn take(&mut self, bytes: &[u8]) {
+            self.bytes += bytes.len();
+        }
+
+        fn complete(&mut self) -> io::Result<()> {
+            self.complete += 1;
+            Ok(())
+        }
+
+        fn wanted(&mut self, room: usize) -> usize {
+            let now = self.more.min(room);
+            self.more -= now;
+            now
+        }
+    }
+
+    fn run(reads: &[usize], more: usize) -> (io::Result<()>, Scripted, Wanting) {
+        let mut channel = Scripted {
+            reads: reads.iter().map(|len| vec![0; *len]).collect(),
+            ..Scripted::default()
+        };
+        let pipeline = Pipeline {
+            request: Bytes::from_static(&[0; 10]),
+            response: 100,
+            in_flight: 3,
+        };
+        let mut wanting = Wanting {
+            more,
+            bytes: 0,
+            complete: 0,
+        };
+        let result = ask(&mut channel, &pipeline, &mut wanting);
+        (result, channel, wanting)
+    }
+
+    #[test]
+    fn as_many_requests_follow_as_responses_were_completed() {
+        // Cut anywhere: half a response, the rest with a whole one, two at once.
+        let (result, channel, wanting) = run(&[50, 150, 200, 100], 5);
+        result.expect("all answered");
+        assert_eq!(channel.writes, [30, 20]);
+        assert_eq!((wanting.bytes, wanting.complete), (500, 5));
+    }
+
+    #[test]
+    fn an_early_end_and_a_response_too_many_are_errors() {
+        let (result, ..) = run(&[100], 3);
+        let error = result.expect_err("two are missing");
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        let (result, ..) = run(&[400], 3);
+        assert!(
+            result
+                .expect_err("one too many")
+                .to_string()
+                .contains("more")
+        );
+    }
+
+    #[test]
+    fn whole_requests_are_answered_at_once() {
+        let reads = [25, 15, 3];
+        let mut channel = Scripted {
+            reads: reads.iter().map(|len| vec![0; *len]).collect(),
+            ..Scripted::default()
+        };
+        answer(&mut channel, 10, 7).expect("a clean end");
+        assert_eq!(channel.writes, [14, 14]);
+        // A response that no write takes as a whole.
+        let mut channel = Scripted {
+            reads: [vec![0; 10]].into(),
+            ..Scripted::default()
+        };
+        let response = BATCH as u64 + 1;
+        answer(&mut channel, 10, response).expect("a clean end");
+        assert_eq!(channel.writes, [BATCH, 1]);
+    }
+
+    #[test]
+    fn no_more_is_under_way_than_sockets_hold() {
+        assert_eq!(depth(100, 100), 100);
+        assert_eq!(depth(10_000, 100), 6);
+        assert_eq!(depth(200_000, 100), 1);
+    }
+}

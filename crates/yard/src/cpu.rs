@@ -1,0 +1,163 @@
+//! What CPU time is charged to whom.
+//!
+//! An end is one or more OS threads; its CPU is the user and system time on those threads' own
+//! scheduler clocks (nanoseconds), plus that of `ksoftirqd` on the core that the end is pinned
+//! to. Packets that one end sends over loopback are delivered to the other end's socket in a
+//! soft interrupt on the sender's core, before the system call returns; unless the kernel was
+//! built with `CONFIG_IRQ_TIME_ACCOUNTING` that time is part of the sending thread's system
+//! time, for TCP and UDP alike, and is counted there. What the kernel puts off under load is
+//! done by `ksoftirqd/N`, which is why it is counted as well.
+
+use std::time::{Duration, Instant};
+
+use crate::sys;
+
+/// The cores of the two ends; `None`: not pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cores {
+    /// The server's core.
+    pub server: Option<usize>,
+    /// The client's core.
+    pub client: Option<usize>,
+}
+
+impl Cores {
+    /// Neither end is pinned, or that is not ours to say.
+    pub const NONE: Self = Self {
+        server: None,
+        client: None,
+    };
+
+    /// The first two cores that this process may use; with fewer than two, nothing is pinned.
+    pub fn pick(allowed: &[usize]) -> Self {
+        match allowed {
+            [server, client, ..] => Self {
+                server: Some(*server),
+                client: Some(*client),
+            },
+            _ => Self::NONE,
+        }
+    }
+}
+
+impl std::fmt::Display for Cores {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.server, self.client) {
+            (Some(server), Some(client)) => {
+                write!(f, "server on core {server}, client on core {client}")
+            }
+            _ => f.write_str("not pinned"),
+        }
+    }
+}
+
+/// CPU time of `ksoftirqd` on the cores of the two ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoftInterrupts {
+    /// On the server's core.
+    pub server: Duration,
+    /// On the client's core.
+    pub client: Duration,
+}
+
+/// The `ksoftirqd` threads that can do an end's work.
+pub struct Ksoftirqd {
+    cores: Cores,
+    /// Core and process id.
+    threads: Vec<(usize, i32)>,
+}
+
+impl Ksoftirqd {
+    /// Looks the threads up by name. In a container that hides them the list is empty.
+    pub fn find(cores: Cores) -> Self {
+        let threads = std::fs::read_dir("/proc")
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| {
+                let name = entry.ok()?.file_name();
+                let pid: i32 = name.to_str()?.parse().ok()?;
+                let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+                let core = comm.trim_end().strip_prefix("ksoftirqd/")?.parse().ok()?;
+                Some((core, pid))
+            })
+            .filter(|&(core, _)| match (cores.server, cores.client) {
+                (Some(server), Some(client)) => core == server || core == client,
+                _ => true,
+            })
+            .collect();
+        Self { cores, threads }
+    }
+
+    /// How many threads are watched.
+    pub fn count(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Their CPU time up to now, by end. A thread on a core that both ends use, or on any core
+    /// when the ends are not pinned, is shared half and half.
+    pub fn now(&self) -> SoftInterrupts {
+        let mut sum = SoftInterrupts::default();
+        for &(core, pid) in &self.threads {
+            let time = sys::process_cpu_of(pid).unwrap_or_default();
+            let (server, client) = (self.cores.server, self.cores.client);
+            if server != client && server == Some(core) {
+                sum.server += time;
+            } else if server != client && client == Some(core) {
+                sum.client += time;
+            } else {
+                sum.server += time / 2;
+                sum.client += time / 2;
+            }
+        }
+        sum
+    }
+}
+
+impl std::ops::Sub for SoftInterrupts {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            server: self.server.saturating_sub(earlier.server),
+            client: self.client.saturating_sub(earlier.client),
+        }
+    }
+}
+
+/// The core's clock under load in GHz, by a chain of dependent additions; `None` on an
+/// architecture without such a chain here. The time-stamp counter ticks at another rate.
+pub fn core_ghz() -> Option<f64> {
+    const ROUNDS: u64 = 100_000;
+    let once = || {
+        let start = Instant::now();
+        let known = sys::addition_chain(ROUNDS);
+        known.then(|| start.elapsed().as_secs_f64())
+    };
+    // The shortest of many: an interrupt only ever makes one longer; the first ones wake the
+    // core's clock up.
+    let mut best = f64::INFINITY;
+    for _ in 0..20 {
+        best = best.min(once()?);
+    }
+    Some(ROUNDS as f64 * 64.0 / best / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_two_allowed_cores_are_taken() {
+        let two = Cores::pick(&[2, 5, 7]);
+        assert_eq!((two.server, two.client), (Some(2), Some(5)));
+        let one = Cores::pick(&[3]);
+        assert_eq!((one.server, one.client), (None, None));
+    }
+
+    #[test]
+    fn the_cores_clock_is_plausible() {
+        if let Some(ghz) = core_ghz() {
+            assert!((0.2..8.0).contains(&ghz), "{ghz}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! TLS of both ends of a measurement: the perf protocol, one certificate, session tickets, key log.
+
+use std::sync::Arc;
+
+use rustls::server::ServerSessionMemoryCache;
+use rustls::{ClientConfig, ServerConfig};
+
+use crate::certificate::Certificate;
+use crate::error::Result;
+use crate::options::Options;
+use crate::tickets::{MAX_TICKETS, Watch};
+
+/// draft-banks-quic-performance §2.1: the application protocol's name.
+pub const ALPN: &[u8] = b"perf";
+
+/// Sessions that a server remembers for resumption: all tickets that a client of ours keeps, and
+/// not many more, since rustls looks through all of them for one that is used.
+const SESSIONS: usize = MAX_TICKETS + 24;
+
+/// A server's TLS: the perf protocol, session tickets, key log.
+///
+/// # Errors
+/// The certificate and its key do not go together, or secrets cannot be logged as asked for.
+pub fn server_tls(certificate: &Certificate, options: &Options) -> Result<ServerConfig> {
+    let mut tls = certificate.server(options.provider())?;
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.key_log = options.key_log()?;
+    tls.session_storage = ServerSessionMemoryCache::new(SESSIONS);
+    // One for each connection that may follow.
+    tls.send_tls13_tickets = 1;
+    Ok(tls)
+}
+
+/// Finishes a client's TLS: the perf protocol, key log, and a watch over its handshakes.
+///
+/// # Errors
+/// Secrets cannot be logged as asked for.
+pub fn client_tls(mut tls: ClientConfig, options: &Options) -> Result<(ClientConfig, Arc<Watch>)> {
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.key_log = options.key_log()?;
+    let watch = Watch::over(&mut tls);
+    Ok((tls, watch))
+}
+
+/// RFC 9001 §4.6.1: early data is allowed; QUIC's own limits count.
+pub const EARLY_DATA: u32 = u32::MAX;

@@ -1,0 +1,286 @@
+//! What either end of a measurement can set about its transport, its TLS and its socket.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use rustls::crypto::CryptoProvider;
+use rustls::{CipherSuite, KeyLog, KeyLogFile, NamedGroup};
+use squall::{Builder, CongestionAlgorithm, TransportConfig};
+
+use crate::error::{Failure, Result, context};
+
+/// The variable that names the file for TLS secrets.
+const KEY_LOG_VARIABLE: &str = "SSLKEYLOGFILE";
+
+/// UDP payload of a full datagram where nothing else is said: what IPv4 leaves of Ethernet's 1,500
+/// bytes.
+const DEFAULT_PAYLOAD: u16 = 1472;
+
+/// Options of the transport, the same for both ends.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// UDP payload of a full datagram, in bytes
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_PAYLOAD, value_parser = crate::parse::payload)]
+    pub payload: u16,
+
+    /// Congestion control algorithm of this end as a sender
+    #[arg(
+        short = 'C',
+        long,
+        value_name = "NAME",
+        value_enum,
+        default_value = "cubic"
+    )]
+    pub congestion: Congestion,
+
+    /// Offer and accept only this cipher suite
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub suite: Option<Suite>,
+
+    /// Offer and accept only this key exchange group
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub group: Option<Group>,
+
+    /// Send single datagrams instead of bundles (UDP GSO)
+    #[arg(long)]
+    pub no_gso: bool,
+
+    /// Receive single datagrams instead of bundles (UDP GRO)
+    #[arg(long)]
+    pub no_gro: bool,
+
+    /// Send as fast as the congestion window allows, without pacing
+    #[arg(long)]
+    pub no_pacing: bool,
+
+    /// Number of workers of this end: threads that share one port, each with its own connections
+    #[arg(long, value_name = "N", default_value = "1", value_parser = workers)]
+    pub workers: usize,
+
+    /// Fail unless TLS secrets can be written to the file named by SSLKEYLOGFILE (they are written
+    /// whenever it is set)
+    #[arg(long)]
+    pub keylog: bool,
+}
+
+/// A number of workers, as many as an endpoint takes.
+fn workers(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(workers @ 1..=128) => Ok(workers),
+        _ => Err("give a whole number from 1 to 128".to_owned()),
+    }
+}
+
+/// Congestion control by the names that people know.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Congestion {
+    /// RFC 9002
+    Newreno,
+    /// RFC 9438, with HyStart++
+    Cubic,
+    /// BBR version 3
+    Bbr,
+}
+
+impl Congestion {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Newreno => "newreno",
+            Self::Cubic => "cubic",
+            Self::Bbr => "bbr",
+        }
+    }
+}
+
+/// A cipher suite of TLS 1.3 (RFC 8446 appendix B.4).
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// TLS_AES_128_GCM_SHA256
+    Aes128,
+    /// TLS_AES_256_GCM_SHA384
+    Aes256,
+    /// TLS_CHACHA20_POLY1305_SHA256
+    Chacha20,
+}
+
+impl Suite {
+    /// The name in the RFC.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Aes128 => "TLS_AES_128_GCM_SHA256",
+            Self::Aes256 => "TLS_AES_256_GCM_SHA384",
+            Self::Chacha20 => "TLS_CHACHA20_POLY1305_SHA256",
+        }
+    }
+
+    /// A provider that has this suite and no other.
+    pub fn alone(self, mut provider: CryptoProvider) -> Arc<CryptoProvider> {
+        let wanted = match self {
+            Self::Aes128 => CipherSuite::TLS13_AES_128_GCM_SHA256,
+            Self::Aes256 => CipherSuite::TLS13_AES_256_GCM_SHA384,
+            Self::Chacha20 => CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
+        };
+        provider
+            .cipher_suites
+            .retain(|suite| suite.suite() == wanted);
+        Arc::new(provider)
+    }
+}
+
+/// A key exchange group (RFC 8446 §4.2.7).
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// X25519
+    X25519,
+    /// The post-quantum hybrid; what is preferred where nothing is said
+    X25519mlkem768,
+    /// The NIST curve P-256
+    Secp256r1,
+}
+
+impl Group {
+    fn named(self) -> NamedGroup {
+        match self {
+            Self::X25519 => NamedGroup::X25519,
+            Self::X25519mlkem768 => NamedGroup::X25519MLKEM768,
+            Self::Secp256r1 => NamedGroup::secp256r1,
+        }
+    }
+}
+
+impl Options {
+    /// The transport's settings, for so many streams at a time.
+    pub fn transport(&self, streams: usize) -> Arc<TransportConfig> {
+        let mut config = TransportConfig {
+            max_udp_payload: self.payload,
+            pacing: !self.no_pacing,
+            congestion: match self.congestion {
+                Congestion::Newreno => CongestionAlgorithm::NewReno,
+                Congestion::Cubic => CongestionAlgorithm::Cubic,
+                Congestion::Bbr => CongestionAlgorithm::Bbr,
+            },
+            ..TransportConfig::default()
+        };
+        config.max_concurrent_bidi_streams = config.max_concurrent_bidi_streams.max(streams as u64);
+        Arc::new(config)
+    }
+
+    /// squall's provider, with one suite and one group where they were asked for.
+    pub fn provider(&self) -> Arc<CryptoProvider> {
+        let mut provider = CryptoProvider::clone(&squall::provider());
+        if let Some(group) = self.group {
+            let wanted = group.named();
+            provider.kx_groups.retain(|group| group.name() == wanted);
+        }
+        match self.suite {
+            Some(suite) => suite.alone(provider),
+            None => Arc::new(provider),
+        }
+    }
+
+    /// An endpoint's builder with these options, stage accounting on.
+    pub fn builder(&self, address: SocketAddr) -> Builder {
+        Builder::new(address)
+            .gso(!self.no_gso)
+            .gro(!self.no_gro)
+            .workers(self.workers)
+            .accounting(true)
+    }
+
+    /// What was asked for that TCP has not, or does otherwise: its congestion control is the
+    /// controls' own choice.
+    pub fn of_quic_alone(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        let congestion = self.congestion.name();
+        for (set, name) in [
+            (
+                self.congestion != Congestion::Cubic,
+                format!("--congestion {congestion}"),
+            ),
+            (
+                self.payload != DEFAULT_PAYLOAD,
+                format!("--payload {}", self.payload),
+            ),
+            (self.workers > 1, format!("--workers {}", self.workers)),
+            (self.no_gso, "--no-gso".to_owned()),
+            (self.no_gro, "--no-gro".to_owned()),
+            (self.no_pacing, "--no-pacing".to_owned()),
+        ] {
+            if set {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// Where TLS secrets go.
+    ///
+    /// # Errors
+    /// They were insisted on, and no file is named or it cannot be written.
+    pub fn key_log(&self) -> Result<Arc<dyn KeyLog>> {
+        if self.keylog {
+            let named = std::env::var_os(KEY_LOG_VARIABLE).filter(|name| !name.is_empty());
+            let name = named.ok_or_else(|| {
+                Failure::new(format!(
+                    "--keylog requires a file: set {KEY_LOG_VARIABLE}=FILE"
+                ))
+            })?;
+            // rustls goes on without a file that it cannot open.
+            let opened = OpenOptions::new().append(true).create(true).open(&name);
+            let doing = format!("cannot write {} ({KEY_LOG_VARIABLE})", name.display());
+            opened.map_err(context(&doing))?;
+        }
+        Ok(Arc::new(KeyLogFile::new()))
+    }
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(suite) = self.suite {
+            write!(f, "{}, ", suite.name())?;
+        }
+        let (payload, congestion) = (self.payload, self.congestion.name());
+        write!(f, "datagrams of {payload} bytes, {congestion}")?;
+        if let Some(group) = self.group {
+            write!(f, ", {:?}", group.named())?;
+        }
+        if self.workers > 1 {
+            write!(f, ", {} workers", self.workers)?;
+        }
+        for (off, name) in [
+            (self.no_gso, "GSO"),
+            (self.no_gro, "GRO"),
+            (self.no_pacing, "pacing"),
+        ] {
+            if off {
+                write!(f, ", no {name}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suite_alone_is_alone() {
+        for suite in [Suite::Aes128, Suite::Aes256, Suite::Chacha20] {
+            let provider = suite.alone(CryptoProvider::clone(&squall::provider()));
+            let names: Vec<_> = provider
+                .cipher_suites
+                .iter()
+                .map(|one| format!("{:?}", one.suite()))
+                .collect();
+            let [name] = names.as_slice() else {
+                panic!("{names:?}");
+            };
+            assert_eq!(name.replace("TLS13_", "TLS_"), suite.name());
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What a contender did in one round.
+
+use std::time::Duration;
+
+use crate::latency::Histogram;
+use crate::meter::Used;
+use crate::source::Digest;
+
+/// A bulk transfer that has ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Bytes delivered to the receiver.
+    pub bytes: u64,
+    /// From the beginning of the first stream to the end of the last.
+    pub elapsed: Duration,
+    /// CPU time of the server's threads.
+    pub server_cpu: Duration,
+    /// CPU time of the client's threads.
+    pub client_cpu: Duration,
+    /// For every stream, a digest of what was sent; empty if nothing was digested.
+    pub sent: Vec<Digest>,
+    /// The same for what was received.
+    pub received: Vec<Digest>,
+    /// QUIC only: what both ends counted by stage.
+    pub used: Option<Used>,
+}
+
+/// Requests that were answered, or handshakes that were made.
+#[derive(Clone, Debug, Default)]
+pub struct Done {
+    /// How long that took.
+    pub elapsed: Duration,
+    /// How long each one took.
+    pub latency: Histogram,
+}
+
+impl Done {
+    /// Adds another round.
+    pub fn add(&mut self, other: &Self) {
+        self.elapsed += other.elapsed;
+        self.latency.add(&other.latency);
+    }
+
+    /// Number of operations.
+    pub fn count(&self) -> u64 {
+        self.latency.count()
+    }
+}

@@ -1,0 +1,134 @@
+//! Numbers as people write them on a command line: sizes, seconds, counts, cores.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A count of things that are made: connections, streams, rounds.
+pub fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=10_000) => Ok(count),
+        _ => Err("give a whole number from 1 to 10000".to_owned()),
+    }
+}
+
+/// A number of bytes: digits, then nothing, K, M or G (10^3, 10^6, 10^9).
+pub fn size(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1_000),
+        Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),
+        Some((at, 'g' | 'G')) => (&text[..at], 1_000_000_000),
+        _ => (text, 1),
+    };
+    let number: Option<u64> = digits
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| digits.parse().ok())
+        .flatten();
+    match number.and_then(|number| number.checked_mul(unit)) {
+        Some(0) | None => {
+            Err("give a number of bytes above zero, such as 1200, 64K, 10M or 1G".to_owned())
+        }
+        Some(bytes) => Ok(bytes),
+    }
+}
+
+/// Seconds, in fractions where wanted.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .filter(|seconds| (0.01..=86_400.0).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "give seconds from 0.01 to 86400, such as 10 or 0.5".to_owned())
+}
+
+/// A UDP port to listen on; 0: the system chooses.
+pub fn port(text: &str) -> Result<u16, String> {
+    (text.parse()).map_err(|_| "give a whole number from 0 to 65535".to_owned())
+}
+
+/// A UDP port to send to.
+pub fn remote_port(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(port @ 1..) => Ok(port),
+        _ => Err("give a whole number from 1 to 65535".to_owned()),
+    }
+}
+
+/// Where to listen.
+pub fn listen(text: &str) -> Result<SocketAddr, String> {
+    (text.parse()).map_err(|_| {
+        "give an IP address and a port, such as 0.0.0.0:4433, [::]:4433 or 127.0.0.1:0".to_owned()
+    })
+}
+
+/// UDP payload of a full datagram, from what every path carries to what a UDP datagram holds.
+pub fn payload(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(payload @ 1_200..=65_507) => Ok(payload),
+        _ => Err("give a whole number from 1200 to 65507".to_owned()),
+    }
+}
+
+/// A core.
+pub fn core(text: &str) -> Result<usize, String> {
+    (text.trim().parse()).map_err(|_| "give core numbers, such as 0 or 0,1".to_owned())
+}
+
+/// Two cores, the server's and the client's.
+pub fn cores(text: &str) -> Result<(usize, usize), String> {
+    text.split_once(',')
+        .and_then(|(server, client)| {
+            Some((server.trim().parse().ok()?, client.trim().parse().ok()?))
+        })
+        .ok_or_else(|| "give two core numbers, such as 0,1".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suffixes_are_powers_of_ten() {
+        assert_eq!(size("1472"), Ok(1_472));
+        assert_eq!(size("64K"), Ok(64_000));
+        assert_eq!(size("64k"), Ok(64_000));
+        assert_eq!(size("10M"), Ok(10_000_000));
+        assert_eq!(size("2G"), Ok(2_000_000_000));
+    }
+
+    #[test]
+    fn what_is_not_a_size_is_refused() {
+        for text in [
+            "",
+            "K",
+            "0",
+            "0G",
+            "-1",
+            "+1",
+            "1.5G",
+            "1T",
+            "1KB",
+            "1é",
+            "99999999999G",
+        ] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn seconds_may_be_fractions_but_not_nothing() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["0", "-1", "NaN", "inf", "ten"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn cores_come_in_pairs() {
+        assert_eq!(cores("0,1"), Ok((0, 1)));
+        assert_eq!(cores("3, 2"), Ok((3, 2)));
+        for text in ["0", "0,", "a,b", "0,1,2"] {
+            assert!(cores(text).is_err(), "{text}");
+        }
+    }
+}

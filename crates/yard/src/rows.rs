@@ -1,0 +1,110 @@
+//! Results as rows, one a workload and contender: the same for a table of a spreadsheet and for a
+//! comparison with other stacks.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::latency::Percentiles;
+
+/// One row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// `W1` (1 × 1), `W2` (10 × 10), `bulk` (other shapes), `W3` (requests), `W4`, `W4-resumed`
+    /// (handshakes).
+    pub workload: &'static str,
+    /// Who did the work.
+    pub contender: &'static str,
+    /// Throughput of a bulk transfer.
+    pub gbit_per_s: Option<f64>,
+    /// Requests or handshakes.
+    pub per_s: Option<f64>,
+    /// In `cpu_unit`; absent where the other end is another process.
+    pub server_cpu: Option<f64>,
+    /// The client's CPU time, in `cpu_unit`.
+    pub client_cpu: Option<f64>,
+    /// The unit of both CPU times.
+    pub cpu_unit: &'static str,
+    /// How long requests or handshakes took.
+    pub latency_us: Option<Percentiles>,
+}
+
+/// squall's name in rows, where other stacks may stand beside it.
+pub const SQUALL: &str = "squall";
+/// CPU of bulk transfer.
+pub const PER_GB: &str = "s/GB";
+/// CPU of requests.
+pub const PER_REQUEST: &str = "us/request";
+/// CPU of handshakes.
+pub const PER_HANDSHAKE: &str = "us/handshake";
+
+/// The workload's name of a bulk transfer.
+pub fn bulk(connections: usize, streams: usize) -> &'static str {
+    match (connections, streams) {
+        (1, 1) => "W1",
+        (10, 10) => "W2",
+        _ => "bulk",
+    }
+}
+
+/// The rows as comma-separated values with a heading. No value holds a comma.
+pub fn csv(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "workload,contender,gbit_per_s,per_s,server_cpu,client_cpu,cpu_unit,p50_us,p90_us,p99_us,p99_9_us,max_us",
+    );
+    for row in rows {
+        let number =
+            |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.4}"));
+        let _ = write!(
+            text,
+            "\n{},{},{},{},{},{},{}",
+            row.workload,
+            row.contender,
+            number(row.gbit_per_s),
+            number(row.per_s),
+            number(row.server_cpu),
+            number(row.client_cpu),
+            row.cpu_unit
+        );
+        let times = row.latency_us.map(|latency| latency.all());
+        for at in 0..5 {
+            let _ = write!(text, ",{}", number(times.map(|times| times[at])));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_has_as_many_values_as_the_heading() {
+        let row = Row {
+            workload: bulk(1, 1),
+            contender: "tcp",
+            gbit_per_s: Some(1.5),
+            per_s: None,
+            server_cpu: Some(0.25),
+            client_cpu: None,
+            cpu_unit: PER_GB,
+            latency_us: None,
+        };
+        let times = Row {
+            latency_us: Some(Percentiles {
+                p50: 1.0,
+                p90: 2.0,
+                p99: 3.0,
+                p99_9: 4.0,
+                max: 5.0,
+            }),
+            ..row.clone()
+        };
+        let text = csv(&[row, times]);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines.iter().all(|line| line.len() == lines[0].len()));
+        assert_eq!(&lines[1][..4], ["W1", "tcp", "1.5000", ""]);
+        assert_eq!(lines[2][11], "5.0000");
+    }
+}

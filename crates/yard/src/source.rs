@@ -1,0 +1,230 @@
+//! What is sent, and what becomes of it: one fixed buffer handed over again and again when time
+//! is measured, a seeded pattern with a digest at both ends when bytes are compared.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+/// The fixed buffer. Not zeroes: a page of zeroes that is only read would be one physical page.
+static BLOCK: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut block = vec![0; BLOCK_LEN];
+    fill(&mut block, 1, 0);
+    block
+});
+const BLOCK_LEN: usize = 1 << 20;
+
+/// A SHA-256 digest.
+pub type Digest = [u8; 32];
+
+/// Where a sender's bytes come from.
+pub struct Source(Origin);
+
+enum Origin {
+    /// Slices of [`BLOCK`], from `at` on.
+    Fixed { at: usize },
+    /// The pattern of `seed` from `offset` (a multiple of 8) on, and the digest of what was given.
+    Pattern {
+        seed: u64,
+        offset: u64,
+        digest: Sha256,
+    },
+}
+
+impl Source {
+    /// The fixed buffer, or the pattern of a seed.
+    pub fn new(seed: Option<u64>) -> Self {
+        Self(match seed {
+            None => Origin::Fixed { at: 0 },
+            Some(seed) => Origin::Pattern {
+                seed,
+                offset: 0,
+                digest: Sha256::new(),
+            },
+        })
+    }
+
+    /// The next bytes of the stream: `len` of them, or fewer at the end of the fixed buffer
+    /// (never none). Only the last piece of a pattern may be of a length that 8 does not divide.
+    pub fn next(&mut self, len: usize) -> Bytes {
+        match &mut self.0 {
+            Origin::Fixed { at } => {
+                let end = (*at + len).min(BLOCK_LEN);
+                let piece = Bytes::from_static(&BLOCK[*at..end]);
+                *at = end % BLOCK_LEN;
+                piece
+            }
+            Origin::Pattern {
+                seed,
+                offset,
+                digest,
+            } => {
+                let mut piece = vec![0; len];
+                fill(&mut piece, *seed, *offset / 8);
+                *offset += len as u64;
+                digest.update(&piece);
+                piece.into()
+            }
+        }
+    }
+
+    /// The digest of everything given so far, where there is one.
+    pub fn digest(self) -> Option<Digest> {
+        match self.0 {
+            Origin::Fixed { .. } => None,
+            Origin::Pattern { digest, .. } => Some(digest.finalize().into()),
+        }
+    }
+}
+
+/// What a receiver does with its bytes.
+pub struct Sink {
+    digest: Option<Sha256>,
+}
+
+impl Sink {
+    /// One that only lets bytes pass, or one that digests them.
+    pub fn new(digest: bool) -> Self {
+        Self {
+            digest: digest.then(Sha256::new),
+        }
+    }
+
+    /// Takes the next bytes of the stream.
+    pub fn take(&mut self, bytes: &[u8]) {
+        if let Some(digest) = &mut self.digest {
+            digest.update(bytes);
+        }
+    }
+
+    /// The digest of everything taken.
+    pub fn digest(self) -> Option<Digest> {
+        self.digest.map(|digest| digest.finalize().into())
+    }
+}
+
+/// One digest for all streams of an end. The two ends do not number their streams alike, so the
+/// order is the digests' own.
+pub fn combine(mut digests: Vec<Digest>) -> String {
+    if let [one] = digests.as_slice() {
+        return hex(one);
+    }
+    digests.sort_unstable();
+    let mut all = Sha256::new();
+    for digest in &digests {
+        all.update(digest);
+    }
+    hex(&all.finalize())
+}
+
+/// Bytes as lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The SHA-256 of some bytes, in the form that tools print certificate fingerprints in.
+pub fn fingerprint(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    let pairs: Vec<String> = digest.iter().map(|byte| format!("{byte:02X}")).collect();
+    pairs.join(":")
+}
+
+/// The pattern: word `i` is splitmix64's i-th answer to `seed`, so that no part of it repeats
+/// and any two places differ.
+fn fill(bytes: &mut [u8], seed: u64, first_word: u64) {
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    let word = |index: u64| {
+        let mut z = seed.wrapping_add((first_word + index + 1).wrapping_mul(GOLDEN));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)).to_le_bytes()
+    };
+    let mut index = 0;
+    let mut words = bytes.chunks_exact_mut(8);
+    for place in &mut words {
+        place.copy_from_slice(&word(index));
+        index += 1;
+    }
+    let rest = words.into_remainder();
+    let len = rest.len();
+    rest.copy_from_slice(&word(index)[..len]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pattern_does_not_depend_on_how_it_is_cut() {
+        let mut whole = Source::new(Some(7));
+        let mut cut = Source::new(Some(7));
+        let whole = whole.next(1_003);
+        let mut parts = Vec::new();
+        for len in [8, 16, 976, 3] {
+            parts.extend_from_slice(&cut.next(len));
+        }
+        assert_eq!(whole, parts);
+    }
+
+    #[test]
+    fn seeds_and_places_differ() {
+        let first = Source::new(Some(1)).next(64);
+        let second = Source::new(Some(2)).next(64);
+        assert_ne!(first, second);
+        assert_ne!(first[..32], first[32..]);
+    }
+
+    #[test]
+    fn both_ends_digest_alike_and_a_flipped_bit_shows() {
+        let mut source = Source::new(Some(3));
+        let mut sink = Sink::new(true);
+        let mut broken = Sink::new(true);
+        let piece = source.next(100);
+        sink.take(&piece[..50]);
+        sink.take(&piece[50..]);
+        let mut flipped = piece.to_vec();
+        flipped[99] ^= 1;
+        broken.take(&flipped);
+        let sent = source.digest().expect("a pattern");
+        assert_eq!(sink.digest(), Some(sent));
+        assert_ne!(broken.digest(), Some(sent));
+    }
+
+    #[test]
+    fn the_order_of_streams_does_not_matter() {
+        assert_eq!(
+            combine(vec![[1; 32], [2; 32]]),
+            combine(vec![[2; 32], [1; 32]])
+        );
+        assert_ne!(
+            combine(vec![[1; 32], [2; 32]]),
+            combine(vec![[1; 32], [1; 32]])
+        );
+    }
+
+    #[test]
+    fn the_fixed_buffer_wraps_without_a_gap() {
+        let mut source = Source::new(None);
+        let mut total = 0;
+        while total < 3 * BLOCK_LEN {
+            let piece = source.next(300_000);
+            assert!(!piece.is_empty());
+            total += piece.len();
+        }
+        assert_eq!(source.digest(), None);
+    }
+
+    #[test]
+    fn sha256_of_nothing() {
+        // FIPS 180-4: the digest of the empty message.
+        assert_eq!(
+            combine(vec![Sink::new(true).digest().expect("digests")]),
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+        );
+        assert!(fingerprint(b"").starts_with("E3:B0:C4:42"));
+    }
+}

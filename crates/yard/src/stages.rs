@@ -1,0 +1,421 @@
+//! The cost table by stage: what the table of the WinQuic measurement shows, with finer rows.
+//!
+//! A worker stamps the time-stamp counter when it passes from one stage to the next, once a
+//! batch. Ticks become nanoseconds by the rate of that counter. Ticks of waiting are mostly no CPU
+//! time: what a wait costs, the system calls that put the thread to sleep and wake it, is read off
+//! the thread's CPU clock before and after, for one wait in seven. What is left of the thread's CPU
+//! time after that is *unattributed*; should the stages claim more (the thread was preempted inside
+//! one) they are all scaled down to it. So each table sums to its thread's CPU time.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::Serialize;
+use squall::Waits;
+
+/// What one worker thread counted.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// Name of the stage and ticks spent in it.
+    pub stages: Vec<(&'static str, u64)>,
+    /// What waiting cost.
+    pub waits: Waits,
+    /// How often the time-stamp counter was read.
+    pub stamps: u64,
+    /// The thread's CPU time.
+    pub cpu: Duration,
+    /// Datagrams sent or received, whichever is the payload's direction.
+    pub packets: u64,
+    /// Stream bytes delivered.
+    pub bytes: u64,
+    /// Requests or handshakes; of a bulk transfer none.
+    pub operations: u64,
+}
+
+impl Sample {
+    /// Adds another round of the same thread's work.
+    pub fn add(&mut self, other: &Self) {
+        if self.stages.is_empty() {
+            self.stages.clone_from(&other.stages);
+        } else {
+            for (sum, more) in self.stages.iter_mut().zip(&other.stages) {
+                sum.1 += more.1;
+            }
+        }
+        self.waits += other.waits;
+        self.stamps += other.stamps;
+        self.cpu += other.cpu;
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.operations += other.operations;
+    }
+}
+
+/// What reading the clocks costs, measured.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Clocks {
+    /// One stamp.
+    pub ns_per_stamp: f64,
+    /// One reading of the thread's CPU clock.
+    pub ns_per_cpu_reading: f64,
+}
+
+/// What turns ticks into time and cycles.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    /// Nanoseconds a tick of the time-stamp counter.
+    pub ns_per_tick: f64,
+    /// What reading the clocks costs.
+    pub clocks: Clocks,
+    /// The core's clock, where it can be measured.
+    pub core_ghz: Option<f64>,
+}
+
+impl Rates {
+    /// Nanoseconds that went into reading the thread's CPU clock.
+    fn readings(&self, waits: &Waits) -> f64 {
+        (READINGS * waits.measured) as f64 * self.clocks.ns_per_cpu_reading
+    }
+
+    /// Nanoseconds of CPU time that waiting took, reading the clock included. A measured wait holds
+    /// about the half of each of its two readings: one that was not measured is that much
+    /// shorter.
+    fn waiting(&self, waits: &Waits) -> f64 {
+        if waits.measured == 0 {
+            return 0.0;
+        }
+        let measured = waits.cpu.as_secs_f64() * 1e9 / waits.measured as f64;
+        let each = (measured - self.clocks.ns_per_cpu_reading).max(0.0);
+        each * waits.count as f64 + self.readings(waits)
+    }
+}
+
+/// One row of the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The name of the stage.
+    pub stage: &'static str,
+    /// Nanoseconds of CPU time per packet.
+    pub ns_per_packet: f64,
+    /// Microseconds of CPU time per request or handshake; absent for bulk transfers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub us_per_operation: Option<f64>,
+    /// Core cycles per byte; absent if the clock rate of the core is not known.
+    pub cycles_per_byte: Option<f64>,
+    /// Share of the thread's CPU time.
+    pub percent: f64,
+}
+
+/// One thread's table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    /// A row per stage, then waiting, then what no stage claims.
+    pub rows: Vec<Row>,
+    /// The whole thread: the sum of the rows.
+    pub total: Row,
+    /// Reading the counter: contained in the rows above, not added to them.
+    pub overhead: Row,
+    /// Packets that the costs are divided by.
+    pub packets: u64,
+    /// Stream bytes that the costs are divided by.
+    pub bytes: u64,
+    /// The thread's CPU time in seconds.
+    pub cpu_s: f64,
+    /// What stages by the stamps' clock, and waits, claim of the thread's CPU time before the
+    /// stages are scaled: above 100 the thread was preempted inside stages, and the rows are
+    /// blurred.
+    pub claimed_percent: f64,
+    /// How often the time-stamp counter was read.
+    pub stamps: u64,
+    /// How often the CPU clock was read.
+    pub cpu_readings: u64,
+}
+
+impl Table {
+    /// Scales what a thread counted; `None` when it moved nothing.
+    pub fn new(sample: &Sample, rates: Rates) -> Option<Self> {
+        let cpu_ns = sample.cpu.as_secs_f64() * 1e9;
+        if sample.packets == 0 || sample.bytes + sample.operations == 0 || cpu_ns <= 0.0 {
+            return None;
+        }
+        let row = |stage, ns: f64| Row {
+            stage,
+            ns_per_packet: ns / sample.packets as f64,
+            us_per_operation: (sample.operations > 0).then(|| ns / 1e3 / sample.operations as f64),
+            cycles_per_byte: (rates.core_ghz.filter(|_| sample.bytes > 0))
+                .map(|ghz| ns * ghz / sample.bytes as f64),
+            percent: ns / cpu_ns * 100.0,
+        };
+        let claimed: f64 = sample
+            .stages
+            .iter()
+            .map(|stage| stage.1 as f64)
+            .sum::<f64>()
+            * rates.ns_per_tick;
+        let waiting = rates.waiting(&sample.waits);
+        let claimed_percent = (claimed + waiting) / cpu_ns * 100.0;
+        let waiting = waiting.min(cpu_ns);
+        let scale = ((cpu_ns - waiting) / claimed.max(1.0)).min(1.0);
+        let mut rows: Vec<Row> = sample
+            .stages
+            .iter()
+            .map(|&(stage, ticks)| row(stage, ticks as f64 * rates.ns_per_tick * scale))
+            .collect();
+        rows.push(row("waiting and waking", waiting));
+        rows.push(row(
+            UNATTRIBUTED,
+            (cpu_ns - claimed * scale - waiting).max(0.0),
+        ));
+        Some(Self {
+            rows,
+            total: row("total", cpu_ns),
+            overhead: row(
+                "of which stamps",
+                sample.stamps as f64 * rates.clocks.ns_per_stamp + rates.readings(&sample.waits),
+            ),
+            packets: sample.packets,
+            bytes: sample.bytes,
+            cpu_s: sample.cpu.as_secs_f64(),
+            claimed_percent,
+            stamps: sample.stamps,
+            cpu_readings: READINGS * sample.waits.measured,
+        })
+    }
+
+    /// The part of the thread's time that a stage claims.
+    pub fn attributed_percent(&self) -> f64 {
+        let claimed = self.rows.iter().filter(|row| row.stage != UNATTRIBUTED);
+        claimed.map(|row| row.percent).sum()
+    }
+}
+
+/// The cost of QUIC by stage.
+#[derive(Clone, Debug, Serialize)]
+pub struct Both {
+    /// CPU of all threads of this process while it was measured.
+    pub process_cpu_s: f64,
+    /// How much of that the two tables' stages claim.
+    pub attributed_percent: f64,
+    /// Stamps times the measured cost of one, of both threads' CPU.
+    pub overhead_percent: f64,
+    /// The server's table.
+    pub server: Table,
+    /// The client's table.
+    pub client: Table,
+    /// The core's clock that turns nanoseconds into cycles.
+    pub core_ghz: Option<f64>,
+    /// What reading the clocks costs.
+    #[serde(flatten)]
+    pub clocks: Clocks,
+}
+
+impl Both {
+    /// The table for people.
+    pub fn table(&self, title: &str, server: &str, client: &str) -> String {
+        text(title, &[(server, &self.server), (client, &self.client)])
+            + &remarks(
+                self.core_ghz,
+                self.clocks,
+                &[&self.server, &self.client],
+                self.overhead_percent,
+            )
+            + &format!(
+                "({:.1} % of this process's {:.3} CPU-seconds are in a stage's row above)\n",
+                self.attributed_percent, self.process_cpu_s
+            )
+    }
+}
+
+/// Tables of one thread each, side by side: of bulk transfer with the cost of a packet and of a
+/// byte, of operations with that of one of them.
+pub fn text(title: &str, named: &[(&str, &Table)]) -> String {
+    let Some((_, first)) = named.first() else {
+        return String::new();
+    };
+    let operations = first.total.us_per_operation.is_some();
+    let columns = if operations {
+        format!("{:>10}{:>13}{:>10}", "us/each", "ns/packet", "percent")
+    } else {
+        format!("{:>10}{:>13}{:>10}", "ns/packet", "cycles/byte", "percent")
+    };
+    let mut text = format!("{title:<20}");
+    for (name, _) in named {
+        let _ = write!(text, "{name:^33} ");
+    }
+    text = format!("{}\n{:<20}", text.trim_end(), "");
+    text += &vec![columns; named.len()].join(" ");
+    let rows = |table: &Table| {
+        let ends = [table.total.clone(), table.overhead.clone()];
+        let rows = table.rows.iter().cloned();
+        rows.chain(ends).collect::<Vec<Row>>()
+    };
+    let tables: Vec<Vec<Row>> = named.iter().map(|(_, table)| rows(table)).collect();
+    for (at, row) in tables[0].iter().enumerate() {
+        let _ = write!(text, "\n{:<20}", row.stage);
+        let cells = tables.iter().filter_map(|rows| rows.get(at)).map(|row| {
+            let cost = match (row.us_per_operation, row.cycles_per_byte) {
+                (Some(us), _) => format!("{us:>10.3}{:>13.1}", row.ns_per_packet),
+                (None, Some(cycles)) => format!("{:>10.1}{cycles:>13.3}", row.ns_per_packet),
+                (None, None) => format!("{:>10.1}{:>13}", row.ns_per_packet, "-"),
+            };
+            format!("{cost}{:>10.1}", row.percent)
+        });
+        text += &cells.collect::<Vec<_>>().join(" ");
+    }
+    text += "\n";
+    for (name, table) in named {
+        if table.claimed_percent > BLURRED {
+            let _ = writeln!(
+                text,
+                "({name}: preempted; by the clock, the rows took {:.0} % of the CPU time, so stages are scaled)",
+                table.claimed_percent
+            );
+        }
+    }
+    text
+}
+
+/// How the tables were made.
+pub fn remarks(
+    core_ghz: Option<f64>,
+    clocks: Clocks,
+    tables: &[&Table],
+    overhead_percent: f64,
+) -> String {
+    let clock = core_ghz.map_or_else(
+        || "the core clock cannot be measured on this machine".to_owned(),
+        |ghz| format!("core clock {ghz:.2} GHz (a chain of additions)"),
+    );
+    let stamps: u64 = tables.iter().map(|table| table.stamps).sum();
+    let readings: u64 = tables.iter().map(|table| table.cpu_readings).sum();
+    format!(
+        "({clock})\n({stamps} stamps of {:.1} ns, {readings} readings of the CPU clock of {:.0} ns: \
+         {overhead_percent:.2} % of the time)\n",
+        clocks.ns_per_stamp, clocks.ns_per_cpu_reading
+    )
+}
+
+/// Percent of its CPU time that a thread's rows claim, above which it was preempted inside stages:
+/// below, the two clocks and the waits that were not measured make the difference.
+const BLURRED: f64 = 102.0;
+
+/// Readings of the thread's CPU clock for a wait that is measured.
+const READINGS: u64 = 2;
+
+/// The row of what no stage claims.
+const UNATTRIBUTED: &str = "unattributed";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Sample {
+        Sample {
+            stages: vec![("AEAD", 400), ("UDP send", 200)],
+            waits: Waits {
+                count: 30,
+                measured: 10,
+                cpu: Duration::from_nanos(110),
+            },
+            stamps: 10,
+            cpu: Duration::from_nanos(1_000),
+            packets: 5,
+            bytes: 500,
+            operations: 0,
+        }
+    }
+
+    fn rates(ns_per_tick: f64) -> Rates {
+        Rates {
+            ns_per_tick,
+            clocks: Clocks {
+                ns_per_stamp: 8.0,
+                ns_per_cpu_reading: 3.0,
+            },
+            core_ghz: Some(3.0),
+        }
+    }
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9
+    }
+
+    #[test]
+    fn what_no_stage_claims_is_unattributed() {
+        let table = Table::new(&sample(), rates(1.0)).expect("work was done");
+        assert!(close(table.rows[0].ns_per_packet, 80.0));
+        assert!(close(table.rows[0].percent, 40.0));
+        assert!(close(table.rows[0].cycles_per_byte.expect("clock"), 2.4));
+        // 30 waits of 11 ns, less 3 for reading the clock, and 20 such readings.
+        assert!(close(table.rows[2].percent, 30.0));
+        assert_eq!(table.rows[3].stage, "unattributed");
+        assert!(close(table.attributed_percent(), 90.0));
+        assert!(close(table.claimed_percent, 90.0));
+        assert!(!text("t", &[("server", &table)]).contains("preempted"));
+        assert!(close(table.rows[3].percent, 10.0));
+        assert!(close(table.overhead.ns_per_packet, 28.0));
+        assert_eq!(table.cpu_readings, 20);
+    }
+
+    #[test]
+    fn stages_that_claim_too_much_are_scaled_to_the_cpu_clock() {
+        let table = Table::new(&sample(), rates(2.0)).expect("work was done");
+        assert!(close(table.rows[2].percent, 30.0));
+        assert!(close(table.rows[3].percent, 0.0));
+        assert!(close(table.claimed_percent, 150.0));
+        assert!(text("t", &[("server", &table)]).contains("(server: preempted"));
+        assert!(close(table.rows[0].ns_per_packet, 700.0 * 2.0 / 3.0 / 5.0));
+    }
+
+    #[test]
+    fn waits_that_were_not_measured_are_unattributed() {
+        let waits = Waits {
+            count: 30,
+            ..Waits::default()
+        };
+        let sample = Sample { waits, ..sample() };
+        let table = Table::new(&sample, rates(1.0)).expect("work was done");
+        assert!(close(table.rows[2].percent, 0.0));
+        assert!(close(table.rows[3].percent, 40.0));
+    }
+
+    #[test]
+    fn the_rows_sum_to_the_thread() {
+        for ns_per_tick in [0.3, 1.0, 7.0] {
+            let table = Table::new(&sample(), rates(ns_per_tick)).expect("work was done");
+            let sum: f64 = table.rows.iter().map(|row| row.percent).sum();
+            assert!(close(sum, 100.0));
+        }
+    }
+
+    #[test]
+    fn operations_have_their_own_measure_and_no_cycles_a_byte() {
+        let sample = Sample {
+            bytes: 0,
+            operations: 4,
+            ..sample()
+        };
+        let table = Table::new(&sample, rates(1.0)).expect("work was done");
+        assert!(close(
+            table.rows[0].us_per_operation.expect("operations"),
+            0.1
+        ));
+        assert_eq!(table.rows[0].cycles_per_byte, None);
+    }
+
+    #[test]
+    fn rounds_add_up() {
+        let mut sum = Sample::default();
+        sum.add(&sample());
+        sum.add(&sample());
+        assert_eq!(sum.stages, [("AEAD", 800), ("UDP send", 400)]);
+        assert_eq!((sum.stamps, sum.packets, sum.bytes), (20, 10, 1_000));
+        assert_eq!((sum.waits.count, sum.waits.measured), (60, 20));
+        assert_eq!(sum.cpu, Duration::from_nanos(2_000));
+    }
+
+    #[test]
+    fn a_thread_that_moved_nothing_has_no_table() {
+        assert!(Table::new(&Sample::default(), rates(1.0)).is_none());
+    }
+}

@@ -1,0 +1,397 @@
+//! The machine below the measurement: cores, clocks of threads and processes, the core's clock
+//! rate.
+//!
+//! The only `unsafe` of this crate. Most of this is Linux; elsewhere the clocks answer what the
+//! platform has and pinning says that it cannot. Systems that are no Unix have no such clocks here,
+//! and [`can_measure`] says so before anything is measured by them.
+
+use std::io;
+use std::net::TcpStream;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// A stream between two ends of this process that touches no network where the system can do that.
+#[cfg(unix)]
+pub type Stream = std::os::unix::net::UnixStream;
+#[cfg(not(unix))]
+pub type Stream = TcpStream;
+
+/// Both ends of a [`Stream`].
+///
+/// # Errors
+/// The system's.
+#[cfg(unix)]
+pub fn stream_pair() -> io::Result<(Stream, Stream)> {
+    Stream::pair()
+}
+
+#[cfg(not(unix))]
+pub fn stream_pair() -> io::Result<(Stream, Stream)> {
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    Ok((near, listener.accept()?.0))
+}
+
+/// Whether this system has the CPU clocks that every measurement here stands on.
+///
+/// # Errors
+/// It has none: `Unsupported`, with the reason.
+pub fn can_measure() -> io::Result<()> {
+    if cfg!(unix) {
+        return Ok(());
+    }
+    let why = "it measures by the CPU clocks of Unix systems, and this is none";
+    Err(io::Error::new(io::ErrorKind::Unsupported, why))
+}
+
+/// The calling thread's CPU time, user and system, in nanoseconds of resolution.
+#[cfg(unix)]
+pub fn thread_cpu() -> Duration {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
+}
+
+/// The CPU time of all threads of this process, user and system, ended ones included.
+#[cfg(unix)]
+pub fn process_cpu() -> Duration {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
+}
+
+/// Never asked: [`can_measure`] has said no.
+#[cfg(not(unix))]
+pub fn thread_cpu() -> Duration {
+    Duration::ZERO
+}
+
+/// Never asked: [`can_measure`] has said no.
+#[cfg(not(unix))]
+pub fn process_cpu() -> Duration {
+    Duration::ZERO
+}
+
+/// The signals that ask a program to end: Ctrl-C's, and that of `kill` and of service managers.
+#[cfg(unix)]
+fn end_signals() -> libc::sigset_t {
+    // SAFETY: all-zero bytes are memory that sigemptyset then makes a set.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is writable, and both numbers are signals.
+    unsafe {
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGINT);
+        libc::sigaddset(&raw mut set, libc::SIGTERM);
+    }
+    set
+}
+
+/// Holds SIGINT and SIGTERM back from the calling thread and those that it starts, for
+/// [`wait_for_end_signal`].
+#[cfg(unix)]
+pub fn block_end_signals() {
+    let set = end_signals();
+    // SAFETY: `set` is a valid set; the old one is not asked for. Fails only for a bad first
+    // argument.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+}
+
+/// Waits for SIGINT or SIGTERM, which [`block_end_signals`] holds back; false if that cannot be.
+#[cfg(unix)]
+pub fn wait_for_end_signal() -> bool {
+    let set = end_signals();
+    let mut signal = 0;
+    // SAFETY: `set` is a valid set and `signal` is writable.
+    unsafe { libc::sigwait(&raw const set, &raw mut signal) == 0 }
+}
+
+/// Nothing is held back: Ctrl-C ends the process at once.
+#[cfg(not(unix))]
+pub fn block_end_signals() {}
+
+#[cfg(not(unix))]
+pub fn wait_for_end_signal() -> bool {
+    false
+}
+
+/// The CPU time, user and system, of the thread `tid` of this process; `None` once it has ended.
+#[cfg(target_os = "linux")]
+pub fn thread_cpu_of(tid: i32) -> Option<Duration> {
+    clock(cpu_clock_id(tid, CLOCK_OF_THREAD))
+}
+
+/// The CPU time of the process `pid`, user and system. A kernel thread such as `ksoftirqd/0` is
+/// a process in this sense. `None` where it is out of sight (another PID namespace).
+#[cfg(target_os = "linux")]
+pub fn process_cpu_of(pid: i32) -> Option<Duration> {
+    clock(cpu_clock_id(pid, 0))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn thread_cpu_of(_tid: i32) -> Option<Duration> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn process_cpu_of(_pid: i32) -> Option<Duration> {
+    None
+}
+
+/// Set in a CPU clock id: the id names a thread, not a process.
+#[cfg(target_os = "linux")]
+const CLOCK_OF_THREAD: i32 = 4;
+/// In a CPU clock id: the scheduler's count in nanoseconds, not the tick's.
+#[cfg(target_os = "linux")]
+const CLOCK_OF_SCHEDULER: i32 = 2;
+
+/// The kernel's encoding of "CPU clock of that task" (what `pthread_getcpuclockid` and
+/// `clock_getcpuclockid` build), which needs no `pthread_t`.
+#[cfg(target_os = "linux")]
+const fn cpu_clock_id(id: i32, kind: i32) -> libc::clockid_t {
+    (!id << 3) | CLOCK_OF_SCHEDULER | kind
+}
+
+#[cfg(unix)]
+fn clock(id: libc::clockid_t) -> Option<Duration> {
+    let mut at = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `at` is a timespec that lives through the call; the kernel refuses an id it does
+    // not know with EINVAL.
+    let answer = unsafe { libc::clock_gettime(id, &raw mut at) };
+    if answer != 0 {
+        return None;
+    }
+    Some(Duration::new(
+        u64::try_from(at.tv_sec).ok()?,
+        u32::try_from(at.tv_nsec).ok()?,
+    ))
+}
+
+/// The cores that this process may run on, ascending.
+#[cfg(target_os = "linux")]
+pub fn allowed_cores() -> Vec<usize> {
+    // SAFETY: a cpu_set_t is an array of integers; all zeroes is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the size is that of `set`, which is writable; 0 names the calling thread.
+    let answer = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    if answer != 0 {
+        return Vec::new();
+    }
+    let limit = usize::try_from(libc::CPU_SETSIZE).unwrap_or(0);
+    (0..limit)
+        // SAFETY: `core` is below CPU_SETSIZE, so the bit lies inside `set`.
+        .filter(|&core| unsafe { libc::CPU_ISSET(core, &set) })
+        .collect()
+}
+
+/// Pins the calling thread to one core.
+///
+/// # Errors
+/// The kernel's: the core does not exist or is not allowed here.
+#[cfg(target_os = "linux")]
+pub fn pin(core: usize) -> io::Result<()> {
+    if core >= usize::try_from(libc::CPU_SETSIZE).unwrap_or(0) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: a cpu_set_t is an array of integers; all zeroes is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `core` is below CPU_SETSIZE, so the bit lies inside `set`.
+    unsafe { libc::CPU_SET(core, &mut set) };
+    // SAFETY: the size is that of `set`, which is readable; 0 names the calling thread.
+    let answer =
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn allowed_cores() -> Vec<usize> {
+    Vec::new()
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn pin(_core: usize) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Sets an option of a TCP or generic socket.
+#[cfg(target_os = "linux")]
+fn set_option(
+    socket: &TcpStream,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &[u8],
+) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(value.len()).map_err(io::Error::other)?;
+    // SAFETY: `value` is readable for `len` bytes; the descriptor is open, due to the borrow of
+    // its owner.
+    let answer =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), len) };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Chooses a TCP socket's congestion control by its name in the kernel.
+///
+/// # Errors
+/// The kernel's: it has none of that name, or keeps it for the privileged.
+#[cfg(target_os = "linux")]
+pub fn set_congestion_control(socket: &TcpStream, name: &str) -> io::Result<()> {
+    let name = name.as_bytes();
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name)
+}
+
+/// The name of a TCP socket's congestion control.
+#[cfg(target_os = "linux")]
+pub fn congestion_control(socket: &TcpStream) -> Option<String> {
+    let mut name = [0_u8; 16];
+    let mut len = libc::socklen_t::try_from(name.len()).ok()?;
+    // SAFETY: `name` is writable for `len` bytes and both live through the call; the descriptor
+    // is open, due to the borrow of its owner.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            name.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    let name = name.split(|&byte| byte == 0).next()?;
+    (answer == 0).then(|| String::from_utf8_lossy(name).into_owned())
+}
+
+/// A blocking read waits until that many bytes are there, or the end.
+///
+/// # Errors
+/// The kernel's.
+#[cfg(target_os = "linux")]
+pub fn set_receive_low_water(socket: &TcpStream, bytes: i32) -> io::Result<()> {
+    let bytes = bytes.to_ne_bytes();
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn set_congestion_control(_socket: &TcpStream, _name: &str) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn congestion_control(_socket: &TcpStream) -> Option<String> {
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn set_receive_low_water(_socket: &TcpStream, _bytes: i32) -> io::Result<()> {
+    Ok(())
+}
+
+/// Runs `rounds` × 64 additions, each of which waits for the one before, and returns whether
+/// this architecture has such a chain here. Additions of two registers take one cycle on every
+/// core we know and, unlike additions of a constant, are never folded away by renaming.
+pub fn addition_chain(rounds: u64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: register arithmetic only: no memory, no stack, the flags declared clobbered by
+    // default.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            ".rept 64",
+            "add {x}, {y}",
+            ".endr",
+            "dec {n}",
+            "jnz 2b",
+            x = inout(reg) 1_u64 => _,
+            y = in(reg) 3_u64,
+            n = inout(reg) rounds.max(1) => _,
+            options(nomem, nostack),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: register arithmetic only: no memory, no stack, the flags declared clobbered by
+    // default.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            ".rept 64",
+            "add {x}, {x}, {y}",
+            ".endr",
+            "subs {n}, {n}, #1",
+            "b.ne 2b",
+            x = inout(reg) 1_u64 => _,
+            y = in(reg) 3_u64,
+            n = inout(reg) rounds.max(1) => _,
+            options(nomem, nostack),
+        );
+    }
+    let _ = rounds;
+    cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
+}
+
+/// EAX, EBX, ECX and EDX of a leaf of the CPU's own description; sub-leaf 0.
+#[cfg(target_arch = "x86_64")]
+pub fn cpuid(leaf: u32) -> [u32; 4] {
+    let answer = std::arch::x86_64::__cpuid(leaf);
+    [answer.eax, answer.ebx, answer.ecx, answer.edx]
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_threads_clock_by_id_is_the_threads_own_clock() {
+        // SAFETY: gettid has no arguments and cannot fail.
+        let tid = unsafe { libc::gettid() };
+        let before = thread_cpu();
+        let by_id = thread_cpu_of(tid).expect("own thread");
+        let after = thread_cpu();
+        assert!(before <= by_id && by_id <= after);
+    }
+
+    #[test]
+    fn a_thread_that_does_not_exist_has_no_clock() {
+        assert_eq!(thread_cpu_of(i32::MAX - 1), None);
+    }
+
+    #[test]
+    fn pinning_leaves_one_core() {
+        std::thread::spawn(|| {
+            let core = *allowed_cores().last().expect("at least one core");
+            pin(core).expect("an allowed core");
+            assert_eq!(allowed_cores(), [core]);
+        })
+        .join()
+        .expect("no panic");
+        assert!(pin(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn additions_take_time_in_proportion() {
+        let time = |rounds| {
+            let start = thread_cpu();
+            addition_chain(rounds);
+            thread_cpu() - start
+        };
+        time(10_000);
+        let short = (0..5).map(|_| time(2_000)).min().expect("five");
+        let long = (0..5).map(|_| time(200_000)).min().expect("five");
+        assert!(long > short * 20, "{short:?} {long:?}");
+    }
+}
+
+/// Has the allocator give memory that is free back to the system, where it can.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub fn trim_memory() {
+    // SAFETY: takes an integer, and moves nothing that is allocated.
+    unsafe { libc::malloc_trim(0) };
+}
+
+/// Other allocators have no such call.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub fn trim_memory() {}

@@ -1,0 +1,134 @@
+//! What a client does with a server in one round: a bulk transfer, requests, or handshakes.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::ValueEnum;
+
+use crate::cpu::Cores;
+use crate::live::Gauges;
+use crate::source::Source;
+
+/// Bytes handed to a stream, and at most taken from one, in one call.
+pub const PIECE: usize = 256 * 1024;
+
+/// How much a round moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// This many bytes per stream.
+    Bytes(u64),
+    /// As much as is delivered in this time.
+    Time(Duration),
+}
+
+/// Which end sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// The server.
+    Down,
+    /// The client.
+    Up,
+}
+
+impl Flow {
+    /// The direction, named from the client's side.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Down => "download",
+            Self::Up => "upload",
+        }
+    }
+}
+
+/// A bulk transfer: what a contender does in one round.
+#[derive(Clone)]
+pub struct Load {
+    /// Number of connections.
+    pub connections: usize,
+    /// Streams per connection.
+    pub streams: usize,
+    /// Which end sends.
+    pub flow: Flow,
+    /// How much is moved.
+    pub amount: Amount,
+    /// Where both ends run.
+    pub cores: Cores,
+    /// If set, the pattern of this seed is sent, and both ends digest it.
+    pub seed: Option<u64>,
+    /// What is updated while the transfer runs.
+    pub gauges: Gauges,
+}
+
+/// Requests, each on its own stream, for some time.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    /// Bytes of a request, including the length field of the response.
+    pub up: usize,
+    /// Bytes of a response.
+    pub down: u64,
+    /// Concurrent requests per connection.
+    pub in_flight: usize,
+    /// How long new requests are started.
+    pub time: Duration,
+}
+
+impl Requests {
+    /// Possible sizes of a request: from its length field to what a stream takes in one call.
+    pub const UP: RangeInclusive<usize> = 8..=PIECE;
+}
+
+/// A request of `up` bytes for a response of `down` bytes (draft-banks-quic-performance §2.3.1).
+pub fn request(up: usize, down: u64) -> Bytes {
+    let mut request = down.to_be_bytes().to_vec();
+    let filler = Source::new(None).next(up.saturating_sub(request.len()));
+    request.extend_from_slice(&filler);
+    request.into()
+}
+
+/// What a handshake begins with.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Without a session ticket: certificate and signature
+    Full,
+    /// With a session ticket (RFC 8446 §2.2)
+    Resumed,
+    /// With a session ticket, and a request of 100 bytes as early data (RFC 9001 §4.6); ends with
+    /// the response of 1024 bytes
+    #[value(name = "0rtt")]
+    Early,
+}
+
+impl Kind {
+    /// All kinds, as a list on a command line.
+    pub const LIST: &str = "full,resumed,0rtt";
+
+    /// The name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Resumed => "resumed",
+            Self::Early => "0rtt",
+        }
+    }
+
+    /// The workload's name in rows.
+    pub fn workload(self) -> &'static str {
+        match self {
+            Self::Full => "W4",
+            Self::Resumed => "W4-resumed",
+            Self::Early => "W4-0rtt",
+        }
+    }
+}
+
+/// Handshakes, for some time.
+#[derive(Clone, Debug)]
+pub struct Handshakes {
+    /// What they begin with.
+    pub kind: Kind,
+    /// Concurrent handshakes.
+    pub in_flight: usize,
+    /// How long new handshakes are started.
+    pub time: Duration,
+}
