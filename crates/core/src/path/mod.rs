@@ -230,7 +230,7 @@ impl PathState {
         }
     }
 
-    /// `packets` large ones were lost at once, a suspicious sign; returns whether the path no longer
+    /// Suspiciously many large packets were lost at once; returns whether the path no longer
     /// carries them (RFC 8899 §4.3).
     pub(crate) fn on_large_lost(&mut self, packets: u32) -> bool {
         let swallowed = packets > 0 && self.mtu.on_large_lost(packets);
