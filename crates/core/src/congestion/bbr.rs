@@ -7,7 +7,8 @@
 //!      └──── ProbeRtt ◀─────┘
 //! ```
 //!
-//! It hears of bundles sent and of runs of acknowledgements and losses, never of single packets.
+//! It is driven by bundles sent and by runs of acknowledgements and losses, never by single
+//! packets.
 
 use std::time::Duration;
 
@@ -22,11 +23,11 @@ const DRAIN_PACING_GAIN: u64 = 50;
 const DEFAULT_CWND_GAIN: u64 = 200;
 const PROBE_RTT_CWND_GAIN: u64 = 50;
 const UP_CWND_GAIN: u64 = 225;
-/// Loss above this share of what was in flight means that it was too much, in hundredths.
+/// Loss above this share of the bytes in flight means that they were too many, in hundredths.
 const LOSS_THRESH: u64 = 2;
 /// What is kept of a bound after congestion, in hundredths.
 const BETA: u64 = 70;
-/// What is left free for others, in hundredths.
+/// Headroom left for other flows, in hundredths.
 const HEADROOM: u64 = 15;
 /// Pacing is this much slower than the bandwidth, in hundredths.
 const PACING_MARGIN: u64 = 1;
@@ -57,7 +58,7 @@ enum State {
     ProbeRtt,
 }
 
-/// What the acknowledgements that come belong to (§5.3.3.9).
+/// The phase that incoming acknowledgements belong to (§5.3.3.9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AckPhase {
     Init,
@@ -263,7 +264,7 @@ impl Bbr {
         self.pacing_rate
     }
 
-    /// Whether it still looks for the path's capacity for the first time.
+    /// Whether it is still looking for the path's capacity for the first time.
     pub(super) const fn is_startup(&self) -> bool {
         matches!(self.state, State::Startup)
     }
@@ -372,7 +373,7 @@ impl Bbr {
     }
 
     /// Packets of `bytes` that were reported as lost have arrived; `undo`: so have all of the last
-    /// round with losses. Returns whether something was taken back.
+    /// round with losses. Returns whether a reduction was undone.
     pub(super) fn on_spurious_loss(&mut self, bytes: u64, undo: bool) -> bool {
         self.sampler.on_spurious_loss(bytes);
         let Some(before) = self.before.filter(|_| undo) else {
@@ -398,14 +399,14 @@ impl Bbr {
         true
     }
 
-    /// Marks of congestion are taken as losses of nothing: they bound the short-term model.
+    /// Congestion marks count as losses of no bytes: they bound the short-term model.
     pub(super) fn on_marked(&mut self) {
         self.before = None;
         self.is_marked_in_round = true;
         self.note_loss();
     }
 
-    /// Everything sent over a long time was lost (§5.6.4.4).
+    /// Persistent congestion: everything sent over a long time was lost (§5.6.4.4).
     pub(super) fn on_persistent_congestion(&mut self) {
         self.before = None;
         self.save_cwnd();

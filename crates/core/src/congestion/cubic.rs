@@ -242,8 +242,7 @@ impl Cubic {
         true
     }
 
-    /// RFC 9438 §4.9.2: the last reduction was a mistake; `false` if there is none to be taken
-    /// back.
+    /// RFC 9438 §4.9.2: the last reduction was a mistake; `false` if there is none to undo.
     pub(crate) fn undo(&mut self) -> bool {
         let Some(before) = self.before.take() else {
             return false;

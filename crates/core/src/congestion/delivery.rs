@@ -68,7 +68,7 @@ impl Sampler {
         }
     }
 
-    /// A bundle of `bytes` leaves; `in_flight` counts it.
+    /// A bundle of `bytes` is sent; `in_flight` includes it.
     pub(super) fn on_sent(&mut self, now: Time, bytes: u64, in_flight: u64) {
         if in_flight <= bytes {
             (self.first_send_time, self.delivered_time) = (now, now);
@@ -124,7 +124,7 @@ impl Sampler {
         let ack_elapsed = now - flight.delivered_time;
         let interval = send_elapsed.max(ack_elapsed);
         let delivered = self.delivered - flight.delivered;
-        // Shorter than any round trip: spuriously repeated packets would make it seem too fast.
+        // Shorter than any round trip: spurious retransmissions would make the rate seem too high.
         let reliable = interval >= min_rtt && !interval.is_zero();
         RateSample {
             delivery_rate: if reliable {
@@ -147,7 +147,7 @@ impl Sampler {
         self.delivered += bytes;
     }
 
-    /// There is room in the window and nothing to fill it with.
+    /// The window has room, but there is nothing to send.
     pub(super) fn mark_app_limited(&mut self, in_flight: u64) {
         self.app_limited = (self.delivered + in_flight).max(1);
     }

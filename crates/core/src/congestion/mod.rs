@@ -99,7 +99,7 @@ impl Controller {
         }
     }
 
-    /// A bundle of `bytes` leaves; `in_flight` counts it.
+    /// A bundle of `bytes` is sent; `in_flight` includes it.
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Time, bytes: u64, in_flight: u64) {
         if let Self::Bbr(bbr) = self {
@@ -167,8 +167,8 @@ impl Controller {
         }
     }
 
-    /// Everything sent over a long time was lost (RFC 9002 §7.6.2). Comes after
-    /// [`on_lost`](Self::on_lost) for the same packets.
+    /// Persistent congestion: everything sent over a long time was lost (RFC 9002 §7.6.2). Comes
+    /// after [`on_lost`](Self::on_lost) for the same packets.
     pub(crate) fn on_persistent_congestion(&mut self) {
         match self {
             Self::NewReno(newreno) => newreno.on_persistent_congestion(),

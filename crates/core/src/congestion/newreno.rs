@@ -71,7 +71,7 @@ impl NewReno {
     }
 
     /// The last reduction was a mistake, as RFC 9438 §4.9.2 has it for CUBIC; `false` if there is
-    /// none to be taken back.
+    /// none to undo.
     pub(crate) fn undo(&mut self) -> bool {
         let Some((window, ssthresh, recovery)) = self.before.take() else {
             return false;

@@ -1,7 +1,7 @@
 //! How many stateless answers go to unvalidated addresses.
 //!
 //! Each kind of answer has a budget of its own, so that a flood of one kind leaves the others, and
-//! each source prefix has a share of it, so that one network cannot use a kind up for all. Each
+//! each source prefix has a share of it, so that one network cannot exhaust a kind for all. Each
 //! worker has budgets of its own. Retry is not among them: it is smaller than what it answers, and
 //! a limit on it would let a flood of forged Initials lock out all clients.
 
@@ -85,7 +85,7 @@ impl Answers {
             *budget = Budget::new(second);
         }
         let of_bucket = &mut budget.by_bucket[bucket];
-        // What a prefix is denied must not count for the others.
+        // What a prefix is denied must not count against the others.
         if *of_bucket >= ANSWERS_PER_PREFIX || budget.used >= ANSWERS_PER_SECOND {
             return false;
         }

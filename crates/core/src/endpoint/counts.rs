@@ -41,7 +41,7 @@ counts! {
     refusals,
     /// Refusals not sent: their budget, or the share of a source prefix, was used up.
     refusals_withheld,
-    /// Retry packets sent (RFC 9000 §8.1.2), for whatever reason.
+    /// Retry packets sent (RFC 9000 §8.1.2), for any reason.
     retries,
     /// Attempts that a NEW_TOKEN token validated (RFC 9000 §8.1.3).
     tokens_spent,
@@ -51,9 +51,9 @@ counts! {
     prefix_retries,
     /// Attempts and handshakes from validated addresses that were refused for the same reason.
     prefix_refusals,
-    /// Attempts answered with a Retry because connections hold most of the memory that they may.
+    /// Attempts answered with a Retry because connections use most of the memory limit.
     memory_retries,
-    /// Attempts from validated addresses that were refused because connections hold all the memory
-    /// that they may.
+    /// Attempts from validated addresses that were refused because connections use the whole memory
+    /// limit.
     memory_refusals,
 }

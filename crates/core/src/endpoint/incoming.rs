@@ -1,4 +1,4 @@
-//! A client's first Initial, before anything is kept of it.
+//! A client's first Initial, for which no state is kept yet.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,27 +25,26 @@ pub struct Incoming {
     pub(super) scid: ConnectionId,
     /// What its token says.
     pub(super) verdict: Verdict,
-    /// Those that its Initial was opened with.
+    /// The keys that its Initial was opened with.
     pub(super) keys: Option<Box<FirstKeys>>,
     /// That of the attempt, however many packets it has.
     pub(super) _attempt: Arc<Attempt>,
 }
 
-/// Lives while an attempt waits for its word. Holds a share of what `Endpoint` counts attempts
-/// with.
+/// Exists while an attempt is undecided. Holds a share of the endpoint's count of attempts.
 pub(super) struct Attempt {
     /// What the token of its first packet says.
     pub(super) verdict: Verdict,
     _counted: Arc<()>,
 }
 
-/// The attempts that wait for their word. A ClientHello may fill several packets, and each of them
-/// may come here first.
+/// The undecided attempts. A ClientHello may fill several packets, and each of them may come here
+/// first.
 #[derive(Default)]
 pub(super) struct Undecided {
     counted: Arc<()>,
-    /// By the source address and the destination id of their packets; those that are decided are
-    /// swept out now and then.
+    /// By the source address and the destination id of their packets; decided ones are removed now
+    /// and then.
     attempts: HashMap<(SocketAddr, ConnectionId), Weak<Attempt>>,
 }
 
@@ -113,7 +112,7 @@ impl Incoming {
     }
 }
 
-/// The keys that a first packet's destination gives, if the packet is authentic under them.
+/// The keys derived from a first packet's destination, if the packet is authentic under them.
 pub(super) fn opening(
     version: u32,
     dcid: &ConnectionId,
@@ -125,7 +124,7 @@ pub(super) fn opening(
     let mut copy = packet.to_vec();
     let mut spans = [PacketSpan::new(0, copy.len() as u32, pn_offset as u16)];
     keys.header.unprotect(&mut copy, &mut spans);
-    // A first packet has a small number: nothing to expand it against.
+    // A first packet has a small number, so it is not truncated.
     keys.packet.open(&mut copy, &mut spans, 0);
     (spans[0].outcome == Outcome::Open).then_some(first)
 }
@@ -228,7 +227,7 @@ impl Endpoint {
         Ok((handle, connection))
     }
 
-    /// The answer to a client whose prefix got its last connections while this one waited.
+    /// The answer to a client whose prefix reached its limit while this attempt waited.
     fn denied(&mut self, now: Time, incoming: &Incoming, admission: Admission) -> AcceptError {
         let (path, version) = (incoming.path, incoming.version);
         let (dcid, scid) = (&incoming.dcid, &incoming.scid);
@@ -242,11 +241,10 @@ impl Endpoint {
         }
     }
 
-    /// The datagram that asks a client to show that its address is its own (RFC 9000 §8.1.2):
-    /// nothing is kept.
+    /// The datagram that asks a client to validate its address (RFC 9000 §8.1.2); no state is kept.
     ///
     /// # Errors
-    /// Gives `incoming` back if [`may_retry`](Incoming::may_retry) says no.
+    /// Returns `incoming` if [`may_retry`](Incoming::may_retry) is false.
     #[expect(
         clippy::result_large_err,
         reason = "the attempt goes back to its owner, once in a while"
@@ -302,7 +300,7 @@ impl Endpoint {
         self.close_datagram(incoming.version, &incoming.dcid, &incoming.scid, code)
     }
 
-    /// An Initial with a CONNECTION_CLOSE in answer to one of a client that gets no connection.
+    /// An Initial with a CONNECTION_CLOSE, in answer to a client that is refused.
     pub(super) fn close_datagram(
         &mut self,
         version: u32,

@@ -14,11 +14,11 @@ use squall_wire::TransportErrorCode;
 use super::{ConnectionHandle, Endpoint};
 use crate::prefix::Prefix;
 
-/// What becomes of an attempt that is not known yet.
+/// What is done with a new attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     Granted,
-    /// The client shows first that its address is its own: a Retry.
+    /// The client must first validate its address: a Retry.
     NotYet,
     Refused(TransportErrorCode),
 }
@@ -48,8 +48,7 @@ impl Endpoint {
             }
         }
         if let Some(limit) = self.config.max_memory {
-            // Clients have to show that their address is their own while there is still room for
-            // those that do.
+            // Clients have to validate their addresses while there is still room for those that do.
             let retry_from = limit - limit / 4;
             if validated && self.memory >= limit {
                 self.counts.memory_refusals += 1;
@@ -95,9 +94,9 @@ impl Endpoint {
         }
     }
 
-    /// A connection's client is known to be at `address`. `false` if that is how its handshake
-    /// comes to count and its prefix's share is used up. A connection that has moved may stay in
-    /// any case: its peer is no stranger.
+    /// The address of a connection's client is validated. `false` if its handshake counts from now
+    /// on and its prefix has reached its limit. A connection that has migrated may stay in any
+    /// case.
     pub(super) fn reseat(&mut self, handle: ConnectionHandle, address: IpAddr) -> bool {
         let Some(limit) = self.config.max_connections_per_prefix else {
             return true;

@@ -361,7 +361,7 @@ impl Endpoint {
 }
 
 impl Drop for Endpoint {
-    /// Its connections end with it: others may share the counts.
+    /// Its connections end with it, and others may share the counts.
     fn drop(&mut self) {
         for slot in std::mem::take(&mut self.slots) {
             self.leave(slot.seat);

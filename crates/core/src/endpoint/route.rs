@@ -35,7 +35,7 @@ pub enum Route {
     /// A client wants a connection. Accepting it, hand the run to the new connection. More runs of
     /// the same attempt come as more of these, until one of them is accepted.
     Incoming(Incoming),
-    /// To the worker with this index: its connection, or its part of the clients that come new.
+    /// To the worker with this index: its connection, or its share of new clients.
     Worker(u8),
     /// To no connection; send this one datagram back.
     Respond(Vec<u8>),
@@ -44,15 +44,15 @@ pub enum Route {
 }
 
 impl Endpoint {
-    /// Says where the datagrams at the front of `datagrams` go and how many of them belong
+    /// Returns where the datagrams at the front of `datagrams` go and how many of them belong
     /// together. The caller cuts them off and calls again with the rest. A look-up happens once a
     /// run, not once a datagram.
     pub fn route(&mut self, now: Time, path: Path, datagrams: &[u8], segment_size: u16) -> Run {
         self.route_as(now, path, datagrams, segment_size, false)
     }
 
-    /// As [`route`](Self::route), for what names a worker that has ended: this one stands in for
-    /// it. New connections become this worker's, and the peers of those that ended are sent
+    /// As [`route`](Self::route), for datagrams that name a worker that has ended: this one stands
+    /// in for it. New connections become this worker's, and the peers of those that ended are sent
     /// stateless resets.
     pub fn route_orphan(
         &mut self,
@@ -142,7 +142,7 @@ impl Endpoint {
         let Some(server) = self.server.clone() else {
             return Route::Discard;
         };
-        // Early data of an attempt that waits for its word belongs to it, whatever its size.
+        // Early data of an undecided attempt belongs to it, whatever its size.
         if let Ok(Header::Long {
             ty: LongType::ZeroRtt,
             version,
@@ -173,8 +173,8 @@ impl Endpoint {
             {
                 self.route_initial(now, path, datagram)
             }
-            // RFC 9000 §5.2.2: any packet that might begin a connection of a version that this end
-            // does not take.
+            // RFC 9000 §5.2.2: any packet that might begin a connection in a version that this end
+            // does not support.
             Ok(Header::Long {
                 version,
                 dcid,
@@ -186,7 +186,7 @@ impl Endpoint {
             Ok(Header::Unsupported { dcid, scid, .. }) => {
                 self.negotiate(now, path, &server, dcid, scid)
             }
-            // RFC 9000 §6.1: a negotiation is not answered.
+            // RFC 9000 §6.1: a Version Negotiation packet is not answered.
             _ => Route::Discard,
         }
     }
@@ -250,7 +250,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether an attempt that is not known yet is let in.
+    /// Whether a new attempt is admitted.
     fn admit(&mut self, path: Path, verdict: Verdict) -> Admission {
         if verdict == Verdict::Invalid {
             // RFC 9000 §8.1.2: the client would follow no other Retry.
@@ -323,8 +323,8 @@ impl Endpoint {
         Route::Respond(reset)
     }
 
-    /// RFC 9000 §6.1: the versions that this end takes, and a reserved one (§6.3) so that clients
-    /// keep ignoring those.
+    /// RFC 9000 §6.1: the versions that this end supports, and a reserved one (§6.3) so that
+    /// clients keep ignoring those.
     fn negotiate(
         &mut self,
         now: Time,

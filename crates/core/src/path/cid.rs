@@ -1,4 +1,4 @@
-//! Connection ids (RFC 9000 §5.1): those that we handed out and those that the peer gave us.
+//! Connection ids (RFC 9000 §5.1): those that this end issued and those that the peer issued.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,13 +79,13 @@ impl IdSource {
     }
 }
 
-/// Connection ids that this end handed out.
+/// Connection ids that this end issued.
 #[derive(Debug)]
 pub(crate) struct LocalIds {
     /// Active ids with their sequence numbers.
     active: VecDeque<(u64, ConnectionId)>,
     next_sequence: u64,
-    /// How many the peer is willing to hold.
+    /// How many the peer accepts.
     peer_limit: u64,
     /// Sequence numbers whose NEW_CONNECTION_ID is to be sent (again).
     pending: VecDeque<u64>,
@@ -95,7 +95,7 @@ pub(crate) struct LocalIds {
     retire_prior_to: u64,
 }
 
-/// What a NEW_CONNECTION_ID frame is to say.
+/// The contents of a NEW_CONNECTION_ID frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Announcement {
     /// The id's number.
@@ -237,7 +237,7 @@ pub(crate) enum TokenChange {
     Added([u8; 16]),
 }
 
-/// Connection ids that the peer gave us.
+/// Connection ids that the peer issued.
 #[derive(Debug)]
 pub(crate) struct RemoteIds {
     /// What the active path sends to.
@@ -252,7 +252,7 @@ pub(crate) struct RemoteIds {
     /// Sequence numbers whose RETIRE_CONNECTION_ID is to be sent (again).
     retiring: VecDeque<u64>,
     /// Sequence numbers whose retirement the peer has not acknowledged, sent or not. A frame may be
-    /// under way twice, after a probe timeout: numbers are kept, not a count of frames.
+    /// in flight twice, after a probe timeout: numbers are kept, not a count of frames.
     unacknowledged: Vec<u64>,
     changes: Vec<TokenChange>,
 }
@@ -344,7 +344,8 @@ impl RemoteIds {
         };
         let used = self.lent.iter().map(|(_, r)| r).chain([&self.current]);
         for known in self.spare.iter().chain(used) {
-            // RFC 9000 §19.15: a number means one id, an id one number; a repetition is no error.
+            // RFC 9000 §19.15: a number stands for one id, and an id for one number; a repetition
+            // is not an error.
             let same = known.sequence == sequence
                 && known.id == id
                 && known.reset_token.is_none_or(|t| t == token);
@@ -437,8 +438,8 @@ impl RemoteIds {
         Ok(())
     }
 
-    /// Whether this end may give an id up of its own accord: the backlog keeps room for what the
-    /// peer asks for.
+    /// Whether this end may retire an id on its own: the backlog keeps room for the peer's
+    /// requests.
     fn may_give_up(&self) -> bool {
         self.unacknowledged.len() <= MAX_REMOTE_IDS as usize
     }
@@ -476,7 +477,7 @@ impl RemoteIds {
         }
     }
 
-    /// The path with this tag is no more: what it alone sent to is retired (RFC 9000 §5.1.2).
+    /// The path with this tag is gone: the id that it alone used is retired (RFC 9000 §5.1.2).
     pub(crate) fn release(&mut self, tag: u8) {
         if let Some(at) = self.lent.iter().position(|(t, _)| *t == tag) {
             let (_, id) = self.lent.swap_remove(at);

@@ -25,7 +25,7 @@ enum Phase {
     Capable,
 }
 
-/// What is known of a path's treatment of ECN marks.
+/// What is known about how a path treats ECN marks.
 #[derive(Clone, Debug)]
 pub(crate) struct EcnPath {
     phase: Phase,

@@ -42,14 +42,14 @@ pub(crate) struct Flow {
     pub(crate) tag: u8,
     /// Round-trip times.
     pub(crate) rtt: RttEstimator,
-    /// How late packets are, and which losses may have been none.
+    /// How late packets are, and which losses may have been spurious.
     pub(crate) reordering: Reordering,
     /// How much may be in flight.
     pub(crate) congestion: Controller,
     /// When it may leave.
     pub(crate) pacer: Pacer,
     bytes_in_flight: u64,
-    /// What becomes of ECN marks.
+    /// Whether the path carries ECN marks.
     pub(crate) ecn: EcnPath,
 }
 
@@ -94,8 +94,8 @@ impl Flow {
         self.pacer.on_sent(bytes);
     }
 
-    /// Packet `number` is acknowledged, which others up to `largest` overtook, and which is not
-    /// declared lost.
+    /// Packet `number`, which others up to `largest` overtook and which is not declared lost, is
+    /// acknowledged.
     #[cold]
     pub(crate) fn note_late(
         &mut self,
@@ -169,7 +169,7 @@ pub(crate) struct PathState {
 }
 
 impl PathState {
-    /// A path; `limited` as long as it is not validated (a server's), or not (a client's).
+    /// A path, `limited` until it is validated on a server, and not at all on a client.
     #[must_use]
     pub(crate) fn new(
         path: Path,
@@ -208,7 +208,7 @@ impl PathState {
         self.received = self.received.saturating_add(bytes as u64);
     }
 
-    /// Notes sent bytes.
+    /// Records sent bytes.
     pub(crate) fn on_sent(&mut self, bytes: usize) {
         self.sent = self.sent.saturating_add(bytes as u64);
     }
@@ -264,7 +264,7 @@ impl PathState {
         self.validation.as_ref().is_some_and(|v| v.then_move)
     }
 
-    /// Bytes that may be sent now as far as the amplification limit goes.
+    /// Bytes that the amplification limit allows to be sent now.
     #[must_use]
     pub(crate) fn credit(&self) -> u64 {
         if self.validated || !self.limited {
@@ -277,7 +277,7 @@ impl PathState {
 
     /// The same for packets other than path probes.
     ///
-    /// A rest that no full datagram fits in counts as nothing: an Initial that asks for an
+    /// A remainder too small for a full datagram counts as nothing: an Initial that asks for an
     /// acknowledgement needs one (RFC 9000 §14.1), and a probe timer that runs for what cannot be
     /// sent would be due without end.
     #[must_use]
@@ -289,7 +289,7 @@ impl PathState {
     }
 }
 
-/// Whether both name the same path. A socket that does not tell its address leaves `local` out.
+/// Whether both name the same path. A socket that does not report its address leaves `local` out.
 #[must_use]
 pub(crate) fn same(a: &Path, b: &Path) -> bool {
     a.remote == b.remote && (a.local == b.local || a.local.is_none() || b.local.is_none())
@@ -360,8 +360,8 @@ impl InactivePaths {
         self.others.iter().position(|p| same(&p.path, path))
     }
 
-    /// Makes room for one path more; returns what had to go: first what was not validated, the
-    /// oldest before the others.
+    /// Makes room for one more path; returns the one removed: unvalidated ones go first, the oldest
+    /// before the others.
     pub(crate) fn make_room(&mut self) -> Option<PathState> {
         if self.others.len() + 1 < MAX_PATHS {
             return None;
@@ -370,7 +370,7 @@ impl InactivePaths {
         Some(self.others.remove(at))
     }
 
-    /// Owes the peer a response on a path; a flood leaves the newest few (`SECURITY.md` row 1).
+    /// Queues a response on a path; of a flood only the newest few are kept (`SECURITY.md` row 1).
     pub(crate) fn owe_response(&mut self, tag: u8, data: [u8; 8]) {
         if self.responses.len() == MAX_PATH_RESPONSES {
             self.responses.pop_front();

@@ -1,5 +1,5 @@
-//! Path MTU discovery by packets (RFC 8899, RFC 9000 §14.3). Nothing that claims to come from
-//! routers is heard (RFC 9000 §14.2.1).
+//! Path MTU discovery by packets (RFC 8899, RFC 9000 §14.3). Messages that claim to come from
+//! routers are ignored (RFC 9000 §14.2.1).
 //!
 //! ```text
 //!  round    up to four sizes at once, the largest first: the limit and sizes that many paths have,
@@ -37,15 +37,15 @@ const NONE: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mtu {
     current: u16,
-    /// What neither this end nor the peer allows to exceed.
+    /// The largest size that both this end and the peer allow.
     limit: u16,
-    /// Sizes above are known or taken not to pass.
+    /// Larger sizes are known or assumed not to pass.
     ceiling: u16,
-    /// The smallest size that was lost and may yet pass, and how often it was lost.
+    /// The smallest size that was lost but may still pass, and how often it was lost.
     doubtful: Option<(u16, u8)>,
     /// Sizes of this round that are still to be sent, descending; zeros after them.
     planned: [u16; ROUND],
-    /// Packets and sizes that are under way.
+    /// Probes in flight: packet numbers and sizes.
     flying: [(u64, u16); ROUND],
     /// The lowest number of a packet that probes, or `NONE`: compared with that of every packet
     /// acknowledged.
@@ -55,9 +55,9 @@ pub(crate) struct Mtu {
     raise_at: Option<Time>,
     /// Times in a row that large packets were lost.
     suspicion: u8,
-    /// How many they were.
+    /// How many packets that were.
     vanished: u32,
-    /// Large packets up to this number say nothing: one of them has arrived.
+    /// Losses of large packets up to this number do not count: one of them has arrived.
     passed: Option<u64>,
 }
 
@@ -84,7 +84,7 @@ impl Mtu {
         mtu
     }
 
-    /// A search from the start, for a path that nothing is known of.
+    /// A search from the start, for an unknown path.
     #[must_use]
     pub(crate) fn anew(&self) -> Self {
         Self::new(self.limit)
@@ -205,7 +205,7 @@ impl Mtu {
         self.plan_next();
     }
 
-    /// The path is used again: what was under way when it was left is not waited for.
+    /// The path is used again: probes that were in flight when it was left are forgotten.
     pub(crate) fn resume(&mut self) {
         (self.flying, self.first) = ([(NONE, 0); ROUND], NONE);
         self.plan_next();

@@ -4,8 +4,8 @@
 use rand::Rng;
 use squall_wire::Side;
 
-/// RFC 9000 §17.4: at least one path in so many does not spin, so that not to spin is nothing
-/// peculiar.
+/// RFC 9000 §17.4: at least one path in this many does not spin, so that not spinning does not
+/// stand out.
 const STILL: u32 = 16;
 
 /// The spin bit of one path.

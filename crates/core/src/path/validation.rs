@@ -20,10 +20,10 @@ struct Challenge {
     full: bool,
 }
 
-/// What the answer to a challenge came to.
+/// The result of a challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// The way there and back.
+    /// The round-trip time.
     pub(crate) time: Duration,
     /// Whether the size that QUIC needs has been shown to pass, too.
     pub(crate) size: bool,
@@ -72,14 +72,13 @@ impl Validation {
         self.next.is_some_and(|t| t <= now)
     }
 
-    /// Whether the attempt has come to nothing.
+    /// Whether the attempt has failed.
     #[must_use]
     pub(crate) fn has_failed(&self, now: Time) -> bool {
         self.expires <= now
     }
 
-    /// When something is to be done next. A challenge that is due waits for credit, which time does
-    /// not bring.
+    /// When to act next. A challenge that is due waits for credit, which does not come with time.
     #[must_use]
     pub(crate) fn wakes_at(&self, now: Time) -> Time {
         self.next

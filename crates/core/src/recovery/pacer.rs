@@ -24,7 +24,7 @@ const QUANTUM: Duration = Duration::from_millis(1);
 /// and is busy for a turn; credit cut off in that time would be rate lost.
 const CARRIED: Duration = Duration::from_millis(3);
 
-/// Round-trip times below this are not believed, for the division's sake.
+/// Shorter round-trip times are raised to this, because they divide.
 const MIN_RTT: Duration = Duration::from_micros(1);
 
 /// Packets for which credit is kept while the window is full.

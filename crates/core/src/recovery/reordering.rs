@@ -1,4 +1,4 @@
-//! Reordering, and losses that were none (RFC 9002 §6.1; RFC 8985 §3 for the idea; RFC 9438 §4.9).
+//! Reordering and spurious losses (RFC 9002 §6.1; RFC 8985 §3 for the idea; RFC 9438 §4.9).
 //!
 //! ```text
 //!  declared lost ──▶ remembered ──▶ acknowledged after all ──▶ thresholds rise;
@@ -235,7 +235,7 @@ impl Reordering {
         }
     }
 
-    /// Gives memory back that is not in use.
+    /// Frees unused memory.
     pub(crate) fn shed(&mut self) {
         self.lost.shrink_to_fit();
     }

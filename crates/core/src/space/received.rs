@@ -12,7 +12,7 @@ use crate::config::MAX_ACK_RANGES;
 use crate::range_set::RangeSet;
 use crate::time::Time;
 
-/// Whether and how urgently an acknowledgement is owed.
+/// Whether an acknowledgement is owed, and how urgently.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Owed {
     #[default]
@@ -27,9 +27,9 @@ enum Owed {
 pub(crate) struct AckPolicy {
     /// The largest number of a request that was followed.
     pub(crate) sequence: Option<u64>,
-    /// Ack-eliciting packets that may come without being acknowledged at once.
+    /// Ack-eliciting packets that may arrive without an immediate acknowledgement.
     pub(crate) eliciting_threshold: u64,
-    /// The longest time that an acknowledgement is held back.
+    /// The longest time for which an acknowledgement is delayed.
     pub(crate) max_ack_delay: Duration,
     /// How far packets may be out of order before they are acknowledged at once; 0 is any distance.
     pub(crate) reordering_threshold: u64,
@@ -61,8 +61,8 @@ impl AckPolicy {
 pub(crate) struct ReceivedPackets {
     numbers: RangeSet,
     /// Those of them that are never acknowledged: the packets were dropped after some of their
-    /// frames had acted. The sender repeats what they said in packets with other numbers; a copy of
-    /// one of them must not act a second time.
+    /// frames had acted. The sender repeats their contents under other numbers; a copy must not
+    /// take effect a second time.
     unacknowledged: RangeSet,
     /// Numbers below were received or given up: the oldest ranges are forgotten beyond
     /// `MAX_ACK_RANGES`.
@@ -71,7 +71,7 @@ pub(crate) struct ReceivedPackets {
     /// §13.2.4).
     reported_below: u64,
     largest_time: Time,
-    /// That of the largest number before.
+    /// The arrival time of the previous largest number.
     largest_time_before: Time,
     /// The largest number in the last acknowledgement sent.
     largest_reported: Option<u64>,
@@ -121,8 +121,8 @@ impl ReceivedPackets {
         self.numbers.last().map(|r| r.end - 1)
     }
 
-    /// Notes an opened packet; `false` if it is a duplicate, whose frames must not act (RFC 9000
-    /// §12.3).
+    /// Records an opened packet; `false` if it is a duplicate, whose frames must not take effect
+    /// (RFC 9000 §12.3).
     #[inline]
     pub(crate) fn insert(&mut self, number: u64, now: Time) -> bool {
         if number < self.forgotten_below {
@@ -153,13 +153,13 @@ impl ReceivedPackets {
         true
     }
 
-    /// Gives the memory of gaps that are closed back.
+    /// Frees the memory of closed gaps.
     pub(crate) fn shed(&mut self) {
         self.numbers.shed();
         self.unacknowledged.shed();
     }
 
-    /// Leaves the number that `insert` has just noted out of all acknowledgements: the packet is
+    /// Omits the number that `insert` has just recorded from all acknowledgements: the packet is
     /// dropped.
     pub(crate) fn leave_out(&mut self, number: u64) {
         if self.largest() == Some(number) {
@@ -185,8 +185,8 @@ impl ReceivedPackets {
         self.numbers.last().is_some_and(|r| r.end == number)
     }
 
-    /// Notes `count` opened packets that follow the largest number, all ack-eliciting and with the
-    /// same ECN mark: what `insert` and `note` would do for each.
+    /// Records `count` opened packets that follow the largest number, all ack-eliciting and with
+    /// the same ECN mark: what `insert` and `note` would do for each.
     pub(crate) fn extend(&mut self, count: u32, ecn: Ecn, now: Time) {
         let Some(next) = self.numbers.last().map(|r| r.end).filter(|_| count > 0) else {
             return;
@@ -334,7 +334,7 @@ impl ReceivedPackets {
         self.ecn_seen.then_some(self.ecn)
     }
 
-    /// Notes that an acknowledgement was written.
+    /// Records that an acknowledgement was written.
     pub(crate) fn on_ack_sent(&mut self) {
         self.owed = Owed::Nothing;
         self.eliciting_since_ack = 0;

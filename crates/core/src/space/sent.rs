@@ -22,11 +22,12 @@ enum State {
     Outstanding,
     Acknowledged,
     Lost,
-    /// A number that was left out on purpose (RFC 9000 §21.4); its acknowledgement is an offence.
+    /// A number that was skipped on purpose (RFC 9000 §21.4); acknowledging it is a protocol
+    /// violation.
     Skipped,
 }
 
-/// What is known of one sent packet.
+/// The record of one sent packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentPacket {
     /// When it was sent.
@@ -52,7 +53,7 @@ pub(crate) struct SentPacket {
 const _: () = assert!(size_of::<SentPacket>() <= 24);
 
 impl SentPacket {
-    /// Marks it, which has this number, as acknowledged; returns what it was.
+    /// Marks the packet, which has this number, as acknowledged; returns its previous state.
     #[inline]
     const fn settle(&mut self, number: u64) -> Self {
         let packet = *self;
@@ -88,7 +89,7 @@ pub(crate) enum Acked {
     Newly(SentPacket),
     /// It had been declared lost: the loss was spurious.
     AfterLoss(SentPacket),
-    /// Known before, or settled long ago.
+    /// Already known, or settled long ago.
     Already,
     /// Never sent: RFC 9000 §13.1, PROTOCOL_VIOLATION.
     NeverSent,
@@ -146,9 +147,9 @@ impl SentPackets {
         self.next_number() >= LAST
     }
 
-    /// Looks, in builds with debug assertions, that no number is sealed twice: a nonce used twice
-    /// gives the key away (RFC 9001 §5.3). Every packet of a connection passes here on its way to
-    /// the AEAD.
+    /// Checks, in builds with debug assertions, that no number is sealed twice: a reused nonce
+    /// reveals the key (RFC 9001 §5.3). Every packet of a connection passes here on its way to the
+    /// AEAD.
     #[inline]
     pub(crate) fn check_sealed(&mut self, spans: &[PacketSpan]) {
         #[cfg(debug_assertions)]
@@ -171,7 +172,7 @@ impl SentPackets {
         self.base = number;
     }
 
-    /// The numbers left out that are still remembered.
+    /// The skipped numbers that are still remembered.
     #[cfg(test)]
     pub(crate) fn skipped(&self) -> Vec<u64> {
         let numbered = (self.base..).zip(&self.packets);
@@ -197,19 +198,20 @@ impl SentPackets {
         self.outstanding_eliciting
     }
 
-    /// Notes a frame of the packet that the next `push` completes.
+    /// Records a frame of the packet that the next `push` completes.
     #[inline]
     pub(crate) fn push_frame(&mut self, frame: SentFrame) {
         self.frames.push_back(frame);
     }
 
-    /// Frames noted so far in all; the difference of two values counts the frames between.
+    /// Frames recorded so far; the difference of two values counts the frames between.
     #[must_use]
     pub(crate) fn frame_mark(&self) -> u64 {
         self.frame_base + self.frames.len() as u64
     }
 
-    /// Records the packet with the next number, whose frames are those noted since `first_frame`.
+    /// Records the packet with the next number, whose frames are those recorded since
+    /// `first_frame`.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -258,7 +260,7 @@ impl SentPackets {
         self.outstanding_eliciting += count;
     }
 
-    /// Leaves the next number out.
+    /// Skips the next number.
     pub(crate) fn skip_number(&mut self, now: Time) {
         let first_frame = self.frame_mark();
         self.packets.push_back(SentPacket {
@@ -464,8 +466,8 @@ impl SentPackets {
         self.frame_base += frames as u64;
     }
 
-    /// Gives the memory of packets that are settled back. What is left moves: shrunk in place, it
-    /// would keep the first page of what was a large allocation.
+    /// Frees the memory of settled packets. What is left moves: shrunk in place, it would keep the
+    /// first page of what was a large allocation.
     pub(crate) fn shed(&mut self) {
         self.packets = self.packets.iter().copied().collect();
         self.frames = self.frames.iter().copied().collect();

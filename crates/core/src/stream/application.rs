@@ -85,7 +85,7 @@ impl Streams {
         if send.state != SendState::Send {
             return Err(WriteError::Closed);
         }
-        // What the peer does not allow yet takes no more of the room that others need.
+        // A stream that the peer does not allow yet gets none of the room that others need.
         let stream_room = match withheld {
             true => 0,
             false => (limits.stream_send_window.saturating_sub(send.buffer.cost()))
@@ -107,8 +107,8 @@ impl Streams {
         Ok((slot, n))
     }
 
-    /// Has `write` add to a stream's buffer what [`room_to_write`](Self::room_to_write) allowed,
-    /// and puts the stream in line to send.
+    /// Lets `write` add to a stream's buffer what [`room_to_write`](Self::room_to_write) allowed,
+    /// and queues the stream for sending.
     fn fill(&mut self, slot: u32, write: impl FnOnce(&mut SendBuffer)) {
         let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
             return;
@@ -143,7 +143,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Gives the sending part up with RESET_STREAM (RFC 9000 §19.4).
+    /// Abandons the sending part with RESET_STREAM (RFC 9000 §19.4).
     ///
     /// # Errors
     /// `Closed` if nothing is left to reset.
@@ -233,8 +233,8 @@ impl Streams {
         result
     }
 
-    /// Gives the peer more of the connection's credit where it has used up all and what waits
-    /// unread holds back the rest. Asked once a run, and by every reader: either may come last.
+    /// Gives the peer more of the connection's credit if it has used up all of it and unread data
+    /// holds back the rest. Called once a run and by every reader, since either may come last.
     pub(crate) fn renew_used_up_credit(&mut self) {
         self.max_data_pending |= self.recv_credit.is_used_up();
         if self.recv_credit.is_full() && self.full_at != Some(self.recv_credit.advertised()) {

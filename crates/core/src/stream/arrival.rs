@@ -61,8 +61,7 @@ impl Streams {
     }
 
     /// Takes consecutive frames of one stream, without a FIN: `pieces` are their data, `len` bytes
-    /// in all from `offset` on. `false`: there is more to it than adding bytes at the end, and
-    /// nothing is done.
+    /// in all from `offset` on. `false` if this is more than appending bytes; then nothing is done.
     pub(crate) fn on_stream_run(
         &mut self,
         id: StreamId,

@@ -19,11 +19,11 @@ pub(crate) const LARGEST: usize = 64 * 1024;
 const SIZES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
 /// Bytes that a pool keeps of each size: with 6 sizes 3 MiB at most.
 const KEPT: usize = 512 * 1024;
-/// Chunks of a size that are looked at for one whose reader is done: the newest, which lie in the
-/// cache the likeliest.
+/// How many chunks of a size are searched for one that has been read: the newest ones, which are
+/// most likely in the cache.
 const LOOKED_AT: usize = 16;
 
-/// Used chunks that wait for their last reader to let go.
+/// Used chunks whose last reader may still hold them.
 ///
 /// A worker has one and lends it to its connections; a connection that is lent none has its own.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ fn size_class(capacity: usize) -> Option<usize> {
 }
 
 impl ChunkPool {
-    /// A chunk with room for at least `capacity` bytes, and the class to give it back with.
+    /// A chunk with room for at least `capacity` bytes, and the class to return it with.
     pub(super) fn take(&mut self, capacity: usize) -> (BytesMut, Option<u8>) {
         let Some(class) = size_class(capacity) else {
             return (BytesMut::with_capacity(capacity), None);
@@ -110,7 +110,7 @@ impl ChunkPool {
         self.sizes.iter().all(Vec::is_empty)
     }
 
-    /// Lets all memory go that is not in use.
+    /// Frees all unused memory.
     pub(crate) fn clear(&mut self) {
         self.sizes = Default::default();
     }

@@ -1,4 +1,4 @@
-//! Control frames of streams and of flow control: which are due, and what their loss means.
+//! Control frames of streams and of flow control: which are due, and what to do if they are lost.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ impl Streams {
     ) {
         let Some(slot) = self.find(id) else { return };
         if self.is_withheld(id) {
-            // In line again when the limit rises.
+            // Queued again when the limit rises.
             return;
         }
         let Some(stream) = self.get(slot) else { return };

@@ -1,4 +1,4 @@
-//! Stream data into packets, and what becomes of it.
+//! Stream data on its way into packets, and its acknowledgement or loss.
 
 use squall_wire::{StreamId, frame};
 
@@ -86,7 +86,7 @@ impl Streams {
             let at_end = send.state == SendState::DataSent && range.end == send.buffer.end();
             let fin = at_end && send.reset.is_none() && (send.fin_pending || !range.is_empty());
             if range.is_empty() && !fin {
-                // The connection's credit alone is in the way: the stream steps aside until it
+                // Only the connection's credit is missing: the stream leaves the queue until it
                 // rises.
                 self.starve(slot, id);
                 continue;
@@ -171,7 +171,7 @@ impl Streams {
         }
     }
 
-    /// Notes that the piece is in a packet.
+    /// Records that the piece is in a packet.
     #[inline]
     pub(crate) fn on_sent(&mut self, range: &StreamRange) {
         let Some(slot) = self.find(range.id) else {
@@ -210,7 +210,7 @@ impl Streams {
         }
     }
 
-    /// Lets the next stream in line send first; called once a bundle.
+    /// Lets the next queued stream send first; called once a bundle.
     pub(crate) fn rotate(&mut self) {
         self.queue.rotate();
     }
@@ -270,7 +270,7 @@ impl Streams {
         )
     }
 
-    /// Notes that the peer has bytes of a stream, and perhaps its end.
+    /// Records that the peer has bytes of a stream, and perhaps its end.
     pub(crate) fn on_acked(&mut self, id: StreamId, start: u64, len: u64, fin: bool) {
         let Some(slot) = self.find(id) else { return };
         let partial_resets = self.limits.partial_resets;
@@ -293,7 +293,7 @@ impl Streams {
         }
     }
 
-    /// Puts bytes of a stream, and perhaps its end, back in line.
+    /// Queues bytes of a stream, and perhaps its end, again.
     pub(crate) fn on_lost(&mut self, id: StreamId, start: u64, len: u32, fin: bool) {
         let Some(slot) = self.find(id) else { return };
         if let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) {
@@ -318,8 +318,8 @@ impl Streams {
             send.writer_waits = false;
             self.events.push_back(Event::Writable(id));
         } else if !std::mem::replace(&mut send.writer_listed, true) {
-            // The stream has room, the connection has none: this may be the last that the stream
-            // hears.
+            // The stream has room but the connection has none: this may be the stream's last
+            // notification.
             self.blocked_writers.push(id);
         }
     }
@@ -329,8 +329,7 @@ impl Streams {
         self.charged() <= self.limits.send_window / 4 * 3
     }
 
-    /// Bytes are gone from the send buffers: writers that waited for the connection's sake may go
-    /// on.
+    /// The send buffers have shrunk: writers that waited for the connection's limit may go on.
     pub(super) fn release(&mut self, freed: u64) {
         self.buffered -= freed;
         if freed > 0 {

@@ -33,7 +33,7 @@ impl SendCredit {
         self.limit
     }
 
-    /// Raises the limit; a lower one is ignored (RFC 9000 §4.1). Says whether it rose.
+    /// Raises the limit; a lower one is ignored (RFC 9000 §4.1). Returns whether it rose.
     pub(crate) fn raise(&mut self, limit: u64) -> bool {
         let rose = limit > self.limit;
         self.limit = self.limit.max(limit);
@@ -77,7 +77,7 @@ impl ReceiveCredit {
         }
     }
 
-    /// Notes that data up to `offset` arrived; returns by how much the highest offset rose, or
+    /// Records that data up to `offset` arrived; returns by how much the highest offset rose, or
     /// `None` if the peer went beyond its credit (FLOW_CONTROL_ERROR).
     #[inline]
     pub(crate) fn receive_to(&mut self, offset: u64) -> Option<u64> {
@@ -114,7 +114,7 @@ impl ReceiveCredit {
         self.consumed
     }
 
-    /// Notes that the reader took `bytes`.
+    /// Records that the reader took `bytes`.
     pub(crate) fn consume(&mut self, bytes: u64) {
         self.consumed += bytes;
     }

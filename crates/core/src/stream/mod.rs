@@ -36,8 +36,8 @@ use send::{SendState, SendStream};
 /// What pieces after gaps may cost in addition to the connection's receive window, in bytes.
 const PIECES_SLACK: u64 = 128 * 1024;
 
-/// Stale entries that the line of senders may hold in any case, so that a few streams are not
-/// looked through all the time.
+/// Stale entries that the send queue may always hold, so that a short queue is not cleaned all the
+/// time.
 const STALE_SLACK: usize = 64;
 
 /// One stream: up to two parts.
@@ -104,8 +104,8 @@ pub(crate) struct Streams {
     blocked_by_unread_data: u64,
     /// Streams with data to send.
     queue: SendQueue,
-    /// Streams that only the connection's credit holds back; in line again, a few at a time, when
-    /// it rises.
+    /// Streams that only the connection's credit holds back; queued again, a few at a time, when it
+    /// rises.
     starved: SendQueue,
     /// The connection's limit that was last reported as blocking, and whether to report it now.
     blocked_at: Option<u64>,
@@ -118,10 +118,10 @@ pub(crate) struct Streams {
     control: VecDeque<StreamId>,
     /// What all send buffers cost, in bytes.
     buffered: u64,
-    /// Those of them that belong to streams which the peer does not allow yet: they must not keep
-    /// the streams that it does allow from ending, for only that raises its limit.
+    /// The part of streams that the peer does not allow yet: it must not keep allowed streams from
+    /// ending, since only that raises the peer's limit.
     withheld: u64,
-    /// Writers refused for the connection's sake.
+    /// Writers refused because of the connection's limit.
     blocked_writers: Vec<StreamId>,
     /// Streams that were finished and are not delivered.
     delivering: usize,
@@ -241,7 +241,7 @@ impl Streams {
         id.initiator() == self.side && id.index() >= self.opening[index(id.direction())].local_limit
     }
 
-    /// The limit has risen: what the stream has to say is in line again.
+    /// The limit has risen: the stream's data and control frames are queued again.
     fn release_withheld(&mut self, id: StreamId) {
         if let Some(slot) = self.find(id) {
             self.control.push_back(id);
@@ -255,7 +255,7 @@ impl Streams {
         }
     }
 
-    /// Notes that data of a stream came in a 0-RTT packet.
+    /// Records that data of a stream came in a 0-RTT packet.
     pub(crate) fn note_early(&mut self, id: StreamId) {
         if let Some(slot) = self.find(id)
             && let Some(recv) = self.get(slot).and_then(|s| s.recv.as_mut())
@@ -450,9 +450,8 @@ impl Streams {
         }
     }
 
-    /// Takes the entries that count for nothing out of the line. No stream has more than one that
-    /// counts, so at least half of them go, and what that costs is spread over the calls that
-    /// brought them.
+    /// Removes stale entries from the queue. No stream has more than one valid entry, so at least
+    /// half of them go, and the cost is amortised over the calls that added them.
     fn drop_stale(&mut self) {
         let slots = &self.slots;
         let counts = |entry: &Entry, stands: fn(&SendStream) -> bool| {
@@ -493,7 +492,7 @@ impl Streams {
         }
     }
 
-    /// Takes the front of the line out, which is this stream.
+    /// Removes the front of the queue, which is this stream.
     fn dequeue(&mut self, slot: u32, id: StreamId) {
         let Some((_, entry)) = self.queue.front() else {
             return;
@@ -513,7 +512,7 @@ impl Streams {
         Some(self.get(slot)?.send.as_ref()?.priority)
     }
 
-    /// Changes how a stream ranks; says whether it has a sending part.
+    /// Changes how a stream ranks; returns whether it has a sending part.
     pub(crate) fn set_priority(&mut self, id: StreamId, priority: Priority) -> bool {
         let Some(slot) = self.find(id) else {
             return false;
@@ -531,7 +530,7 @@ impl Streams {
         true
     }
 
-    /// Whether a stream was finished whose data, or end, the peer has not acknowledged yet.
+    /// Whether the data or the end of any finished stream is not acknowledged yet.
     pub(crate) const fn is_delivering(&self) -> bool {
         self.delivering > 0
     }
@@ -578,7 +577,7 @@ impl Streams {
         Some(&mut self.pool).filter(|pool| !pool.is_empty())
     }
 
-    /// Gives memory back that is not in use: the connection is quiet.
+    /// Frees unused memory: the connection is quiet.
     pub(crate) fn shed(&mut self) {
         self.pool.clear();
         self.control.shrink_to_fit();
@@ -634,7 +633,7 @@ impl Streams {
             + self.events.capacity() * size_of::<Event>()
     }
 
-    /// Lets all stream memory go; the connection has ended.
+    /// Frees all stream memory; the connection has ended.
     pub(crate) fn clear(&mut self) {
         self.table = StreamMap::default();
         self.slots = Vec::new();

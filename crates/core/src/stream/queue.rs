@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use squall_wire::StreamId;
 
-/// How a stream ranks among those of its connection that have something to send.
+/// A stream's rank among those of its connection that have something to send.
 ///
 /// The levels are the application's own; RFC 9218's urgency `u` is level `-u`, and its
 /// `incremental` the one here.
@@ -38,7 +38,7 @@ impl Default for Priority {
     }
 }
 
-/// A stream in line: its id, the slot that it had, and how often its rank had changed. A stream
+/// A queued stream: its id, the slot that it had, and how often its rank had changed. A stream
 /// whose rank changes back and forth leaves a stale entry each time, and only the last one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
@@ -47,7 +47,7 @@ pub(super) struct Entry {
     pub(super) rank_changes: u32,
 }
 
-/// The lines of one level.
+/// The queues of one level.
 #[derive(Debug, Default)]
 struct Level {
     level: i32,
