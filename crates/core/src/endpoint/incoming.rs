@@ -124,7 +124,7 @@ pub(super) fn opening(
     let mut copy = packet.to_vec();
     let mut spans = [PacketSpan::new(0, copy.len() as u32, pn_offset as u16)];
     keys.header.unprotect(&mut copy, &mut spans);
-    // A first packet has a small number, so it is not truncated.
+    // A first packet has a small number, which needs no expansion.
     keys.packet.open(&mut copy, &mut spans, 0);
     (spans[0].outcome == Outcome::Open).then_some(first)
 }

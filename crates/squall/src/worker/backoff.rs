@@ -1,16 +1,16 @@
 //! What a worker does while receiving fails: it waits longer and longer between attempts, so that
-//! it neither spins nor gives its connections up for an error that passes. Timers and sends go on
-//! meanwhile.
+//! it neither spins nor gives up its connections because of a temporary error. Timers and sends go
+//! on meanwhile.
 
 use std::time::Duration;
 
 use squall_core::Time;
 
-/// Between the first failure and the next attempt; doubled each time.
+/// The wait between the first failure and the next attempt; doubled each time.
 const FIRST_DELAY: Duration = Duration::from_millis(1);
-/// Between attempts at most.
+/// The longest wait between attempts.
 const MAX_DELAY: Duration = Duration::from_secs(1);
-/// Failing for this long without an exception, receiving is given up.
+/// After failing for this long without a success, receiving is given up.
 const GIVE_UP: Duration = Duration::from_secs(600);
 
 const _: () = assert!(FIRST_DELAY.as_nanos() < MAX_DELAY.as_nanos());
@@ -28,7 +28,7 @@ struct Failing {
 }
 
 impl ReceiveBackoff {
-    /// An attempt failed. Returns whether it is time to give up.
+    /// Records a failed attempt. Returns whether it is time to give up.
     #[must_use]
     pub(super) fn on_error(&mut self, now: Time) -> bool {
         let (since, delay) = match &self.0 {
@@ -43,7 +43,7 @@ impl ReceiveBackoff {
         now.saturating_sub(since) >= GIVE_UP
     }
 
-    /// An attempt worked, whether or not something was there.
+    /// Records an attempt that worked, whether or not anything arrived.
     pub(super) fn on_success(&mut self) {
         self.0 = None;
     }

@@ -21,11 +21,11 @@ use super::waiters::{Ticket, Waiters};
 use crate::config::Builder;
 use crate::qlog::QlogFolder;
 
-/// Ends of workers that wait to be reported. Each has to be restarted before it can end again, so
+/// Worker ends that wait to be reported. A worker has to be restarted before it can end again, so
 /// more of them means that the application does not ask.
 const MAX_ENDS: usize = 64;
 
-/// Between two warnings of one kind.
+/// The time between two warnings of one kind.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// The core's clock: nanoseconds since the endpoint was made.
@@ -47,13 +47,13 @@ impl Clock {
         unix.unwrap_or_default().saturating_sub(self.0.elapsed())
     }
 
-    /// The runtime's name for a point in time.
+    /// The runtime's representation of a point in time.
     pub(crate) fn instant(self, time: Time) -> tokio::time::Instant {
         tokio::time::Instant::from_std(self.0 + (time - Time::ZERO))
     }
 }
 
-/// Lets a warning pass once a minute, whichever worker asks.
+/// Lets a warning pass once a minute over all workers.
 #[derive(Debug, Default)]
 pub(crate) struct WarningLimit(AtomicU64);
 
@@ -62,14 +62,14 @@ impl WarningLimit {
     pub(crate) fn admits(&self, now: Time) -> bool {
         let (now, last) = (now.as_nanos().max(1), self.0.load(Ordering::Relaxed));
         let due = last == 0 || now.saturating_sub(last) >= WARN_EVERY.as_nanos() as u64;
-        // Of several workers one warns.
+        // Only one of several workers warns.
         due && (self.0)
             .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
     }
 }
 
-/// What workers have for the application.
+/// What workers report to the application.
 #[derive(Default)]
 struct AcceptQueue {
     /// Attempts that wait for `Endpoint::accept`.
@@ -96,14 +96,14 @@ impl AcceptQueue {
 /// What all workers of an endpoint share.
 pub(crate) struct Common {
     pub(crate) clock: Clock,
-    /// Told whenever a worker's last connection goes.
+    /// Notified whenever a worker's last connection ends.
     pub(crate) idle: Notify,
     /// Where connections are logged.
     pub(crate) qlog: Option<QlogFolder>,
     /// The workers' sockets. Locked while all workers are moved, so that two concurrent moves end
     /// in one place.
     pub(crate) sockets: Mutex<SocketGroup>,
-    /// Whose a stateless reset is; `None`: there is only one worker.
+    /// The owners of reset tokens; `None` if there is only one worker.
     pub(crate) reset_tokens: Option<ResetTokens>,
     pub(crate) spent_tokens: SharedTokenFilter,
     /// `None`: prefixes are not limited.
@@ -181,7 +181,7 @@ impl Common {
         .await
     }
 
-    /// Closes the endpoint, where no worker is left to do so.
+    /// Closes the endpoint if no worker is left to do so.
     pub(crate) fn close(&self) {
         let wakers = lock(&self.accept).close();
         wakers.into_iter().for_each(Waker::wake);
@@ -225,7 +225,7 @@ impl Common {
         own
     }
 
-    /// A worker runs from now on.
+    /// A worker has started.
     pub(crate) fn on_worker_start(&self) {
         lock(&self.accept).running += 1;
     }
@@ -271,7 +271,7 @@ fn take_own(offers: &mut VecDeque<Box<Offer>>, worker: usize) -> VecDeque<Box<Of
     own
 }
 
-/// A future's place in one of the queue's lines; dropping it leaves the line.
+/// A future's place in one of the queues of waiting tasks; dropping it leaves the queue.
 struct Place<'a> {
     common: &'a Common,
     line: fn(&mut AcceptQueue) -> &mut Waiters,
@@ -286,13 +286,13 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Whose a stateless reset is, of all connections of an endpoint with several workers. Asked and
+/// The owners of the reset tokens of all connections of an endpoint with several workers. Read and
 /// changed rarely: for packets of no connection, and when ids come and go.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResetTokens(Arc<Mutex<HashMap<[u8; 16], u8>>>);
 
 impl ResetTokens {
-    /// The worker has ended, and its connections with it.
+    /// Removes the tokens of a worker that has ended.
     fn forget_worker(&self, worker: usize) {
         lock(&self.0).retain(|_, owner| usize::from(*owner) != worker);
     }

@@ -17,13 +17,14 @@ use super::shared::Shared;
 use super::{MESSAGE_BYTES, RECV_BYTES, RECV_MESSAGES, Worker};
 use crate::sys::{self, AddressWatch, Readable};
 
-/// Between attempts to send while the socket is full, should the system not tell when it has room.
+/// The wait between attempts to send while the socket is full, in case the system does not report
+/// when it has room.
 const BLOCKED_RETRY: Duration = Duration::from_millis(5);
 
 /// Runs a worker until its endpoint is dropped and its last connection is gone.
 ///
 /// # Errors
-/// It ended before, for this reason.
+/// The reason for which it ended early.
 pub(crate) async fn run(
     mut worker: Worker,
     fd: Readable,
@@ -44,10 +45,10 @@ async fn turns(
     let shared = Arc::clone(&worker.shared);
     let mut alarm = Alarm::new(&shared);
     let mut recv = RecvBatch::within(RECV_MESSAGES, MESSAGE_BYTES, RECV_BYTES);
-    // Nothing is known of the socket before the first look.
+    // Nothing is known about the socket before the first check.
     let mut busy = true;
     loop {
-        // Taken before receiving: readiness that comes meanwhile must not be cleared with it.
+        // Read before receiving: readiness that arrives in between must not be cleared with it.
         let (readable, addresses_changed) = poll_fn(|cx| {
             let readable = match fd.poll_read_ready(cx) {
                 Poll::Ready(Ok(guard)) => Some(guard),
@@ -128,9 +129,9 @@ async fn turns(
     }
 }
 
-/// Goes to the end of the runtime's line: every task that is ready runs first. Unlike `yield_now`
-/// this does not make the runtime look at the socket in between, which would cost a system call; it
-/// does that by itself now and then.
+/// Goes to the end of the runtime's queue: every task that is ready runs first. Unlike `yield_now`
+/// this does not make the runtime look at the socket in between, which would cost a system call;
+/// the runtime polls it on its own now and then.
 async fn let_tasks_run() {
     let mut passed = false;
     poll_fn(|cx| {
@@ -144,8 +145,8 @@ async fn let_tasks_run() {
     .await;
 }
 
-/// The runtime's timer, set anew only where it would ring too late: deadlines mostly move later,
-/// and a turn for nothing once in a while costs less than setting the timer every turn.
+/// The runtime's timer, reset only if it would fire too late: deadlines mostly move later, and an
+/// occasional empty turn costs less than resetting the timer every turn.
 struct Alarm {
     sleep: Pin<Box<Sleep>>,
     armed: Option<Time>,
@@ -162,7 +163,7 @@ impl Alarm {
         }
     }
 
-    /// Rings no later than `deadline`.
+    /// Fires no later than `deadline`.
     fn set(&mut self, deadline: Option<Time>) {
         if let Some(deadline) = deadline
             && self.armed.is_none_or(|armed| deadline < armed)
@@ -192,9 +193,10 @@ struct Until {
     /// A connection's timer.
     deadline: Option<Time>,
     now: Time,
-    /// The socket is full: room to send counts, from this point in time on.
+    /// The socket is full: wake up when it has room, from this point in time on.
     room_from: Option<Time>,
-    /// Receiving fails: only this point in time counts, and not what the system says of the socket.
+    /// Receiving fails: wake up at this point in time, whatever the system reports about the
+    /// socket.
     retry_receive: Option<Time>,
 }
 
@@ -277,7 +279,7 @@ impl<F: Future> Future for Accounted<F> {
     }
 }
 
-/// Marks outside of a worker's turn.
+/// Stage marks outside of a worker's turn.
 fn mark(shared: &Shared, stage: Stage) {
     let mut stages: std::sync::MutexGuard<'_, Stages> = lock(&shared.stages);
     stages.mark(stage);

@@ -33,8 +33,7 @@ struct Member {
 }
 
 impl SocketGroup {
-    /// Binds a socket for each worker, all on one port, with datagrams steered to the one that they
-    /// are for.
+    /// Binds a socket for each worker, all on one port, with datagrams steered to the right one.
     ///
     /// # Errors
     /// Those of [`Socket::bind`].
@@ -64,7 +63,7 @@ impl SocketGroup {
         };
         let members = sockets.into_iter().map(member).collect();
         let group = Self { address, members };
-        // Where the kernel cannot, workers hand each other what is not their own.
+        // Where the kernel cannot steer, workers forward datagrams to each other.
         group.steer();
         Ok(group)
     }
@@ -74,7 +73,7 @@ impl SocketGroup {
         self.address
     }
 
-    /// The sockets that are there, by worker.
+    /// The open sockets, by worker.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &Arc<Socket>> {
         self.members
             .iter()
@@ -91,7 +90,7 @@ impl SocketGroup {
         self.members.get(worker).is_some_and(|member| !member.runs)
     }
 
-    /// The worker has ended: what would come to it goes to others.
+    /// The worker has ended: its datagrams go to others.
     pub(crate) fn on_end(&mut self, worker: usize) {
         if let Some(member) = self.members.get_mut(worker) {
             member.runs = false;
@@ -135,7 +134,7 @@ impl SocketGroup {
         self.steer();
     }
 
-    /// Has the kernel steer around the workers that are down; returns whether it does.
+    /// Makes the kernel steer around the workers that are down; returns whether it does.
     fn steer(&self) -> bool {
         let count = self.members.len();
         let stand_in = |worker: usize| {
@@ -151,7 +150,7 @@ impl SocketGroup {
         let (Ok(targets), true) = (targets, count > 1) else {
             return false;
         };
-        // Any socket of the group will do; that of a worker that ended may be gone.
+        // Any socket of the group works; that of a worker that has ended may be gone.
         let mut members = self.members.iter().filter(|member| member.runs);
         members.any(|member| (member.socket.as_ref()).is_some_and(|s| s.steer(&targets).is_ok()))
     }

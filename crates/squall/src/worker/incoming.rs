@@ -93,7 +93,7 @@ impl Worker {
         });
         match self.shared.common.offer(offer, &mut self.wakers) {
             Ok(()) => self.held.begin(key),
-            // As by a full listen(2) backlog: silence, and the client tries again.
+            // As with a full listen(2) backlog: no answer, and the client tries again.
             Err(_) => self.shared.counters.incoming_dropped.add(1),
         }
     }
@@ -128,8 +128,8 @@ impl Worker {
                 Err(ConnectError::Refused(why))
             }
         };
-        // Routed anew: what belongs to this attempt finds its connection, what begins another is
-        // offered next.
+        // Routed again: datagrams of this attempt find its connection, and those that begin another
+        // are offered next.
         for mut run in held {
             self.dispatch(run.batch(), stages);
         }

@@ -13,12 +13,12 @@ use super::totals::SharedMemory;
 pub(super) struct OwnMemory {
     /// What its connections take.
     bytes: i64,
-    /// What the others know of that.
+    /// The part that has been published.
     published: i64,
 }
 
 impl OwnMemory {
-    /// Takes a connection's figure anew.
+    /// Updates a connection's estimate.
     pub(super) fn measure(&mut self, state: &mut State) {
         let now = match state.removed {
             true => 0,
@@ -39,7 +39,7 @@ impl OwnMemory {
         all.add(gained)
     }
 
-    /// The worker's connections are gone.
+    /// Withdraws the worker's connections, which are gone.
     pub(super) fn withdraw(&mut self, all: &SharedMemory) {
         self.bytes = 0;
         self.publish(all);

@@ -66,26 +66,27 @@ use crate::sys::Readable;
 const MESSAGE_BYTES: usize = 65_536;
 /// Messages of one receive call, at most.
 const RECV_MESSAGES: usize = 16;
-/// Bytes of one receive call, about: with what is made of them they fit the level-2 cache.
+/// Bytes of one receive call, about: together with the data made from them they fit the level-2
+/// cache.
 const RECV_BYTES: usize = 2 * MESSAGE_BYTES;
 /// Messages of one flush: most of them small ones, for a full flush holds `SEND_BYTES`.
 const SEND_MESSAGES: usize = 32;
 /// Bytes sealed before they are flushed, so that the kernel copies them out of the level-2 cache.
 const SEND_BYTES: usize = 4 * MESSAGE_BYTES;
-/// Bytes that one connection may send before the next one in line does: a full bundle.
+/// Bytes that one connection may send before the next one in the queue does: a full bundle.
 const SHARE_BYTES: usize = MESSAGE_BYTES;
 /// Messages that it may send: without GSO they are single datagrams.
 const SHARE_MESSAGES: usize = SEND_MESSAGES;
 /// What a connection that sends little counts as, in bytes: its lock and its timer take time too.
 const LEAST_COST: usize = 1024;
-/// Bytes that all connections together send in one turn: receiving must get its time under load
+/// Bytes that all connections together send in one turn: receiving must get its share under load
 /// too.
 const TURN_BYTES: usize = 8 * MESSAGE_BYTES;
 
-/// Times the system may say that the socket has room and then refuse the next message for want of
-/// it, until that message is given up: it is not the socket that is full, then.
+/// How often the system may report room in the socket and then refuse the next message for lack of
+/// it, until that message is given up: then it is not the socket that is full.
 const FALSE_ROOM: u32 = 3;
-/// Between a false report of room and the next time that one is asked for.
+/// The wait between a false report of room and the next request for one.
 const ROOM_RECHECK: Duration = Duration::from_millis(1);
 
 const _: () = assert!(SEND_BYTES >= MESSAGE_BYTES);
@@ -96,7 +97,7 @@ pub(crate) struct Worker {
     /// All workers of the endpoint, by index.
     workers: Arc<[Arc<Shared>]>,
     socket: Arc<Socket>,
-    /// The same, under watch, when it is new: the loop takes it.
+    /// The same socket, registered with the runtime, if it is new: the loop takes it.
     rebound: Option<Readable>,
     endpoint: squall_core::Endpoint,
     /// By handle: small and dense.
@@ -114,7 +115,7 @@ pub(crate) struct Worker {
     now: Time,
     /// The socket's buffer is full: nothing is sealed until it has room.
     blocked: bool,
-    /// Reports of room in a row that were false, and when to ask for the next.
+    /// Consecutive false reports of room, and when to ask for the next.
     false_room: u32,
     ask_for_room_at: Time,
     /// Receiving fails: when to try again.
@@ -128,7 +129,7 @@ pub(crate) struct Worker {
     pinned: HashSet<usize>,
     /// Why the worker ends, for the connections that end with it; empty: it panicked.
     end: String,
-    /// The receive phase stopped at its bound: there is more.
+    /// The receive call did not empty the socket.
     more_to_receive: bool,
     /// No new connections.
     closing: bool,
@@ -203,7 +204,7 @@ impl Worker {
         Ok(!self.more_to_receive)
     }
 
-    /// Receiving failed, and not for want of datagrams.
+    /// Receiving failed, and not because there were no datagrams.
     fn on_receive_error(&mut self, error: std::io::Error) -> Result<(), WorkerEndReason> {
         if squall_udp::is_fatal(&error) {
             return Err(WorkerEndReason::Socket(error));
@@ -218,7 +219,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Cuts a bundle into runs and hands each to where it belongs.
+    /// Cuts a bundle into runs and passes each on to where it belongs.
     fn dispatch(&mut self, bundle: DatagramBatch<'_>, stages: &mut Stages) {
         let DatagramBatch {
             path,
@@ -234,7 +235,7 @@ impl Worker {
             {
                 run = (self.endpoint).route_orphan(self.now, path, rest, segment_size);
             }
-            // A run of nothing would come again for ever.
+            // An empty run would be returned again for ever.
             let len = run.len.clamp(1, rest.len());
             let (bytes, tail) = rest.split_at_mut(len);
             rest = tail;
@@ -255,7 +256,7 @@ impl Worker {
         }
     }
 
-    /// Works the runs that other workers handed over.
+    /// Processes the runs that other workers forwarded.
     fn take_forwarded(&mut self, stages: &mut Stages) {
         let mut runs = std::mem::take(&mut self.forwarded);
         self.shared.take_forwarded(&mut runs);
@@ -265,7 +266,7 @@ impl Worker {
         self.forwarded = runs;
     }
 
-    /// Hands a run to the worker that it belongs to.
+    /// Forwards a run to the worker that it belongs to.
     fn forward(&self, index: u8, run: &DatagramBatch<'_>) {
         let taken = (self.workers.get(usize::from(index)))
             .is_some_and(|worker| worker.forward(HeldRun::of(run)));
@@ -412,7 +413,7 @@ impl Worker {
         }
     }
 
-    /// Makes a core connection one of ours and puts it in line.
+    /// Adds a core connection to the worker's and queues it.
     fn insert(
         &mut self,
         handle: ConnectionHandle,
@@ -442,7 +443,7 @@ impl Worker {
         connection
     }
 
-    /// Closes everything and lets nothing new in.
+    /// Closes all connections and admits no new ones.
     fn close(&mut self, code: u64, reason: &[u8]) {
         self.let_nobody_in();
         for connection in self.connections.iter().flatten() {
@@ -454,7 +455,7 @@ impl Worker {
         }
     }
 
-    /// Lets nothing new in, and closes each connection when what was finished on it is delivered.
+    /// Admits no new connections, and closes each one when its finished streams are delivered.
     fn shut_down(&mut self, code: u64, reason: &Bytes) {
         self.let_nobody_in();
         for connection in self.connections.iter().flatten() {
@@ -479,8 +480,8 @@ impl Worker {
                 local: None,
                 ..state.core.path()
             };
-            // One that cannot move yet, or is a server's, goes on all the same: its peer sees the
-            // new address.
+            // A connection that cannot migrate yet, or is a server's, goes on all the same: its
+            // peer sees the new address.
             let _ = state
                 .core
                 .migrate(self.now, path, squall_core::Move::AtOnce);
@@ -501,7 +502,7 @@ impl Worker {
 
     // ---- transmit ------------------------------------------------------------------------------
 
-    /// Lets every connection in line send its share. Afterwards `ready` holds those that have more.
+    /// Lets every queued connection send its share. Afterwards `ready` holds those that have more.
     fn transmit(&mut self, stages: &mut Stages) -> std::io::Result<()> {
         if self.blocked {
             // A worker learns that there is room again when it sleeps, and one that has enough to
@@ -511,7 +512,7 @@ impl Worker {
                 return Ok(());
             }
         }
-        // Those with more to send go to the end of the line.
+        // Those with more to send go to the end of the queue.
         let mut left = TURN_BYTES;
         while left > 0
             && let Some(connection) = self.ready.pop_front()
@@ -649,9 +650,9 @@ impl Worker {
         result
     }
 
-    /// Sends what lies in the send buffer, since the system says that there is room.
+    /// Sends the contents of the send buffer, since the system reports room.
     fn flush_into_room(&mut self, stages: &mut Stages) -> std::io::Result<()> {
-        // True or not, which is settled by the attempt.
+        // Whether the report is true shows in the attempt.
         self.false_room += 1;
         self.ask_for_room_at = self.now + ROOM_RECHECK;
         self.flush_marked(stages)
@@ -663,7 +664,7 @@ impl Worker {
         self.ask_for_room_at = Time::ZERO;
     }
 
-    /// Sends what lies in the send buffer.
+    /// Sends the contents of the send buffer.
     fn flush(&mut self) -> std::io::Result<()> {
         let before = self.send.position();
         match self.socket.send(&mut self.send) {
@@ -690,8 +691,8 @@ impl Worker {
         Ok(())
     }
 
-    /// The system does not send from this address any more: clients that an application moved there
-    /// let it choose again.
+    /// The system no longer sends from this address: clients' connections that an application moved
+    /// there let the system choose again.
     fn on_source_refused(&mut self, source: IpAddr) {
         for index in &self.pinned {
             if let Some(Some(connection)) = self.connections.get(*index) {
@@ -705,7 +706,8 @@ impl Worker {
         }
     }
 
-    /// Addresses of this machine came or went: clients show their servers where they are now.
+    /// Addresses of this machine have changed: clients' connections show their servers where they
+    /// are now.
     fn on_addresses_changed(&mut self) {
         for connection in self.connections.iter().flatten() {
             let mut state = connection.lock();
@@ -741,7 +743,7 @@ impl Worker {
         woken > 0
     }
 
-    /// Whether the worker has nothing left to live for.
+    /// Whether the worker has nothing left to do and may end.
     fn is_done(&self) -> bool {
         self.detached && self.count == 0 && self.ready.is_empty() && self.send.is_empty()
     }
@@ -799,9 +801,9 @@ enum Round {
     },
     /// The send buffer has to be flushed first.
     Full,
-    /// The others' turn.
+    /// The share is used up.
     ShareUsed,
-    /// The connection was let go before.
+    /// The connection was removed before.
     Gone,
 }
 

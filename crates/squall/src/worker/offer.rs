@@ -7,7 +7,7 @@ use squall_wire::{ConnectionId, DatagramBatch, Ecn, Path};
 /// Names an attempt: where it comes from, and the destination id of its packets.
 pub(crate) type AttemptKey = (SocketAddr, ConnectionId);
 
-/// A run of datagrams kept aside: the receive buffer is reused at once.
+/// A copied run of datagrams: the receive buffer is reused at once.
 #[derive(Debug)]
 pub(crate) struct HeldRun {
     pub(crate) path: Path,

@@ -40,7 +40,7 @@ use crate::sys::{self, Readable};
 /// Bytes of forwarded datagrams that wait for their worker's turn.
 const MAX_FORWARDED: usize = 4 * 1024 * 1024;
 
-/// Where the answer to `connect` and `accept` goes.
+/// The channel for the answer to `connect` and `accept`.
 pub(crate) type Reply = oneshot::Sender<Result<Handle, ConnectError>>;
 
 /// What only the worker can do.
@@ -61,20 +61,19 @@ pub(crate) enum Command {
     Retry {
         offer: Box<Offer>,
     },
-    /// The application let the attempt drop.
+    /// The application dropped the attempt.
     Ignore(AttemptKey),
-    /// Close all connections, and let no new ones in.
+    /// Close all connections, and admit no new ones.
     Close {
         code: u64,
         reason: Bytes,
     },
-    /// Close all connections, each when what was finished on it is delivered, and let no new ones
-    /// in.
+    /// Close each connection when its finished streams are delivered, and admit no new ones.
     ShutDown {
         code: u64,
         reason: Bytes,
     },
-    /// Go on with this socket; clients' connections move.
+    /// Continue with this socket; clients' connections migrate.
     Rebind(Readable),
     /// The configuration for new connections; `None`: no new connections.
     SetServer(Option<Arc<ServerConfig>>),
@@ -92,14 +91,14 @@ pub(crate) struct Inbox {
     pub(crate) forwarded: Vec<HeldRun>,
     /// Their bytes.
     forwarded_bytes: usize,
-    /// The worker is following commands that it took out.
+    /// The worker is executing commands that it took out.
     executing: bool,
     /// The worker does not run: commands would never be read.
     dead: bool,
 }
 
 impl Inbox {
-    /// With room for the usual line: an inbox and the one that it is swapped with take turns, and
+    /// With room for the usual load: an inbox and the one that it is swapped with alternate, and
     /// which of them would grow first is chance.
     pub(crate) fn with_room() -> Self {
         Self {
@@ -158,7 +157,7 @@ pub(crate) struct Shared {
     runtime: Mutex<Option<tokio::runtime::Handle>>,
     udp: Mutex<Udp>,
     inbox: Mutex<Inbox>,
-    /// Whether there may be something in `inbox.forwarded`: asked once a turn, without the lock.
+    /// Whether `inbox.forwarded` may be non-empty: read once a turn, without the lock.
     has_forwarded: AtomicBool,
     /// `inbox.dead`, readable without the lock.
     dead: AtomicBool,
@@ -198,7 +197,7 @@ impl Shared {
 
     // ---- from the application ------------------------------------------------------------------
 
-    /// Puts a connection in line for transmission. Its `queued` flag was clear and is set.
+    /// Queues a connection for transmission. Its `queued` flag was clear and is set.
     pub(crate) fn enqueue(&self, connection: Arc<ConnectionShared>) {
         let mut inbox = lock(&self.inbox);
         if inbox.dead {
@@ -214,8 +213,7 @@ impl Shared {
         self.command_to(self.life(), command)
     }
 
-    /// Sends a command about something that came up in this life of the worker; `false` when that
-    /// is over.
+    /// Sends a command about something from this run of the worker; `false` if that run is over.
     pub(crate) fn command_to(&self, life: u32, command: Command) -> bool {
         let mut inbox = lock(&self.inbox);
         if inbox.dead || self.life() != life {
@@ -227,7 +225,7 @@ impl Shared {
         true
     }
 
-    /// Has the worker's runtime watch a socket that the worker is to go on with.
+    /// Registers a socket with the worker's runtime, for the worker to continue with.
     ///
     /// # Errors
     /// The system refused, or the worker has ended.
@@ -311,7 +309,7 @@ impl Shared {
 
     // ---- from the worker -----------------------------------------------------------------------
 
-    /// The worker starts: says where it and its tasks run, and what it sends and receives with.
+    /// The worker starts: sets its runtime and its socket.
     pub(crate) fn begin(&self, runtime: tokio::runtime::Handle, socket: &Arc<Socket>) {
         *lock(&self.runtime) = Some(runtime);
         let mut udp = lock(&self.udp);
@@ -336,7 +334,7 @@ impl Shared {
         }
     }
 
-    /// Says that the worker goes on with another socket.
+    /// Records that the worker continues with another socket.
     pub(crate) fn set_socket(&self, socket: Arc<Socket>) {
         lock(&self.udp).replace(Some(socket));
     }
@@ -358,7 +356,7 @@ impl Shared {
         }
     }
 
-    /// What `take_inbox` gave was followed.
+    /// The commands returned by `take_inbox` were executed.
     pub(crate) fn commands_done(&self) {
         lock(&self.inbox).executing = false;
         if self.counters.connections.get() == 0 {
@@ -366,8 +364,8 @@ impl Shared {
         }
     }
 
-    /// Says that the worker sleeps from now on, to be woken through `waker`; `false`: it must not,
-    /// something came in.
+    /// Records that the worker sleeps from now on, to be woken through `waker`; `false` if it must
+    /// not, because something came in.
     pub(crate) fn fall_asleep(&self, waker: &Waker) -> bool {
         let mut worker = lock(&self.doorbell.worker);
         if !worker.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -384,7 +382,7 @@ impl Shared {
         false
     }
 
-    /// Says that the worker is awake.
+    /// Records that the worker is awake.
     pub(crate) fn wake_up(&self) {
         self.doorbell.asleep.store(false, Ordering::SeqCst);
     }
@@ -438,8 +436,8 @@ impl ConnectionShared {
         lock(&self.state)
     }
 
-    /// Runs an application's call, and puts the connection in line if the call left something to
-    /// send. Transmission is the worker's next turn, so that several calls fill a bundle together.
+    /// Runs an application's call, and queues the connection if the call left something to send.
+    /// Transmission is the worker's next turn, so that several calls fill a bundle together.
     pub(crate) fn call<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
         let result = f(&mut state);
@@ -489,7 +487,7 @@ impl ConnectionShared {
         .await
     }
 
-    /// Closes the connection as soon as all that was finished is delivered; see
+    /// Closes the connection as soon as all finished streams are delivered; see
     /// [`close`](Self::close).
     pub(crate) async fn shut_down(self: &Arc<Self>, code: u64, reason: &[u8]) {
         self.wait(Line::Delivery, State::poll_delivered).await;
@@ -505,8 +503,8 @@ impl ConnectionShared {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// As [`call`](Self::call), for what the worker has to look at in any case: it changed timers,
-    /// say.
+    /// As [`call`](Self::call), for calls that the worker has to see in any case, for example
+    /// because they change timers.
     pub(crate) fn act<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
         let result = f(&mut state);
@@ -528,7 +526,7 @@ pub(crate) struct Place<C: Deref<Target = ConnectionShared>> {
 }
 
 impl<C: Deref<Target = ConnectionShared>> Place<C> {
-    /// No place yet: that takes a call of [`settle`](Self::settle) with a result that is pending.
+    /// Not queued yet: that takes a call of [`settle`](Self::settle) with a pending result.
     pub(crate) fn new(connection: C, line: Line) -> Self {
         Self {
             connection,
@@ -563,7 +561,8 @@ impl<C: Deref<Target = ConnectionShared>> Drop for Place<C> {
     }
 }
 
-/// A user's share in a connection. When the last one goes, the connection closes with code 0.
+/// An application's handle to a connection. When the last one is dropped, the connection closes
+/// with code 0.
 pub(crate) struct Handle(pub(crate) Arc<ConnectionShared>);
 
 impl Drop for Handle {

@@ -21,14 +21,14 @@ pub(crate) struct Start {
     pub(crate) workers: Arc<[Arc<Shared>]>,
     pub(crate) socket: Arc<Socket>,
     pub(crate) endpoint: squall_core::Endpoint,
-    /// Whether to look out for changes of the machine's addresses, for clients' connections.
+    /// Whether to watch for changes of the machine's addresses, for clients' connections.
     pub(crate) watch_addresses: bool,
     /// The only CPU that the thread runs on.
     pub(crate) cpu: Option<usize>,
 }
 
 impl Start {
-    /// Starts the thread and waits until it is ready; returns its number in the system's lists.
+    /// Starts the thread and waits until it is ready; returns its id in the operating system.
     ///
     /// # Errors
     /// The system refused the thread, the CPU or the runtime.
@@ -51,7 +51,7 @@ impl Start {
             Ok(fd) => fd,
             Err(error) => return drop(report.send(Err(error))),
         };
-        // A client finds out without it too, only later.
+        // A client finds out without it too, but later.
         let addresses = (self.watch_addresses)
             .then(sys::AddressWatch::new)
             .flatten();
@@ -61,8 +61,8 @@ impl Start {
         shared.begin(runtime.handle().clone(), &self.socket);
         let worker = Worker::new(self.shared, self.workers, self.socket, self.endpoint);
         let _ = report.send(Ok(sys::thread_id()));
-        // A task of its own, and not the future that `block_on` drives: the worker then stands in
-        // one line with the applications' tasks. Whatever ends it, its state is dropped, which
+        // A task of its own, and not the future that `block_on` drives: the worker is then
+        // scheduled like the applications' tasks. Whatever ends it, its state is dropped, which
         // wakes all waiting tasks.
         let worker = runtime.spawn(run(worker, fd, addresses));
         let reason = match runtime.block_on(worker) {

@@ -75,7 +75,7 @@ impl Line {
 /// The state under the lock.
 pub(crate) struct State {
     pub(crate) core: squall_core::Connection,
-    /// In the line for transmission, the application's or the worker's.
+    /// Queued for transmission, by the application or the worker.
     pub(crate) queued: bool,
     /// The last round of transmission ended with something left to send: the congestion window or
     /// the pacer holds it back, and nothing that an application does can change that. An
