@@ -104,11 +104,16 @@ mod tests {
     #[test]
     fn every_check_is_called() {
         let host = ["crates", "io"].join(".");
+        let wide = "x".repeat(100);
         let files = [
             file("README.md", &format!("{host}\nPLAN.md")),
             file(
                 "crates/core/Cargo.toml",
                 "[package]\nname = \"squall-core\"\n[dependencies]\nsquall-udp.workspace = true",
+            ),
+            file(
+                "crates/core/src/connection/parts/a.rs",
+                &format!("fn f(c: Connection) {{ // {wide}{}}}", "\n".repeat(100)),
             ),
             file("crates/core/src/lib.rs", "struct S;"),
             file("crates/core/src/space/mod.rs", "use crate::endpoint::E;"),
@@ -123,6 +128,9 @@ mod tests {
             "README.md:1: names the host of a package registry",
             "README.md:2: names `PLAN.md`, which is not in this repository",
             "crates/core/Cargo.toml:4: `squall-core` must not depend on `squall-udp`",
+            "crates/core/src/connection/parts/a.rs:1: `f` has 101 lines; here the limit is 100",
+            "crates/core/src/connection/parts/a.rs:1: a comment reaches column 125; the limit is 100",
+            "crates/core/src/connection/parts/a.rs:1: a part names the whole, `Connection`",
             "crates/core/src/endpoint/mod.rs:1: `Instant::now` here: time and threads arrive as arguments",
             "crates/core/src/endpoint/mod.rs:1: circle of modules: `endpoint` → `space` \
              (crates/core/src/endpoint/mod.rs:1) → `endpoint` (crates/core/src/space/mod.rs:1)",
