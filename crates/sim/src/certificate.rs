@@ -1,4 +1,4 @@
-//! TLS configurations of both sides, made once and shared by all runs.
+//! TLS configurations of both sides, created once and shared by all runs.
 
 use std::sync::{Arc, OnceLock};
 
@@ -26,7 +26,7 @@ pub type Configs = (Arc<rustls::ClientConfig>, Arc<rustls::ServerConfig>);
 /// The client's configuration, which trusts the server's certificate, and the server's.
 ///
 /// # Panics
-/// If rustls refuses what is written here.
+/// If rustls rejects the certificate or the key.
 #[must_use]
 pub fn tls() -> Configs {
     static CONFIGS: OnceLock<Configs> = OnceLock::new();
@@ -41,7 +41,7 @@ pub fn tls() -> Configs {
 /// The same for a certificate with these names; many names make it large.
 ///
 /// # Errors
-/// What rustls or rcgen refuses.
+/// Whatever rustls or rcgen rejects.
 pub fn tls_with(names: &[String]) -> Result<Configs, Box<dyn std::error::Error>> {
     let pkcs8 = PrivatePkcs8KeyDer::from(KEY.to_vec());
     let key = rcgen::KeyPair::from_pkcs8_der_and_sign_algo(&pkcs8, &rcgen::PKCS_ED25519)?;
@@ -56,7 +56,7 @@ pub fn tls_with(names: &[String]) -> Result<Configs, Box<dyn std::error::Error>>
         .with_protocol_versions(&versions)?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    // What one run learned must not change another.
+    // Session state of one run must not affect another.
     client.resumption = rustls::client::Resumption::disabled();
     let mut server = rustls::ServerConfig::builder_with_provider(squall_tls::provider())
         .with_protocol_versions(&versions)?

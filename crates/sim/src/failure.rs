@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use squall_core::Time;
 
-/// What went wrong in a run, and how to see it again.
+/// What went wrong in a run, and how to reproduce it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The seed of the run.

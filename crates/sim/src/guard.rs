@@ -1,4 +1,4 @@
-//! What every datagram of a connection has to obey, seen from outside: a violation ends the run.
+//! Rules for every datagram of a connection, checked from outside: a violation ends the run.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,14 +15,14 @@ const MIN_INITIAL: usize = 1200;
 pub(crate) struct Guard {
     side: Side,
     max_payload: usize,
-    /// Where the peer was in the handshake.
+    /// The peer's address in the handshake.
     home: SocketAddr,
     /// By the peer's address.
     accounts: BTreeMap<SocketAddr, Account>,
-    /// The path that a client sent to a connection id on, and whether it left the choice of its own
-    /// address to the system.
+    /// The path that a client sent to a connection id on, and whether the system chose its local
+    /// address.
     ids: BTreeMap<Vec<u8>, (Path, bool)>,
-    /// The address that the system chooses.
+    /// The local address that the system chooses.
     system_source: Option<IpAddr>,
 }
 
@@ -51,7 +51,7 @@ impl Guard {
         }
     }
 
-    /// The system sends from this address from now on, where it is not told another.
+    /// The system sends from this address from now on, unless another is requested.
     pub(crate) fn set_system_source(&mut self, source: Option<IpAddr>) {
         self.system_source = source;
     }
@@ -84,7 +84,7 @@ impl Guard {
         self.accounts.entry(self.home).or_default().validated = true;
     }
 
-    /// Notes the datagrams of a run.
+    /// Records the datagrams of a run.
     pub(crate) fn on_received(&mut self, from: SocketAddr, bytes: &[u8], segment_size: u16) {
         for account in self.accounts.values_mut() {
             account.validated |= account.reached;
@@ -97,7 +97,7 @@ impl Guard {
                 .any(|datagram| types(datagram).any(|ty| ty == LongType::Handshake));
     }
 
-    /// Notes that the peer was at `address` when something arrived there.
+    /// Records that the peer was at `address` when something arrived there.
     pub(crate) fn on_reached(&mut self, address: SocketAddr) {
         if let Some(account) = self
             .accounts
@@ -119,7 +119,7 @@ impl Guard {
         self.check_id(transmit.path, bytes, cid_len)
     }
 
-    /// The same where the peer may give ids of any length, and one id twice.
+    /// The same for a peer that may issue ids of any length, and one id twice.
     pub(crate) fn on_sent_to_any_id(
         &mut self,
         transmit: &Transmit,

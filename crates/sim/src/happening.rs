@@ -15,12 +15,12 @@ const SECOND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 3, 0, 1)
 /// One change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Happening {
-    /// Datagrams of one side meet these faults from now on.
+    /// From now on these faults apply to the datagrams of one side.
     Faults(Side, Faults),
-    /// Others see the client at this address from now on: its NAT has forgotten it.
+    /// From now on others see the client at this address: its NAT has forgotten its binding.
     Rebinding(SocketAddr),
-    /// The client moves to its second interface, or back to the first. That it is refused is no
-    /// failure: there may be no spare connection id.
+    /// The client moves to its second interface, or back to the first. A refusal is not a failure:
+    /// there may be no spare connection id.
     Migration(Move),
 }
 

@@ -15,17 +15,17 @@ const REMEMBERED: usize = 64;
 /// How often the intruder acts; chances from 0 to 1, each for one bundle that arrives.
 #[derive(Clone, Debug, Default)]
 pub struct Intrusion {
-    /// Chance that a datagram of long ago arrives again.
+    /// Chance that an old datagram arrives again.
     pub replay: f64,
     /// Chance that a damaged copy arrives.
     pub damage: f64,
     /// Chance that noise arrives.
     pub noise: f64,
-    /// Chance that a genuine datagram arrives once more, from another address.
+    /// Chance that a genuine datagram arrives again from another address.
     pub elsewhere: f64,
 }
 
-/// Makes datagrams up.
+/// Makes up datagrams.
 #[derive(Debug)]
 pub(crate) struct Intruder {
     rng: Rng,
@@ -45,9 +45,9 @@ impl Intruder {
         }
     }
 
-    /// What arrives at `to` behind a bundle: source and bytes. `sent` is the number of datagrams
-    /// that connections have sent so far: who is answered by stateless resets, which are answered
-    /// in turn (RFC 9000 §10.3.3), would otherwise live on his own echo.
+    /// What arrives at `to` after a bundle: source and bytes. `sent` is the number of datagrams
+    /// that connections have sent so far: otherwise an intruder whose datagrams are answered by
+    /// stateless resets, which are answered in turn (RFC 9000 §10.3.3), would go on for ever.
     pub(crate) fn follow(
         &mut self,
         to: Side,
@@ -123,8 +123,8 @@ impl Intruder {
                 }
             }
         }
-        // Never version 0: with a Version Negotiation packet anybody on the path ends a client's
-        // attempt, as RFC 9000 §6.2 has it.
+        // Never version 0: anyone on the path can end a client's attempt with a Version Negotiation
+        // packet (RFC 9000 §6.2).
         if let Some([first, version @ ..]) = bytes.first_chunk_mut::<5>()
             && *first & 0x80 != 0
             && *version == [0; 4]
@@ -134,7 +134,7 @@ impl Intruder {
         bytes
     }
 
-    /// Random bytes, half of the time behind the front of a genuine datagram.
+    /// Random bytes, half of the time after the front of a genuine datagram.
     fn noise(&mut self, datagram: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; 1 + self.rng.below(1500) as usize];
         self.rng.fill(&mut bytes);

@@ -19,7 +19,8 @@ use squall_wire::{Ecn, Path, Side, Transmit, is_long};
 
 use crate::rng::Rng;
 
-/// The receiver's socket is looked at this often: what arrives in between comes as one bundle.
+/// The interval at which the receiver reads its socket: what arrives in between comes as one
+/// bundle.
 const TICK_NANOS: u64 = 50_000;
 
 /// The limits of GRO: bytes and datagrams of one bundle.
@@ -29,9 +30,9 @@ const MAX_BUNDLE_DATAGRAMS: usize = 64;
 /// What one direction does to datagrams. Chances are from 0 to 1, each for one datagram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
-    /// Time on the way that every datagram needs.
+    /// One-way delay of every datagram.
     pub delay: Duration,
-    /// Additional time, up to this: datagrams overtake each other.
+    /// Additional random delay, up to this: datagrams overtake each other.
     pub jitter: Duration,
     /// Chance of being delayed by the jitter at all.
     pub reordering: f64,
@@ -43,19 +44,19 @@ pub struct Faults {
     pub corruption: f64,
     /// Chance of being cut short.
     pub truncation: f64,
-    /// Bytes per second that the narrowest link carries; `None`: any number.
+    /// Bytes per second that the narrowest link carries; `None`: no limit.
     pub rate: Option<u64>,
-    /// Bytes that may wait before that link; what comes on top is dropped.
+    /// Bytes that may wait before that link; more are dropped.
     pub queue: u64,
     /// Bytes waiting before that link from which on ECN-capable datagrams are marked CE (RFC 3168).
     pub mark_above: u64,
-    /// What becomes of ECN marks.
+    /// What happens to ECN marks.
     pub ecn: EcnFault,
     /// The largest UDP payload that gets through.
     pub max_payload: usize,
 }
 
-/// What a network does to ECN marks beside adding CE.
+/// What a network does to ECN marks besides adding CE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EcnFault {
     /// Nothing.
@@ -114,7 +115,7 @@ pub struct Counters {
     pub marked: u64,
     /// Dropped for their size.
     pub too_large: u64,
-    /// Sent to an address at which nobody is.
+    /// Sent to an address at which there is no host.
     pub unroutable: u64,
     /// Edges of the spin bit in short headers (RFC 9000 §17.4), as an observer at the sender sees
     /// them.
@@ -241,7 +242,7 @@ impl Network {
         self.interfaces[host as usize][0].seen_as = address;
     }
 
-    /// Somebody on the way puts another address on the host's datagrams, `None`: no more. The host
+    /// A device on the way puts another address on the host's datagrams; `None` ends that. The host
     /// stays where it is.
     pub fn spoof(&mut self, host: Side, address: Option<SocketAddr>) {
         self.spoofed[host as usize] = address;
@@ -308,7 +309,7 @@ impl Network {
     /// Takes a bundle that `from` sends; `bytes` are the first `transmit.len` of its buffer.
     ///
     /// # Panics
-    /// When the bundle's description does not fit its bytes: that is a fault of the sender.
+    /// If the bundle's description does not match its bytes: that is a bug of the sender.
     pub fn send(&mut self, now: Time, from: Side, transmit: &Transmit, bytes: &[u8]) {
         assert_eq!(transmit.len, bytes.len(), "a bundle of {transmit:?}");
         assert!(
@@ -390,9 +391,9 @@ impl Network {
         let mut bytes = datagram.to_vec();
         if corrupted {
             counters.corrupted += 1;
-            // Not the bit that turns version 1 into 0: with a Version Negotiation packet anybody on
-            // the path ends a client's attempt (RFC 9000 §6.2), which UDP's checksum saves the
-            // living from.
+            // Not the bit that turns version 1 into 0: anyone on the path can end a client's
+            // attempt with a Version Negotiation packet (RFC 9000 §6.2); on real networks UDP's
+            // checksum prevents this by chance.
             let flip = flip + usize::from(flip == 32);
             bytes[flip / 8] ^= 1 << (flip % 8);
         }
@@ -413,13 +414,13 @@ impl Network {
         }
     }
 
-    /// When the next bundle is there for `to`.
+    /// When the next bundle for `to` is available.
     #[must_use]
     pub fn next_arrival(&self, to: Side) -> Option<Time> {
         self.directions[to.peer() as usize].next_arrival()
     }
 
-    /// The next bundle that is there for `to` at `now`.
+    /// The next bundle available for `to` at `now`.
     pub fn deliver(&mut self, now: Time, to: Side) -> Option<Delivery> {
         let interfaces = &self.interfaces[to as usize];
         let direction = &mut self.directions[to.peer() as usize];
@@ -468,7 +469,7 @@ impl Network {
     }
 }
 
-/// When the receiver looks at what arrived at `arrival`.
+/// When the receiver reads what arrived at `arrival`.
 fn tick(arrival: Time) -> Time {
     Time::from_nanos(arrival.as_nanos().div_ceil(TICK_NANOS) * TICK_NANOS)
 }

@@ -29,7 +29,7 @@ use crate::rng::Rng;
 const BUFFER: usize = 65_536;
 /// Bundles that one call may yield before it counts as endless.
 const MAX_BUNDLES: usize = 10_000;
-/// Steps at one point in time before time counts as standing still.
+/// Steps at one point in time after which time counts as standing still.
 const MAX_STEPS_AT_ONCE: u32 = 1_000;
 /// When runs begin: not at zero, so that arithmetic below the beginning shows.
 const START: Time = Time::from_nanos(1_000_000_000);
@@ -37,7 +37,7 @@ const START: Time = Time::from_nanos(1_000_000_000);
 /// What a run consists of.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Where chance comes from.
+    /// The seed.
     pub seed: u64,
     /// What the network does to datagrams, by the [`Side`] that sends them.
     pub faults: [Faults; 2],
@@ -89,7 +89,7 @@ struct Host {
     /// replayed after the handshake opens a connection that comes to nothing.
     members: Vec<Member>,
     events: VecDeque<Event>,
-    /// Whether it neither hears nor says anything.
+    /// Whether it neither receives nor sends anything.
     vanished: bool,
     /// Where the log of its first connection goes.
     qlog: Option<PathBuf>,
@@ -254,12 +254,12 @@ impl Pair {
         self.hosts[side as usize].events.pop_front()
     }
 
-    /// From now on one side neither hears nor says anything.
+    /// From now on one side neither receives nor sends anything.
     pub const fn vanish(&mut self, side: Side) {
         self.hosts[side as usize].vanished = true;
     }
 
-    /// One side loses all it knows of its connections, as a process does that is started anew.
+    /// One side loses all state of its connections, like a process that was restarted.
     pub fn forget(&mut self, side: Side) {
         let Host {
             endpoint, members, ..
@@ -273,7 +273,7 @@ impl Pair {
     /// A datagram that neither end sent arrives at `to`.
     ///
     /// # Errors
-    /// What a guard found.
+    /// What a guard has found.
     pub fn inject(&mut self, to: Side, source: SocketAddr, bytes: Vec<u8>) -> Result<(), Failure> {
         let segment_size = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
         let path = Path {
@@ -313,10 +313,10 @@ impl Pair {
         self.pump(Side::Client)
     }
 
-    /// One side asks for a sign of life.
+    /// One side sends a PING.
     ///
     /// # Errors
-    /// What a guard found.
+    /// What a guard has found.
     pub fn ping(&mut self, side: Side) -> Result<(), Failure> {
         if let Some(connection) = self.connection(side) {
             connection.ping();
@@ -327,7 +327,7 @@ impl Pair {
     /// The bundle that arrived last at `to` arrives again.
     ///
     /// # Errors
-    /// What a guard found.
+    /// What a guard has found.
     pub fn replay(&mut self, to: Side) -> Result<(), Failure> {
         if let Some(delivery) = self.latest[to as usize].clone() {
             self.receive(to, delivery);
@@ -345,8 +345,8 @@ impl Pair {
         }
     }
 
-    /// Lets time pass until the next thing happens, `limit` at the latest; says whether something
-    /// did.
+    /// Lets time pass until the next thing happens, `limit` at the latest; returns whether
+    /// something did.
     ///
     /// # Errors
     /// What a guard found, or that time stands still.
@@ -374,7 +374,7 @@ impl Pair {
         self.steps += 1;
         for side in [Side::Client, Side::Server] {
             while let Some(delivery) = self.network.deliver(self.now, side) {
-                // What was under way to an address that the host has left is lost.
+                // What was in flight to an address that the host has left is lost.
                 if self.network.local(side, delivery.destination).is_none() {
                     continue;
                 }
@@ -425,7 +425,7 @@ impl Pair {
     /// Lets one side send what it has and takes its events; after anything that was done to it.
     ///
     /// # Errors
-    /// What a guard found.
+    /// What a guard has found.
     pub fn pump(&mut self, side: Side) -> Result<(), Failure> {
         let host = &mut self.hosts[side as usize];
         if host.vanished {

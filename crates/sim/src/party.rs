@@ -56,7 +56,7 @@ pub struct Party {
     pub last_read: Time,
     /// Paths that the connection moved to, validated, and when it reported so.
     pub moves: Vec<(Time, Path)>,
-    /// Paths that came to nothing.
+    /// Paths whose validation failed.
     pub failed_moves: Vec<(Time, Path)>,
 }
 
@@ -110,7 +110,7 @@ impl Party {
         self.next_read
     }
 
-    /// Where it stands, in words.
+    /// Its state, in words.
     #[must_use]
     pub fn describe(&self) -> String {
         let (out_streams, out_bytes) = self.plan.total(self.side);
@@ -181,7 +181,7 @@ impl Party {
     }
 
     /// What it does without an event: a client with early data begins at once, a slow reader reads
-    /// when its time has come. Says whether there was something.
+    /// when its time has come. Returns whether there was anything to do.
     pub(crate) fn act(&mut self, now: Time, connection: &mut Connection) -> Result<bool, String> {
         if connection.has_early_data() && !std::mem::replace(&mut self.early, true) {
             for direction in DIRECTIONS {
@@ -270,7 +270,7 @@ impl Party {
                     rest.advance(taken);
                     self.written += taken as u64;
                 }
-                // An event will tell, or is about to.
+                // An event will follow, or is about to.
                 Err(WriteError::Blocked | WriteError::Stopped(CUT_CODE)) => return Ok(()),
                 Err(WriteError::Closed) if connection.is_closed() => return Ok(()),
                 other => return Err(format!("{id:?}: write of {most} bytes gave {other:?}")),

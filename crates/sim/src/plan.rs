@@ -13,7 +13,7 @@ const CONTENTS: usize = 4 << 20;
 /// The largest stream.
 const MAX_STREAM: usize = 2 << 20;
 
-/// How the opener's way of a stream ends.
+/// How the opener's direction of a stream ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cut {
     /// With its end.
@@ -37,7 +37,7 @@ pub struct Outgoing {
     pub size: usize,
     /// Bytes that the other side answers with; 0 for a unidirectional stream.
     pub reply: usize,
-    /// How the opener's way ends.
+    /// How the opener's direction ends.
     pub cut: Cut,
 }
 
@@ -84,7 +84,7 @@ impl Plan {
         }
     }
 
-    /// `bytes` each way over as many streams as the seed wants, of all kinds and sizes; `cuts` is
+    /// `bytes` each way over as many streams as the seed draws, of all kinds and sizes; `cuts` is
     /// the chance of a stream to be cut.
     #[must_use]
     pub fn from_seed(rng: &mut Rng, bytes: usize, cuts: f64) -> Self {
@@ -134,7 +134,7 @@ impl Plan {
             .nth(usize::try_from(id.index()).ok()?)
     }
 
-    /// How `sender`'s way of a stream ends.
+    /// How `sender`'s direction of a stream ends.
     pub(crate) fn cut(&self, id: StreamId, sender: Side) -> Cut {
         match self.stream(id) {
             Some(stream) if sender == id.initiator() => stream.cut,
@@ -151,8 +151,7 @@ impl Plan {
             stream.reply
         };
         let size = size.min(MAX_STREAM);
-        // Every stream and each way of it begins elsewhere, so that a byte in the wrong place
-        // shows.
+        // Each direction of each stream begins elsewhere, so that a byte in the wrong place shows.
         let mut rng = Rng::new(2 * id.0 + sender as u64);
         let at = rng.below((CONTENTS - size) as u64) as usize;
         Some(random_bytes().slice(at..at + size))

@@ -30,7 +30,7 @@ const CID_LEN: usize = 8;
 /// RFC 9000 §14.1.
 const MIN_INITIAL: usize = 1200;
 
-/// Where the peer is as long as nothing else is said.
+/// The peer's address unless stated otherwise.
 const HOME: ([u8; 4], u16) = ([10, 0, 0, 9], 999);
 /// More datagrams than this in one go, or timeouts at one instant, and they never end. A large
 /// window goes out in one go.
@@ -393,7 +393,7 @@ impl RawPeer {
     }
 }
 
-/// A payload out of frame writers.
+/// A payload made by frame writers.
 pub fn frames(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut bytes = vec![0; 2000];
     let mut w = Writer::new(&mut bytes);

@@ -1,4 +1,4 @@
-//! Where all chance of a simulation comes from: one seed.
+//! The only source of chance in a simulation: one seed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Whole runs out of a number.
+//! Whole runs from a number.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -13,18 +13,18 @@ use crate::pair::Pair;
 use crate::simulation::Simulation;
 use crate::trial::{Fault, Handshake, Trial};
 
-/// Virtual time in which the last acknowledgements have to come: a few probe timeouts that have
-/// backed off.
+/// Virtual time within which the last acknowledgements have to arrive: a few probe timeouts with
+/// backoff.
 const SETTLE: Duration = Duration::from_secs(2000);
 /// Silence that is waited for, and the datagrams that may be sent in it: a late probe for the
 /// path's size, a ticket.
 const QUIET: (Duration, u64) = (Duration::from_secs(5), 20);
-/// Those more that may be sent in it by who keeps his NAT awake, and on a path that is new.
+/// How many more may be sent in it by an end that keeps its NAT binding alive, and on a new path.
 const AWAKE: u64 = 80;
 
 const SIDES: [Side; 2] = [Side::Client, Side::Server];
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// The seed.
@@ -47,11 +47,11 @@ pub struct Report {
     pub counters: [Counters; 2],
     /// Datagrams made up.
     pub intrusions: u64,
-    /// How the server's end came to know that the connection was over.
+    /// How the server learned that the connection was over.
     pub server_end: CloseReason,
 }
 
-/// Runs the trial of a seed: moves bytes each way, compares every one, closes, and looks that
+/// Runs the trial of a seed: moves bytes each way, compares every one, closes, and checks that
 /// nothing is left over.
 ///
 /// # Errors
@@ -140,7 +140,7 @@ impl Course {
         check_silence(sim, QUIET.1 + if awake { AWAKE } else { 0 })?;
         let stats = SIDES.map(|side| sim.pair.stats(side));
         sim.close(Side::Client, 7, b"done")?;
-        // The longest wait is for the server's idle timeout, when every word of the end is lost.
+        // The longest wait is for the server's idle timeout, when every CONNECTION_CLOSE is lost.
         sim.run_until(3 * self.patience, "both endpoints are empty", |sim| {
             SIDES.iter().all(|s| sim.pair.live(*s) == 0)
         })?;
@@ -148,7 +148,7 @@ impl Course {
         Ok(self.report(sim, transfer, longest_silence, stats, met, server_end))
     }
 
-    /// Nothing gets through any more: both ends say so, for the right reason and in time.
+    /// Nothing gets through any more: both ends report it, for the right reason and in time.
     fn end_in_silence(self, sim: &mut Simulation) -> Result<Report, Failure> {
         sim.run_until(5 * self.patience, "both endpoints are empty", |sim| {
             SIDES.iter().all(|s| sim.pair.live(*s) == 0) && sim.happenings_left() == 0
@@ -241,7 +241,7 @@ fn check_silence(sim: &mut Simulation, most: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The client closed with a code and words: the server hears of it, or of nothing more.
+/// The client closed with a code and a reason: the server receives them, or nothing more.
 fn check_end(sim: &mut Simulation) -> Result<CloseReason, Failure> {
     let [client, server] = sim.parties.each_ref().map(|p| p.closed.clone());
     let close = |remote| CloseReason::Application {

@@ -21,7 +21,7 @@ pub struct Simulation {
     pub pair: Pair,
     /// The applications, by [`Side`].
     pub parties: [Party; 2],
-    /// What is yet to happen to the network, in its order.
+    /// What is still to happen to the network, in order.
     happenings: VecDeque<(Time, Happening)>,
 }
 
@@ -67,7 +67,7 @@ impl Simulation {
         &mut self.parties[side as usize]
     }
 
-    /// Lets time pass until `done` says so.
+    /// Lets time pass until `done` returns true.
     ///
     /// # Errors
     /// Whatever goes wrong on the way, and that `within` has passed.
@@ -141,7 +141,7 @@ impl Simulation {
         self.serve()
     }
 
-    /// Hands events to the applications and sends what they make of them, until all is said.
+    /// Hands events to the applications and sends what they respond, until nothing is left.
     fn serve(&mut self) -> Result<(), Failure> {
         for side in SIDES {
             loop {

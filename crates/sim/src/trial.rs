@@ -1,4 +1,4 @@
-//! A run as its seed draws it: settings, faults, what both sides send, and how it has to end.
+//! A run as drawn by its seed: settings, faults, what both sides send, and how it has to end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,7 +94,7 @@ impl Fault {
     }
 }
 
-/// How the two ends come to know each other.
+/// The kind of handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake {
     /// With a certificate.
@@ -126,7 +126,7 @@ pub struct Trial {
     pub patience: Duration,
     /// Virtual time from the handshake on in which everything has to be over.
     pub transfer: Duration,
-    /// Virtual time without a byte for an application that is still fine.
+    /// Virtual time without a byte for an application that is still acceptable.
     pub silence: Duration,
 }
 
@@ -188,8 +188,8 @@ impl Trial {
                 elsewhere: 0.02,
             };
         }
-        // Probe timeouts back off far while luck is bad, or after a blackhole: with so many in a
-        // row of which none comes through, no seed of a million is out of luck.
+        // Probe timeouts back off far while luck is bad, or after a blackhole: with this many in a
+        // row, at least one gets through in every one of a million seeds.
         let patience = Duration::from_secs(if network.loss > 0.15 { 4000 } else { 1000 });
         setup.faults = [network.clone(), network.clone()];
         setup.max_segments = [1, 10, 64][rng.below(3) as usize];
@@ -228,8 +228,8 @@ impl Trial {
         };
         if rng.chance(0.2) {
             self.faults.push(Fault::Rebinding);
-            // A server does not find a client that only listens: who sits behind such a NAT has to
-            // speak now and then.
+            // A server does not find a client that only listens: an end behind such a NAT has to
+            // send something now and then.
             let client = &mut self.setup.transport[Side::Client as usize];
             client.keep_alive = Some(Duration::from_secs(1));
             let mut at = soon(rng);

@@ -1,4 +1,4 @@
-//! Bytes of the fuzzer as values.
+//! The fuzzer's bytes as values.
 
 /// Takes values from the front of the input; zeros after its end.
 pub(super) struct Input<'a>(&'a [u8]);
