@@ -34,8 +34,8 @@ pub(crate) fn check_unsafe(path: &str, source: &Source, places: &[&str]) -> Vec<
     findings
 }
 
-/// What the tokens behind an `unsafe` are; `None` for the type of a function pointer, which promises
-/// nothing itself.
+/// What the tokens behind an `unsafe` are; `None` for the type of a function pointer, which
+/// promises nothing itself.
 fn unsafe_form(after: &[Token]) -> Option<&'static str> {
     let mut after = after.iter();
     let first = after.next()?;

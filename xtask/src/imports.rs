@@ -1,8 +1,10 @@
-//! Which modules of a crate import from which: floors of top-level modules in `core`, circles of files everywhere.
+//! Which modules of a crate import from which: floors of top-level modules in `core`, circles of
+//! files everywhere.
 //!
-//! A path counts wherever it stands, in a `use` or in the code: `crate::x::…`, `super::…` and `self::…`. A name that `lib.rs`
-//! or a `mod.rs` re-exports counts for the file that it comes from. `lib.rs` and `main.rs` themselves, and code for tests, are
-//! free, and so is what a module imports from the modules below it.
+//! A path counts wherever it stands, in a `use` or in the code: `crate::x::…`, `super::…`,
+//! `self::…`, a glob, and a path that starts with a name which the file has imported. A name that
+//! `lib.rs` or a `mod.rs` re-exports counts for the file that it comes from. `lib.rs` and `main.rs`
+//! themselves, code for tests, and what a module imports from the modules below it are free.
 
 use crate::finding::Finding;
 use crate::source::{Kind, Source, Token, group_len};
@@ -30,16 +32,21 @@ struct Place {
 }
 
 impl Imports {
-    /// Reads the sources of the crate in `folder`.
+    /// Reads the sources of the crate whose `lib.rs` or `main.rs` is in `folder`.
     pub(crate) fn of(folder: &str, files: &[File]) -> Self {
         let mut imports = Self::default();
         let mut known = Modules::default();
         let mut found = Vec::new();
-        for file in files.iter().filter(|file| file.is_source_of(folder)) {
-            if file.path.ends_with("/tests.rs") {
+        let folder = format!("{folder}/");
+        for file in files {
+            let Some(name) = file.path.strip_prefix(&folder) else {
+                continue;
+            };
+            let test = name.split(['/', '.']).any(|part| part == "tests");
+            if test || !name.ends_with(".rs") {
                 continue;
             }
-            let module = module_path(&file.path[folder.len() + "/src/".len()..]);
+            let module = module_path(name);
             let tokens = Source::new(&file.text).without_tests();
             for (name, path) in reexports_of(&tokens, &module) {
                 known.reexports.insert(child(&module, &name), path);
@@ -52,7 +59,8 @@ impl Imports {
             modules
                 .entry(top.clone())
                 .or_insert_with(|| file.path.clone());
-            for (path, line) in paths(&tokens, &module) {
+            let through_names = paths_through_imports(&tokens, &module);
+            for (path, line) in paths(&tokens, &module).into_iter().chain(through_names) {
                 let place = Place {
                     path: file.path.clone(),
                     line,
@@ -107,6 +115,14 @@ impl Imports {
         circles(&self.edges)
     }
 
+    /// The files that a circle goes through.
+    pub(crate) fn files_in_circles(&self) -> Vec<&str> {
+        (self.file_edges.keys())
+            .filter(|module| way_round(&self.file_edges, module).is_some())
+            .map(String::as_str)
+            .collect()
+    }
+
     /// Circles of files. What a `mod.rs` imports from its own children is no part of one.
     pub(crate) fn check_file_circles(&self) -> Vec<Finding> {
         circles(&self.file_edges)
@@ -126,7 +142,8 @@ impl Modules {
     /// The module whose file a path leads to.
     fn file_of(&self, path: &[String]) -> Vec<String> {
         let mut path = path.to_vec();
-        // A re-export of a re-export ends somewhere: more steps than this are a circle, which does not compile.
+        // A re-export of a re-export ends somewhere: more steps than this are a circle, which does
+        // not compile.
         for _ in 0..8 {
             let len = (0..=path.len()).rev().find(|len| {
                 let module = &path[..*len];
@@ -203,7 +220,8 @@ fn way_round(edges: &Edges, start: &str) -> Option<Vec<String>> {
     None
 }
 
-/// The module that a file of `src` is. One in a folder of its own (its `mod.rs`) has the folder's name; the root is empty.
+/// The module that a file of `src` is. One in a folder of its own (its `mod.rs`) has the folder's
+/// name; the root is empty.
 fn module_path(file: &str) -> Vec<String> {
     let file = file.strip_suffix(".rs").unwrap_or(file);
     let file = file.strip_suffix("/mod").unwrap_or(file);
@@ -225,7 +243,8 @@ fn paths(tokens: &[Token], file: &[String]) -> Vec<(Vec<String>, usize)> {
             let name = next(1).and_then(Token::word).unwrap_or_default().to_owned();
             inner.push((at + 2 + group_len(&tokens[at + 2..]), name));
         }
-        // In the middle of a path these words are no start: `self::super::x` is found at its `super`.
+        // In the middle of a path these words are no start: `self::super::x` is found at its
+        // `super`.
         let follows = at
             .checked_sub(1)
             .is_some_and(|i| tokens[i].kind == Kind::PathSeparator);
@@ -241,6 +260,25 @@ fn paths(tokens: &[Token], file: &[String]) -> Vec<(Vec<String>, usize)> {
                 .chain(inner.iter().map(|(_, name)| name.clone()))
                 .collect();
             named(&base, &tokens[at..], &mut found);
+        }
+    }
+    found
+}
+
+/// The paths that start with a name which the file imports: `use crate::a;`, then `a::b::f()`.
+fn paths_through_imports(tokens: &[Token], file: &[String]) -> Vec<(Vec<String>, usize)> {
+    let imported: BTreeMap<String, Vec<String>> = reexports_of(tokens, file).into_iter().collect();
+    let mut found = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        let follows = at
+            .checked_sub(1)
+            .is_some_and(|i| tokens[i].kind == Kind::PathSeparator);
+        let leads = tokens
+            .get(at + 1)
+            .is_some_and(|next| next.kind == Kind::PathSeparator);
+        let origin = token.word().and_then(|word| imported.get(word));
+        if let Some(origin) = origin.filter(|_| leads && !follows) {
+            named(origin, &tokens[at + 2..], &mut found);
         }
     }
     found
@@ -268,6 +306,10 @@ fn named(base: &[String], tokens: &[Token], found: &mut Vec<(Vec<String>, usize)
         }
         return;
     }
+    if token.is_mark('*') {
+        found.push((base.to_vec(), token.line));
+        return;
+    }
     let Some(word) = token.word() else {
         return;
     };
@@ -284,7 +326,8 @@ fn named(base: &[String], tokens: &[Token], found: &mut Vec<(Vec<String>, usize)
     }
 }
 
-/// What a module re-exports, by the name that it has there: `pub use a::b::{C, D as E}`, and where it comes from.
+/// What a module re-exports, by the name that it has there: `pub use a::b::{C, D as E}`, and where
+/// it comes from.
 fn reexports_of(tokens: &[Token], module: &[String]) -> Vec<(String, Vec<String>)> {
     let mut names = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
@@ -338,7 +381,7 @@ mod tests {
                 text: text.to_owned(),
             })
             .collect();
-        Imports::of("crates/x", &files)
+        Imports::of("crates/x/src", &files)
     }
 
     fn messages(findings: &[Finding]) -> Vec<String> {
@@ -359,6 +402,8 @@ mod tests {
             "\nuse crate::{base, Renamed as R};",
             "\nmod inner { use super::super::top; }",
             "\nmacro_rules! m { () => { $crate::top::t() } }",
+            "\nuse crate::top::*;",
+            "\nuse super::top::{deep::*, X};",
         ] {
             let tree = imports(&[
                 ("lib.rs", "mod low; pub use top::{deep::T, X as Renamed};"),
@@ -454,6 +499,21 @@ mod tests {
             ("c.rs", "use crate::a::b::B;"),
         ]);
         assert_eq!(around.check_file_circles().len(), 1);
+    }
+
+    #[test]
+    fn a_circle_through_an_imported_module_and_through_a_glob_is_found() {
+        let tree = imports(&[
+            ("a/mod.rs", "mod b; mod c;"),
+            (
+                "a/b.rs",
+                "use crate::{a, std::x}; fn f() { a::c::g(); x::a::c() }",
+            ),
+            ("a/c.rs", "use super::b::*;"),
+            ("a/tests/b.rs", "use super::super::d;"),
+            ("d.rs", "use crate::a::tests::b;"),
+        ]);
+        assert_eq!(tree.check_file_circles().len(), 1);
     }
 
     #[test]

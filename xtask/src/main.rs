@@ -1,23 +1,29 @@
-//! The project's own commands: `cargo xtask tidy`, `cargo xtask sim`, `cargo xtask soak`, `cargo xtask bench-core`, `cargo xtask pgo`.
+//! The project's own commands: `cargo xtask tidy`, `measure-code`, `sim`, `soak`, `bench-core`,
+//! `pgo`.
 //!
 //! ```text
 //!   tidy ──► tree        the files that git knows
 //!     ├────► source      Rust text as tokens, comments apart
-//!     ├────► imports     floors and circles of modules, and of files ◄── floors: every table of the house
+//!     ├────► imports     floors and circles of modules and files ◄── floors: the tables
 //!     ├────► manifests   which crate may use which
 //!     ├────► code        unsafe, lib.rs, clocks and threads
+//!     ├────► limits      long functions, wide comments, parts that name the whole ◄── functions
 //!     ├────► text        registry hosts, files that are named and missing, long files
 //!     └────► unprotected the build that `bench-core` measures, and that nothing else makes
 //! ```
-//! `sim` runs the seeds of the simulator, `soak` two processes over a link that fails, `pgo` builds the program with a profile of itself.
-//! `cost` counts instructions, and compares them with the table of earlier commits.
+//! `measure-code` prints the same as figures. `cost` counts instructions, and compares them with
+//! the table of earlier commits. `sim` runs the seeds of the simulator, `soak` two processes over a
+//! link that fails, `pgo` builds the program with a profile of itself.
 
 mod code;
 mod cost;
 mod finding;
 mod floors;
+mod functions;
 mod imports;
+mod limits;
 mod manifests;
+mod measure_code;
 mod pgo;
 mod sim;
 mod soak;
@@ -33,6 +39,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(),
+        ["measure-code"] => measure_code::run(),
         ["sim", ..] => sim::run(&arguments[1..]),
         ["soak", ..] => soak::run(&arguments[1..]),
         ["pgo"] => pgo::run(),
@@ -40,7 +47,7 @@ fn main() -> ExitCode {
         ["bench-core", ..] => unprotected::bench(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | cost [--short] [--write] | bench-core [ARGUMENTS OF squall bench core] | pgo"
+                "usage: cargo xtask tidy | measure-code | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | cost [--short] [--write] | bench-core [ARGUMENTS OF squall bench core] | pgo"
             );
             ExitCode::from(2)
         }

@@ -1,4 +1,5 @@
-//! `cargo xtask pgo`: the program, optimised for what it was seen to do (profile-guided optimisation).
+//! `cargo xtask pgo`: the program, optimised for what it was seen to do (profile-guided
+//! optimisation).
 //!
 //! ```text
 //!   instrumented build ──► squall perf: bulk, requests, handshakes ──► raw profiles

@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: two processes under load and faults, for as long as one likes, optimised and with every check on.
+//! `cargo xtask soak`: two processes under load and faults, for as long as one likes, optimised and
+//! with every check on.
 
 use crate::tree;
 use std::process::{Command, ExitCode};

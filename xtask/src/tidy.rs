@@ -4,7 +4,7 @@ use crate::finding::Finding;
 use crate::imports::Imports;
 use crate::source::Source;
 use crate::tree::{self, File};
-use crate::{code, floors, manifests, text, unprotected};
+use crate::{code, floors, limits, manifests, text, unprotected};
 use std::process::ExitCode;
 
 /// Runs the checks, prints one line a finding, and fails if there is one.
@@ -37,15 +37,12 @@ pub(crate) fn run() -> ExitCode {
 /// What all checks find in these files.
 fn check(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let exists = |name: &str| {
-        let end = format!("/{name}");
-        (files.iter()).any(|file| file.path == name || file.path.ends_with(&end))
-    };
+    let exists = |name: &str| tree::has(files, name);
     for file in files {
         findings.extend(text::check_hosts(&file.path, &file.text));
         findings.extend(text::check_references(&file.path, &file.text, exists));
         findings.extend(unprotected::check(&file.path, &file.text));
-        let member = member_of(&file.path);
+        let member = tree::member_of(&file.path);
         if file.path.ends_with(".rs") {
             let source = Source::new(&file.text);
             findings.extend(code::check_unsafe(
@@ -58,6 +55,15 @@ fn check(files: &[File]) -> Vec<Finding> {
                 &source,
                 floors::WITHOUT_CLOCK,
             ));
+            let is_in = |places: &[&str]| places.iter().any(|place| file.path.starts_with(place));
+            let tokens = source.without_tests();
+            findings.extend(limits::check_parts(&file.path, &tokens));
+            if !is_in(floors::WITH_LONG_FUNCTIONS) {
+                findings.extend(limits::check_functions(&file.path, &tokens));
+            }
+            if !is_in(floors::WITH_WIDE_COMMENTS) {
+                findings.extend(limits::wide_comments(&file.path, &file.text, &source));
+            }
             if member.is_some_and(|member| file.path[member.len()..] == *"/src/lib.rs") {
                 findings.extend(code::check_lib(&file.path, &source));
             }
@@ -67,27 +73,21 @@ fn check(files: &[File]) -> Vec<Finding> {
             continue;
         };
         findings.extend(manifests::check(&file.path, &file.text));
-        let imports = Imports::of(member, files);
-        findings.extend(imports.check_circles());
-        if !floors::WITH_CIRCLES_OF_FILES.contains(&member) {
-            findings.extend(imports.check_file_circles());
-        }
-        if member == "crates/core" {
-            findings.extend(imports.check_floors(floors::CORE_FLOORS));
+        for root in tree::crate_roots(member, files) {
+            let imports = Imports::of(root, files);
+            findings.extend(imports.check_circles());
+            if !floors::WITH_CIRCLES_OF_FILES.contains(&root) {
+                findings.extend(imports.check_file_circles());
+            }
+            if root == "crates/core/src" {
+                findings.extend(imports.check_floors(floors::CORE_FLOORS));
+            }
         }
     }
     findings.sort();
+    // A circle of top-level modules is one of files too.
+    findings.dedup();
     findings
-}
-
-/// The folder of the workspace member that a file lies in. `peers/` and `fuzz/` are workspaces of
-/// their own, with other rules.
-fn member_of(path: &str) -> Option<&str> {
-    if path.starts_with("xtask/") {
-        return Some("xtask");
-    }
-    let name = path.strip_prefix("crates/")?.split('/').next()?;
-    path.get(.."crates/".len() + name.len())
 }
 
 #[cfg(test)]
@@ -132,13 +132,5 @@ mod tests {
             "crates/core/tests/a.rs:1: unsafe block without a SAFETY comment",
         ];
         assert_eq!(found, expected);
-    }
-
-    #[test]
-    fn members_are_the_folders_of_crates_and_xtask() {
-        assert_eq!(member_of("crates/core/src/a/b.rs"), Some("crates/core"));
-        assert_eq!(member_of("xtask/Cargo.toml"), Some("xtask"));
-        assert_eq!(member_of("peers/quinn/src/main.rs"), None);
-        assert_eq!(member_of("Cargo.toml"), None);
     }
 }

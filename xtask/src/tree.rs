@@ -10,15 +10,41 @@ pub(crate) struct File {
     pub(crate) text: String,
 }
 
-impl File {
-    /// Whether this is a Rust source of the crate in this folder (`crates/core`), tests not counted.
-    pub(crate) fn is_source_of(&self, folder: &str) -> bool {
-        self.path.ends_with(".rs")
-            && self
-                .path
-                .strip_prefix(folder)
-                .is_some_and(|rest| rest.starts_with("/src/"))
+/// The folders in which the crates of a workspace member have their `lib.rs` or `main.rs`: `src`,
+/// and tests and examples that have a folder of their own.
+pub(crate) fn crate_roots<'a>(member: &str, files: &'a [File]) -> Vec<&'a str> {
+    let within = format!("{member}/");
+    let mut roots: Vec<&str> = files
+        .iter()
+        .filter_map(|file| {
+            let folder =
+                (file.path.strip_suffix("/lib.rs")).or(file.path.strip_suffix("/main.rs"))?;
+            folder.starts_with(&within).then_some(folder)
+        })
+        .collect();
+    roots.dedup();
+    roots
+}
+
+/// The folder of the workspace member that a file lies in. `peers/` and `fuzz/` are workspaces of
+/// their own, with other rules.
+pub(crate) fn member_of(path: &str) -> Option<&str> {
+    for member in ["interop", "xtask"] {
+        if path
+            .strip_prefix(member)
+            .is_some_and(|rest| rest.starts_with('/'))
+        {
+            return Some(member);
+        }
     }
+    let name = path.strip_prefix("crates/")?.split('/').next()?;
+    path.get(.."crates/".len() + name.len())
+}
+
+/// Whether there is a file of this name: a path from the root, or the end of one.
+pub(crate) fn has(files: &[File], name: &str) -> bool {
+    let end = format!("/{name}");
+    (files.iter()).any(|file| file.path == name || file.path.ends_with(&end))
 }
 
 /// The root of the repository: the folder above this crate.
@@ -59,4 +85,35 @@ pub(crate) fn files(root: &Path) -> io::Result<Vec<File>> {
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_the_folders_of_crates_interop_and_xtask() {
+        assert_eq!(member_of("crates/core/src/a/b.rs"), Some("crates/core"));
+        assert_eq!(member_of("xtask/Cargo.toml"), Some("xtask"));
+        assert_eq!(member_of("interop/tests/peers/main.rs"), Some("interop"));
+        assert_eq!(member_of("peers/quinn/src/main.rs"), None);
+        assert_eq!(member_of("Cargo.toml"), None);
+    }
+
+    #[test]
+    fn crates_are_found_by_their_main_files() {
+        let file = |path: &str| File {
+            path: path.to_owned(),
+            text: String::new(),
+        };
+        let files = [
+            "a/examples/one.rs",
+            "a/examples/two/main.rs",
+            "a/src/lib.rs",
+            "a/src/main.rs",
+            "ab/src/lib.rs",
+        ]
+        .map(file);
+        assert_eq!(crate_roots("a", &files), ["a/examples/two", "a/src"]);
+    }
 }

@@ -9,7 +9,8 @@ pub(crate) fn name() -> String {
     ["squall", "unprotected"].join("_")
 }
 
-/// Builds `squall` without packet protection, in a folder of its own, and runs `squall bench core` with these arguments.
+/// Builds `squall` without packet protection, in a folder of its own, and runs `squall bench core`
+/// with these arguments.
 pub(crate) fn bench(arguments: &[String]) -> ExitCode {
     let root = tree::root();
     let target = root.join("target/unprotected");
@@ -32,7 +33,8 @@ pub(crate) fn bench(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// Places that may speak of the cfg: what it changes, what says so, and the lint that knows its name.
+/// Places that may speak of the cfg: what it changes, what says so, and the lint that knows its
+/// name.
 fn may_name(path: &str, line: &str) -> bool {
     let code = path.starts_with("crates/protect/src/")
         || path == "crates/cli/src/bench/core.rs"
@@ -40,7 +42,8 @@ fn may_name(path: &str, line: &str) -> bool {
     code || path.ends_with(".md") || (path == "Cargo.toml" && line.contains("check-cfg"))
 }
 
-/// Everywhere else the name could only serve to set it: a feature, a build script, a configuration, a script.
+/// Everywhere else the name could only serve to set it: a feature, a build script, a configuration,
+/// a script.
 pub(crate) fn check(path: &str, text: &str) -> Vec<Finding> {
     let name = name();
     (1..)

@@ -9,8 +9,8 @@ pub enum CongestionAlgorithm {
     /// RFC 9438, with the slow start of HyStart++ (RFC 9406).
     #[default]
     Cubic,
-    /// BBR version 3 (draft-ietf-ccwg-bbr): a model of the path instead of losses. It paces, whatever
-    /// `TransportConfig::pacing` says.
+    /// BBR version 3 (draft-ietf-ccwg-bbr): a model of the path instead of losses. It paces,
+    /// whatever `TransportConfig::pacing` says.
     Bbr,
 }
 

@@ -16,7 +16,8 @@ pub(crate) const MAX_ACK_RANGES: usize = 64;
 pub(crate) const MAX_CRYPTO_BUFFER: u64 = 64 * 1024;
 /// The same limit after the handshake, when only session tickets arrive.
 pub(crate) const MAX_CRYPTO_BUFFER_AFTER: u64 = 16 * 1024;
-/// Pieces of the handshake that wait behind gaps, for each level: a full buffer in small packets, every other lost.
+/// Pieces of the handshake that wait behind gaps, for each level: a full buffer in small packets,
+/// every other lost.
 pub(crate) const MAX_CRYPTO_PIECES: usize = 64;
 /// Maximum number of buffered packets that arrived before their keys.
 pub(crate) const MAX_EARLY_PACKETS: usize = 16;
@@ -30,22 +31,26 @@ pub(crate) const MAX_REMOTE_IDS: u64 = 4;
 pub(crate) const MAX_RETIRE_BACKLOG: usize = 3 * MAX_REMOTE_IDS as usize;
 /// Gaps remembered among the numbers of the peer's ids; an honest peer leaves none but by loss.
 pub(crate) const MAX_ID_GAPS: usize = 16;
-/// Paths of one connection: the one in use, the one before it, and those being probed (`SECURITY.md` row 34).
+/// Paths of one connection: the one in use, the one before it, and those being probed
+/// (`SECURITY.md` row 34).
 pub(crate) const MAX_PATHS: usize = 4;
 /// PATH_RESPONSE frames waiting to be sent; the newest win.
 pub(crate) const MAX_PATH_RESPONSES: usize = 4;
-/// Pieces of one stream that wait behind gaps; a packet that would add one more is dropped unacknowledged.
+/// Pieces of one stream that wait behind gaps; a packet that would add one more is dropped
+/// unacknowledged.
 pub(crate) const MAX_STREAM_FRAGMENTS: usize = 8192;
 /// The smallest UDP payload that every QUIC path carries, and the minimum size of a datagram with
 /// an Initial packet (RFC 9000 §14.1).
 pub(crate) const MIN_UDP_PAYLOAD: u16 = 1200;
-/// The least `max_udp_payload`: a packet must hold any frame that cannot be split, a full ACK among them.
+/// The least `max_udp_payload`: a packet must hold any frame that cannot be split, a full ACK among
+/// them.
 pub(crate) const LEAST_MAX_UDP_PAYLOAD: u16 = 512;
 /// Bytes needed after the packet number for the header-protection sample (RFC 9001 §5.4.2).
 pub(crate) const MIN_PROTECTED: usize = 4;
 /// The most NEW_TOKEN frames that a server sends.
 pub(crate) const MAX_NEW_TOKENS: u8 = 8;
-/// The shortest time for which acknowledgements are held back on request (draft-ietf-quic-ack-frequency §3).
+/// The shortest time for which acknowledgements are held back on request
+/// (draft-ietf-quic-ack-frequency §3).
 pub(crate) const MIN_ACK_DELAY: Duration = Duration::from_millis(1);
 /// The largest DATAGRAM frame taken, in bytes (RFC 9221 §3): any that fits into a packet.
 pub(crate) const MAX_DATAGRAM_FRAME: u64 = 65_535;
@@ -108,7 +113,8 @@ pub struct TransportConfig {
     pub congestion: CongestionAlgorithm,
     /// Whether sending is paced (RFC 9002 §7.7).
     pub pacing: bool,
-    /// 1-RTT packets sealed under one key before a key update is initiated; below the AEAD's limit (RFC 9001 §6.6).
+    /// 1-RTT packets sealed under one key before a key update is initiated; below the AEAD's limit
+    /// (RFC 9001 §6.6).
     pub key_update_after: u64,
     /// 1-RTT packets sealed under one key at which the connection is closed, unless the AEAD's own
     /// limit is lower (RFC 9001 §6.6).
@@ -224,7 +230,8 @@ impl Default for TransportConfig {
             initial_rtt: Duration::from_millis(200),
             congestion: CongestionAlgorithm::default(),
             pacing: true,
-            // AES-GCM may seal 2^23 packets; an eighth of that is left for the peer's acknowledgement to arrive.
+            // AES-GCM may seal 2^23 packets; an eighth of that is left for the peer's
+            // acknowledgement to arrive.
             key_update_after: 7 << 20,
             confidentiality_limit: u64::MAX,
             integrity_limit: u64::MAX,

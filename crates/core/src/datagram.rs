@@ -35,7 +35,8 @@ impl Datagrams {
         self.incoming_cost.max(self.chunks.len() * CHUNK) + self.outgoing_cost
     }
 
-    /// Takes a received datagram; returns how many of the oldest make room for it within `limit` bytes.
+    /// Takes a received datagram; returns how many of the oldest make room for it within `limit`
+    /// bytes.
     pub(crate) fn receive(&mut self, data: &[u8], limit: usize) -> u64 {
         let len = data.len();
         if cost(len) > limit {
@@ -75,7 +76,8 @@ impl Datagrams {
         dropped
     }
 
-    /// Takes the oldest received datagram out of the line: its length, and the chunk that begins with it unless it is empty.
+    /// Takes the oldest received datagram out of the line: its length, and the chunk that begins
+    /// with it unless it is empty.
     fn next_received(&mut self) -> Option<(Option<&mut BytesMut>, usize)> {
         let len = self.incoming.pop_front()?;
         self.incoming_cost -= cost(len);
@@ -106,7 +108,8 @@ impl Datagrams {
         self.outgoing_cost + cost(data.len()) <= limit
     }
 
-    /// Takes a datagram to be sent; returns how many of the oldest make room for it within `limit` bytes.
+    /// Takes a datagram to be sent; returns how many of the oldest make room for it within `limit`
+    /// bytes.
     pub(crate) fn send(&mut self, data: Bytes, limit: usize) -> u64 {
         self.outgoing_cost += cost(data.len());
         self.outgoing.push_back(data);

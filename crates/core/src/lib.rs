@@ -10,8 +10,8 @@
 //! 1  everything that the floors above share
 //! ```
 //!
-//! Nothing here reads a clock, a socket or a source of randomness: times, datagrams and seeds are arguments. A file
-//! imports only from lower floors; `cargo xtask tidy` checks it.
+//! Nothing here reads a clock, a socket or a source of randomness: times, datagrams and seeds are
+//! arguments. A file imports only from lower floors; `cargo xtask tidy` checks it.
 
 #![forbid(unsafe_code)]
 

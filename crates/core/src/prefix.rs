@@ -9,8 +9,8 @@ use std::net::IpAddr;
 pub struct Prefix([u8; 16]);
 
 impl Prefix {
-    /// The prefix of `address`, which has `ipv4_bits` (up to 32) or `ipv6_bits` (up to 128). An IPv4-mapped IPv6 address is
-    /// an IPv4 address.
+    /// The prefix of `address`, which has `ipv4_bits` (up to 32) or `ipv6_bits` (up to 128). An
+    /// IPv4-mapped IPv6 address is an IPv4 address.
     #[must_use]
     pub fn of(address: IpAddr, ipv4_bits: u8, ipv6_bits: u8) -> Self {
         let (address, bits) = match address.to_canonical() {
@@ -44,13 +44,14 @@ pub struct PrefixConnections {
     pub unvalidated: usize,
 }
 
-/// Counts connections by source prefix. Workers of an endpoint share one: a client's connections are spread over them.
+/// Counts connections by source prefix. Workers of an endpoint share one: a client's connections
+/// are spread over them.
 pub trait PrefixCounts: fmt::Debug + Send {
     /// The connections of a prefix.
     fn get(&self, prefix: Prefix) -> PrefixConnections;
 
-    /// Adds a connection if there is room for one more within `limit`: below it those with a validated address, or for one
-    /// without, all. Says whether.
+    /// Adds a connection if there is room for one more within `limit`: below it those with a
+    /// validated address, or for one without, all. Says whether.
     fn add(&mut self, prefix: Prefix, validated: bool, limit: usize) -> bool;
 
     /// Removes a connection that was added.

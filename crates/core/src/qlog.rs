@@ -1,14 +1,14 @@
-//! The log of one connection: qlog as a JSON text sequence (RFC 7464), after draft-ietf-quic-qlog-main-schema and
-//! draft-ietf-quic-qlog-quic-events.
+//! The log of one connection: qlog as a JSON text sequence (RFC 7464), after
+//! draft-ietf-quic-qlog-main-schema and draft-ietf-quic-qlog-quic-events.
 //!
-//! Off, it is an absent box: one branch for a packet. On, it costs what formatting costs, and the frames of a packet are
-//! read a second time from its plaintext.
+//! Off, it is an absent box: one branch for a packet. On, it costs what formatting costs, and the
+//! frames of a packet are read a second time from its plaintext.
 
 use std::io::Write;
 
 use serde_json::{Map, Value, json};
 use squall_wire::{
-    ConnectionId, Direction, Frame, Frames, PacketType, Path, Side, TransportErrorCode,
+    Ack, ConnectionId, Direction, Frame, Frames, PacketType, Path, Side, TransportErrorCode,
     TransportParameters,
 };
 
@@ -27,8 +27,9 @@ pub(crate) struct Qlog {
     /// The peer's address and the size of the path, as last told.
     remote: Option<std::net::SocketAddr>,
     mtu: u16,
-    /// The connection's end is told. Few records follow, and nobody knows which is the last: each goes to the sink's own end,
-    /// so that the log is whole when the connection is gone, whoever still holds what is left of it.
+    /// The connection's end is told. Few records follow, and nobody knows which is the last: each
+    /// goes to the sink's own end, so that the log is whole when the connection is gone, whoever
+    /// still holds what is left of it.
     ended: bool,
 }
 
@@ -338,17 +339,7 @@ fn described_frame(frame: &Frame<'_>) -> Value {
     match *frame {
         Frame::Padding(count) => json!({ "frame_type": "padding", "raw": { "length": count } }),
         Frame::Ping => json!({ "frame_type": "ping" }),
-        Frame::Ack(ref ack) => {
-            let ranges: Vec<[u64; 2]> = ack.ranges().map(|r| [*r.start(), *r.end()]).collect();
-            let mut value =
-                json!({ "frame_type": "ack", "ack_delay": ack.delay, "acked_ranges": ranges });
-            if let Some(ecn) = ack.ecn {
-                value["ect0"] = ecn.ect0.into();
-                value["ect1"] = ecn.ect1.into();
-                value["ce"] = ecn.ce.into();
-            }
-            value
-        }
+        Frame::Ack(ref ack) => described_ack(ack),
         Frame::ResetStream {
             id,
             error_code,
@@ -418,16 +409,7 @@ fn described_frame(frame: &Frame<'_>) -> Value {
             error_code,
             frame_type,
             reason,
-        } => json!({
-            "frame_type": "connection_close",
-            "error_space": if frame_type.is_some() { "transport" } else { "application" },
-            "error": frame_type.map_or_else(
-                || "unknown".to_owned(),
-                |_| error_name(TransportErrorCode(error_code)),
-            ),
-            "error_code": error_code,
-            "reason": String::from_utf8_lossy(reason),
-        }),
+        } => described_close(error_code, frame_type, reason),
         Frame::HandshakeDone => json!({ "frame_type": "handshake_done" }),
         Frame::Datagram { data } => {
             json!({ "frame_type": "datagram", "raw": { "length": data.len() } })
@@ -436,6 +418,30 @@ fn described_frame(frame: &Frame<'_>) -> Value {
             json!({ "frame_type": "unknown", "frame_type_bytes": frame.ty() })
         }
     }
+}
+
+fn described_ack(ack: &Ack<'_>) -> Value {
+    let ranges: Vec<[u64; 2]> = ack.ranges().map(|r| [*r.start(), *r.end()]).collect();
+    let mut value = json!({ "frame_type": "ack", "ack_delay": ack.delay, "acked_ranges": ranges });
+    if let Some(ecn) = ack.ecn {
+        value["ect0"] = ecn.ect0.into();
+        value["ect1"] = ecn.ect1.into();
+        value["ce"] = ecn.ce.into();
+    }
+    value
+}
+
+fn described_close(error_code: u64, frame_type: Option<u64>, reason: &[u8]) -> Value {
+    json!({
+        "frame_type": "connection_close",
+        "error_space": if frame_type.is_some() { "transport" } else { "application" },
+        "error": frame_type.map_or_else(
+            || "unknown".to_owned(),
+            |_| error_name(TransportErrorCode(error_code)),
+        ),
+        "error_code": error_code,
+        "reason": String::from_utf8_lossy(reason),
+    })
 }
 
 fn without_nulls(mut value: Value) -> Value {

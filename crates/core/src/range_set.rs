@@ -1,8 +1,9 @@
 //! Sets of `u64` held as sorted, disjoint, non-adjacent ranges.
 //!
-//! Used for packet numbers received (ACK ranges) and numbers of the peer's connection ids. They grow at one end almost always,
-//! so the sorted ring's push at the back is the case that is fast, and hold few ranges, for an insertion elsewhere moves those
-//! behind it: what has no small bound lies in a [`RangeTree`](crate::range_tree::RangeTree).
+//! Used for packet numbers received (ACK ranges) and numbers of the peer's connection ids. They
+//! grow at one end almost always, so the sorted ring's push at the back is the case that is fast,
+//! and hold few ranges, for an insertion elsewhere moves those behind it: what has no small bound
+//! lies in a [`RangeTree`](crate::range_tree::RangeTree).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,7 +21,8 @@ impl RangeSet {
             .reserve(ranges.saturating_sub(self.ranges.len()));
     }
 
-    /// Gives the memory of ranges that are gone back. What is left moves, so that it pins no page of what was larger.
+    /// Gives the memory of ranges that are gone back. What is left moves, so that it pins no page
+    /// of what was larger.
     pub(crate) fn shed(&mut self) {
         self.ranges = self.ranges.iter().cloned().collect();
     }
@@ -92,7 +94,8 @@ impl RangeSet {
         if range.is_empty() {
             return;
         }
-        // First range that touches or follows `range.start`; first that lies wholly behind `range.end`.
+        // First range that touches or follows `range.start`; first that lies wholly behind
+        // `range.end`.
         let from = self.ranges.partition_point(|r| r.end < range.start);
         let to = self.ranges.partition_point(|r| r.start <= range.end);
         if from == to {

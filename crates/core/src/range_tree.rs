@@ -1,9 +1,10 @@
 //! Sets of `u64` whose ranges the peer chooses, in a balanced tree.
 //!
-//! Used where the number of ranges has no small bound and they come in any order: stream bytes acknowledged out of order,
-//! stream bytes to be sent again, peer streams that have ended. A range goes in or out in logarithmic time wherever it lies;
-//! [`RangeSet`](crate::range_set::RangeSet) moves what lies behind it, which a peer that acknowledges every other packet of a
-//! large flight makes quadratic.
+//! Used where the number of ranges has no small bound and they come in any order: stream bytes
+//! acknowledged out of order, stream bytes to be sent again, peer streams that have ended. A range
+//! goes in or out in logarithmic time wherever it lies; [`RangeSet`](crate::range_set::RangeSet)
+//! moves what lies behind it, which a peer that acknowledges every other packet of a large flight
+//! makes quadratic.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included};

@@ -1,7 +1,8 @@
 //! Accounting of time by stage: the core marks where a stage ends, the caller brings the clock.
 //!
-//! A mark costs one branch while accounting is off. When it is on, the ticks since the previous mark are added to the
-//! stage just finished, once per batch, so that the sum of all stages is the whole time between first and last mark.
+//! A mark costs one branch while accounting is off. When it is on, the ticks since the previous
+//! mark are added to the stage just finished, once per batch, so that the sum of all stages is the
+//! whole time between first and last mark.
 
 use std::time::Duration;
 
@@ -96,12 +97,13 @@ pub struct Stages {
     waits: Waits,
 }
 
-/// Of so many waits one is measured: two readings of a thread's CPU clock are two system calls, 450 ns each on a virtual Zen 5,
-/// which for every wait would take the accounting of a bulk transfer from 0.8 to 1.3 % of the time.
+/// Of so many waits one is measured: two readings of a thread's CPU clock are two system calls, 450
+/// ns each on a virtual Zen 5, which for every wait would take the accounting of a bulk transfer
+/// from 0.8 to 1.3 % of the time.
 const WAITS_FOR_ONE: u64 = 7;
 
-/// What waiting for events cost: a thread that goes to sleep and is woken spends CPU time on it, of which [`Stage::Idle`]'s
-/// ticks, mostly spent asleep, say nothing.
+/// What waiting for events cost: a thread that goes to sleep and is woken spends CPU time on it, of
+/// which [`Stage::Idle`]'s ticks, mostly spent asleep, say nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waits {
     /// How often the thread waited.
@@ -186,7 +188,8 @@ impl Stages {
         }
     }
 
-    /// Also measures what waiting costs, by the calling thread's CPU clock; one that fails measures nothing.
+    /// Also measures what waiting costs, by the calling thread's CPU clock; one that fails measures
+    /// nothing.
     #[must_use]
     pub fn with_cpu_clock(mut self, clock: fn() -> Option<Duration>) -> Self {
         self.cpu_clock = Some(clock);

@@ -1,8 +1,10 @@
-//! Hashing stream ids: a multiplication where the standard library's SipHash takes some hundred instructions.
+//! Hashing stream ids: a multiplication where the standard library's SipHash takes some hundred
+//! instructions.
 //!
-//! Every call of an application looks a stream up, so with many streams the hash is a good part of what a call costs. The
-//! peer chooses ids only within the limit that we set, but over time it can keep any of them open. The hash is therefore
-//! keyed, with random keys that nothing outside the process sees: ids that share a bucket cannot be worked out in advance.
+//! Every call of an application looks a stream up, so with many streams the hash is a good part of
+//! what a call costs. The peer chooses ids only within the limit that we set, but over time it can
+//! keep any of them open. The hash is therefore keyed, with random keys that nothing outside the
+//! process sees: ids that share a bucket cannot be worked out in advance.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -73,8 +75,8 @@ impl Hasher for StreamHasher {
 mod tests {
     use super::*;
 
-    /// Ids that a peer can keep open, one in `stride` of those that it opens, spread over the places of a table and over the
-    /// seven bits that it compares before it compares keys.
+    /// Ids that a peer can keep open, one in `stride` of those that it opens, spread over the
+    /// places of a table and over the seven bits that it compares before it compares keys.
     #[test]
     fn ids_at_any_distance_spread() {
         const IDS: usize = 4096;

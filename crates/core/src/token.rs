@@ -1,13 +1,13 @@
-//! Address-validation tokens (RFC 9000 §8.1.1 to §8.1.4): all that a server remembers of a client that it has sent a
-//! Retry, or whose address it may know again, is in the client's hands.
+//! Address-validation tokens (RFC 9000 §8.1.1 to §8.1.4): all that a server remembers of a client
+//! that it has sent a Retry, or whose address it may know again, is in the client's hands.
 //!
 //! ```text
 //!  kind ‖ salt ‖ sealed(time ‖ version ‖ Retry: original destination) ‖ tag
-//!    associated data: kind, the client's IP address; Retry: its port, and the Retry's source connection id
+//!    associated data: kind, the client's IP address; Retry: its port, the Retry's source id
 //! ```
-//! The kind stands outside, so that a Retry token can be told from the other kind even where it does not open (RFC 9000
-//! §8.1.2). Each token is sealed with a key of its own, HMAC-SHA-256 of its 16 random bytes: any number of endpoints may
-//! share the secret without keeping count of nonces.
+//! The kind stands outside, so that a Retry token can be told from the other kind even where it
+//! does not open (RFC 9000 §8.1.2). Each token is sealed with a key of its own, HMAC-SHA-256 of its
+//! 16 random bytes: any number of endpoints may share the secret without keeping count of nonces.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -57,7 +57,8 @@ pub(crate) struct NewToken {
 /// What a server makes of the token of an Initial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// There is none, or it is no Retry token and not good: the address is not validated (RFC 9000 §8.1.3).
+    /// There is none, or it is no Retry token and not good: the address is not validated (RFC 9000
+    /// §8.1.3).
     Nothing,
     /// A good NEW_TOKEN token. The endpoint asks whether it is spent.
     Address(NewToken),
@@ -107,7 +108,8 @@ impl Binding {
 }
 
 impl TokenKey {
-    /// A token for a Retry packet from `retry_scid` to a client whose first packet went to `original_dcid`.
+    /// A token for a Retry packet from `retry_scid` to a client whose first packet went to
+    /// `original_dcid`.
     pub(crate) fn retry(
         &self,
         rng: &mut impl RngCore,
@@ -128,7 +130,8 @@ impl TokenKey {
         )
     }
 
-    /// A token for a later connection of a client at `remote`, whatever its port, that begins with `version`.
+    /// A token for a later connection of a client at `remote`, whatever its port, that begins with
+    /// `version`.
     pub(crate) fn new_token(
         &self,
         rng: &mut impl RngCore,
@@ -205,8 +208,8 @@ impl TokenKey {
         token
     }
 
-    /// What a token says that is authentic, of this version and young enough: the original destination, if it is a Retry
-    /// token, and which token it is.
+    /// What a token says that is authentic, of this version and young enough: the original
+    /// destination, if it is a Retry token, and which token it is.
     fn unseal(
         &self,
         token: &[u8],
@@ -339,7 +342,8 @@ mod tests {
         assert_ne!(token, again, "tokens do not show that they are alike");
     }
 
-    /// RFC 9000 §8.1.1: a server that holds no state must not be made to answer with more than it got.
+    /// RFC 9000 §8.1.1: a server that holds no state must not be made to answer with more than it
+    /// got.
     #[test]
     fn tokens_are_short() {
         let long = ConnectionId::new(&[1; ConnectionId::MAX_LEN]).unwrap();

@@ -1,35 +1,40 @@
 //! Which NEW_TOKEN tokens are spent (RFC 9000 §8.1.4).
 //!
 //! ```text
-//! by time of issue   ...│ generation g-1 │ generation g ...      each as long as a token is good, and a little
-//!                             ▲─── good tokens ───▲              so these are of two generations at most
+//! by time of issue  ...│ generation g-1 │ generation g ...  each a bit longer than a token lives
+//!                            ▲─── good tokens ───▲         so these are of at most two generations
 //! ```
-//! A token's generation is that of its issue, so each look-up asks one Bloom filter, and a generation is forgotten when its
-//! last token has expired.
+//! A token's generation is that of its issue, so each look-up asks one Bloom filter, and a
+//! generation is forgotten when its last token has expired.
 
 use std::fmt;
 use std::time::Duration;
 
 /// Tokens a day that a filter is made for.
 pub const TOKENS_PER_DAY: u64 = 1_000_000;
-/// Filter bits for each of them: with 11 hashes 1 new token in 2,100 seems spent when all have been.
+/// Filter bits for each of them: with 11 hashes 1 new token in 2,100 seems spent when all have
+/// been.
 const BITS_PER_TOKEN: u64 = 16;
 const HASHES: u64 = 11;
-/// Clocks of hosts that share a key may differ: a token may have been issued in the future by this much.
+/// Clocks of hosts that share a key may differ: a token may have been issued in the future by this
+/// much.
 pub(crate) const SKEW: Duration = Duration::from_secs(60);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Remembers spent tokens. Workers of an endpoint share one, or a client would use each of its tokens once at each.
+/// Remembers spent tokens. Workers of an endpoint share one, or a client would use each of its
+/// tokens once at each.
 pub trait TokenFilter: fmt::Debug + Send {
-    /// Marks a token as spent; `false` if it was before, or seems so. Of several calls at a time with one token at most
-    /// one returns `true`. `id` is random and unique, `issued` the time since the Unix epoch.
+    /// Marks a token as spent; `false` if it was before, or seems so. Of several calls at a time
+    /// with one token at most one returns `true`. `id` is random and unique, `issued` the time
+    /// since the Unix epoch.
     fn spend(&mut self, id: &[u8; 16], issued: Duration) -> bool;
 }
 
-/// Spent tokens in memory: two Bloom filters, which are allocated when they are needed. For `TOKENS_PER_DAY` spent each day,
-/// at most 1 new token in 2,000 seems spent, and each filter takes 2 MB for each day of a token's life, or a day if that is
-/// longer. With more tokens that probability rises; memory does not.
+/// Spent tokens in memory: two Bloom filters, which are allocated when they are needed. For
+/// `TOKENS_PER_DAY` spent each day, at most 1 new token in 2,000 seems spent, and each filter takes
+/// 2 MB for each day of a token's life, or a day if that is longer. With more tokens that
+/// probability rises; memory does not.
 #[derive(Debug)]
 pub struct SpentTokens {
     /// Time of issue that a generation spans, in milliseconds.
@@ -57,14 +62,15 @@ impl fmt::Debug for Generation {
 }
 
 impl SpentTokens {
-    /// A filter for tokens that are good for `lifetime`. Of several that tokens are divided among by their id, each is
-    /// one of `parts`.
+    /// A filter for tokens that are good for `lifetime`. Of several that tokens are divided among
+    /// by their id, each is one of `parts`.
     #[must_use]
     pub fn new(lifetime: Duration, parts: u32) -> Self {
         let seconds = lifetime.max(DAY).as_secs();
         let tokens = u128::from(seconds) * u128::from(TOKENS_PER_DAY) / u128::from(DAY.as_secs());
         let bits = tokens * u128::from(BITS_PER_TOKEN) / u128::from(parts.max(1));
-        // One millisecond more than the time of issue of good tokens spans, so that it never touches three generations.
+        // One millisecond more than the time of issue of good tokens spans, so that it never
+        // touches three generations.
         let span = (lifetime.saturating_add(SKEW))
             .as_millis()
             .saturating_add(1);
@@ -104,8 +110,8 @@ impl TokenFilter for SpentTokens {
             // Older than what is remembered.
             return false;
         }
-        // The id is as good as hashed: the endpoint that issued the token drew it. Kirsch and Mitzenmacher: two hashes
-        // make any number of them.
+        // The id is as good as hashed: the endpoint that issued the token drew it. Kirsch and
+        // Mitzenmacher: two hashes make any number of them.
         let value = u128::from_be_bytes(*id);
         let (first, step) = ((value >> 64) as u64, value as u64 | 1);
         let count = self.words as u64 * 64;
@@ -184,7 +190,8 @@ mod tests {
                 let issued = EPOCH + offset * hour;
                 let mut filter = SpentTokens::new(lifetime, 64);
                 assert!(filter.spend(&[1; 16], issued));
-                // What is issued and spent meanwhile, up to the last moment at which the token is good.
+                // What is issued and spent meanwhile, up to the last moment at which the token is
+                // good.
                 for n in 1..=10 {
                     let mut id = [2; 16];
                     id[0] = n as u8;

@@ -10,8 +10,8 @@ const MAX_OF_SERVER: usize = 4;
 /// Bytes of a token that is kept; longer ones leave too little of a first packet.
 pub(crate) const MAX_TOKEN_LEN: usize = 512;
 
-/// Keeps a client's tokens. A token is used for one connection at most, or who sees both can link them (RFC 9000
-/// §8.1.3), and for the version alone that it was issued in (RFC 9369 §5).
+/// Keeps a client's tokens. A token is used for one connection at most, or who sees both can link
+/// them (RFC 9000 §8.1.3), and for the version alone that it was issued in (RFC 9369 §5).
 pub trait TokenStore: fmt::Debug + Send {
     /// Keeps a token of `server_name` for connections that begin with `version`.
     fn insert(&mut self, server_name: &str, version: u32, token: &[u8]);
@@ -27,7 +27,8 @@ struct Entry {
     token: Box<[u8]>,
 }
 
-/// The usual store: in memory, at most 256 tokens of at most 512 bytes, at most 4 of one server; the oldest go first.
+/// The usual store: in memory, at most 256 tokens of at most 512 bytes, at most 4 of one server;
+/// the oldest go first.
 #[derive(Debug, Default)]
 pub struct MemoryTokenStore {
     /// The newest last.

@@ -269,7 +269,8 @@ fn early_data_survives_the_loss_of_any_datagram_and_any_order() {
         server.accept(Direction::Unidirectional).unwrap();
         assert_eq!(read(server, id), (data.to_vec(), true), "{lost}");
     }
-    // Backwards: the end of the ClientHello, with early data, comes before its beginning, and more before both.
+    // Backwards: the end of the ClientHello, with early data, comes before its beginning, and more
+    // before both.
     let mut link = link(&tls, TransportConfig::default());
     let handle = connect(&mut link, &tls);
     let data = bytes(3_000);
@@ -305,7 +306,8 @@ fn early_data_follows_a_retry() {
     assert_eq!(read(server, id), (data.to_vec(), true));
 }
 
-/// An application may take its time to accept; the early data behind the ClientHello is offered with it.
+/// An application may take its time to accept; the early data behind the ClientHello is offered
+/// with it.
 #[test]
 fn early_data_of_an_attempt_that_waits_belongs_to_it() {
     let tls = tls();
@@ -383,7 +385,8 @@ fn early_data_keeps_to_the_version_of_its_ticket() {
     let server = server_end(&mut link);
     server.accept(Direction::Unidirectional).unwrap();
     assert_eq!(read(server, id), (data.to_vec(), true));
-    // RFC 9369 §5: no ticket of version 1 in version 2. The server wants that alone: the client begins anew.
+    // RFC 9369 §5: no ticket of version 1 in version 2. The server wants that alone: the client
+    // begins anew.
     let mut link = self::link(
         &tls,
         TransportConfig {
@@ -420,7 +423,8 @@ fn early_data_keeps_to_the_version_of_its_ticket() {
     }
 }
 
-/// A session storage of a server that accepts early data although its limits are lower than they were.
+/// A session storage of a server that accepts early data although its limits are lower than they
+/// were.
 #[derive(Debug)]
 struct Careless {
     inner: Arc<dyn rustls::server::StoresServerSessions>,
@@ -476,7 +480,8 @@ fn a_server_that_accepts_with_lower_limits_is_found_out() {
         let mut transport = TransportConfig::default();
         lower(&mut transport);
         let mut link = link(&tls, transport);
-        // Another client, to which the server as it is now gives tickets: entries are bound to its limits from then on.
+        // Another client, to which the server as it is now gives tickets: entries are bound to its
+        // limits from then on.
         let mut other = (*tls.0).clone();
         other.resumption = rustls::client::Resumption::in_memory_sessions(1);
         let (now, other) = (link.now, Arc::new(other));
@@ -509,7 +514,8 @@ fn a_server_that_accepts_with_lower_limits_is_found_out() {
     }
 }
 
-/// A client made by hand, up to its first flight: a ClientHello with a ticket, and one 0-RTT packet with `payload`.
+/// A client made by hand, up to its first flight: a ClientHello with a ticket, and one 0-RTT packet
+/// with `payload`.
 fn flight_with(tls: &Tls, payload: &[u8]) -> Vec<Vec<u8>> {
     use squall_protect::{HeaderKey, Keys, PacketKey, PacketSpan, TAG_LEN};
     use squall_wire::{ConnectionId, TransportParameters, Writer, frame};

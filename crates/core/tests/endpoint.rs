@@ -1,4 +1,5 @@
-//! Datagrams that belong to nobody, and connection ids: rows 10, 13, 30, 31 and 47 of the threat table in `SECURITY.md`.
+//! Datagrams that belong to nobody, and connection ids: rows 10, 13, 30, 31 and 47 of the threat
+//! table in `SECURITY.md`.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -92,7 +93,8 @@ fn a_client_hello_in_single_bytes_is_answered_once_it_is_whole() {
     assert_eq!(connection.stats().packets_dropped, 0);
 }
 
-// test: RFC 9000 §7.4, SECURITY.md rows 10 and 13: whatever a first flight holds, the answer is in order
+// test: RFC 9000 §7.4, SECURITY.md rows 10 and 13: whatever a first flight holds, the answer is in
+// order
 #[test]
 fn damaged_client_hellos_and_parameters_end_in_an_error_or_in_nothing() {
     let mut rng = StdRng::from_seed([4; 32]);
@@ -143,7 +145,7 @@ fn server_of_all() -> Host {
     Host::server(config(), Arc::clone(tls), TransportConfig::default())
 }
 
-// ---- stateless reset ------------------------------------------------------------------------------------------------
+// ---- stateless reset ---------------------------------------------------------------------------
 
 /// A connected pair, and a short packet of the client.
 fn short_packet() -> (Link, usize, Vec<u8>) {
@@ -311,7 +313,7 @@ fn a_flood_of_one_kind_leaves_the_answers_of_the_others() {
     }
 }
 
-// ---- connection ids -------------------------------------------------------------------------------------------------
+// ---- connection ids ----------------------------------------------------------------------------
 
 fn quic_lb(key: Option<[u8; 16]>, nonce_len: usize) -> ConnectionIdGenerator {
     ConnectionIdGenerator::QuicLb(QuicLb {
@@ -387,7 +389,7 @@ fn generators_out_of_bounds_are_refused() {
     assert!(ConnectionIdGenerator::QuicLb(config).check().is_err());
 }
 
-// ---- several workers on one port --------------------------------------------------------------------------------------
+// ---- several workers on one port ---------------------------------------------------------------
 
 /// Whose a reset is, as workers of a test tell each other.
 #[derive(Clone, Debug, Default)]

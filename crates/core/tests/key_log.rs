@@ -18,7 +18,8 @@ use squall_protect::{
     HeaderKey, HeaderKeyMaterial, KeyMaterial, Outcome, PacketKey, PacketSpan, Suite,
 };
 
-/// The test below runs itself with this in its environment: the file's name has to be there when a process begins.
+/// The test below runs itself with this in its environment: the file's name has to be there when a
+/// process begins.
 const CHILD: &str = "SQUALL_KEY_LOG_TEST";
 
 fn unhex(text: &str) -> Vec<u8> {
@@ -36,7 +37,8 @@ fn expand(secret: &[u8], label: &str, len: usize) -> Vec<u8> {
     mac.finalize().into_bytes()[..len].to_vec()
 }
 
-/// Two connections, the second with early data; then the log is read, and a packet of the server opened with it.
+/// Two connections, the second with early data; then the log is read, and a packet of the server
+/// opened with it.
 fn connect_and_look(path: &str) {
     let (client, server) = tls();
     let (mut client, mut server) = ((*client).clone(), (*server).clone());

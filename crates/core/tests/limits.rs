@@ -1,4 +1,5 @@
-//! Connections of a source prefix, and memory of all connections: row 53 of the threat table in `SECURITY.md`.
+//! Connections of a source prefix, and memory of all connections: row 53 of the threat table in
+//! `SECURITY.md`.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 

@@ -1,5 +1,5 @@
-//! What a connection costs in memory, and what somebody who is none costs, by counting what is allocated: rows 9 and 15 of
-//! the threat table in `SECURITY.md`.
+//! What a connection costs in memory, and what somebody who is none costs, by counting what is
+//! allocated: rows 9 and 15 of the threat table in `SECURITY.md`.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -166,7 +166,8 @@ fn data_that_waits_is_in_what_a_connection_says() {
     }
 }
 
-// A byte at the end of its credit costs a peer nothing, and must not look as if it cost us a window.
+// A byte at the end of its credit costs a peer nothing, and must not look as if it cost us a
+// window.
 #[test]
 fn a_gap_is_not_memory() {
     let (mut link, handle, at_server) = pair(&TransportConfig::default());
@@ -210,8 +211,8 @@ fn datagrams_that_open_nothing_leave_nothing() {
             before = held();
         }
         let len = match n % 6 {
-            // Another id, so that the tag is wrong; noise behind a good header; a damaged header; all noise; too short;
-            // an id that is easy to guess.
+            // Another id, so that the tag is wrong; noise behind a good header; a damaged header;
+            // all noise; too short; an id that is easy to guess.
             0 => {
                 datagram.copy_from_slice(&good);
                 rng.fill_bytes(&mut datagram[6..14]);
@@ -248,7 +249,8 @@ fn datagrams_that_open_nothing_leave_nothing() {
     assert_eq!(held() - before, 0);
 }
 
-// test: RFC 9000 §8.1.2, SECURITY.md row 15: a flood from many addresses, each with a good first packet
+// test: RFC 9000 §8.1.2, SECURITY.md row 15: a flood from many addresses, each with a good first
+// packet
 #[test]
 fn clients_that_are_sent_a_retry_leave_nothing() {
     let mut server = server(EndpointConfig {
@@ -270,7 +272,8 @@ fn clients_that_are_sent_a_retry_leave_nothing() {
     assert_eq!(held() - before, 0);
 }
 
-/// Moves data over one more stream of every connection, from the side that `from_server` names, and reads it to the end.
+/// Moves data over one more stream of every connection, from the side that `from_server` names, and
+/// reads it to the end.
 fn transfer(link: &mut Link, from_server: bool, bytes: usize) {
     let handles: Vec<usize> = link.server.connections.keys().copied().collect();
     for handle in handles {

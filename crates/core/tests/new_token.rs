@@ -61,7 +61,8 @@ fn setup(transport: TransportConfig) -> Setup {
 }
 
 impl Setup {
-    /// A connection from its beginning; says whether its token showed that the address is the client's, without a Retry.
+    /// A connection from its beginning; says whether its token showed that the address is the
+    /// client's, without a Retry.
     fn connect(&mut self) -> bool {
         self.link.to_client.clear();
         let tls = Arc::clone(&self.tls);
@@ -155,7 +156,8 @@ fn a_token_lifts_the_amplification_limit() {
             received += datagram.len();
             link.server.receive(now, link.client.address, &datagram);
         }
-        // The client is silent: what the server sends now and at its probe timeouts is all that it may.
+        // The client is silent: what the server sends now and at its probe timeouts is all that it
+        // may.
         for _ in 0..8 {
             sent += link
                 .server
@@ -196,8 +198,8 @@ fn tokens_that_are_old_or_of_another_address_server_or_version_are_as_none() {
     one.connect();
     one.link.client.address = "192.0.2.2:6000".parse().unwrap();
     assert!(one.connect());
-    // A server started anew: with another key the tokens are nothing to it; with its own they are good, but those from
-    // before its start count as spent.
+    // A server started anew: with another key the tokens are nothing to it; with its own they are
+    // good, but those from before its start count as spent.
     let before = Duration::ZERO;
     let behind = Duration::from_secs(3600);
     for (key, unix_time_at_zero, good, retried) in [

@@ -1,5 +1,5 @@
-//! What a connection makes of packets before and after their tags are verified, and of the AEAD's limits: rows 24 and 27 of
-//! the threat table in `SECURITY.md`.
+//! What a connection makes of packets before and after their tags are verified, and of the AEAD's
+//! limits: rows 24 and 27 of the threat table in `SECURITY.md`.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -126,7 +126,8 @@ fn a_peer_that_does_not_follow_an_update_ends_the_connection_at_the_confidential
 fn bits_of_a_forged_header_do_nothing() {
     let mut pair = connected(TransportConfig::default());
     let genuine = short_packet(&mut pair);
-    // Reserved bits, which would end the connection; the key phase, which would turn the keys; the number's length.
+    // Reserved bits, which would end the connection; the key phase, which would turn the keys; the
+    // number's length.
     for (i, bits) in [0x08, 0x10, 0x18, 0x04, 0x1c, 0x03].into_iter().enumerate() {
         let before = pair.connection(Side::Server).stats();
         let mut forged = genuine.clone();

@@ -1,4 +1,5 @@
-//! Streams: who sends first, what a partial reset delivers, and what a peer is told when its limits are in the way.
+//! Streams: who sends first, what a partial reset delivers, and what a peer is told when its limits
+//! are in the way.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! TLS as connections use it (RFC 9001 §4): who is let in, what is refused on every path (row 46 of the threat table in
-//! `SECURITY.md`), what is known afterwards.
+//! TLS as connections use it (RFC 9001 §4): who is let in, what is refused on every path (row 46 of
+//! the threat table in `SECURITY.md`), what is known afterwards.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 

@@ -1,4 +1,5 @@
-//! Two endpoints face to face, without loss and without a socket: handshake, streams, and the cost contract of a bundle.
+//! Two endpoints face to face, without loss and without a socket: handshake, streams, and the cost
+//! contract of a bundle.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Version negotiation (RFC 9000 §6, RFC 9368, RFC 9369 §4): rows 31 and 32 of the threat table in `SECURITY.md`.
+//! Version negotiation (RFC 9000 §6, RFC 9368, RFC 9369 §4): rows 31 and 32 of the threat table in
+//! `SECURITY.md`.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -116,7 +117,8 @@ fn a_change_of_version_survives_the_loss_of_any_datagram() {
     }
 }
 
-// picoquic takes the first packet of another version as a sign to change keys, and acknowledges number 0 without opening it.
+// picoquic takes the first packet of another version as a sign to change keys, and acknowledges
+// number 0 without opening it.
 #[test]
 fn the_first_packet_of_a_changed_version_carries_nothing_that_can_be_lost() {
     let (mut link, handle) = link(BOTH, BOTH_2);

@@ -1,9 +1,10 @@
-//! Nanoseconds a packet for seal and for open, header protection included, by kernel, size and batch.
+//! Nanoseconds a packet for seal and for open, header protection included, by kernel, size and
+//! batch.
 //!
-//! Each round works on fresh copies of a batch that together fit the second-level cache, as received bundles
-//! do; only the operation is timed. The figures are medians of rounds. Arguments pick rows and columns, for
-//! example `cargo bench -p squall-protect -- vaes256 aes128 64x8`; with `--fastest` the figures are the fastest rounds',
-//! for a machine that others use too.
+//! Each round works on fresh copies of a batch that together fit the second-level cache, as
+//! received bundles do; only the operation is timed. The figures are medians of rounds. Arguments
+//! pick rows and columns, for example `cargo bench -p squall-protect -- vaes256 aes128 64x8`; with
+//! `--fastest` the figures are the fastest rounds', for a machine that others use too.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -19,7 +20,8 @@ const BATCHES: [usize; 4] = [1, 8, 32, 64];
 const ROUNDS: usize = 61;
 /// Bytes that the copies of a batch may take.
 const WORKING_SET: usize = 192 * 1024;
-/// Form bit and fixed bit of a short header, and a number of four bytes, behind a connection id of eight bytes.
+/// Form bit and fixed bit of a short header, and a number of four bytes, behind a connection id of
+/// eight bytes.
 const FIRST_BYTE: u8 = 0x43;
 const PN_OFFSET: usize = 9;
 const HEADER_LEN: usize = PN_OFFSET + 4;
@@ -123,7 +125,8 @@ fn measure(
     }
 }
 
-/// What to measure: rows by substrings of their names, columns by names such as `64x8`; all of them without arguments.
+/// What to measure: rows by substrings of their names, columns by names such as `64x8`; all of them
+/// without arguments.
 struct Picks {
     rows: Vec<String>,
     columns: Vec<(usize, usize)>,

@@ -1,9 +1,10 @@
-//! The operations in pieces, for measurements: what header protection costs beside the AEAD, and what each way to combine
-//! the two saves (`squall bench protect --ablation`).
+//! The operations in pieces, for measurements: what header protection costs beside the AEAD, and
+//! what each way to combine the two saves (`squall bench protect --ablation`).
 //!
 //! Nothing is sent or received with these: [`PacketKey::seal`](crate::PacketKey::seal),
-//! [`HeaderKey::unprotect`](crate::HeaderKey::unprotect) and [`PacketKey::open`](crate::PacketKey::open) are the best way
-//! that was found. All ways but the first give the same packets.
+//! [`HeaderKey::unprotect`](crate::HeaderKey::unprotect) and
+//! [`PacketKey::open`](crate::PacketKey::open) are the best way that was found. All ways but the
+//! first give the same packets.
 
 use crate::kernel::Fusion;
 use crate::keys::Keys;
@@ -14,16 +15,17 @@ use crate::span::PacketSpan;
 pub enum Way {
     /// No header protection: what the AEAD costs by itself.
     AeadAlone,
-    /// One cipher call for the mask of each packet, after (seal) or before (open) the AEAD of all: what a stack does whose
-    /// library protects one header at a time.
+    /// One cipher call for the mask of each packet, after (seal) or before (open) the AEAD of all:
+    /// what a stack does whose library protects one header at a time.
     OneByOne,
     /// One cipher call for the masks of so many packets, at least one: MsQuic's way, for 8.
     Batched(usize),
-    /// One packet after the other, AEAD and mask in one call of the kernel: picotls fusion's way. Only kernels that [`has`]
-    /// names.
+    /// One packet after the other, AEAD and mask in one call of the kernel: picotls fusion's way.
+    /// Only kernels that [`has`] names.
     Fused,
-    /// Both: many packets in one call of the kernel, and the masks of several packets in one pass next to the AEAD of
-    /// others. This is what [`PacketKey::seal`](crate::PacketKey::seal) does. Only kernels that [`has`] names.
+    /// Both: many packets in one call of the kernel, and the masks of several packets in one pass
+    /// next to the AEAD of others. This is what [`PacketKey::seal`](crate::PacketKey::seal) does.
+    /// Only kernels that [`has`] names.
     FusedAndBatched,
 }
 
@@ -33,7 +35,8 @@ pub fn has(way: Way, keys: &Keys) -> bool {
     fusion_of(way).is_none() || keys.packet.fuses(&keys.header)
 }
 
-/// Seals pending spans in a way; see [`PacketKey::seal`](crate::PacketKey::seal) for the other arguments.
+/// Seals pending spans in a way; see [`PacketKey::seal`](crate::PacketKey::seal) for the other
+/// arguments.
 pub fn seal(
     way: Way,
     keys: &mut Keys,
@@ -50,8 +53,8 @@ pub fn seal(
     }
 }
 
-/// Removes header protection in a way, and opens pending spans of slot 0. Packet numbers must be below 2^32 and have
-/// four bytes in the packets, since nobody expands them between the two steps.
+/// Removes header protection in a way, and opens pending spans of slot 0. Packet numbers must be
+/// below 2^32 and have four bytes in the packets, since nobody expands them between the two steps.
 pub fn open(way: Way, keys: &mut Keys, buf: &mut [u8], spans: &mut [PacketSpan]) {
     if let Some(fusion) = fusion_of(way)
         && keys.packet.open_fused((&keys.header, fusion), buf, spans)

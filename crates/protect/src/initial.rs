@@ -1,4 +1,5 @@
-//! Initial keys: known to whoever saw the client's first connection id (RFC 9001 §5.2, RFC 9369 §3.3).
+//! Initial keys: known to whoever saw the client's first connection id (RFC 9001 §5.2, RFC 9369
+//! §3.3).
 
 use hkdf::Hkdf;
 use sha2::Sha256;
@@ -23,7 +24,8 @@ const SALT_V2: [u8; 20] = [
     0xf9, 0xbd, 0x2e, 0xd9,
 ];
 
-/// What differs between the versions: the salt, and the labels of the key schedule (RFC 9369 §3.3.2).
+/// What differs between the versions: the salt, and the labels of the key schedule (RFC 9369
+/// §3.3.2).
 struct Schedule {
     salt: &'static [u8; 20],
     key: &'static [u8],
@@ -49,7 +51,8 @@ fn schedule(version: u32) -> Schedule {
     }
 }
 
-/// The Initial keys of a connection, by the destination connection id of the client's first Initial packet.
+/// The Initial keys of a connection, by the destination connection id of the client's first Initial
+/// packet.
 ///
 /// `side_client` says whose view it is: a client's local keys are the server's remote keys.
 #[must_use]
@@ -65,8 +68,8 @@ pub fn keys(version: u32, client_dcid: &[u8], side_client: bool) -> Pair {
     }
 }
 
-/// A server's Initial keys in two steps: the client's open its first packet, its own are made when the packet has opened and
-/// is to be answered.
+/// A server's Initial keys in two steps: the client's open its first packet, its own are made when
+/// the packet has opened and is to be answered.
 pub struct FirstKeys {
     version: u32,
     initial: Hkdf<Sha256>,

@@ -1,4 +1,5 @@
-//! The keys that callers hold: an expanded AEAD key and an expanded header-protection key for each direction.
+//! The keys that callers hold: an expanded AEAD key and an expanded header-protection key for each
+//! direction.
 
 use std::fmt;
 
@@ -58,7 +59,8 @@ impl PacketKey {
             .expect("a kernel is chosen that runs here and has the suite")
     }
 
-    /// Expands a key for a given kernel; `None` where the CPU lacks the kernel or the kernel lacks the suite.
+    /// Expands a key for a given kernel; `None` where the CPU lacks the kernel or the kernel lacks
+    /// the suite.
     #[must_use]
     pub fn with_kernel(material: &KeyMaterial, kind: KernelKind) -> Option<Self> {
         let kernel = Kernel::expand(material, kind)?;
@@ -74,18 +76,19 @@ impl PacketKey {
         self.suite
     }
 
-    /// Drops what a busy key keeps to be fast, up to 3 kB; for a connection that goes idle. It comes back when a call
-    /// brings many full packets.
+    /// Drops what a busy key keeps to be fast, up to 3 kB; for a connection that goes idle. It
+    /// comes back when a call brings many full packets.
     pub fn shrink(&mut self) {
         self.kernel.shrink();
     }
 
     /// Opens the pending spans of `slot`, in place (RFC 9001 §5.3).
     ///
-    /// Each becomes [`Outcome::Open`](crate::Outcome::Open), or [`Outcome::Forged`](crate::Outcome::Forged) with its
-    /// payload wiped, or [`Outcome::Skip`](crate::Outcome::Skip) when its geometry or number is impossible. A forged
-    /// packet does not hinder the others. Bytes outside the payloads are not touched, but for the number of a forged
-    /// packet, which is wiped behind its first byte.
+    /// Each becomes [`Outcome::Open`](crate::Outcome::Open), or
+    /// [`Outcome::Forged`](crate::Outcome::Forged) with its payload wiped, or
+    /// [`Outcome::Skip`](crate::Outcome::Skip) when its geometry or number is impossible. A forged
+    /// packet does not hinder the others. Bytes outside the payloads are not touched, but for the
+    /// number of a forged packet, which is wiped behind its first byte.
     pub fn open(&mut self, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
         #[cfg(squall_unprotected)]
         crate::unprotected::open(spans, slot);
@@ -98,16 +101,15 @@ impl PacketKey {
 
     /// Seals the pending spans (RFC 9001 §5.3) and applies header protection (RFC 9001 §5.4).
     ///
-    /// The payload of a span is `buf[start + header_len .. start + len - 16]`; the tag goes into the last 16 bytes.
-    /// `sources` is empty when all payloads lie in place, or else holds one slice for each span (empty for none): the
-    /// *last* bytes of the payload are read from there. Each span becomes [`Outcome::Open`](crate::Outcome::Open),
-    /// or [`Outcome::Skip`](crate::Outcome::Skip) when it is refused: outside the buffer, over an earlier span, a number
-    /// length that the first byte contradicts, a number above 2^62-1, number and payload together below four bytes,
-    /// a source longer than the payload or missing.
+    /// The payload of a span is `buf[start + header_len .. start + len - 16]`; the tag goes into
+    /// the last 16 bytes. `sources` is empty when all payloads lie in place, or else holds one
+    /// slice for each span (empty for none): the *last* bytes of the payload are read from there.
+    /// Each span becomes [`Outcome::Open`](crate::Outcome::Open), or
+    /// [`Outcome::Skip`](crate::Outcome::Skip) when it is refused: outside the buffer, over an
+    /// earlier span, a number length that the first byte contradicts, a number above 2^62-1, number
+    /// and payload together below four bytes, a source longer than the payload or missing.
     ///
-    /// # Panics
-    ///
-    /// Never; a header key of another suite gives packets that the peer cannot read.
+    /// A header key of another suite gives packets that the peer cannot read.
     pub fn seal(
         &mut self,
         header: &HeaderKey,
@@ -142,8 +144,8 @@ impl PacketKey {
         seal::seal(&self.kernel, header, buf, spans, sources);
     }
 
-    /// Unprotects and opens in one call, with the numbers as they are in the packets; `false`, with no packet opened, where
-    /// the kernel cannot.
+    /// Unprotects and opens in one call, with the numbers as they are in the packets; `false`, with
+    /// no packet opened, where the kernel cannot.
     pub(crate) fn open_fused(
         &mut self,
         (header, fusion): (&HeaderKey, Fusion),
@@ -175,7 +177,8 @@ impl HeaderKey {
             .expect("a kernel is chosen that runs here and has the suite")
     }
 
-    /// Expands a key for a given kernel; `None` where the CPU lacks the kernel or the kernel lacks the suite.
+    /// Expands a key for a given kernel; `None` where the CPU lacks the kernel or the kernel lacks
+    /// the suite.
     #[must_use]
     pub fn with_kernel(material: &HeaderKeyMaterial, kind: KernelKind) -> Option<Self> {
         let header = Header::expand(material, kind)?;
@@ -191,11 +194,12 @@ impl HeaderKey {
         self.suite
     }
 
-    /// Removes header protection from the pending spans (RFC 9001 §5.4.1), and sets their `header_len` and their
-    /// truncated `packet_number`.
+    /// Removes header protection from the pending spans (RFC 9001 §5.4.1), and sets their
+    /// `header_len` and their truncated `packet_number`.
     ///
-    /// They stay [`Outcome::Pending`](crate::Outcome::Pending); one that is too short to hold a sample, or outside the
-    /// buffer, or over an earlier span, becomes [`Outcome::Skip`](crate::Outcome::Skip).
+    /// They stay [`Outcome::Pending`](crate::Outcome::Pending); one that is too short to hold a
+    /// sample, or outside the buffer, or over an earlier span, becomes
+    /// [`Outcome::Skip`](crate::Outcome::Skip).
     pub fn unprotect(&self, buf: &mut [u8], spans: &mut [PacketSpan]) {
         #[cfg(squall_unprotected)]
         crate::unprotected::unprotect(buf, spans);

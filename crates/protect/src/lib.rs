@@ -1,17 +1,18 @@
 //! QUIC packet protection over batches (RFC 9001 §5, RFC 9369 §3.3).
 //!
 //! ```text
-//!   received bundle ── spans ──▶ HeaderKey::unprotect   every sample gathered, one cipher pass, masks applied
-//!                                (caller expands the truncated numbers and picks a key slot)
-//!                                PacketKey::open        every packet of a slot, in place; Open or Forged each
+//!   received bundle ─ spans ─▶ HeaderKey::unprotect   all samples, one cipher pass, masks applied
+//!                              (caller expands the truncated numbers and picks a key slot)
+//!                              PacketKey::open        all packets of a slot: Open or Forged
 //!
-//!   written packets ── spans ──▶ PacketKey::seal        AEAD straight from the source slices, then header
-//!                                                       protection, for all of them in one call
+//!   written packets ─ spans ─▶ PacketKey::seal        AEAD straight from the source slices, then
+//!                                                     header protection, for all in one call
 //! ```
 //!
-//! A packet is a [`PacketSpan`]: offsets into one buffer that the caller owns. Nothing here knows frames, streams,
-//! connections or time. The three operations take a whole group of packets, never allocate, and never panic on
-//! what a peer sends: a packet that cannot be worked on comes back as [`Outcome::Skip`].
+//! A packet is a [`PacketSpan`]: offsets into one buffer that the caller owns. Nothing here knows
+//! frames, streams, connections or time. The three operations take a whole group of packets, never
+//! allocate, and never panic on what a peer sends: a packet that cannot be worked on comes back as
+//! [`Outcome::Skip`].
 //!
 //! ```
 //! use squall_protect::{Outcome, PacketSpan, initial};
@@ -19,7 +20,8 @@
 //! let mut client = initial::keys(1, b"\x83\x94\xc8\xf0\x3e\x51\x57\x08", true);
 //! let mut server = initial::keys(1, b"\x83\x94\xc8\xf0\x3e\x51\x57\x08", false);
 //!
-//! // Two packets in one buffer: a header of 3 bytes whose last one is the number, a payload, room for the tag.
+//! // Two packets in one buffer: a header of 3 bytes whose last one is the number, a payload, room
+//! // for the tag.
 //! let mut buf = [0_u8; 2 * 64];
 //! let mut spans = [0, 64].map(|start| PacketSpan::new(start, 64, 2));
 //! for (number, span) in spans.iter_mut().enumerate() {
@@ -42,9 +44,10 @@
 //! assert!(buf[..48].ends_with(b"the first"));
 //! ```
 //!
-//! From the lowest floor: `span`, `suite`, `material` (plain data), `kernel` (the cipher work and the only
-//! `unsafe`), `open` and `seal` (geometry, masks, grouping), `keys` (what callers hold), `initial` and `retry`
-//! (keys that every endpoint knows), `ablation` (the operations in pieces, for measurements).
+//! From the lowest floor: `span`, `suite`, `material` (plain data), `kernel` (the cipher work and
+//! the only `unsafe`), `open` and `seal` (geometry, masks, grouping), `keys` (what callers hold),
+//! `initial` and `retry` (keys that every endpoint knows), `ablation` (the operations in pieces,
+//! for measurements).
 
 #![cfg_attr(
     squall_unprotected,

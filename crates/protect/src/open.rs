@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!   unprotect   samples of up to 16 packets ─▶ one cipher pass ─▶ masks over first byte and number
-//!   open        packets of one slot, cut out of the buffer ─▶ kernel, 16 at a time ─▶ Open or Forged
+//!   open        packets of one slot, cut out of the buffer ─▶ kernel, 16 a call ─▶ Open or Forged
 //! ```
 
-use crate::kernel::{Cutter, Fusion, Header, Job, Kernel, Received, Slots};
+use crate::kernel::{Fusion, Header, Job, Kernel, Received, Slots, Splitter};
 use crate::span::{Outcome, PacketSpan};
 
 /// Removes header protection from the pending spans, those in a row together.
 pub(crate) fn unprotect(header: &Header, buf: &mut [u8], mut spans: &mut [PacketSpan]) {
-    let mut cutter = Cutter::new(buf);
+    let mut splitter = Splitter::new(buf);
     while !spans.is_empty() {
-        header.unprotect(Received::take(&mut cutter, &mut spans));
+        header.unprotect(Received::take(&mut splitter, &mut spans));
         if let Some(refused) = spans.split_off_first_mut()
             && refused.outcome == Outcome::Pending
         {
@@ -21,37 +21,37 @@ pub(crate) fn unprotect(header: &Header, buf: &mut [u8], mut spans: &mut [Packet
     }
 }
 
-/// Jobs of the first spans, up to one that is not wanted or cannot be a job. A function of its own, so that its loop has the
-/// registers for itself.
+/// Jobs of the first spans, up to one that is not wanted or cannot be a job. A function of its own,
+/// so that its loop has the registers for itself.
 #[inline(never)]
 fn jobs_in_a_row<'r, 'a>(
     slots: &'r mut Slots<Job<'a>>,
-    cutter: &mut Cutter<'a>,
+    splitter: &mut Splitter<'a>,
     spans: &[PacketSpan],
     is_wanted: impl Fn(&PacketSpan) -> bool,
-    job: impl Fn(&mut Cutter<'a>, &PacketSpan) -> Option<Job<'a>>,
+    job: impl Fn(&mut Splitter<'a>, &PacketSpan) -> Option<Job<'a>>,
 ) -> &'r mut [Job<'a>] {
-    let mut at = std::mem::take(cutter);
+    let mut at = std::mem::take(splitter);
     let wanted = spans.iter().take_while(|span| is_wanted(span));
     let jobs = slots.fill(wanted.map_while(|span| job(&mut at, span)));
-    *cutter = at;
+    *splitter = at;
     jobs
 }
 
-/// Makes jobs of the wanted spans and does some work on them, those in a row together; a wanted span that cannot be a job is
-/// skipped.
+/// Makes jobs of the wanted spans and does some work on them, those in a row together; a wanted
+/// span that cannot be a job is skipped.
 #[inline(always)]
 fn by_rows<'a>(
     buf: &'a mut [u8],
     mut spans: &mut [PacketSpan],
     is_wanted: impl Fn(&PacketSpan) -> bool + Copy,
-    job: impl Fn(&mut Cutter<'a>, &PacketSpan) -> Option<Job<'a>> + Copy,
+    job: impl Fn(&mut Splitter<'a>, &PacketSpan) -> Option<Job<'a>> + Copy,
     mut work: impl FnMut(&mut [PacketSpan], &mut [Job<'a>]),
 ) {
-    let mut cutter = Cutter::new(buf);
+    let mut splitter = Splitter::new(buf);
     while !spans.is_empty() {
         let mut slots = Slots::new();
-        let jobs = jobs_in_a_row(&mut slots, &mut cutter, spans, is_wanted, job);
+        let jobs = jobs_in_a_row(&mut slots, &mut splitter, spans, is_wanted, job);
         if let Some(row @ [_, ..]) = spans.split_off_mut(..jobs.len()) {
             work(row, jobs);
         } else if let Some(refused) = spans.split_off_first_mut()
@@ -62,8 +62,8 @@ fn by_rows<'a>(
     }
 }
 
-/// Removes header protection and opens, with the numbers as they are in the packets, in one call of the kernel. Whether the
-/// kernel can do that: if not, nothing is done.
+/// Removes header protection and opens, with the numbers as they are in the packets, in one call of
+/// the kernel. Whether the kernel can do that: if not, nothing is done.
 pub(crate) fn open_fused(
     kernel: &Kernel,
     header: &Header,

@@ -1,4 +1,5 @@
-//! The Retry integrity tag (RFC 9001 §5.8, RFC 9369 §3.3.3): an AEAD tag under keys that everybody knows.
+//! The Retry integrity tag (RFC 9001 §5.8, RFC 9369 §3.3.3): an AEAD tag under keys that everybody
+//! knows.
 
 use crate::kernel::{Job, Kernel, KernelKind};
 use crate::material::KeyMaterial;
@@ -24,8 +25,8 @@ const NONCE_V2: [u8; 12] = [
     0xd8, 0x69, 0x69, 0xbc, 0x2d, 0x7c, 0x6d, 0x99, 0x90, 0xef, 0xb0, 0x4a,
 ];
 
-/// The tag that ends a Retry packet: `retry_without_tag` is the packet up to the tag, `original_dcid` the destination
-/// connection id of the Initial packet that it answers.
+/// The tag that ends a Retry packet: `retry_without_tag` is the packet up to the tag,
+/// `original_dcid` the destination connection id of the Initial packet that it answers.
 #[must_use]
 pub fn integrity_tag(version: u32, original_dcid: &[u8], retry_without_tag: &[u8]) -> [u8; 16] {
     let (key, nonce) = if version == VERSION_2 {

@@ -1,13 +1,13 @@
 //! The send side: the AEAD and header protection for a group of packets.
 //!
 //! ```text
-//!   packet     | header .. number | frame bytes written in place | ........ room ........ | room for tag |
-//!   source                                                       | application's own bytes |
+//!   packet     | header .. number | frame bytes in place | ........ room ........ | room for tag |
+//!   source                                               | application's own bytes |
 //! ```
-//! Sixteen packets at a time go through the kernel; their ciphertext is still in the first-level cache when the
-//! samples are taken from it.
+//! Sixteen packets at a time go through the kernel; their ciphertext is still in the first-level
+//! cache when the samples are taken from it.
 
-use crate::kernel::{Cutter, Fusion, Header, Job, Kernel, MAX_JOBS, Slots};
+use crate::kernel::{Fusion, Header, Job, Kernel, MAX_JOBS, Slots, Splitter};
 use crate::span::{Outcome, PacketSpan};
 
 /// Seals the pending spans and applies header protection, where there is a key for it.
@@ -18,11 +18,11 @@ pub(crate) fn seal(
     spans: &mut [PacketSpan],
     sources: &[&[u8]],
 ) {
-    let mut cutter = Cutter::new(buf);
+    let mut splitter = Splitter::new(buf);
     let mut sources = Sources::new(sources);
     for spans in spans.chunks_mut(MAX_JOBS) {
         let mut slots = Slots::new();
-        let jobs = jobs_to_seal(&mut slots, &mut cutter, spans, &mut sources);
+        let jobs = jobs_to_seal(&mut slots, &mut splitter, spans, &mut sources);
         match header {
             Some((header, fusion)) => kernel.seal(jobs, header, fusion),
             None => kernel.seal_alone(jobs),
@@ -32,10 +32,10 @@ pub(crate) fn seal(
 
 /// Applies header protection to packets that are sealed already.
 pub(crate) fn protect(header: &Header, buf: &mut [u8], spans: &[PacketSpan]) {
-    let mut cutter = Cutter::new(buf);
+    let mut splitter = Splitter::new(buf);
     for spans in spans.chunks(MAX_JOBS) {
         let sealed = spans.iter().filter(|span| span.outcome == Outcome::Open);
-        let jobs = sealed.filter_map(|span| Job::to_seal(&mut cutter, span, &[]));
+        let jobs = sealed.filter_map(|span| Job::to_seal(&mut splitter, span, &[]));
         header.protect(Slots::new().fill(jobs));
     }
 }
@@ -44,11 +44,11 @@ pub(crate) fn protect(header: &Header, buf: &mut [u8], spans: &[PacketSpan]) {
 #[inline(never)]
 fn jobs_to_seal<'r, 'a>(
     slots: &'r mut Slots<Job<'a>>,
-    cutter: &mut Cutter<'a>,
+    splitter: &mut Splitter<'a>,
     spans: &mut [PacketSpan],
     sources: &mut Sources<'_, 'a>,
 ) -> &'r mut [Job<'a>] {
-    let mut at = std::mem::take(cutter);
+    let mut at = std::mem::take(splitter);
     let jobs = slots.fill(spans.iter_mut().filter_map(|span| {
         let source = sources.next();
         if span.outcome != Outcome::Pending {
@@ -61,7 +61,7 @@ fn jobs_to_seal<'r, 'a>(
         };
         job
     }));
-    *cutter = at;
+    *splitter = at;
     jobs
 }
 

@@ -6,10 +6,12 @@ pub const TAG_LEN: usize = 16;
 /// Length in bytes of the ciphertext sample that header protection reads (RFC 9001 §5.4.2).
 pub const SAMPLE_LEN: usize = 16;
 
-/// Packets in a group: callers keep the spans of at most this many on the stack at a time. A call with more is legal.
+/// Packets in a group: callers keep the spans of at most this many on the stack at a time. A call
+/// with more is legal.
 pub const MAX_GROUP: usize = 64;
 
-/// A packet number takes up to four bytes, and the sample is taken as if it always did (RFC 9001 §5.4.2).
+/// A packet number takes up to four bytes, and the sample is taken as if it always did (RFC 9001
+/// §5.4.2).
 pub(crate) const MAX_NUMBER_LEN: usize = 4;
 
 /// The highest packet number (RFC 9000 §12.3).
@@ -23,18 +25,20 @@ pub enum Outcome {
     Pending,
     /// Received: authentic and decrypted in place. To be sent: sealed and header protected.
     Open,
-    /// Received: the tag did not match. What lies in the payload is of no use, and it is not plaintext.
+    /// Received: the tag did not match. What lies in the payload is of no use, and it is not
+    /// plaintext.
     Forged,
     /// Received: its keys are not here (yet). Set by the caller, never by this crate.
     NoKey,
-    /// Not worked on: too short, outside the buffer, over another span, or with an impossible packet number.
+    /// Not worked on: too short, outside the buffer, over another span, or with an impossible
+    /// packet number.
     Skip,
 }
 
 /// One packet in a buffer: offsets and results, no pointer.
 ///
-/// Spans of one call lie in ascending order and do not overlap: a span that starts before the end of an earlier one
-/// is refused with [`Outcome::Skip`].
+/// Spans of one call lie in ascending order and do not overlap: a span that starts before the end
+/// of an earlier one is refused with [`Outcome::Skip`].
 #[derive(Copy, Clone, Debug)]
 pub struct PacketSpan {
     /// The packet's first byte, from the start of the buffer.
@@ -45,7 +49,8 @@ pub struct PacketSpan {
     pub pn_offset: u16,
     /// Header bytes, packet number included. Set by `unprotect`, or by whoever writes the packet.
     pub header_len: u16,
-    /// After `unprotect` the truncated number, which the caller expands before `open`. For `seal` the full number.
+    /// After `unprotect` the truncated number, which the caller expands before `open`. For `seal`
+    /// the full number.
     pub packet_number: u64,
     /// Which of the caller's keys opens the packet; `open` works on the spans of one slot.
     pub slot: u8,

@@ -2,8 +2,8 @@
 
 /// An AEAD with its header-protection cipher (RFC 9001 §5.3, §5.4).
 ///
-/// `TLS_AES_128_CCM_SHA256` is not offered: no one negotiates it. `TLS_AES_128_CCM_8_SHA256` must not be
-/// (RFC 9001 §5.3).
+/// `TLS_AES_128_CCM_SHA256` is not offered: no one negotiates it. `TLS_AES_128_CCM_8_SHA256` must
+/// not be (RFC 9001 §5.3).
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Suite {
     /// AEAD_AES_128_GCM; header protection with AES-128.

@@ -1,11 +1,13 @@
 //! Packets without protection, for one measurement: what the transport costs beside it.
 //!
-//! Compiled only with `--cfg squall_unprotected`, which no feature, environment variable of the program or configuration
-//! sets; `cargo xtask tidy` looks that none does. Such a build speaks to nobody but itself.
+//! Compiled only with `--cfg squall_unprotected`, which no feature, environment variable of the
+//! program or configuration sets; `cargo xtask tidy` looks that none does. Such a build speaks to
+//! nobody but itself.
 
 use crate::span::{Outcome, PacketSpan, TAG_LEN};
 
-/// What `seal` leaves when nothing is encrypted: the sources copied to where they belong, tags of zeros.
+/// What `seal` leaves when nothing is encrypted: the sources copied to where they belong, tags of
+/// zeros.
 pub(crate) fn seal(buf: &mut [u8], spans: &mut [PacketSpan], sources: &[&[u8]]) {
     for (i, span) in spans.iter_mut().enumerate() {
         if span.outcome != Outcome::Pending {

@@ -1,4 +1,5 @@
-//! Every way to combine header protection and AEAD gives the packets that `seal` gives, and opens them.
+//! Every way to combine header protection and AEAD gives the packets that `seal` gives, and opens
+//! them.
 
 mod common;
 

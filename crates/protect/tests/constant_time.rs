@@ -1,16 +1,18 @@
-//! Whether the time of an operation tells what is secret: two classes of inputs, measured in random order, compared by
-//! Welch's t (Reparaz, Balasch and Verbauwhede, "Dude, is my code constant time?", 2017).
+//! Whether the time of an operation tells what is secret: two classes of inputs, measured in random
+//! order, compared by Welch's t (Reparaz, Balasch and Verbauwhede, "Dude, is my code constant
+//! time?", 2017).
 //!
 //! ```text
-//!   class 0, class 1 ──▶ input of a random class ──▶ time it ──▶ crop the slowest ──▶ t of the two means
+//!   class 0, class 1 ─▶ input of a random class ─▶ time it ─▶ crop the slowest ─▶ t of both means
 //! ```
 //! Run on demand, on a machine with little else to do:
 //!
 //! ```sh
 //! cargo test --release -p squall-protect --test constant_time -- --ignored --nocapture
 //! ```
-//! A leak grows t with the square root of the measurements; noise does not. |t| above 10 fails, as in the paper. A
-//! comparison that stops at the first difference is measured too, and must be found out: else the test says nothing.
+//! A leak grows t with the square root of the measurements; noise does not. |t| above 10 fails, as
+//! in the paper. A comparison that stops at the first difference is measured too, and must be found
+//! out: else the test says nothing.
 
 mod common;
 
@@ -22,14 +24,16 @@ use squall_protect::{KernelKind, Outcome, TAG_LEN};
 
 /// Above this a leak is taken to be proved.
 const THRESHOLD: f64 = 10.0;
-/// What the length of a number may show in, as a share of the time. A payload behind a longer number begins up to three
-/// bytes later, so other loads of it cross cache lines: an AEAD in place shows that, by one percent at most here.
+/// What the length of a number may show in, as a share of the time. A payload behind a longer
+/// number begins up to three bytes later, so other loads of it cross cache lines: an AEAD in place
+/// shows that, by one percent at most here.
 const CACHE_LINES: f64 = 0.02;
-/// What one block more may show in, where the number's length decides whether there is one: 3 to 8 percent on Zen 5. The
-/// other form of the algorithm took 15 to 40 percent longer.
+/// What one block more may show in, where the number's length decides whether there is one: 3 to 8
+/// percent on Zen 5. The other form of the algorithm took 15 to 40 percent longer.
 const A_BLOCK: f64 = 0.12;
 const MEASUREMENTS: usize = 20_000;
-/// Shares of the measurements that are kept: interrupts make a long tail, and a small leak shows in the lower part.
+/// Shares of the measurements that are kept: interrupts make a long tail, and a small leak shows in
+/// the lower part.
 const KEPT: [f64; 4] = [0.3, 0.6, 0.9, 1.0];
 
 /// Xorshift: which class is next.
@@ -44,8 +48,8 @@ impl Random {
     }
 }
 
-/// Welch's t of two samples; 0 where one of them is too small to have a spread, as the slower class is where a leak is so
-/// large that cropping leaves nothing of it. The uncropped times tell then.
+/// Welch's t of two samples; 0 where one of them is too small to have a spread, as the slower class
+/// is where a leak is so large that cropping leaves nothing of it. The uncropped times tell then.
 fn welch(samples: [&[f64]; 2]) -> f64 {
     if samples.iter().any(|sample| sample.len() < 2) {
         return 0.0;
@@ -116,8 +120,9 @@ fn difference<I: Clone>(inputs: &[I; 2], mut work: impl FnMut(&mut I)) -> Differ
     }
 }
 
-/// The smallest t of some runs, 0 where they point different ways: a leak is in all of them, a neighbour's burst of work
-/// in one. The inputs change places from run to run, since where they lie in memory shows too.
+/// The smallest t of some runs, 0 where they point different ways: a leak is in all of them, a
+/// neighbour's burst of work in one. The inputs change places from run to run, since where they lie
+/// in memory shows too.
 fn steady<I: Clone>(inputs: &[I; 2], mut work: impl FnMut(&mut I)) -> Difference {
     let [a, b] = inputs;
     let runs = [0, 1, 2, 3].map(|run| {
@@ -148,8 +153,8 @@ fn forged_at(batch: &Batch, byte: usize) -> Batch {
     forged
 }
 
-/// Packets whose tags are wrong in the first byte, and in the last; the whole of `open`, the comparison included. The
-/// headers are bare, so that equal packets differ in nothing else.
+/// Packets whose tags are wrong in the first byte, and in the last; the whole of `open`, the
+/// comparison included. The headers are bare, so that equal packets differ in nothing else.
 fn open_of_forged(batch: &Batch, keys: &mut squall_protect::Keys) -> Difference {
     let mut bare = batch.clone();
     bare.seal(keys);
@@ -162,8 +167,8 @@ fn open_of_forged(batch: &Batch, keys: &mut squall_protect::Keys) -> Difference 
     })
 }
 
-/// Received packets whose masked first bytes unmask to a number of one byte, and of four: what a peer's attacker would learn
-/// bits of the mask from (RFC 9001 §9.5). `at_once` of them in a call.
+/// Received packets whose masked first bytes unmask to a number of one byte, and of four: what a
+/// peer's attacker would learn bits of the mask from (RFC 9001 §9.5). `at_once` of them in a call.
 fn receipt_of_number_lengths(
     batch: &Batch,
     at_once: usize,
@@ -253,9 +258,10 @@ fn times_do_not_tell() {
                 }
             }
         }
-        // Around the longest packets that have a lane each, where the number's length decides how many blocks there are.
-        // One at a time, as forgeries come; many, since the clock's steps are coarse. The portable kernel takes up to a
-        // quarter longer over a block that is not whole, at every length: it is there for machines that have nothing better.
+        // Around the longest packets that have a lane each, where the number's length decides how
+        // many blocks there are. One at a time, as forgeries come; many, since the clock's steps
+        // are coarse. The portable kernel takes up to a quarter longer over a block that is not
+        // whole, at every length: it is there for machines that have nothing better.
         let lens = if kind == KernelKind::Portable {
             0..0
         } else {

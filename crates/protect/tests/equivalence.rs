@@ -1,9 +1,10 @@
 //! Every kernel does what the portable one does, on batches of every shape.
 //!
 //! ```text
-//!   plan (random geometry, plaintext, headers) ─▶ portable, all in place      ─▶ buffer A
-//!                                              └▶ kernel, payloads from sources ─▶ buffer B     A == B, byte for byte
-//!   A with some packets damaged ─▶ unprotect, open by both: same outcomes, same bytes, forged payloads wiped
+//!   plan (random geometry, plaintext, headers) ─▶ portable, all in place        ─▶ buffer A
+//!                                              └▶ kernel, payloads from sources ─▶ buffer B == A
+//!   A with some packets damaged ─▶ unprotect, open by both: same outcomes, same bytes, forged
+//!                                  payloads wiped
 //! ```
 //! Buffers are compared as a whole, so that a byte written between two packets shows.
 
@@ -256,7 +257,8 @@ fn every_payload_length_alone_and_with_neighbours() {
         let mut keys = keys(&material, kind).unwrap();
         let mut lengths = 0..=1530;
         while let Some(first) = lengths.next() {
-            // Alone; then three equal ones and a different one, which is where kernels pair packets.
+            // Alone; then three equal ones and a different one, which is where kernels pair
+            // packets.
             let count = if first % 2 == 0 { 1 } else { 4 };
             let mut plan = Plan::new(random.within(0..=32));
             for i in 0..count {
@@ -280,7 +282,8 @@ fn long_packets() {
         let random = &mut Random(11);
         let material = material(random, suite);
         let mut keys = keys(&material, kind).unwrap();
-        // Around the powers of H that the two classes hold, and around a carry of the block counter's low bytes.
+        // Around the powers of H that the two classes hold, and around a carry of the block
+        // counter's low bytes.
         let around = [1488, 1504, 1520, 3024, 3040, 4096, 32_768].map(|n| n - 17..=n + 17);
         let mut lengths: Vec<usize> = around.into_iter().flatten().step_by(3).collect();
         lengths.extend([9000, 16_000, 65_507 - 13 - TAG_LEN, 65_507]);
@@ -300,7 +303,8 @@ fn the_long_class_of_powers_changes_nothing() {
         let random = &mut Random(13);
         let material = material(random, suite);
         let mut keys = keys(&material, kind).unwrap();
-        // Short class, then the call that builds the long one, then all lengths with it, then without it again.
+        // Short class, then the call that builds the long one, then all lengths with it, then
+        // without it again.
         for round in 0..4 {
             let full = if round == 1 { 12 } else { 2 };
             let mut plan = Plan::new(0);
@@ -380,7 +384,8 @@ fn one_forged_tag_spoils_one_packet() {
                 let mut damaged = sealed.clone();
                 let tag = plan.payload(victim).end + random.within(0..=TAG_LEN - 1);
                 damaged.buf[tag] ^= 1 << random.within(0..=7);
-                // A short packet's sample may reach into the tag: then its header is spoilt too, and no other's.
+                // A short packet's sample may reach into the tag: then its header is spoilt too,
+                // and no other's.
                 let opened = open(&damaged, &plan, &mut keys);
                 for (i, span) in opened.spans.iter().enumerate() {
                     let expected = if i == victim {
@@ -441,7 +446,8 @@ fn mixed_short_lengths_in_one_batch() {
             let random = &mut Random(0x5107 + seed);
             let material = material(random, suite);
             let mut keys = keys(&material, kind).unwrap();
-            // Kernels gather short packets of one length in blocks: runs of equal ones, broken at random.
+            // Kernels gather short packets of one length in blocks: runs of equal ones, broken at
+            // random.
             let mut plan = Plan::new(random.within(0..=15));
             let mut payload_len = 0;
             for _ in 0..random.within(2..=64) {

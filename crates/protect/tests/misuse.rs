@@ -1,4 +1,5 @@
-//! Impossible spans are refused, whatever they say; nothing panics, and bytes outside the buffer do not exist.
+//! Impossible spans are refused, whatever they say; nothing panics, and bytes outside the buffer do
+//! not exist.
 
 mod common;
 

@@ -55,7 +55,8 @@ fn no_operation_allocates() {
     for_every_kernel(|suite, kind, keys| {
         let mut full = Batch::new(1450, 64);
         let grown = allocations(|| full.seal(keys));
-        // What a busy key keeps comes with its first busy call, in one piece; keys without such a thing take nothing.
+        // What a busy key keeps comes with its first busy call, in one piece; keys without such a
+        // thing take nothing.
         assert!(grown <= 1, "{suite:?} {kind:?}: {grown}");
         for payload_len in [0, 4, 16, 64, 65, 300, 1450] {
             for count in [1, 7, 64] {

@@ -1,4 +1,5 @@
-//! The packets of RFC 9001 Appendix A and RFC 9369 Appendix A, through the public interface and through every kernel.
+//! The packets of RFC 9001 Appendix A and RFC 9369 Appendix A, through the public interface and
+//! through every kernel.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! Runs seeds on all cores and prints how often each fault occurred; `cargo xtask sim` runs it in the right profile.
+//! Runs seeds on all cores and prints how often each fault occurred; `cargo xtask sim` runs it in
+//! the right profile.
 //!
 //! ```text
 //! cargo xtask sim                    the 10,000 seeds of every commit

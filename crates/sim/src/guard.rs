@@ -19,7 +19,8 @@ pub(crate) struct Guard {
     home: SocketAddr,
     /// By the peer's address.
     accounts: BTreeMap<SocketAddr, Account>,
-    /// The path that a client sent to a connection id on, and whether it left the choice of its own address to the system.
+    /// The path that a client sent to a connection id on, and whether it left the choice of its own
+    /// address to the system.
     ids: BTreeMap<Vec<u8>, (Path, bool)>,
     /// The address that the system chooses.
     system_source: Option<IpAddr>,
@@ -30,10 +31,11 @@ pub(crate) struct Guard {
 struct Account {
     received: u64,
     sent: u64,
-    /// Whether the peer was at that address when something sent to it arrived: it may have read a challenge there.
+    /// Whether the peer was at that address when something sent to it arrived: it may have read a
+    /// challenge there.
     reached: bool,
-    /// Whether the peer receives what is sent to its address: a Handshake packet has arrived, or anything after something
-    /// was read there, which may have been a response.
+    /// Whether the peer receives what is sent to its address: a Handshake packet has arrived, or
+    /// anything after something was read there, which may have been a response.
     validated: bool,
 }
 
@@ -54,8 +56,8 @@ impl Guard {
         self.system_source = source;
     }
 
-    /// RFC 9000 §9.5: an id is used on one path only. A server may not know that its client was moved, and a client may not
-    /// know that the system sends from another of its addresses.
+    /// RFC 9000 §9.5: an id is used on one path only. A server may not know that its client was
+    /// moved, and a client may not know that the system sends from another of its addresses.
     fn check_id(&mut self, path: Path, bytes: &[u8], cid_len: usize) -> Result<(), String> {
         let Some(id) = header::destination(bytes, cid_len) else {
             return Err("a datagram without a destination".to_owned());

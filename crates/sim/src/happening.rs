@@ -19,8 +19,8 @@ pub enum Happening {
     Faults(Side, Faults),
     /// Others see the client at this address from now on: its NAT has forgotten it.
     Rebinding(SocketAddr),
-    /// The client moves to its second interface, or back to the first. That it is refused is no failure: there may be no
-    /// spare connection id.
+    /// The client moves to its second interface, or back to the first. That it is refused is no
+    /// failure: there may be no spare connection id.
     Migration(Move),
 }
 

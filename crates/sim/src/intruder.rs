@@ -1,5 +1,5 @@
-//! Datagrams that no endpoint sent: copies of real ones at the wrong time, changed, cut, extended, from elsewhere, and
-//! plain noise.
+//! Datagrams that no endpoint sent: copies of real ones at the wrong time, changed, cut, extended,
+//! from elsewhere, and plain noise.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -45,9 +45,9 @@ impl Intruder {
         }
     }
 
-    /// What arrives at `to` behind a bundle: source and bytes. `sent` is the number of datagrams that connections have
-    /// sent so far: who is answered by stateless resets, which are answered in turn (RFC 9000 §10.3.3), would otherwise
-    /// live on his own echo.
+    /// What arrives at `to` behind a bundle: source and bytes. `sent` is the number of datagrams
+    /// that connections have sent so far: who is answered by stateless resets, which are answered
+    /// in turn (RFC 9000 §10.3.3), would otherwise live on his own echo.
     pub(crate) fn follow(
         &mut self,
         to: Side,
@@ -123,8 +123,8 @@ impl Intruder {
                 }
             }
         }
-        // Never version 0: with a Version Negotiation packet anybody on the path ends a client's attempt, as RFC 9000
-        // §6.2 has it.
+        // Never version 0: with a Version Negotiation packet anybody on the path ends a client's
+        // attempt, as RFC 9000 §6.2 has it.
         if let Some([first, version @ ..]) = bytes.first_chunk_mut::<5>()
             && *first & 0x80 != 0
             && *version == [0; 4]

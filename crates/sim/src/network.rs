@@ -1,9 +1,9 @@
 //! A network of two hosts in virtual time.
 //!
 //! ```text
-//!  send(bundle) ─▶ cut into datagrams ─▶ lost? too large? queue full? ─▶ corrupted? ─▶ delay + jitter
-//!                                                          duplicated: once more through the delay
-//!  deliver(now) ◀─ bundles of what arrived within one tick (as GRO makes them) ◀─ ordered by arrival
+//!  send(bundle) ─▶ cut into datagrams ─▶ lost? too large? queue full? ─▶ corrupted? ─▶ delayed
+//!                                                         duplicated: once more through the delay
+//!  deliver(now) ◀─ bundles of what arrived within a tick, as GRO makes them ◀─ by time of arrival
 //! ```
 //!
 //! Every datagram meets its own fate, drawn from the seed; the sender's bundles do not survive the
@@ -116,7 +116,8 @@ pub struct Counters {
     pub too_large: u64,
     /// Sent to an address at which nobody is.
     pub unroutable: u64,
-    /// Edges of the spin bit in short headers (RFC 9000 §17.4), as an observer at the sender sees them.
+    /// Edges of the spin bit in short headers (RFC 9000 §17.4), as an observer at the sender sees
+    /// them.
     pub spin_edges: u64,
 }
 
@@ -233,19 +234,21 @@ impl Network {
         self.interfaces[host as usize][0].seen_as
     }
 
-    /// Others see the host somewhere else from now on, as after a NAT rebinding: what it sends comes from there, what is sent
-    /// to the old address is lost. The host itself sees no difference.
+    /// Others see the host somewhere else from now on, as after a NAT rebinding: what it sends
+    /// comes from there, what is sent to the old address is lost. The host itself sees no
+    /// difference.
     pub fn rebind(&mut self, host: Side, address: SocketAddr) {
         self.interfaces[host as usize][0].seen_as = address;
     }
 
-    /// Somebody on the way puts another address on the host's datagrams, `None`: no more. The host stays where it is.
+    /// Somebody on the way puts another address on the host's datagrams, `None`: no more. The host
+    /// stays where it is.
     pub fn spoof(&mut self, host: Side, address: Option<SocketAddr>) {
         self.spoofed[host as usize] = address;
     }
 
-    /// The host has another interface with this address. A datagram leaves by the interface that its path names as `local`,
-    /// otherwise by the first.
+    /// The host has another interface with this address. A datagram leaves by the interface that
+    /// its path names as `local`, otherwise by the first.
     pub fn add_address(&mut self, host: Side, address: SocketAddr) {
         self.interfaces[host as usize].push(Interface::plain(address));
     }
@@ -266,7 +269,8 @@ impl Network {
         Some(found.local)
     }
 
-    /// Where others see a datagram of the host on this path come from; `None`: it has no such interface.
+    /// Where others see a datagram of the host on this path come from; `None`: it has no such
+    /// interface.
     fn source(&self, host: Side, path: &Path) -> Option<SocketAddr> {
         let interfaces = &self.interfaces[host as usize];
         let found = interfaces
@@ -275,7 +279,8 @@ impl Network {
         found.map(|i| self.spoofed[host as usize].unwrap_or(i.seen_as))
     }
 
-    /// The address on this path that the host does not have, so that its system refuses to send from it.
+    /// The address on this path that the host does not have, so that its system refuses to send
+    /// from it.
     pub(crate) fn refused_source(&self, host: Side, path: &Path) -> Option<IpAddr> {
         path.local.filter(|_| self.source(host, path).is_none())
     }
@@ -385,8 +390,9 @@ impl Network {
         let mut bytes = datagram.to_vec();
         if corrupted {
             counters.corrupted += 1;
-            // Not the bit that turns version 1 into 0: with a Version Negotiation packet anybody on the path ends a
-            // client's attempt (RFC 9000 §6.2), which UDP's checksum saves the living from.
+            // Not the bit that turns version 1 into 0: with a Version Negotiation packet anybody on
+            // the path ends a client's attempt (RFC 9000 §6.2), which UDP's checksum saves the
+            // living from.
             let flip = flip + usize::from(flip == 32);
             bytes[flip / 8] ^= 1 << (flip % 8);
         }

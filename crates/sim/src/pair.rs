@@ -1,4 +1,5 @@
-//! Two endpoints with their connections on the network, driven by the virtual clock as an owner drives them.
+//! Two endpoints with their connections on the network, driven by the virtual clock as an owner
+//! drives them.
 //!
 //! ```text
 //!  step: what arrived ─▶ route ─▶ receive      what is due ─▶ on_timeout
@@ -84,8 +85,8 @@ struct Member {
 struct Host {
     side: Side,
     endpoint: Endpoint,
-    /// The first is the one that the run is about. A server may have more: an Initial that is replayed after the
-    /// handshake opens a connection that comes to nothing.
+    /// The first is the one that the run is about. A server may have more: an Initial that is
+    /// replayed after the handshake opens a connection that comes to nothing.
     members: Vec<Member>,
     events: VecDeque<Event>,
     /// Whether it neither hears nor says anything.
@@ -344,7 +345,8 @@ impl Pair {
         }
     }
 
-    /// Lets time pass until the next thing happens, `limit` at the latest; says whether something did.
+    /// Lets time pass until the next thing happens, `limit` at the latest; says whether something
+    /// did.
     ///
     /// # Errors
     /// What a guard found, or that time stands still.

@@ -180,8 +180,8 @@ impl Party {
         Ok(())
     }
 
-    /// What it does without an event: a client with early data begins at once, a slow reader reads when its time has come.
-    /// Says whether there was something.
+    /// What it does without an event: a client with early data begins at once, a slow reader reads
+    /// when its time has come. Says whether there was something.
     pub(crate) fn act(&mut self, now: Time, connection: &mut Connection) -> Result<bool, String> {
         if connection.has_early_data() && !std::mem::replace(&mut self.early, true) {
             for direction in DIRECTIONS {

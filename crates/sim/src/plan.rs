@@ -84,8 +84,8 @@ impl Plan {
         }
     }
 
-    /// `bytes` each way over as many streams as the seed wants, of all kinds and sizes; `cuts` is the chance of a stream
-    /// to be cut.
+    /// `bytes` each way over as many streams as the seed wants, of all kinds and sizes; `cuts` is
+    /// the chance of a stream to be cut.
     #[must_use]
     pub fn from_seed(rng: &mut Rng, bytes: usize, cuts: f64) -> Self {
         let mut left = [bytes; 2];
@@ -151,7 +151,8 @@ impl Plan {
             stream.reply
         };
         let size = size.min(MAX_STREAM);
-        // Every stream and each way of it begins elsewhere, so that a byte in the wrong place shows.
+        // Every stream and each way of it begins elsewhere, so that a byte in the wrong place
+        // shows.
         let mut rng = Rng::new(2 * id.0 + sender as u64);
         let at = rng.below((CONTENTS - size) as u64) as usize;
         Some(random_bytes().slice(at..at + size))

@@ -1,8 +1,9 @@
-//! A peer every packet of which is made by hand, against a connection of ours: what honest software never sends.
+//! A peer every packet of which is made by hand, against a connection of ours: what honest software
+//! never sends.
 //!
 //! ```text
 //!  RawPeer   a TLS session, keys of every level, and packets with whatever payload the test wants
-//!  Duel      the RawPeer and its victim, face to face: no network, no time but what the test lets pass
+//!  Duel      the RawPeer and its victim, face to face: no network, and time as the test says
 //! ```
 
 use std::ops::RangeInclusive;
@@ -31,7 +32,8 @@ const MIN_INITIAL: usize = 1200;
 
 /// Where the peer is as long as nothing else is said.
 const HOME: ([u8; 4], u16) = ([10, 0, 0, 9], 999);
-/// More datagrams than this in one go, or timeouts at one instant, and they never end. A large window goes out in one go.
+/// More datagrams than this in one go, or timeouts at one instant, and they never end. A large
+/// window goes out in one go.
 const ENDLESS: u64 = 100_000;
 
 /// Keys of one level and direction.
@@ -168,7 +170,8 @@ impl RawPeer {
         self.largest[space(PacketType::OneRtt)]
     }
 
-    /// A packet with this payload. Too short a payload is padded for the header-protection sample (RFC 9001 §5.4.2).
+    /// A packet with this payload. Too short a payload is padded for the header-protection sample
+    /// (RFC 9001 §5.4.2).
     ///
     /// # Panics
     /// If there are no keys for it, or if it is larger than a datagram.
@@ -445,7 +448,8 @@ pub struct Duel {
     /// The victim's endpoint.
     pub endpoint: Endpoint,
     victim: Option<(ConnectionHandle, Connection)>,
-    /// What every datagram of the victim is held to; absent where the guard's own notes would be counted as the victim's.
+    /// What every datagram of the victim is held to; absent where the guard's own notes would be
+    /// counted as the victim's.
     guard: Option<Guard>,
     /// The destination of the client's first packet.
     pub first_destination: ConnectionId,
@@ -463,7 +467,8 @@ pub struct Duel {
 }
 
 impl Duel {
-    /// A victim in the role of `victim`, with nothing sent yet but the client's first datagram made.
+    /// A victim in the role of `victim`, with nothing sent yet but the client's first datagram
+    /// made.
     ///
     /// # Panics
     /// If settings are refused.
@@ -582,13 +587,14 @@ impl Duel {
         duel
     }
 
-    /// Lets the victim go unwatched: the guard keeps an account of every address, which a test that counts memory would take
-    /// for the victim's.
+    /// Lets the victim go unwatched: the guard keeps an account of every address, which a test that
+    /// counts memory would take for the victim's.
     pub fn unwatch(&mut self) {
         self.guard = None;
     }
 
-    /// Measures the victim's work from now on, in `work`, by this clock. What the peer and the test do is not counted.
+    /// Measures the victim's work from now on, in `work`, by this clock. What the peer and the test
+    /// do is not counted.
     pub fn measure(&mut self, clock: fn() -> Duration) {
         (self.work, self.clock) = (Work::default(), Some(clock));
     }
@@ -623,8 +629,8 @@ impl Duel {
         self.deliver_run(path, Ecn::NotEct, len, datagram);
     }
 
-    /// Hands the victim's endpoint a bundle of datagrams, `segment_size` bytes each, and the peer what the victim answers.
-    /// A victim that is there stays the only one.
+    /// Hands the victim's endpoint a bundle of datagrams, `segment_size` bytes each, and the peer
+    /// what the victim answers. A victim that is there stays the only one.
     pub fn deliver_run(&mut self, path: Path, ecn: Ecn, segment_size: u16, datagrams: &[u8]) {
         let mut bytes = datagrams.to_vec();
         let mut rest = &mut bytes[..];

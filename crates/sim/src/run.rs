@@ -13,9 +13,11 @@ use crate::pair::Pair;
 use crate::simulation::Simulation;
 use crate::trial::{Fault, Handshake, Trial};
 
-/// Virtual time in which the last acknowledgements have to come: a few probe timeouts that have backed off.
+/// Virtual time in which the last acknowledgements have to come: a few probe timeouts that have
+/// backed off.
 const SETTLE: Duration = Duration::from_secs(2000);
-/// Silence that is waited for, and the datagrams that may be sent in it: a late probe for the path's size, a ticket.
+/// Silence that is waited for, and the datagrams that may be sent in it: a late probe for the
+/// path's size, a ticket.
 const QUIET: (Duration, u64) = (Duration::from_secs(5), 20);
 /// Those more that may be sent in it by who keeps his NAT awake, and on a path that is new.
 const AWAKE: u64 = 80;
@@ -49,7 +51,8 @@ pub struct Report {
     pub server_end: CloseReason,
 }
 
-/// Runs the trial of a seed: moves bytes each way, compares every one, closes, and looks that nothing is left over.
+/// Runs the trial of a seed: moves bytes each way, compares every one, closes, and looks that
+/// nothing is left over.
 ///
 /// # Errors
 /// Whatever goes wrong, a panic included.
@@ -214,7 +217,8 @@ impl Course {
 
 /// With all said, nothing is left: no streams, no datagrams without end.
 fn check_silence(sim: &mut Simulation, most: u64) -> Result<(), Failure> {
-    // The search for the path's size comes to its end; with a window of two packets it goes one by one.
+    // The search for the path's size comes to its end; with a window of two packets it goes one by
+    // one.
     sim.run_for(2 * QUIET.0)?;
     let sent = |sim: &Simulation| SIDES.map(|s| sim.pair.stats(s).datagrams_sent);
     let before = sent(sim);
@@ -245,7 +249,8 @@ fn check_end(sim: &mut Simulation) -> Result<CloseReason, Failure> {
         reason: bytes::Bytes::from_static(b"done"),
         remote,
     };
-    // What the server sends to a client that has forgotten everything by then is answered by a stateless reset.
+    // What the server sends to a client that has forgotten everything by then is answered by a
+    // stateless reset.
     let heard = [close(true), CloseReason::IdleTimeout, CloseReason::Reset];
     let fine = client == Some(close(false)) && server.as_ref().is_some_and(|s| heard.contains(s));
     match server {

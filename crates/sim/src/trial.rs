@@ -115,8 +115,8 @@ pub struct Trial {
     pub plan: Plan,
     /// What happens to the network, each so long after the beginning.
     pub happenings: Vec<(Duration, Happening)>,
-    /// What happens to it once both ends have completed the handshake, each so long after that. RFC 9000 §9: an address
-    /// does not change before.
+    /// What happens to it once both ends have completed the handshake, each so long after that. RFC
+    /// 9000 §9: an address does not change before.
     pub later: Vec<(Duration, Happening)>,
     /// The faults that it has.
     pub faults: Vec<Fault>,
@@ -188,8 +188,8 @@ impl Trial {
                 elsewhere: 0.02,
             };
         }
-        // Probe timeouts back off far while luck is bad, or after a blackhole: with so many in a row of which none comes
-        // through, no seed of a million is out of luck.
+        // Probe timeouts back off far while luck is bad, or after a blackhole: with so many in a
+        // row of which none comes through, no seed of a million is out of luck.
         let patience = Duration::from_secs(if network.loss > 0.15 { 4000 } else { 1000 });
         setup.faults = [network.clone(), network.clone()];
         setup.max_segments = [1, 10, 64][rng.below(3) as usize];
@@ -228,7 +228,8 @@ impl Trial {
         };
         if rng.chance(0.2) {
             self.faults.push(Fault::Rebinding);
-            // A server does not find a client that only listens: who sits behind such a NAT has to speak now and then.
+            // A server does not find a client that only listens: who sits behind such a NAT has to
+            // speak now and then.
             let client = &mut self.setup.transport[Side::Client as usize];
             client.keep_alive = Some(Duration::from_secs(1));
             let mut at = soon(rng);
@@ -356,7 +357,8 @@ impl Trial {
         )
     }
 
-    /// The simulation, ready to run. A trial that resumes makes the earlier connection first, on a good network.
+    /// The simulation, ready to run. A trial that resumes makes the earlier connection first, on a
+    /// good network.
     ///
     /// # Errors
     /// What goes wrong with that one.

@@ -1,6 +1,6 @@
-//! Addresses that change under a connection (RFC 9000 §8.2, §9): the server follows its client and nothing else, pays three
-//! bytes for one until the new address is validated, and goes back if it is not. The pair's guard checks the limit on every
-//! datagram.
+//! Addresses that change under a connection (RFC 9000 §8.2, §9): the server follows its client and
+//! nothing else, pays three bytes for one until the new address is validated, and goes back if it
+//! is not. The pair's guard checks the limit on every datagram.
 
 mod common;
 
@@ -117,7 +117,8 @@ fn nobody_moves_before_the_handshake_is_confirmed() {
             sim.pair.live(Side::Server) == 1
         })?;
         let old = sim.pair.network().address(Side::Client);
-        // The client still gets the server's answers, so it would be followed once they are answered.
+        // The client still gets the server's answers, so it would be followed once they are
+        // answered.
         sim.pair.network().spoof(Side::Client, Some(elsewhere(1)));
         let mut rng = Rng::new(seed);
         sim.run_for(secs(1) + rng.duration(secs(1)))?;
@@ -153,7 +154,8 @@ fn an_address_that_changes_every_50_ms_costs_no_state() {
     for same_host in [false, true] {
         sweep(&seeds(10), |seed| {
             let mut setup = setup(seed, lossy(0.02));
-            // A client that waits for the server is found by nobody when its address changes: it has to say something.
+            // A client that waits for the server is found by nobody when its address changes: it
+            // has to say something.
             setup.transport[Side::Client as usize].keep_alive = Some(ms(500));
             let mut sim = Simulation::new(setup, Plan::one_stream(1_000_000));
             sim.run_until(secs(60), "some bytes", |sim| {
@@ -212,7 +214,8 @@ fn a_spoofed_address_is_left_again() {
     });
 }
 
-// test: RFC 9000 §9.3.2, §8.2.4 — the client is silent: only the validation's failure brings the server back.
+// test: RFC 9000 §9.3.2, §8.2.4 — the client is silent: only the validation's failure brings the
+// server back.
 #[test]
 fn an_address_that_does_not_answer_is_left_again() {
     sweep(&seeds(20), |seed| {
@@ -222,7 +225,8 @@ fn an_address_that_does_not_answer_is_left_again() {
         let old = sim.pair.network().address(Side::Client);
         let victim = elsewhere(7);
         sim.pair.network().spoof(Side::Client, Some(victim));
-        // One PING of the client, from the wrong address; its answers are lost for as long as it is there.
+        // One PING of the client, from the wrong address; its answers are lost for as long as it is
+        // there.
         sim.pair.ping(Side::Client)?;
         sim.run_for(ms(15))?;
         sim.pair.network().spoof(Side::Client, None);

@@ -1,5 +1,6 @@
-//! The amplification limit (RFC 9000 §8.1): before a client's address is validated a server sends at most three times
-//! what it received. The pair's guard checks that on every datagram of every simulation; here is where it hurts.
+//! The amplification limit (RFC 9000 §8.1): before a client's address is validated a server sends
+//! at most three times what it received. The pair's guard checks that on every datagram of every
+//! simulation; here is where it hurts.
 
 mod common;
 
@@ -7,7 +8,8 @@ use common::{lossy, secs, setup, sweep};
 use squall_sim::{Faults, Plan, SERVER_NAME, Simulation, tls_with};
 use squall_wire::Side;
 
-/// A certificate of about 9,000 bytes: the server's first flight is more than three times the client's.
+/// A certificate of about 9,000 bytes: the server's first flight is more than three times the
+/// client's.
 fn large_certificate() -> squall_sim::Configs {
     let mut names = vec![SERVER_NAME.to_owned()];
     names.extend((0..300).map(|n| format!("host-{n:03}.example.org.invalid")));

@@ -1,6 +1,7 @@
-//! Peers that hold all the keys and want memory or work of us: rows 1, 2, 4, 5, 6, 8, 17, 19, 26 and 40 of the threat table in
-//! `SECURITY.md`. What a server's connection holds is counted where it is allocated: outside the data that its application
-//! has granted room for, at most 256 kB and 64 bytes for each packet that may be in flight.
+//! Peers that hold all the keys and want memory or work of us: rows 1, 2, 4, 5, 6, 8, 17, 19, 26
+//! and 40 of the threat table in `SECURITY.md`. What a server's connection holds is counted where
+//! it is allocated: outside the data that its application has granted room for, at most 256 kB and
+//! 64 bytes for each packet that may be in flight.
 
 #[path = "../../core/tests/common/counting.rs"]
 mod counting;
@@ -93,7 +94,8 @@ impl Siege {
         self.count();
     }
 
-    /// The most that was held is no more than may be, with `room` for what the victim has granted beside.
+    /// The most that was held is no more than may be, with `room` for what the victim has granted
+    /// beside.
     #[track_caller]
     fn check(&mut self, what: &str, room: u64) {
         self.count();
@@ -247,7 +249,8 @@ fn pieces_between_gaps_cost_no_more_than_their_budget() {
     let kinds = [Direction::Unidirectional, Direction::Bidirectional];
     for (kind, index) in kinds.iter().flat_map(|k| (0..8).map(move |i| (*k, i))) {
         let id = StreamId::new(Side::Client, kind, index);
-        // Of all streams together no more than the window: what does not fit must not be lost to flow control.
+        // Of all streams together no more than the window: what does not fit must not be lost to
+        // flow control.
         for base in (1..WINDOW / 16).step_by(400) {
             let end = (base + 400).min(WINDOW / 16);
             let pieces = (base..end).step_by(2);
@@ -261,7 +264,8 @@ fn pieces_between_gaps_cost_no_more_than_their_budget() {
     siege.check("pieces of one byte", WINDOW);
 }
 
-// test: RFC 9000 §12.3, §21.4; SECURITY.md row 5: the frames before the one that has no room have acted
+// test: RFC 9000 §12.3, §21.4; SECURITY.md row 5: the frames before the one that has no room have
+// acted
 #[test]
 fn a_packet_dropped_for_want_of_room_acts_once_and_is_never_acknowledged() {
     let mut duel = Duel::connected(Side::Server, roomy());
@@ -327,7 +331,8 @@ fn a_packet_dropped_for_want_of_room_acts_once_and_is_never_acknowledged() {
 // test: SECURITY.md row 5: half of all packets come 5,000 packets late, and the connection goes on
 #[test]
 fn a_sender_whose_packets_are_held_back_finishes() {
-    // Within the window, and pieces so small that their overhead is not: some are not taken, and sent again.
+    // Within the window, and pieces so small that their overhead is not: some are not taken, and
+    // sent again.
     const PIECE: usize = 60;
     const PACKETS: usize = 8_000;
     let mut duel = Duel::connected(Side::Server, roomy());
@@ -409,7 +414,8 @@ fn acknowledgements_of_the_handshake_that_nobody_acknowledges_are_few() {
     }
 }
 
-// test: SECURITY.md row 8: a client that pings and does not go on is acknowledged a limited number of times
+// test: SECURITY.md row 8: a client that pings and does not go on is acknowledged a limited number
+// of times
 #[test]
 fn a_handshake_that_stands_still_is_acknowledged_64_times() {
     for packet in [Initial, Handshake] {
@@ -466,7 +472,8 @@ fn acknowledgements_of_what_was_never_sent_end_the_connection() {
         let expected = TransportErrorCode::PROTOCOL_VIOLATION;
         assert_eq!(duel.closed(), Some(expected), "{largest}");
     }
-    // A peer that acknowledges every packet and every number between, right as it comes: one is left out sooner or later.
+    // A peer that acknowledges every packet and every number between, right as it comes: one is
+    // left out sooner or later.
     let mut duel = Duel::connected(Side::Server, terms());
     let mut acknowledged = 0;
     while duel.closed().is_none() {
@@ -588,7 +595,8 @@ fn who_goes_on_after_the_end_is_told_ever_more_rarely() {
     assert_eq!(duel.datagrams - before, answers);
 }
 
-// test: RFC 9000 §10.1, §21.6; SECURITY.md row 17: a handshake a byte at a time, and a connection that says nothing
+// test: RFC 9000 §10.1, §21.6; SECURITY.md row 17: a handshake a byte at a time, and a connection
+// that says nothing
 #[test]
 fn a_slow_handshake_ends_in_time() {
     let mut duel = Duel::new(Side::Server, terms());

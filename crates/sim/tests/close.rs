@@ -1,4 +1,5 @@
-//! The end of a connection (RFC 9000 §10.2, §10.3): the other side hears of it, and nothing acknowledged is lost.
+//! The end of a connection (RFC 9000 §10.2, §10.3): the other side hears of it, and nothing
+//! acknowledged is lost.
 
 mod common;
 
@@ -50,7 +51,8 @@ fn an_applications_close_reaches_the_peer_under_loss() {
             })?;
             match close(&mut sim, side)? {
                 reason if reason == application(true) => Ok(true),
-                // Every datagram that could say so was lost; who comes too late is reset or hears nothing.
+                // Every datagram that could say so was lost; who comes too late is reset or hears
+                // nothing.
                 CloseReason::Reset | CloseReason::IdleTimeout => Ok(false),
                 other => Err(sim.pair.failure(format!("the other side: {other}"))),
             }
@@ -153,7 +155,8 @@ fn a_close_before_the_handshake_is_done() {
                 }
             );
             let known = hidden || reason == application(true);
-            // Or every datagram that could say so was lost, or came before the peer had the keys for it.
+            // Or every datagram that could say so was lost, or came before the peer had the keys
+            // for it.
             if known
                 || matches!(
                     reason,

@@ -1,4 +1,5 @@
-//! Known inputs of the fuzz targets, on any compiler: the corpora in `fuzz/corpus`, and whatever was ever found.
+//! Known inputs of the fuzz targets, on any compiler: the corpora in `fuzz/corpus`, and whatever
+//! was ever found.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 

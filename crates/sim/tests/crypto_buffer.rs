@@ -1,5 +1,5 @@
-//! Handshake data that a peer piles up (RFC 9000 §7.5): row 4 of the threat table in `SECURITY.md`; and what is repeated
-//! to a level that is gone: row 22.
+//! Handshake data that a peer piles up (RFC 9000 §7.5): row 4 of the threat table in `SECURITY.md`;
+//! and what is repeated to a level that is gone: row 22.
 
 use squall_core::Event;
 use squall_sim::{Duel, Terms, frames};
@@ -45,7 +45,8 @@ fn each_level_holds_so_much_and_no_more() {
             // What was read before, a flight or some tickets, is less than 4 kB.
             for (offset, fits) in [(most - 100, true), (most + 4096, false)] {
                 let mut duel = duel(victim, ty);
-                // Behind a gap: nothing of it can be read. A server's TLS has said its last word: it wants none of it.
+                // Behind a gap: nothing of it can be read. A server's TLS has said its last word:
+                // it wants none of it.
                 duel.send(ty, &crypto(offset, &[1; 50]));
                 let expected = (!fits).then_some(TransportErrorCode::CRYPTO_BUFFER_EXCEEDED);
                 assert_eq!(duel.closed(), expected, "{victim:?} {ty:?} {offset}");

@@ -1,5 +1,5 @@
-//! Explicit congestion notification (RFC 9000 §13.4): marks where the path carries them, none where it does not, and less in
-//! flight where routers ask for it.
+//! Explicit congestion notification (RFC 9000 §13.4): marks where the path carries them, none where
+//! it does not, and less in flight where routers ask for it.
 
 mod common;
 

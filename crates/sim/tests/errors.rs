@@ -1,4 +1,5 @@
-//! Every rule with an error code: the offence goes in, the code comes out (RFC 9000 §12.4, §17, §18.2, §19; RFC 9001 §4, §6).
+//! Every rule with an error code: the offence goes in, the code comes out (RFC 9000 §12.4, §17,
+//! §18.2, §19; RFC 9001 §4, §6).
 //!
 //! The offender is a peer made by hand, so each packet is authentic and only what it says is wrong.
 

@@ -1,4 +1,5 @@
-//! Flow control (RFC 9000 §4): a slow reader holds the writer, memory stays bounded, and nothing stands still.
+//! Flow control (RFC 9000 §4): a slow reader holds the writer, memory stays bounded, and nothing
+//! stands still.
 
 mod common;
 
@@ -155,8 +156,8 @@ fn windows_grow_with_the_path() {
     assert!(time < ms(1300), "{time:?}");
 }
 
-// test: RFC 9000 §3.5, §4.5 — what is given up on both sides goes back to the connection's credit, or 9 MB would not
-// fit through a window of 128 kB.
+// test: RFC 9000 §3.5, §4.5 — what is given up on both sides goes back to the connection's credit,
+// or 9 MB would not fit through a window of 128 kB.
 #[test]
 fn streams_that_are_cut_leave_no_credit_behind() {
     sweep(&seeds(10), |seed| {

@@ -43,8 +43,8 @@ fn takes_one_and_a_half_round_trips() {
     assert!((ms(20)..ms(21)).contains(&client), "{client:?}");
 }
 
-/// A client's first data may fill the window before the server has its Finished. When that is lost, it must not wait
-/// for room that only the acknowledgement of the data behind it would make.
+/// A client's first data may fill the window before the server has its Finished. When that is lost,
+/// it must not wait for room that only the acknowledgement of the data behind it would make.
 #[test]
 fn a_window_full_of_data_does_not_lock_the_handshake_out() {
     let seeds: Vec<u64> = (0..200).collect();

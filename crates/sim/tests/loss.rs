@@ -1,5 +1,5 @@
-//! Transfers on bad networks: every byte arrives, in time, and nothing is left over. The invariants of every datagram
-//! (sizes, the amplification limit) are checked in all of them.
+//! Transfers on bad networks: every byte arrives, in time, and nothing is left over. The invariants
+//! of every datagram (sizes, the amplification limit) are checked in all of them.
 
 mod common;
 
@@ -20,7 +20,8 @@ fn trials_end_as_they_have_to() {
         if dark.iter().any(|fault| report.faults.contains(fault)) {
             continue;
         }
-        // RFC 9002 §6.1: what was declared lost is about what the network lost, or jitter made late.
+        // RFC 9002 §6.1: what was declared lost is about what the network lost, or jitter made
+        // late.
         for stats in &report.stats {
             assert!(stats.packets_lost <= stats.packets_sent / 2, "{report:?}");
         }

@@ -1,5 +1,5 @@
-//! Clients that move (RFC 9000 §9.2) and servers that ask them to (§9.6). The pair's guard checks that no connection id is
-//! seen on two paths of a client.
+//! Clients that move (RFC 9000 §9.2) and servers that ask them to (§9.6). The pair's guard checks
+//! that no connection id is seen on two paths of a client.
 
 mod common;
 
@@ -35,7 +35,8 @@ fn wrong<T>(sim: &mut Simulation, what: &str) -> Result<T, Failure> {
     Err(sim.pair.failure(format!("{what}: {paths:?} {told:?}")))
 }
 
-/// All bytes arrive, and all that was begun about paths comes to an end; returns the client's moves told and failed.
+/// All bytes arrive, and all that was begun about paths comes to an end; returns the client's moves
+/// told and failed.
 fn finish(sim: &mut Simulation) -> Result<(usize, usize), Failure> {
     sim.run_until(secs(60), "all bytes", Simulation::is_complete)?;
     sim.run_for(secs(15))?;
@@ -77,7 +78,8 @@ fn a_client_moves_to_a_path_that_it_has_validated() {
 #[test]
 fn a_client_whose_address_is_gone_moves_at_once() {
     sweep(&seeds(30), |seed| {
-        // Enough that the transfer outlasts the validation: it may lose all challenges, and then packets show where the client is.
+        // Enough that the transfer outlasts the validation: it may lose all challenges, and then
+        // packets show where the client is.
         let mut sim = begun(setup(seed, lossy(0.05)), 2_000_000)?;
         sim.pair.network().add_address(Side::Client, SECOND);
         sim.pair.network().remove_address(Side::Client);

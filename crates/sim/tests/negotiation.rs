@@ -41,7 +41,8 @@ fn every_client_is_sent_a_retry() {
         let mut setup = faulty(seed);
         setup.tune = |_, config| config.retry_from = 0;
         let sim = transfer(setup)?;
-        // Each first packet without a token brings a Retry, even a repeated one, and never a connection.
+        // Each first packet without a token brings a Retry, even a repeated one, and never a
+        // connection.
         match (sim.pair.live(Side::Server), sim.pair.retries(Side::Server)) {
             (1, 1..) => Ok(()),
             (connections, retries) => Err(sim.pair.failure(format!(
@@ -74,7 +75,8 @@ fn a_server_changes_the_version() {
 fn a_client_begins_anew_in_the_servers_version() {
     sweep(&seeds(200), |seed| {
         let mut setup = faulty(seed);
-        // Nothing protects a Version Negotiation packet: a damaged one may end the attempt (RFC 9000 §6.2).
+        // Nothing protects a Version Negotiation packet: a damaged one may end the attempt (RFC
+        // 9000 §6.2).
         setup.intrusion.damage = 0.0;
         setup.faults.iter_mut().for_each(|f| f.corruption = 0.0);
         setup.transport[Side::Server as usize].versions = vec![VERSION_2];

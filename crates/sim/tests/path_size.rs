@@ -1,5 +1,6 @@
-//! Path MTU discovery (RFC 8899): what a path carries is found in a few round trips, also when nothing else is sent, and found
-//! again when it changes. Routers are never heard (RFC 9000 §14.2.1): the network drops what is too large without a word.
+//! Path MTU discovery (RFC 8899): what a path carries is found in a few round trips, also when
+//! nothing else is sent, and found again when it changes. Routers are never heard (RFC 9000
+//! §14.2.1): the network drops what is too large without a word.
 
 mod common;
 
@@ -49,8 +50,8 @@ fn has_found(sim: &Simulation, best: usize) -> bool {
     })
 }
 
-// test: RFC 8899 §5.3 — idle paths, jumbo frames and loopback. The first five round trips, about a probe timeout, are left to
-// those who only ask one thing.
+// test: RFC 8899 §5.3 — idle paths, jumbo frames and loopback. The first five round trips, about a
+// probe timeout, are left to those who only ask one thing.
 #[test]
 fn an_idle_path_is_searched_in_a_few_round_trips() {
     for (limit, max_payload, trips) in [
@@ -171,7 +172,8 @@ fn a_lossy_path_keeps_its_size() {
     });
 }
 
-// test: RFC 8899 §4.3 — with windows of a few packets, chance alone loses several large ones in a row.
+// test: RFC 8899 §4.3 — with windows of a few packets, chance alone loses several large ones in a
+// row.
 #[test]
 fn random_loss_is_no_black_hole() {
     sweep(&seeds(20), |seed| {

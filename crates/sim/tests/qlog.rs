@@ -1,4 +1,5 @@
-//! The log of a connection: every record is JSON, and the events are those of draft-ietf-quic-qlog-quic-events.
+//! The log of a connection: every record is JSON, and the events are those of
+//! draft-ietf-quic-qlog-quic-events.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -60,7 +60,8 @@ fn mean(outcomes: &[Outcome]) -> Duration {
     sum / outcomes.len() as u32
 }
 
-/// 10 MB through 2 % loss, 2 % duplication, 5 % reordering by up to 3 ms and 1 % corruption, 5 ms each way.
+/// 10 MB through 2 % loss, 2 % duplication, 5 % reordering by up to 3 ms and 1 % corruption, 5 ms
+/// each way.
 #[test]
 fn a_bad_network() {
     let faults = Faults {
@@ -96,7 +97,8 @@ fn loss_without_delay() {
     assert!(mean(&outcomes) < ms(500), "{:?}", mean(&outcomes));
 }
 
-/// 20 MB over 100 Mbit/s and 40 ms, where 5 % of the packets are overtaken and none is lost but by a full queue.
+/// 20 MB over 100 Mbit/s and 40 ms, where 5 % of the packets are overtaken and none is lost but by
+/// a full queue.
 #[test]
 fn reordering_is_no_loss() {
     let faults = Faults {

@@ -1,4 +1,5 @@
-//! Version information that is not what it should be (RFC 9368 §4): row 32 of the threat table in `SECURITY.md`.
+//! Version information that is not what it should be (RFC 9368 §4): row 32 of the threat table in
+//! `SECURITY.md`.
 
 use squall_core::{Event, TransportConfig};
 use squall_sim::{Duel, Terms};

@@ -1,16 +1,17 @@
 //! What hostile bytes cost: row 48 of the threat table in `SECURITY.md`.
 //!
-//! Handling `n` bytes of input costs at most `a + b * n`: `b` is 20 times what a byte of bulk data costs, and `a` is stated for
-//! a datagram, a packet, a stream and a handshake. Bulk is measured in the same run, by the same clock, which is the CPU time
-//! of the thread: how fast or busy the machine is does not matter. Each attack is tried a few times in turns with bulk, and
-//! only the best of them has to keep the rule, for what disturbs a measurement only ever adds to it.
+//! Handling `n` bytes of input costs at most `a + b * n`: `b` is 20 times what a byte of bulk data
+//! costs, and `a` is stated for a datagram, a packet, a stream and a handshake. Bulk is measured in
+//! the same run, by the same clock, which is the CPU time of the thread: how fast or busy the
+//! machine is does not matter. Each attack is tried a few times in turns with bulk, and only the
+//! best of them has to keep the rule, for what disturbs a measurement only ever adds to it.
 //!
 //! It needs optimised code and is ignored elsewhere:
 //!
 //! ```sh
-//! cargo test --profile sim -p squall-sim --test work -- --ignored --nocapture     # the ratio of each attack to what it may cost
-//! SQUALL_WORK_ONLY=pieces cargo test --profile sim -p squall-sim --test work -- --ignored --nocapture
+//! cargo test --profile sim -p squall-sim --test work -- --ignored --nocapture
 //! ```
+//! prints the ratio of each attack to what it may cost. `SQUALL_WORK_ONLY=pieces` runs one attack.
 
 #![cfg(unix)]
 
@@ -27,10 +28,12 @@ use PacketType::{Handshake, Initial, OneRtt};
 
 /// `b`, in bytes of bulk data.
 const BYTE: f64 = 20.0;
-/// `a` of a datagram, received or sent, in bytes of bulk data: about 4 µs on Zen 5, where bulk data costs least (0.17 ns a byte)
-/// and ACK frames of five bytes, at 29 ns each, come closest to the limit.
+/// `a` of a datagram, received or sent, in bytes of bulk data: about 4 µs on Zen 5, where bulk data
+/// costs least (0.17 ns a byte) and ACK frames of five bytes, at 29 ns each, come closest to the
+/// limit.
 const DATAGRAM: f64 = 25_000.0;
-/// `a` of each further packet in it, and of each packet sent whose fate becomes known: about what its bytes are worth.
+/// `a` of each further packet in it, and of each packet sent whose fate becomes known: about what
+/// its bytes are worth.
 const PACKET: f64 = 1_200.0;
 /// `a` of a stream that the peer opens and ends.
 const STREAM: f64 = 1_000.0;
@@ -168,7 +171,8 @@ fn bulk() -> f64 {
     (receiving + sending).as_nanos() as f64 / bytes[0] as f64
 }
 
-/// A server that has written a window full of data, all of which is in flight, and the ranges of numbers in flight.
+/// A server that has written a window full of data, all of which is in flight, and the ranges of
+/// numbers in flight.
 fn loaded(window: u64) -> (Duel, Vec<RangeInclusive<u64>>) {
     let terms = Terms {
         transport: TransportConfig {
@@ -232,7 +236,8 @@ fn ack(ranges: impl Iterator<Item = RangeInclusive<u64>> + Clone) -> Vec<u8> {
     })
 }
 
-/// Many ACK frames in a packet, each over all that is in flight but the oldest packet; `vary` has each begin elsewhere.
+/// Many ACK frames in a packet, each over all that is in flight but the oldest packet; `vary` has
+/// each begin elsewhere.
 fn acks_over_the_flight(window: u64, vary: bool) -> Cost {
     let (mut duel, open) = loaded(window);
     let oldest = *open[0].start();
@@ -280,7 +285,8 @@ fn every_other_acknowledged(window: u64, order: fn(usize, usize) -> usize) -> Co
 /// Frames of one acknowledged packet each, in an order that puts each between others.
 fn single_acknowledgements(window: u64) -> Cost {
     let (mut duel, open) = loaded(window);
-    // The largest first, so that all below is lost at once, and acknowledged after that in no order.
+    // The largest first, so that all below is lost at once, and acknowledged after that in no
+    // order.
     let numbers: Vec<u64> = open.iter().cloned().flatten().collect();
     let count = numbers.len();
     let mut step = 7919;
@@ -355,7 +361,8 @@ fn uni(index: u64) -> StreamId {
     StreamId::new(Side::Client, Direction::Unidirectional, index)
 }
 
-/// A server that has many streams, which all wait for the connection's credit, and a peer that gives it byte by byte.
+/// A server that has many streams, which all wait for the connection's credit, and a peer that
+/// gives it byte by byte.
 fn credit_for_many(streams: u64) -> Cost {
     let terms = Terms {
         parameters: Box::new(move |p| {
@@ -387,7 +394,8 @@ fn credit_for_many(streams: u64) -> Cost {
     Cost::from(&duel)
 }
 
-/// A ClientHello in frames of one byte, or a ticket in such frames after the handshake, which never ends.
+/// A ClientHello in frames of one byte, or a ticket in such frames after the handshake, which never
+/// ends.
 fn handshake_byte_by_byte(ticket: bool) -> Cost {
     let (mut duel, packet, bytes, from) = if ticket {
         let duel = victim(Side::Client, Terms::default());
@@ -441,7 +449,8 @@ fn bytes_of_many_streams(streams: u64) -> Cost {
     }
 }
 
-/// Packets that are dropped unacknowledged, since no room is left for more pieces, each of them twice.
+/// Packets that are dropped unacknowledged, since no room is left for more pieces, each of them
+/// twice.
 fn dropped_for_want_of_room() -> Cost {
     let terms = Terms {
         transport: TransportConfig {

@@ -1,7 +1,8 @@
 //! Files over QUIC, one stream each.
 //!
 //! ```sh
-//! cargo run --release --example files -- serve FOLDER              # prints its address, writes FOLDER/server.der
+//! # Prints its address, writes FOLDER/server.der.
+//! cargo run --release --example files -- serve FOLDER
 //! cargo run --release --example files -- get ADDR FOLDER/server.der NAME > copy
 //! ```
 
@@ -90,7 +91,8 @@ async fn send_file(mut send: SendStream, mut recv: RecvStream, folder: &Path) ->
     match tokio::fs::File::open(folder.join(&name)).await {
         Ok(mut file) if inside => {
             if let Err(error) = tokio::io::copy(&mut file, &mut send).await {
-                // Dropped, the stream would be finished: the client would take what it got for the whole file.
+                // Dropped, the stream would be finished: the client would take what it got for the
+                // whole file.
                 let _ = send.reset(BROKEN_OFF);
                 return Err(format!("{}: {error}", name.display()).into());
             }

@@ -17,7 +17,12 @@ const MAX_WORKERS: usize = 128;
 ///
 /// ```no_run
 /// # async fn example(server: squall::ServerConfig) -> std::io::Result<()> {
-/// let endpoint = squall::Builder { server: Some(server), ..squall::Builder::new(([0, 0, 0, 0], 4433).into()) }.bind()?;
+/// let addr = ([0, 0, 0, 0], 4433).into();
+/// let endpoint = squall::Builder {
+///     server: Some(server),
+///     ..squall::Builder::new(addr)
+/// }
+/// .bind()?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]

@@ -139,7 +139,8 @@ impl Connection {
             state.core.migrate(now, path, Move::WhenValidated)
         })?;
         let outcome = |state: &mut State| {
-            // Another move, to the server's preferred address say, is not the one that is waited for.
+            // Another move, to the server's preferred address say, is not the one that is waited
+            // for.
             let moved = state.moved.filter(|(path, _)| path.local == Some(local));
             match (moved, &state.closed) {
                 (Some((_, true)), _) => Poll::Ready(Ok(())),

@@ -36,8 +36,8 @@ struct Inner {
     shared: Arc<[Arc<Shared>]>,
     /// Which worker gets the next connection that begins here, and the next task.
     next: AtomicUsize,
-    /// What new connections are accepted with. Locked while the workers are told, so that one that starts meanwhile is told
-    /// too.
+    /// What new connections are accepted with. Locked while the workers are told, so that one that
+    /// starts meanwhile is told too.
     server: Mutex<Option<Arc<ServerConfig>>>,
     /// The settings that workers start with, at first and again.
     settings: Builder,

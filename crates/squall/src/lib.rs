@@ -1,9 +1,9 @@
 //! An asynchronous QUIC transport for the lowest CPU cost per byte.
 //!
 //! ```text
-//! application   Endpoint ── connect / accept ──> Connection ── open / accept ──> SendStream, RecvStream
+//! application   Endpoint ─ connect / accept ─> Connection ─ open / accept ─> Send-, RecvStream
 //!                  │ any thread: one lock per call, wake-ups only if someone sleeps
-//! worker        one thread, one socket, one timer wheel: receive all, time out, transmit all, sleep
+//! worker        one thread, socket and timer wheel: receive all, time out, transmit all, sleep
 //!                  │
 //! squall-core   the state machines          squall-udp   bundles of datagrams
 //! ```
@@ -67,22 +67,23 @@
 //!
 //! | quinn | here |
 //! |---|---|
-//! | `Endpoint::server(config, addr)` | [`Endpoint::server`]`(addr, config)`, or [`Builder`] for all settings |
+//! | `Endpoint::server(config, addr)` | [`Endpoint::server`]`(addr, config)`, or [`Builder`] |
 //! | `Endpoint::set_default_client_config` | [`Builder::client`], [`Endpoint::connect_with`] |
 //! | `Endpoint::open_connections` | `connections` of [`Endpoint::stats`] |
 //! | `ConnectionError` | [`CloseReason`] |
 //! | `peer_identity` | [`Connection::peer_certificates`] |
 //! | `handshake_data` | [`Connection::alpn`], [`Connection::server_name`] |
-//! | `export_keying_material` | [`TransportConfig::exporters`] before the handshake, [`Connection::exported`] after it |
+//! | `export_keying_material` | [`TransportConfig::exporters`], then [`Connection::exported`] |
 //! | `min_rtt`, `congestion_state` | [`Connection::stats`] |
 //! | `Connecting::into_0rtt()` | the same, but it must be awaited |
 //! | `ZeroRttAccepted` | [`EarlyDataAccepted`] |
 //! | `RecvStream::is_0rtt` | [`RecvStream::is_early`] |
-//! | `read_chunk(max, ordered)` gives a `Chunk` | [`RecvStream::read_chunk`]`(max)` gives [`Bytes`], in order |
-//! | `write_chunks` gives a `Written` | [`SendStream::write_chunks`] gives the number of bytes; the chunks keep what is not yet written |
+//! | `read_chunk` returns a `Chunk` | [`RecvStream::read_chunk`] returns [`Bytes`], in order |
+//! | `write_chunks` returns a `Written` | [`SendStream::write_chunks`] returns a number of bytes |
 //! | dropping a `SendStream` finishes it | dropping resets it: call [`SendStream::finish`] |
-//! | `set_priority(i32)` | [`SendStream::set_priority`]`(`[`Priority`]`)`, which also says how equals share |
-//! | `set_max_concurrent_…`, `set_receive_window` | [`TransportConfig`], before connecting; windows grow automatically |
+//! | `set_priority(i32)` | [`SendStream::set_priority`], by [`Priority`] |
+//! | `set_max_concurrent_…` | [`TransportConfig`], before connecting |
+//! | `set_receive_window` | [`TransportConfig`]; windows grow automatically |
 //!
 //! # Environment variables
 //! - `SSLKEYLOGFILE`: the TLS secrets of connections whose TLS configuration was made by

@@ -26,8 +26,8 @@ impl QlogFolder {
         Ok(Self(path.to_owned()))
     }
 
-    /// Logs a connection that was just made. `report` is called at most once, with the error that ends the log: the
-    /// connection goes on without.
+    /// Logs a connection that was just made. `report` is called at most once, with the error that
+    /// ends the log: the connection goes on without.
     pub(crate) fn begin(
         &self,
         now: Time,

@@ -1,9 +1,9 @@
-//! Readiness of a socket where tokio knows no foreign descriptors: on Windows. The face of tokio's `AsyncFd`, as far as
-//! the worker uses it.
+//! Readiness of a socket where tokio knows no foreign descriptors: on Windows. The face of tokio's
+//! `AsyncFd`, as far as the worker uses it.
 //!
 //! ```text
 //! squall_udp::Socket ── sends and receives
-//!        └─ a second handle of it ── tokio::net::UdpSocket: is told by the system, moves no datagram
+//!        └─ a second handle of it ── tokio::net::UdpSocket: gets readiness, moves no datagram
 //! ```
 //! Compiled and run by the tests of every system.
 
@@ -35,8 +35,8 @@ pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<Readable> {
     Ok(Readable { socket, notice })
 }
 
-/// Readiness of the socket to send, for as long as it is needed: a new registration, which tells of room that is there
-/// already.
+/// Readiness of the socket to send, for as long as it is needed: a new registration, which tells of
+/// room that is there already.
 pub(crate) fn writable(readable: &Readable) -> io::Result<Writable> {
     UdpSocket::from_std(second(&readable.socket)?).map(Writable)
 }
@@ -67,10 +67,12 @@ impl Readable {
 }
 
 impl Guard<'_> {
-    /// Forgets the sign: the queue is empty. What comes from now on gives a new one; what came since the sign was seen
-    /// does too, since tokio looks at the system only when the worker's turn is over.
+    /// Forgets the sign: the queue is empty. What comes from now on gives a new one; what came
+    /// since the sign was seen does too, since tokio looks at the system only when the worker's
+    /// turn is over.
     pub(crate) fn clear_ready(&mut self) {
-        // To tokio this is an attempt to receive that found nothing, and it asks the system for the next sign.
+        // To tokio this is an attempt to receive that found nothing, and it asks the system for the
+        // next sign.
         let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
         let _ = self.0.try_io(Interest::READABLE, nothing);
     }

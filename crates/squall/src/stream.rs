@@ -59,8 +59,8 @@ impl SendStream {
         self.id
     }
 
-    /// Takes from the front of `data` what there is room for, without copying unless it is small. Waits while there is no
-    /// room.
+    /// Takes from the front of `data` what there is room for, without copying unless it is small.
+    /// Waits while there is no room.
     fn poll_write_bytes(
         &self,
         cx: &Context<'_>,
@@ -107,8 +107,9 @@ impl SendStream {
         })
     }
 
-    /// Copies some of `data` and returns how much; waits while the send buffer is full or the peer's credit for the stream
-    /// is used up. Small writes are gathered into chunks, so each costs no more memory than its bytes.
+    /// Copies some of `data` and returns how much; waits while the send buffer is full or the
+    /// peer's credit for the stream is used up. Small writes are gathered into chunks, so each
+    /// costs no more memory than its bytes.
     ///
     /// # Errors
     /// The peer stopped the stream, it was finished or reset, or the connection ended.
@@ -128,8 +129,8 @@ impl SendStream {
         Ok(())
     }
 
-    /// Writes a whole chunk without copying it. A small one is copied, which costs less: up to 256 bytes behind data that
-    /// waits, up to 64 on its own.
+    /// Writes a whole chunk without copying it. A small one is copied, which costs less: up to 256
+    /// bytes behind data that waits, up to 64 on its own.
     ///
     /// # Errors
     /// As [`write`](Self::write); some of the chunk may have been written.
@@ -140,8 +141,9 @@ impl SendStream {
         Ok(())
     }
 
-    /// Writes some of a list of chunks without copying them, from the first on, and returns how many bytes; waits while the
-    /// send buffer is full. Each chunk keeps what is not written yet, which for those written whole is nothing.
+    /// Writes some of a list of chunks without copying them, from the first on, and returns how
+    /// many bytes; waits while the send buffer is full. Each chunk keeps what is not written yet,
+    /// which for those written whole is nothing.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -163,8 +165,8 @@ impl SendStream {
         .await
     }
 
-    /// Writes a list of chunks to its end without copying them; each keeps what is not written yet, should the future be
-    /// dropped before.
+    /// Writes a list of chunks to its end without copying them; each keeps what is not written yet,
+    /// should the future be dropped before.
     ///
     /// # Errors
     /// As [`write`](Self::write); some of the chunks may have been written.
@@ -229,8 +231,8 @@ impl SendStream {
         result
     }
 
-    /// Sets the application error code of the reset that dropping this half sends if the stream was neither finished nor
-    /// reset. Values above 2^62 − 1 are clamped.
+    /// Sets the application error code of the reset that dropping this half sends if the stream was
+    /// neither finished nor reset. Values above 2^62 − 1 are clamped.
     pub fn set_drop_code(&mut self, code: u64) {
         self.drop_code = Some(code);
     }
@@ -415,7 +417,8 @@ impl RecvStream {
         self.connection.0.lock().core.is_early(self.id)
     }
 
-    /// The next bytes in order, at most `max`, as they lie in the receive buffer; `None` is the end.
+    /// The next bytes in order, at most `max`, as they lie in the receive buffer; `None` is the
+    /// end.
     fn poll_read_bytes(
         &mut self,
         cx: &Context<'_>,
@@ -431,7 +434,7 @@ impl RecvStream {
         let (id, worker) = (self.id, &self.connection.0.worker);
         self.connection.0.call(|state| {
             // What arrived before the connection's end is still read.
-            let error = match state.read(id, max, worker) {
+            let error = match state.read(id, max, &worker.chunks) {
                 Ok(bytes) => {
                     if bytes.is_none() {
                         *end = Some(RecvEnd::Finished);

@@ -1,5 +1,5 @@
-//! What neither std nor tokio offers without a promise of ours: pinning a thread, its number, a cheap clock, and
-//! readiness of our own sockets. The only `unsafe` of this crate.
+//! What neither std nor tokio offers without a promise of ours: pinning a thread, its number, a
+//! cheap clock, and readiness of our own sockets. The only `unsafe` of this crate.
 
 use std::io;
 #[cfg(unix)]
@@ -24,8 +24,8 @@ pub(crate) use crate::readiness::{Readable, readable, writable};
 #[cfg(unix)]
 pub(crate) struct Readable {
     watched: AsyncFd<Arc<Socket>>,
-    /// A second descriptor of it, since a descriptor can be registered once. Made at the start: when the socket is full, there
-    /// may be no descriptor left in the process.
+    /// A second descriptor of it, since a descriptor can be registered once. Made at the start:
+    /// when the socket is full, there may be no descriptor left in the process.
     second: Arc<OwnedFd>,
 }
 
@@ -43,24 +43,26 @@ impl Readable {
     }
 }
 
-/// Readiness of the socket to receive. Not to send too: the kernel then wakes the worker for every packet that leaves
-/// the machine.
+/// Readiness of the socket to receive. Not to send too: the kernel then wakes the worker for every
+/// packet that leaves the machine.
 ///
 /// To be called on a runtime's thread.
 #[cfg(unix)]
 pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<Readable> {
     let second = Arc::new(socket.as_fd().try_clone_to_owned()?);
-    // SAFETY: the socket owns its descriptor until it is dropped, always names the same one, and the `AsyncFd` holds
-    // a share of the socket.
+    // SAFETY: the socket owns its descriptor until it is dropped, always names the same one, and
+    // the `AsyncFd` holds a share of the socket.
     let watched = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?;
     Ok(Readable { watched, second })
 }
 
-/// Readiness of the socket to send, for as long as it is needed. Takes no new descriptor, but a little memory of the kernel's.
+/// Readiness of the socket to send, for as long as it is needed. Takes no new descriptor, but a
+/// little memory of the kernel's.
 #[cfg(unix)]
 pub(crate) fn writable(readable: &Readable) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
     let second = Arc::clone(&readable.second);
-    // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped, and the `AsyncFd` holds a share of it.
+    // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped, and the `AsyncFd`
+    // holds a share of it.
     unsafe { AsyncFd::register_with_interest(second, Interest::WRITABLE) }.map_err(Into::into)
 }
 
@@ -70,7 +72,8 @@ pub(crate) struct AddressWatch(AsyncFd<squall_udp::AddressWatch>);
 
 #[cfg(target_os = "linux")]
 impl AddressWatch {
-    /// Watches from now on; `None` where the system does not let us. To be called on a runtime's thread.
+    /// Watches from now on; `None` where the system does not let us. To be called on a runtime's
+    /// thread.
     pub(crate) fn new() -> Option<Self> {
         let watch = squall_udp::AddressWatch::new().ok()?;
         // SAFETY: the watch owns its descriptor until it is dropped, and always names the same one.
@@ -128,7 +131,8 @@ pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: `cpu` is below CPU_SETSIZE, due to the check above.
     unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the pointer is to a live cpu_set_t and the length is its size; 0 is the calling thread.
+    // SAFETY: the pointer is to a live cpu_set_t and the length is its size; 0 is the calling
+    // thread.
     let rc = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
     if rc == 0 {
         Ok(())
@@ -156,8 +160,8 @@ pub(crate) fn thread_id() -> i32 {
     0
 }
 
-/// The calling thread's CPU time, user and system: a system call of some hundred nanoseconds. `None` where there is no such
-/// clock.
+/// The calling thread's CPU time, user and system: a system call of some hundred nanoseconds.
+/// `None` where there is no such clock.
 #[cfg(unix)]
 pub(crate) fn thread_cpu() -> Option<Duration> {
     let mut at = libc::timespec {
@@ -176,8 +180,8 @@ pub(crate) fn thread_cpu() -> Option<Duration> {
     None
 }
 
-/// Ticks of the cheapest monotonic counter of this machine: the clock of stage accounting. Its rate is the machine's
-/// own; scale by the thread's CPU time.
+/// Ticks of the cheapest monotonic counter of this machine: the clock of stage accounting. Its rate
+/// is the machine's own; scale by the thread's CPU time.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn ticks() -> u64 {
@@ -185,19 +189,20 @@ pub fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Ticks of the cheapest monotonic counter of this machine: the clock of stage accounting. Its rate is the machine's
-/// own; scale by the thread's CPU time.
+/// Ticks of the cheapest monotonic counter of this machine: the clock of stage accounting. Its rate
+/// is the machine's own; scale by the thread's CPU time.
 #[cfg(target_arch = "aarch64")]
 #[must_use]
 pub fn ticks() -> u64 {
     let count: u64;
-    // SAFETY: the virtual counter may be read from user mode on the systems that std supports; no memory is touched.
+    // SAFETY: the virtual counter may be read from user mode on the systems that std supports; no
+    // memory is touched.
     unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack)) };
     count
 }
 
-/// Ticks of the cheapest monotonic counter of this machine: the clock of stage accounting. Its rate is the machine's
-/// own; scale by the thread's CPU time.
+/// Ticks of the cheapest monotonic counter of this machine: the clock of stage accounting. Its rate
+/// is the machine's own; scale by the thread's CPU time.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[must_use]
 pub fn ticks() -> u64 {

@@ -1,5 +1,5 @@
-//! Clients whose address disappears, as when a phone leaves its Wi-Fi: in a network namespace of their own, over real
-//! sockets.
+//! Clients whose address disappears, as when a phone leaves its Wi-Fi: in a network namespace of
+//! their own, over real sockets.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -31,7 +31,8 @@ fn change_address() {
     assert!(status.unwrap().success());
 }
 
-/// A client bound to all addresses and a server, on connections that do not live long without a word.
+/// A client bound to all addresses and a server, on connections that do not live long without a
+/// word.
 async fn pair() -> Pair {
     let transport = || TransportConfig {
         max_idle_timeout: Duration::from_secs(10),

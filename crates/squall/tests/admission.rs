@@ -1,4 +1,5 @@
-//! Who is let in: tokens that count once, limits of source prefixes and of memory, with real sockets and several workers.
+//! Who is let in: tokens that count once, limits of source prefixes and of memory, with real
+//! sockets and several workers.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -348,7 +349,8 @@ async fn workers_share_the_connections_of_a_prefix() {
     // Seven, wherever they fell: not four at each of two workers.
     assert_eq!(fates(&greedy), (7, 13));
     let ways = ways.lock().unwrap().clone();
-    // The others did not come to the application, but for one that came before the seventh's address was validated.
+    // The others did not come to the application, but for one that came before the seventh's
+    // address was validated.
     assert!((7..=8).contains(&ways.len()), "{}", ways.len());
     let other = clients(3, there, &server, &config).await;
     assert_eq!(fates(&other), (3, 0));

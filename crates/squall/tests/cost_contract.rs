@@ -1,7 +1,9 @@
-//! The cost contract of a bundle (`ARCHITECTURE.md`): 64 datagrams of 1,000 bytes, sent and received through sockets,
-//! cost one kernel dispatch an operation, one lock, one timer update, one wake-up of one stream, and no allocation.
+//! The cost contract of a bundle (`ARCHITECTURE.md`): 64 datagrams of 1,000 bytes, sent and
+//! received through sockets, cost one kernel dispatch an operation, one lock, one timer update, one
+//! wake-up of one stream, and no allocation.
 //!
-//! Alone in its file: the counting allocator counts the whole process. On Linux, where there are bundles.
+//! Alone in its file: the counting allocator counts the whole process. On Linux, where there are
+//! bundles.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -50,7 +52,8 @@ const DATAGRAM: u16 = 1000;
 const SEGMENTS: u64 = 64;
 /// Header (1 + 8 + 2), tag (16) and STREAM header (1 + 1 + 4) leave so much of a datagram for data.
 const PAYLOAD: usize = DATAGRAM as usize - 11 - 16 - 6;
-/// 63 full packets and half of one: room for an acknowledgement, and the bundle has 64 datagrams still.
+/// 63 full packets and half of one: room for an acknowledgement, and the bundle has 64 datagrams
+/// still.
 const BUNDLE: usize = 63 * PAYLOAD + PAYLOAD / 2;
 const WARM_UP: u64 = 200;
 const BUNDLES: u64 = 100;

@@ -1,4 +1,5 @@
-//! What dropping leaves behind: half-written streams are reset, and futures that no longer wait hold no waker.
+//! What dropping leaves behind: half-written streams are reset, and futures that no longer wait
+//! hold no waker.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -13,7 +14,8 @@ use squall::{
     Bytes, Connection, ReadError, ReadToEndError, RecvStream, SendStream, TransportConfig,
 };
 
-/// A client's request whose handler at the server is `handler`; returns what the client reads, and the task of the handler.
+/// A client's request whose handler at the server is `handler`; returns what the client reads, and
+/// the task of the handler.
 async fn ask<H, F>(pair: &Pair, handler: H) -> (RecvStream, tokio::task::JoinHandle<()>)
 where
     H: FnOnce(SendStream, RecvStream) -> F + Send + 'static,
@@ -165,7 +167,8 @@ async fn futures_that_are_dropped_leave_no_waker_behind() {
     leaves_nothing("read_datagram", near.read_datagram());
     leaves_nothing("accept", pair.server.accept());
 
-    // Something finished that is not delivered: nothing is sent while the runtime has no chance to run.
+    // Something finished that is not delivered: nothing is sent while the runtime has no chance to
+    // run.
     let mut send = near.open_uni().await.unwrap();
     send.write_all(b"unsent").await.unwrap();
     send.finish().unwrap();

@@ -15,8 +15,8 @@ use common::proxy::{Faults, Proxy};
 use common::{Pair, endpoints, meet, pattern, within};
 use squall::{Bytes, Connection, TransportConfig};
 
-/// Sends `len` bytes of a pattern on a stream of its own and checks what arrives. `in_the_middle` is called for every chunk
-/// behind the first half.
+/// Sends `len` bytes of a pattern on a stream of its own and checks what arrives. `in_the_middle`
+/// is called for every chunk behind the first half.
 async fn transfer(from: &Connection, to: &Connection, len: usize, in_the_middle: impl Fn()) {
     let sent = Bytes::from(pattern(len, 7));
     let wanted = sent.clone();
@@ -104,8 +104,9 @@ async fn offload_that_fails_in_the_middle_loses_nothing() {
             }))
             .await;
             assert!(fallbacks() > 0, "errno {errno}: it was meant to fail");
-            // What the kernel refused went out again in the same call: every datagram that the connection made is on the
-            // way, but for single ones that met the error, and nobody waits for a timer.
+            // What the kernel refused went out again in the same call: every datagram that the
+            // connection made is on the way, but for single ones that met the error, and nobody
+            // waits for a timer.
             within(async {
                 loop {
                     let (made, udp) = (pair.near.stats().datagrams_sent, pair.client.stats().udp);

@@ -1,4 +1,5 @@
-//! What an application can ask for beside streams: early data, a farewell that loses nothing, moves, logs, certificates.
+//! What an application can ask for beside streams: early data, a farewell that loses nothing,
+//! moves, logs, certificates.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -39,7 +40,8 @@ async fn early_data_arrives_with_the_first_packets() {
     for attempt in 0..4 {
         let connecting = client.connect(address, "localhost").unwrap();
         if attempt == 2 {
-            // The tickets are void for a server that has forgotten them: what was sent early is sent again.
+            // The tickets are void for a server that has forgotten them: what was sent early is
+            // sent again.
             let other = identity.server(ALPN, TransportConfig::default());
             server.set_server_config(Some(other)).unwrap();
         }

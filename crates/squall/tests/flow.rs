@@ -1,4 +1,5 @@
-//! Flow control as applications meet it: streams that are not read, windows, and the credit that writers wait for.
+//! Flow control as applications meet it: streams that are not read, windows, and the credit that
+//! writers wait for.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 

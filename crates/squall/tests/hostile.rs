@@ -1,5 +1,6 @@
-//! A port under hostile fire: garbage, truncated and forged packets, foreign versions, clients that vanish. The server
-//! goes on serving and its memory stays where it was. Alone in its file, for it looks at the process's memory.
+//! A port under hostile fire: garbage, truncated and forged packets, foreign versions, clients that
+//! vanish. The server goes on serving and its memory stays where it was. Alone in its file, for it
+//! looks at the process's memory.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -100,7 +101,8 @@ impl Drop for Relay {
     }
 }
 
-/// One hostile datagram of each kind in turn; `None` stands for a forged packet of the live connection.
+/// One hostile datagram of each kind in turn; `None` stands for a forged packet of the live
+/// connection.
 fn hostile(n: u64, out: &mut Vec<u8>) -> bool {
     out.clear();
     let noise = pattern(1400, n);
@@ -229,7 +231,8 @@ async fn clients_that_vanish_are_forgotten() {
         .server(identity.server(ALPN, transport))
         .bind()
         .unwrap();
-    // Real first flights, captured on a port where nobody answers, from clients that are gone when they arrive.
+    // Real first flights, captured on a port where nobody answers, from clients that are gone when
+    // they arrive.
     let capture = UdpSocket::bind(ANY).unwrap();
     capture
         .set_read_timeout(Some(Duration::from_secs(5)))
@@ -245,7 +248,8 @@ async fn clients_that_vanish_are_forgotten() {
             .unwrap();
         let mut buffer = [0; 2048];
         let mut flight = Vec::new();
-        // A ClientHello with a post-quantum share takes two datagrams; others may repeat theirs meanwhile.
+        // A ClientHello with a post-quantum share takes two datagrams; others may repeat theirs
+        // meanwhile.
         while flight.len() < 2 {
             let (len, from) = capture.recv_from(&mut buffer).unwrap();
             if from.port() == client.local_addr().unwrap().port() {

@@ -281,7 +281,8 @@ async fn an_unreachable_server_is_told_in_time() {
     within(client.wait_idle()).await;
 }
 
-/// Connects a client of one identity and protocol to a server of another; returns both ends' errors.
+/// Connects a client of one identity and protocol to a server of another; returns both ends'
+/// errors.
 async fn mismatch(
     client_alpn: &[u8],
     same_identity: bool,
@@ -575,8 +576,8 @@ async fn both_families_reach_a_dual_stack_server() {
     }
 }
 
-/// Nobody waits ten seconds for an address that no datagram of the socket can ever reach; an IPv4 address may come in IPv6's
-/// clothes.
+/// Nobody waits ten seconds for an address that no datagram of the socket can ever reach; an IPv4
+/// address may come in IPv6's clothes.
 #[tokio::test]
 async fn unreachable_addresses_are_told_at_once() {
     let identity = Identity::new();

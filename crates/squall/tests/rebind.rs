@@ -22,7 +22,8 @@ use tokio::task::JoinSet;
 const WORKERS: usize = 2;
 const CONNECTIONS: usize = 8;
 
-/// A client and a server of two workers each, and connections between them whose streams the server echoes.
+/// A client and a server of two workers each, and connections between them whose streams the server
+/// echoes.
 struct Town {
     client: Endpoint,
     server: Endpoint,
@@ -59,7 +60,8 @@ impl Town {
         }
     }
 
-    /// Sends a pattern on each connection and expects it back; `progress` counts the bytes that have come back.
+    /// Sends a pattern on each connection and expects it back; `progress` counts the bytes that
+    /// have come back.
     fn ask_all(&self, len: usize, progress: &Arc<AtomicUsize>) -> JoinSet<()> {
         let mut asking = JoinSet::new();
         for (seed, connection) in self.near.iter().cloned().enumerate() {
@@ -207,7 +209,8 @@ async fn a_busy_port_leaves_all_as_it_was() {
     let taken = std::net::UdpSocket::bind(ANY).unwrap();
     let busy = taken.local_addr().unwrap();
     stays(&town, ErrorKind::AddrInUse, || town.client.rebind(busy)).await;
-    // A port that another endpoint's workers share is as busy, and so is one's own: the kernel would mix the sockets.
+    // A port that another endpoint's workers share is as busy, and so is one's own: the kernel
+    // would mix the sockets.
     let others = town.server.local_addr().unwrap();
     stays(&town, ErrorKind::AddrInUse, || town.client.rebind(others)).await;
     let own = town.client.local_addr().unwrap();

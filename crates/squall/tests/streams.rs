@@ -369,7 +369,8 @@ async fn offload_that_fails_in_the_field_heals_without_a_loss() {
     if pair.client.limits().gso_segments == 1 {
         return; // nothing to fail
     }
-    // One transfer first: afterwards the connection is quiet, and the next call that sends has a bundle in front.
+    // One transfer first: afterwards the connection is quiet, and the next call that sends has a
+    // bundle in front.
     for round in 0..2 {
         let data = Bytes::from(pattern(2_000_000, round));
         let mut send = within(pair.near.open_uni()).await.unwrap();

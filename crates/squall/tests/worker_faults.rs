@@ -1,4 +1,5 @@
-//! What the operating system may do to a worker, and what the worker makes of it: the endpoint lives on, or says why not.
+//! What the operating system may do to a worker, and what the worker makes of it: the endpoint
+//! lives on, or says why not.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -39,7 +40,8 @@ fn client(identity: &Identity) -> Endpoint {
     Builder::new(ANY).client(config).bind().unwrap()
 }
 
-/// Both ends of a new connection. Attempts of other clients, which tests leave behind half way, are passed over.
+/// Both ends of a new connection. Attempts of other clients, which tests leave behind half way, are
+/// passed over.
 async fn connect(client: &Endpoint, server: &Endpoint) -> (Connection, Connection) {
     let connecting = client.connect(server.local_addr().unwrap(), "localhost");
     let accepting = async {
@@ -69,7 +71,8 @@ async fn deliver(from: &Connection, to: &Connection) {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_errno_of_a_send_ends_a_worker_while_there_is_a_socket() {
     let pair = Pair::new().await;
-    // 133 is the last error number of Linux; EINTR, EAGAIN are about the call and not about the datagram.
+    // 133 is the last error number of Linux; EINTR, EAGAIN are about the call and not about the
+    // datagram.
     let odd = (1..=133).filter(|errno| ![4, EAGAIN, EBADF, 14, 88].contains(errno));
     for errno in odd.clone() {
         pair.server.inject_send_error(errno);
@@ -83,7 +86,8 @@ async fn no_errno_of_a_send_ends_a_worker_while_there_is_a_socket() {
     assert!(udp.errors.of(EACCES).sends > 0, "{udp:?}");
 }
 
-// test: SECURITY.md row 50: receiving that fails is retried now and then, and everything else goes on
+// test: SECURITY.md row 50: receiving that fails is retried now and then, and everything else goes
+// on
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_cannot_receive_sends_and_does_not_spin() {
     for errno in [ENOKEY, EACCES] {
@@ -101,7 +105,8 @@ async fn a_worker_that_cannot_receive_sends_and_does_not_spin() {
             }
         };
         within(received).await;
-        // Failures are 1, 2, 4, ... ms apart: 2^k ms after the first there were k + 2, give or take a timer's delay.
+        // Failures are 1, 2, 4, ... ms apart: 2^k ms after the first there were k + 2, give or take
+        // a timer's delay.
         within(async {
             while pair.server.stats().udp.errors.of(errno).receives < 7 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -128,7 +133,8 @@ async fn a_worker_that_cannot_receive_sends_and_does_not_spin() {
     }
 }
 
-// test: SECURITY.md row 50: a hook or a route that answers EAGAIN does not hold up everything behind its datagram
+// test: SECURITY.md row 50: a hook or a route that answers EAGAIN does not hold up everything
+// behind its datagram
 #[tokio::test(flavor = "multi_thread")]
 async fn a_datagram_that_would_block_for_ever_is_given_up() {
     let pair = Pair::new().await;
@@ -202,7 +208,8 @@ async fn are_steered(server: &Endpoint, connections: &[(Connection, Connection)]
     assert_eq!(forwarded(), before);
 }
 
-// test: SECURITY.md row 50: the other workers go on, the application is told, and the worker can be had again
+// test: SECURITY.md row 50: the other workers go on, the application is told, and the worker can be
+// had again
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_outlives_a_worker_and_gets_it_back() {
     const WORKERS: usize = 3;
@@ -255,7 +262,8 @@ async fn an_endpoint_outlives_a_worker_and_gets_it_back() {
         CloseReason::Reset,
         "not an idle timeout"
     );
-    // Every new client is served, whatever its id: a third of the first ids name the worker that is gone.
+    // Every new client is served, whatever its id: a third of the first ids name the worker that is
+    // gone.
     for _ in 0..40 {
         let (near, far) = connect(&client, &server).await;
         assert_ne!(far.worker(), 1);
@@ -468,7 +476,8 @@ async fn qlogs_that_cannot_be_opened_are_counted_and_reported_once() {
     deliver(&near, &far).await;
 }
 
-/// What the kernel does to datagrams to 127.0.0.5: 20 Mbit/s, with a queue longer than a small send buffer.
+/// What the kernel does to datagrams to 127.0.0.5: 20 Mbit/s, with a queue longer than a small send
+/// buffer.
 const SHAPED: &str = "
     ip link set lo mtu 1500
     tc qdisc add dev lo root handle 1: htb
@@ -477,7 +486,8 @@ const SHAPED: &str = "
     tc filter add dev lo parent 1: protocol ip u32 match ip dst 127.0.0.5/32 flowid 1:5
 ";
 
-/// A server with a small send buffer, and a client behind the shaped link that has asked for data without end.
+/// A server with a small send buffer, and a client behind the shaped link that has asked for data
+/// without end.
 struct Shaped {
     server: Endpoint,
     _client: Endpoint,
@@ -560,8 +570,8 @@ async fn a_full_socket_needs_no_new_descriptor() {
     );
 }
 
-/// Always has something for the server to receive, Initials that do not open, but never so much that the kernel drops what
-/// comes from others.
+/// Always has something for the server to receive, Initials that do not open, but never so much
+/// that the kernel drops what comes from others.
 fn flood(server: &Endpoint, stop: &AtomicBool) {
     const WAITING: u64 = 600;
     let socket = Socket::bind(ANY, &Options::default()).unwrap();
@@ -584,7 +594,8 @@ fn flood(server: &Endpoint, stop: &AtomicBool) {
             for initial in slot[..12_000].chunks_exact_mut(1200) {
                 n += 1;
                 initial.fill(0x55);
-                // An Initial of version 1 with an id of its own, no other id, no token, and 1180 bytes that do not open.
+                // An Initial of version 1 with an id of its own, no other id, no token, and 1180
+                // bytes that do not open.
                 initial[..7].copy_from_slice(&[0xc0, 0, 0, 0, 1, 8, 0]);
                 initial[6..14].copy_from_slice(&n.to_be_bytes());
                 initial[14..18].copy_from_slice(&[0, 0, 0x44, 0x9e]);
@@ -628,7 +639,8 @@ async fn a_flood_does_not_keep_a_full_socket_from_being_tried_again() {
     let after = shaped.server.stats().udp;
     let received = after.datagrams_received - before.datagrams_received;
     let blocked = after.send_blocked - before.send_blocked;
-    // Left alone until the system reports room, which it does to a worker that sleeps, it was tried two dozen times.
+    // Left alone until the system reports room, which it does to a worker that sleeps, it was tried
+    // two dozen times.
     assert!(
         blocked > 200,
         "{blocked} attempts, {received} datagrams received meanwhile"

@@ -127,8 +127,9 @@ async fn connections_stay_with_their_worker_when_the_clients_port_changes() {
     assert_eq!((stats.responses, stats.forwards_dropped), (0, 0));
 }
 
-/// Passes what 100 connections of one client send to the server in bundles, in which datagrams of several connections
-/// lie side by side, as a network card's receive offload makes them of one flow.
+/// Passes what 100 connections of one client send to the server in bundles, in which datagrams of
+/// several connections lie side by side, as a network card's receive offload makes them of one
+/// flow.
 struct Merger {
     address: std::net::SocketAddr,
     stop: Arc<AtomicBool>,

@@ -1,23 +1,24 @@
 //! The wrapped provider: how secrets leave rustls.
 //!
-//! rustls derives a traffic secret for every direction of every level (RFC 9001 §5.1), expands it into keys with the
-//! labels of the QUIC version that the session was made for, and hands those to the [`Algorithm`] of the negotiated
-//! suite, which is to make key objects of them. But the version may still change in the middle of a handshake
-//! (compatible version negotiation, RFC 9368 §2.3), and with it the labels (RFC 9369 §3.3.2). So not the keys are
-//! taken out here, but what they are made from:
+//! rustls derives a traffic secret for every direction of every level (RFC 9001 §5.1), expands it
+//! into keys with the labels of the QUIC version that the session was made for, and hands those to
+//! the [`Algorithm`] of the negotiated suite, which is to make key objects of them. But the version
+//! may still change in the middle of a handshake (compatible version negotiation, RFC 9368 §2.3),
+//! and with it the labels (RFC 9369 §3.3.2). So not the keys are taken out here, but what they are
+//! made from:
 //!
 //! ```text
-//!  rustls: secret ─▶ SecretHkdf::expander_for_okm ─▶ expand "quic key", 31 bytes ─▶ bytes 0..31 of the secret itself
-//!                                                └▶ expand "quic hp",  31 bytes ─▶ the rest of it
+//!  rustls: secret ─▶ SecretHkdf::expander_for_okm ─▶ expand "quic key", 31 bytes ─▶ bytes 0..31
+//!                                                 └▶ expand "quic hp",  31 bytes ─▶ the rest
 //!                    Capture: key objects that encrypt nothing, they remember
 //!  squall: exported(keys) ─▶ the secret ─▶ schedule.rs: keys of whatever version
 //! ```
-//! No suite has a key of 31 bytes, so an expansion of that length is one that [`Capture`] asked for; all others, those
-//! of TLS over TCP included, are done as by the provider below.
+//! No suite has a key of 31 bytes, so an expansion of that length is one that [`Capture`] asked
+//! for; all others, those of TLS over TCP included, are done as by the provider below.
 //!
-//! rustls gives the key objects back as boxed traits, so the bytes have to come out through a method of the trait. This
-//! file is the only one that knows how: a call to `encrypt_in_place` with a packet number that no packet can have and a
-//! fixed header writes them into the "payload".
+//! rustls gives the key objects back as boxed traits, so the bytes have to come out through a
+//! method of the trait. This file is the only one that knows how: a call to `encrypt_in_place` with
+//! a packet number that no packet can have and a fixed header writes them into the "payload".
 
 use std::sync::{Arc, OnceLock};
 
@@ -31,11 +32,12 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::hkdf::{HKDF_SHA256, HKDF_SHA384};
 
-/// aws-lc-rs wrapped as by [`wrap`], with the hybrid X25519MLKEM768 as the preferred key exchange and
-/// AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305 in this order. Made once a process.
+/// aws-lc-rs wrapped as by [`wrap`], with the hybrid X25519MLKEM768 as the preferred key exchange
+/// and AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305 in this order. Made once a process.
 ///
-/// Its key schedule (HKDF) is that of RustCrypto, which makes a key, an IV and a mask key of a secret in half the time;
-/// key exchange, signatures and the transcript's hash are those of aws-lc-rs.
+/// Its key schedule (HKDF) is that of RustCrypto, which makes a key, an IV and a mask key of a
+/// secret in half the time; key exchange, signatures and the transcript's hash are those of
+/// aws-lc-rs.
 ///
 /// Build `rustls` configurations on it:
 ///
@@ -80,8 +82,8 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// over TCP included, works as in `base`.
 ///
 /// Only the TLS 1.3 suites that QUIC can use here are kept (RFC 9001 §5.3: AES-128-GCM,
-/// AES-256-GCM, ChaCha20-Poly1305). rustls refers to suites for the life of the process, so each call leaks six
-/// small structs: call it once a provider and keep the result.
+/// AES-256-GCM, ChaCha20-Poly1305). rustls refers to suites for the life of the process, so each
+/// call leaks six small structs: call it once a provider and keep the result.
 #[must_use]
 pub fn wrap(base: CryptoProvider) -> CryptoProvider {
     let tls13 = base
@@ -151,7 +153,8 @@ pub(crate) struct Secret {
     pub(crate) okm: OkmBlock,
 }
 
-/// The secrets of a level, taken out of the key objects that rustls made for it; `None` when they are not ours.
+/// The secrets of a level, taken out of the key objects that rustls made for it; `None` when they
+/// are not ours.
 pub(crate) fn level_secrets(keys: &Keys) -> Option<LevelSecrets> {
     Some(LevelSecrets {
         local: direction_secret(&keys.local)?,
@@ -162,7 +165,8 @@ pub(crate) fn level_secrets(keys: &Keys) -> Option<LevelSecrets> {
 /// The secret of one direction; `None` when the key objects are not ours.
 pub(crate) fn direction_secret(keys: &DirectionalKeys) -> Option<Secret> {
     let (tls_id, front) = export_packet_key(&*keys.packet)?;
-    // A foreign key would have encrypted the zeros: the id of a suite in the right place is what ours write.
+    // A foreign key would have encrypted the zeros: the id of a suite in the right place is what
+    // ours write.
     let suite = Suite::from_tls_id(tls_id)?;
     let rest = export_header_key(&*keys.header)?;
     let mut whole = Zeroizing::new([0; 2 * PIECE]);

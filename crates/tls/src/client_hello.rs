@@ -1,8 +1,8 @@
 //! A look into a ClientHello before there is a session (RFC 8446 §4.1.2).
 //!
-//! A server's transport parameters name the version that it has chosen, rustls wants them when the session is made, and
-//! the choice depends on what the client's transport parameters offer (RFC 9368 §2.3). So those are looked up here; what
-//! is malformed is left for rustls to complain about.
+//! A server's transport parameters name the version that it has chosen, rustls wants them when the
+//! session is made, and the choice depends on what the client's transport parameters offer (RFC
+//! 9368 §2.3). So those are looked up here; what is malformed is left for rustls to complain about.
 
 /// RFC 9001 §8.2.
 const QUIC_TRANSPORT_PARAMETERS: usize = 0x39;
@@ -14,10 +14,11 @@ const CLIENT_HELLO: u8 = 1;
 pub enum ClientHello<'a> {
     /// The message goes on.
     Incomplete,
-    /// The message is complete, or cannot become a good one; with the client's encoded transport parameters if it has
-    /// any.
+    /// The message is complete, or cannot become a good one; with the client's encoded transport
+    /// parameters if it has any.
     Complete(Option<&'a [u8]>),
-    /// The message is complete and asks for TLS 1.3's middlebox compatibility, which QUIC forbids (RFC 9001 §8.4).
+    /// The message is complete and asks for TLS 1.3's middlebox compatibility, which QUIC forbids
+    /// (RFC 9001 §8.4).
     Compatible,
 }
 

@@ -1,8 +1,10 @@
-//! HKDF for the TLS key schedule (RFC 5869, RFC 8446 §7.1), with the key's part of every hash done once.
+//! HKDF for the TLS key schedule (RFC 5869, RFC 8446 §7.1), with the key's part of every hash done
+//! once.
 //!
-//! A handshake expands many labels, several of each secret. HMAC hashes a block of key before the message and one
-//! before the inner hash (RFC 2104 §4); the states that these two leave are kept with the secret here, so that a label
-//! costs two blocks instead of four, and no context on the heap.
+//! A handshake expands many labels, several of each secret. HMAC hashes a block of key before the
+//! message and one before the inner hash (RFC 2104 §4); the states that these two leave are kept
+//! with the secret here, so that a label costs two blocks instead of four, and no context on the
+//! heap.
 
 use std::marker::PhantomData;
 

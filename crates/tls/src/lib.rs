@@ -11,10 +11,9 @@
 //!                                        KeyChange { LevelMaterial } ──▶ squall-protect
 //! ```
 //!
-//! Floors, lowest first: `hkdf`, [`capture`](provider) (the wrapped provider) and [`ClientHello`], [`schedule`](Secrets),
-//! [`Session`].
-//! Initial keys do not come from here: the endpoint needs them before there is a session,
-//! so `squall-protect` derives them.
+//! Floors, lowest first: `hkdf`, [`capture`](provider) (the wrapped provider) and [`ClientHello`],
+//! [`schedule`](Secrets), [`Session`]. Initial keys do not come from here: the endpoint needs them
+//! before there is a session, so `squall-protect` derives them.
 
 #![forbid(unsafe_code)]
 

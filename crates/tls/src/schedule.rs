@@ -1,4 +1,5 @@
-//! From a traffic secret to keys (RFC 9001 §5.1, RFC 9369 §3.3.2), for whatever version the connection has come to.
+//! From a traffic secret to keys (RFC 9001 §5.1, RFC 9369 §3.3.2), for whatever version the
+//! connection has come to.
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::tls13::{Hkdf, HkdfExpander, OkmBlock};

@@ -1,8 +1,8 @@
 //! One TLS handshake and what comes out of it (RFC 9001 §4).
 //!
-//! The connection gives the session the bytes of each level's CRYPTO stream in order ([`Session::read`])
-//! and sends what [`Session::write`] gives, at the level of the keys installed last, until it gives
-//! nothing more. Each [`KeyChange`] opens a level.
+//! The connection gives the session the bytes of each level's CRYPTO stream in order
+//! ([`Session::read`]) and sends what [`Session::write`] gives, at the level of the keys installed
+//! last, until it gives nothing more. Each [`KeyChange`] opens a level.
 
 use std::fmt;
 use std::sync::Arc;
@@ -74,7 +74,8 @@ pub enum Error {
     NotSquallProvider,
     /// TLS is defined for QUIC versions 1 and 2 here, not for this one.
     UnsupportedVersion(u32),
-    /// `max_early_data_size` is neither 0 nor 2^32 - 1, as QUIC has it, whose own limits count (RFC 9001 §4.6.1).
+    /// `max_early_data_size` is neither 0 nor 2^32 - 1, as QUIC has it, whose own limits count (RFC
+    /// 9001 §4.6.1).
     EarlyDataSize(u32),
     /// rustls refused the configuration.
     Tls(rustls::Error),
@@ -152,7 +153,8 @@ impl Session {
     /// Whether a server's session could be made of `config`.
     ///
     /// # Errors
-    /// [`Error::NotSquallProvider`] for a configuration with a foreign provider; [`Error::EarlyDataSize`].
+    /// [`Error::NotSquallProvider`] for a configuration with a foreign provider;
+    /// [`Error::EarlyDataSize`].
     pub fn check_server(config: &ServerConfig) -> Result<(), Error> {
         if ![0, u32::MAX].contains(&config.max_early_data_size) {
             return Err(Error::EarlyDataSize(config.max_early_data_size));
@@ -160,15 +162,16 @@ impl Session {
         check(config.crypto_provider(), &[])
     }
 
-    /// A client's session. `version` is the QUIC version of its first packet, `params` the encoded transport
-    /// parameters (RFC 9001 §8.2).
+    /// A client's session. `version` is the QUIC version of its first packet, `params` the encoded
+    /// transport parameters (RFC 9001 §8.2).
     ///
-    /// A ticket is good for the version alone that it was issued in (RFC 9369 §5), and rustls does not tell them apart:
-    /// sessions are resumed, and tickets kept, in version 1 only.
+    /// A ticket is good for the version alone that it was issued in (RFC 9369 §5), and rustls does
+    /// not tell them apart: sessions are resumed, and tickets kept, in version 1 only.
     ///
     /// # Errors
-    /// [`Error::NotSquallProvider`] for a configuration with a foreign provider, found before a byte
-    /// is sent; [`Error::UnsupportedVersion`]; [`Error::Tls`], for a configuration without TLS 1.3.
+    /// [`Error::NotSquallProvider`] for a configuration with a foreign provider, found before a
+    /// byte is sent; [`Error::UnsupportedVersion`]; [`Error::Tls`], for a configuration without TLS
+    /// 1.3.
     pub fn client(
         mut config: Arc<ClientConfig>,
         version: u32,
@@ -191,9 +194,10 @@ impl Session {
         })
     }
 
-    /// A server's session; see [`Session::client`]. `original` is the version of the client's first packet,
-    /// `negotiated` the one that the connection goes on with (RFC 9368 §2.3). With early data allowed, `limits` are what
-    /// a ticket promises a client and the server has to keep: tickets are taken from servers with the same ones.
+    /// A server's session; see [`Session::client`]. `original` is the version of the client's first
+    /// packet, `negotiated` the one that the connection goes on with (RFC 9368 §2.3). With early
+    /// data allowed, `limits` are what a ticket promises a client and the server has to keep:
+    /// tickets are taken from servers with the same ones.
     ///
     /// # Errors
     /// As [`Session::client`].
@@ -232,13 +236,15 @@ impl Session {
         })
     }
 
-    /// The server has chosen another version (RFC 9368 §2.3): keys of all levels to come are of that one.
+    /// The server has chosen another version (RFC 9368 §2.3): keys of all levels to come are of
+    /// that one.
     pub const fn set_version(&mut self, version: u32) {
         self.version = version;
     }
 
-    /// Keys of 0-RTT packets (RFC 9001 §4.6): what a client seals with, or a server opens with. `None` if there is no
-    /// ticket for it, or it is not allowed. They belong to `version`, that of the client's first packet.
+    /// Keys of 0-RTT packets (RFC 9001 §4.6): what a client seals with, or a server opens with.
+    /// `None` if there is no ticket for it, or it is not allowed. They belong to `version`, that of
+    /// the client's first packet.
     #[must_use]
     pub fn early_keys(&self, version: u32) -> Option<DirectionMaterial> {
         let keys = match &self.connection {
@@ -249,8 +255,8 @@ impl Session {
         Some(Schedule::new(&self.provider, suite, version)?.direction(&okm))
     }
 
-    /// Whether the server has accepted the client's early data; known once the handshake keys of the server's flight are
-    /// there. Clients only.
+    /// Whether the server has accepted the client's early data; known once the handshake keys of
+    /// the server's flight are there. Clients only.
     #[must_use]
     pub fn is_early_data_accepted(&self) -> bool {
         match &self.connection {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use rustls::server::StoresServerSessions;
 
-/// A session storage whose entries are found only by a server with the limits of the server that made them.
+/// A session storage whose entries are found only by a server with the limits of the server that
+/// made them.
 ///
-/// A client that sends early data keeps to limits that it remembers. A server that has lower ones now must not accept
-/// (RFC 9000 §7.4.1), and rustls does not ask: so it is told that there is no such session, and the handshake is a full
-/// one.
+/// A client that sends early data keeps to limits that it remembers. A server that has lower ones
+/// now must not accept (RFC 9000 §7.4.1), and rustls does not ask: so it is told that there is no
+/// such session, and the handshake is a full one.
 pub(crate) struct Bound {
     pub(crate) inner: Arc<dyn StoresServerSessions>,
     /// The limits, in whatever encoding.

@@ -395,8 +395,9 @@ fn kind_in(
     client.session.handshake_kind().unwrap()
 }
 
-// test: RFC 9369 §5 — a ticket is good for the version alone that it was issued in. TLS does not know the version, so
-// that a session of one version completes with one of the other here, and each end's part shows alone.
+// test: RFC 9369 §5 — a ticket is good for the version alone that it was issued in. TLS does not
+// know the version, so that a session of one version completes with one of the other here, and each
+// end's part shows alone.
 #[test]
 fn tickets_stay_in_their_version() {
     let pki = pki();

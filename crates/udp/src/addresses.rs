@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Bytes of one message that are looked at: only that there is one matters.
 const MESSAGE: usize = 64;
-/// Messages taken in one call; the kernel's buffer holds more only while the addresses keep changing.
+/// Messages taken in one call; the kernel's buffer holds more only while the addresses keep
+/// changing.
 const MESSAGES: usize = 256;
 
 /// Becomes readable when an address of this machine comes or goes. Takes one descriptor.
@@ -48,7 +49,8 @@ impl AddressWatch {
     pub fn take(&self) -> bool {
         let mut message = [0_u8; MESSAGE];
         for taken in 0..MESSAGES {
-            // SAFETY: the pointer is to a live buffer of that length, and the kernel writes no further.
+            // SAFETY: the pointer is to a live buffer of that length, and the kernel writes no
+            // further.
             let got = unsafe {
                 libc::recv(
                     self.0.as_raw_fd(),

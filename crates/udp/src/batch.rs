@@ -1,23 +1,24 @@
 //! The two buffers of a worker: one that bundles are received into, one that they are sent from.
 //!
 //! ```text
-//! RecvBatch   | slot 0: 64 KiB | slot 1: 64 KiB | …      one message a slot, reused by the next receive
+//! RecvBatch   | slot 0: 64 KiB | slot 1: 64 KiB | …    one message a slot, reused next time
 //!
-//! SendBatch   |bundle|ack|bundle   |ack|  free …          packed, each message on a fresh cache line:
-//!              ^cursor: first message not sent yet        small messages share few, hot cache lines
+//! SendBatch   |bundle|ack|bundle   |ack|  free …       packed, each message on a fresh cache line:
+//!              ^cursor: first message not sent yet     small messages share few, hot cache lines
 //! ```
-//! The send cursor moves by messages, or by datagrams inside a message while its bundle is sent singly. So what a
-//! full socket buffer leaves behind is sent later, in order and exactly once.
+//! The send cursor moves by messages, or by datagrams inside a message while its bundle is sent
+//! singly. So what a full socket buffer leaves behind is sent later, in order and exactly once.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
 
-/// The largest bundle that the kernel takes in one message: an IPv4 packet of 65,535 bytes less the IPv4 and UDP
-/// headers. (IPv6 allows 20 bytes more; one limit for both keeps callers simple.)
+/// The largest bundle that the kernel takes in one message: an IPv4 packet of 65,535 bytes less the
+/// IPv4 and UDP headers. (IPv6 allows 20 bytes more; one limit for both keeps callers simple.)
 pub const MAX_BUNDLE_BYTES: usize = 65_507;
 
-/// Messages start on a fresh cache line, so that sealing one does not touch the line of the one before.
+/// Messages start on a fresh cache line, so that sealing one does not touch the line of the one
+/// before.
 const CACHE_LINE: usize = 64;
 
 /// What one received message is; its bytes lie in the slot of the same index.
@@ -42,8 +43,8 @@ impl Entry {
     };
 }
 
-/// Bytes between slots: without them the first bytes of all slots, whose length is a power of two, would share a few lines of
-/// each cache.
+/// Bytes between slots: without them the first bytes of all slots, whose length is a power of two,
+/// would share a few lines of each cache.
 const SKEW: usize = 25 * 64;
 
 /// The buffer of a receive call: some slots of one message each.
@@ -61,14 +62,16 @@ pub struct RecvBatch {
 }
 
 impl RecvBatch {
-    /// A batch of `messages` slots (at least 1) of `bytes` bytes each. With GRO a slot should hold 65,536 bytes.
+    /// A batch of `messages` slots (at least 1) of `bytes` bytes each. With GRO a slot should hold
+    /// 65,536 bytes.
     #[must_use]
     pub fn new(messages: usize, bytes: usize) -> Self {
         Self::within(messages, bytes, usize::MAX)
     }
 
-    /// The same, but a call asks for fewer messages where they are long: for as many as make up `within` bytes if they are like
-    /// those that came last, and two at least. What is received is then still in the level-2 cache when it is opened.
+    /// The same, but a call asks for fewer messages where they are long: for as many as make up
+    /// `within` bytes if they are like those that came last, and two at least. What is received is
+    /// then still in the level-2 cache when it is opened.
     #[must_use]
     pub fn within(messages: usize, bytes: usize, within: usize) -> Self {
         let messages = messages.max(1);
@@ -85,8 +88,8 @@ impl RecvBatch {
         }
     }
 
-    /// The bundles of the last receive call, in order of arrival. Empty datagrams are left out: they were counted
-    /// as messages received, and there is nothing in them to look at.
+    /// The bundles of the last receive call, in order of arrival. Empty datagrams are left out:
+    /// they were counted as messages received, and there is nothing in them to look at.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = DatagramBatch<'_>> {
         let slots = self.buffer.chunks_exact_mut(self.slot_bytes + SKEW);
         self.entries
@@ -115,14 +118,16 @@ impl RecvBatch {
             .sum()
     }
 
-    /// Whether the last receive call found the socket's queue empty behind its last message. A caller that sleeps on
-    /// readiness may then sleep without another call that only returns `WouldBlock`.
+    /// Whether the last receive call found the socket's queue empty behind its last message. A
+    /// caller that sleeps on readiness may then sleep without another call that only returns
+    /// `WouldBlock`.
     #[must_use]
     pub fn drained(&self) -> bool {
         self.drained
     }
 
-    /// Datagrams that the kernel reported as dropped for want of receive buffer, summed over the calls with this batch.
+    /// Datagrams that the kernel reported as dropped for want of receive buffer, summed over the
+    /// calls with this batch.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
@@ -198,7 +203,8 @@ pub struct SendBatch {
     messages: Vec<Message>,
     /// Where the next slot starts.
     used: usize,
-    /// First message that is not sent, and the bytes of it that are (only a `single` message is ever half sent).
+    /// First message that is not sent, and the bytes of it that are (only a `single` message is
+    /// ever half sent).
     front: usize,
     front_bytes: usize,
     /// An address of this machine that the system would not send from.
@@ -215,8 +221,9 @@ impl SendBatch {
         Self::packed(messages, bytes, messages.max(1).saturating_mul(slot))
     }
 
-    /// A batch of up to `messages` messages of up to `bytes` bytes each and `total` bytes (at least `bytes`) together:
-    /// room for many small messages or a few full bundles in a buffer that stays in the level-2 cache.
+    /// A batch of up to `messages` messages of up to `bytes` bytes each and `total` bytes (at least
+    /// `bytes`) together: room for many small messages or a few full bundles in a buffer that stays
+    /// in the level-2 cache.
     #[must_use]
     pub fn packed(messages: usize, bytes: usize, total: usize) -> Self {
         let slot_bytes = bytes.clamp(1, MAX_BUNDLE_BYTES);
@@ -233,8 +240,9 @@ impl SendBatch {
         }
     }
 
-    /// The address of this machine, if any, that a message was to leave from (`Path::local`) and that the system refused to
-    /// send from since this was last asked: perhaps it is gone, or has no route any more. The message is lost.
+    /// The address of this machine, if any, that a message was to leave from (`Path::local`) and
+    /// that the system refused to send from since this was last asked: perhaps it is gone, or has
+    /// no route any more. The message is lost.
     pub fn take_refused_source(&mut self) -> Option<IpAddr> {
         self.refused_source.take()
     }
@@ -245,8 +253,9 @@ impl SendBatch {
         self.refused_source = front.and_then(|message| message.transmit.path.local);
     }
 
-    /// Room for one message of up to the batch's message size (never above [`MAX_BUNDLE_BYTES`]), or `None` when the
-    /// batch is full. Asking again without a [`push`](Self::push) hands out the same slot.
+    /// Room for one message of up to the batch's message size (never above [`MAX_BUNDLE_BYTES`]),
+    /// or `None` when the batch is full. Asking again without a [`push`](Self::push) hands out the
+    /// same slot.
     pub fn free_slot(&mut self) -> Option<&mut [u8]> {
         if self.messages.len() == self.max_messages {
             return None;
@@ -254,8 +263,9 @@ impl SendBatch {
         self.buffer.get_mut(self.used..self.used + self.slot_bytes)
     }
 
-    /// Commits the slot last handed out. `transmit.len` is cut to the slot; a `segment_size` of 0 or of at least
-    /// `len` makes the message one single datagram; a full batch (no slot was handed out) ignores the call.
+    /// Commits the slot last handed out. `transmit.len` is cut to the slot; a `segment_size` of 0
+    /// or of at least `len` makes the message one single datagram; a full batch (no slot was handed
+    /// out) ignores the call.
     pub fn push(&mut self, transmit: Transmit) {
         if self.is_full() {
             return;
@@ -281,13 +291,15 @@ impl SendBatch {
         self.messages.len() == self.max_messages || self.used + self.slot_bytes > self.buffer.len()
     }
 
-    /// Where the cursor is: it changes when something was sent or dropped, and not when more is pushed.
+    /// Where the cursor is: it changes when something was sent or dropped, and not when more is
+    /// pushed.
     #[must_use]
     pub fn position(&self) -> (usize, usize) {
         (self.front, self.front_bytes)
     }
 
-    /// What waits to be sent, in order: whole bundles, or single datagrams where a bundle was split.
+    /// What waits to be sent, in order: whole bundles, or single datagrams where a bundle was
+    /// split.
     pub(crate) fn pending(&self) -> impl Iterator<Item = Outgoing<'_>> {
         let mut sent = self.front_bytes;
         self.messages
@@ -326,7 +338,8 @@ impl SendBatch {
             })
     }
 
-    /// Moves the cursor over what [`pending`](Self::pending) gave first. `bytes` is that message's length.
+    /// Moves the cursor over what [`pending`](Self::pending) gave first. `bytes` is that message's
+    /// length.
     pub(crate) fn advance(&mut self, bytes: usize) {
         let Some(message) = self.messages.get(self.front) else {
             return;
@@ -341,7 +354,8 @@ impl SendBatch {
         }
     }
 
-    /// From now on the waiting bundles to destinations of which `split` is true go out as single datagrams.
+    /// From now on the waiting bundles to destinations of which `split` is true go out as single
+    /// datagrams.
     pub(crate) fn split_where(&mut self, split: impl Fn(IpAddr) -> bool) {
         for message in self.messages.iter_mut().skip(self.front) {
             message.single |= split(message.transmit.path.remote.ip());

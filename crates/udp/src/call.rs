@@ -23,7 +23,8 @@ pub(crate) struct Received {
     pub(crate) truncated: usize,
     /// Errors of earlier sends that were met behind the first message.
     pub(crate) errors: usize,
-    /// The socket's drop counter as the last message told it (it counts from the bind and wraps at 2^32).
+    /// The socket's drop counter as the last message told it (it counts from the bind and wraps at
+    /// 2^32).
     pub(crate) drops: Option<u32>,
 }
 
@@ -40,8 +41,8 @@ pub(crate) enum Failure {
     Size,
     /// ICMP-like: this message is lost, as it might have been on the network; the socket is sound.
     Lost,
-    /// Any other reason: a tunnel without a peer, a hook of a cgroup or a security module. To a sender the same as `Lost`;
-    /// a receiver cannot know whether it passes.
+    /// Any other reason: a tunnel without a peer, a hook of a cgroup or a security module. To a
+    /// sender the same as `Lost`; a receiver cannot know whether it passes.
     Unknown,
     /// There is no socket any more, or the call's own memory is not there.
     Fatal,

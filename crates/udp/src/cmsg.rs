@@ -1,12 +1,12 @@
 //! Control messages (`cmsg(3)`): the notes beside a message's bytes.
 //!
 //! ```text
-//! | cmsghdr: len, level, type | value | padding | cmsghdr … |      every header on an 8-byte boundary
+//! | cmsghdr: len, level, type | value | padding | cmsghdr … |  every header on an 8-byte boundary
 //! sent: UDP_SEGMENT, IP_TOS / IPV6_TCLASS, IP_PKTINFO / IPV6_PKTINFO
 //! read: UDP_GRO, IP_TOS / IPV6_TCLASS, IP_PKTINFO / IPV6_PKTINFO, SO_RXQ_OVFL
 //! ```
-//! Values are copied in and out whole, and every length is checked against the buffer, so that a note that the
-//! kernel cuts short is left out and never read past its end.
+//! Values are copied in and out whole, and every length is checked against the buffer, so that a
+//! note that the kernel cuts short is left out and never read past its end.
 
 use std::mem::{MaybeUninit, size_of};
 
@@ -23,8 +23,8 @@ const _: () = assert!(align_of::<libc::cmsghdr>() <= align_of::<Control>());
 /// A value that a note may carry.
 ///
 /// # Safety
-/// The type has no padding and no invalid bit patterns: any bytes of its size are a value of it, and its bytes may
-/// all be read.
+/// The type has no padding and no invalid bit patterns: any bytes of its size are a value of it,
+/// and its bytes may all be read.
 pub(crate) unsafe trait Plain: Copy {}
 // SAFETY: an integer.
 unsafe impl Plain for u8 {}
@@ -66,8 +66,8 @@ impl<'a> Writer<'a> {
         header.cmsg_len = (HEADER + size_of::<T>()) as _;
         header.cmsg_level = level;
         header.cmsg_type = ty;
-        // SAFETY: `room` is HEADER + size_of::<T>() bytes or more and writable, due to the checked slice above;
-        // neither write needs alignment.
+        // SAFETY: `room` is HEADER + size_of::<T>() bytes or more and writable, due to the checked
+        // slice above; neither write needs alignment.
         unsafe {
             room.as_mut_ptr()
                 .cast::<libc::cmsghdr>()
@@ -98,7 +98,8 @@ impl Note<'_> {
     /// The note's value, or `None` when the note is shorter than that.
     pub(crate) fn value<T: Plain>(&self) -> Option<T> {
         let bytes = self.bytes.get(..size_of::<T>())?;
-        // SAFETY: `bytes` is size_of::<T>() bytes long, due to the checked slice; any bytes are a `T`, by `Plain`.
+        // SAFETY: `bytes` is size_of::<T>() bytes long, due to the checked slice; any bytes are a
+        // `T`, by `Plain`.
         Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
     }
 }
@@ -108,7 +109,8 @@ pub(crate) fn read(control: &[u8]) -> impl Iterator<Item = Note<'_>> {
     let mut rest = control;
     std::iter::from_fn(move || {
         let header = rest.get(..HEADER)?;
-        // SAFETY: `header` is size_of::<cmsghdr>() bytes, due to the checked slice; it holds integers only.
+        // SAFETY: `header` is size_of::<cmsghdr>() bytes, due to the checked slice; it holds
+        // integers only.
         let header = unsafe { header.as_ptr().cast::<libc::cmsghdr>().read_unaligned() };
         #[allow(
             clippy::unnecessary_cast,

@@ -46,8 +46,8 @@ counters! {
     send_calls,
     /// Those of them that found the send buffer full.
     send_blocked,
-    /// Rounds of receiving, empty ones included: one `recvmmsg` each on Linux, on other systems as many calls as it takes
-    /// to fill the batch or empty the queue.
+    /// Rounds of receiving, empty ones included: one `recvmmsg` each on Linux, on other systems as
+    /// many calls as it takes to fill the batch or empty the queue.
     recv_calls,
     /// Messages given to the kernel: GSO bundles and single datagrams.
     messages_sent,
@@ -61,17 +61,22 @@ counters! {
     datagrams_received,
     /// Bytes of UDP payload received.
     bytes_received,
-    /// Bundles that the kernel or the device refused and that were resent at once as single datagrams.
+    /// Bundles that the kernel or the device refused and that were resent at once as single
+    /// datagrams.
     gso_fallbacks,
-    /// Times GSO was switched off for a destination, for a minute, since a device on the way refused bundles.
+    /// Times GSO was switched off for a destination, for a minute, since a device on the way
+    /// refused bundles.
     gso_disabled,
     /// Single datagrams dropped because they exceed the MTU of their route (EMSGSIZE).
     send_too_large,
-    /// Messages dropped because the system refused them, for whatever reason but their size; `errors` has the reasons.
+    /// Messages dropped because the system refused them, for whatever reason but their size;
+    /// `errors` has the reasons.
     send_errors,
-    /// Those of `send_errors` whose reason is not one that networks and firewalls are known to cause.
+    /// Those of `send_errors` whose reason is not one that networks and firewalls are known to
+    /// cause.
     send_errors_unknown,
-    /// Receive calls that failed: ICMP-like errors, which are passed over, and others, after which a worker waits a while.
+    /// Receive calls that failed: ICMP-like errors, which are passed over, and others, after which
+    /// a worker waits a while.
     recv_errors,
     /// Received messages dropped because they did not fit their buffer.
     recv_truncated,

@@ -1,15 +1,18 @@
-//! What failed calls cost, by error number: a small table, so that an operator sees *why* datagrams are lost.
+//! What failed calls cost, by error number: a small table, so that an operator sees *why* datagrams
+//! are lost.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Error numbers told apart. Linux has some thirty that a send can plausibly meet; a machine meets two or three.
+/// Error numbers told apart. Linux has some thirty that a send can plausibly meet; a machine meets
+/// two or three.
 const KINDS: usize = 16;
 
 /// How often one error was met.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ErrorCount {
-    /// The system's error number (`errno`). 0 collects errors without a number, and those that came when the table was full.
+    /// The system's error number (`errno`). 0 collects errors without a number, and those that came
+    /// when the table was full.
     pub errno: i32,
     /// Messages dropped because sending them failed with it.
     pub sends: u64,

@@ -1,23 +1,26 @@
 //! Where bundles do not pass, and for how long GSO stays off there.
 //!
 //! ```text
-//! a bundle is refused (EIO) ── its destination's prefix ──> table, for a minute; its datagrams go out singly
-//! 32 refusals in a row, no bundle passed in between ──────> GSO is off for every destination, for a minute
+//! a bundle is refused (EIO) ─ its destination's prefix ─> table, for a minute; datagrams go singly
+//! 32 refusals in a row, no bundle passed in between ────> GSO is off for every destination, for a
+//!                                                         minute
 //! ```
-//! Whether a device can segment depends on the route (checksum offload, IPsec), which user space does not see: the
-//! destination's prefix stands for it. While nothing is refused, a send call costs one relaxed load here.
+//! Whether a device can segment depends on the route (checksum offload, IPsec), which user space
+//! does not see: the destination's prefix stands for it. While nothing is refused, a send call
+//! costs one relaxed load here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Prefixes remembered at a time; the oldest makes room. More refusals than that in a row, without a bundle that
-/// passes, are taken as the fault of all routes: probing each destination for itself would fail once for each.
+/// Prefixes remembered at a time; the oldest makes room. More refusals than that in a row, without
+/// a bundle that passes, are taken as the fault of all routes: probing each destination for itself
+/// would fail once for each.
 const PREFIXES: usize = 32;
 
-/// Bundles refused for their size one after the other, though their datagrams then went out singly, after which the
-/// route's MTU cannot be the reason.
+/// Bundles refused for their size one after the other, though their datagrams then went out singly,
+/// after which the route's MTU cannot be the reason.
 const SIZE_STRIKES: u32 = 3;
 
 /// What a socket knows of GSO.
@@ -40,7 +43,8 @@ pub(crate) struct Gso {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Oldest first, each with the time until which it holds. Never grows beyond its first capacity.
+    /// Oldest first, each with the time until which it holds. Never grows beyond its first
+    /// capacity.
     prefixes: Vec<(IpAddr, Instant)>,
     everywhere: Option<Instant>,
 }
@@ -87,7 +91,8 @@ impl Gso {
         self.segments > 1 && !self.restricted.load(Ordering::Relaxed)
     }
 
-    /// Calls `split` with a test that says for a destination whether its bundles have to go out as single datagrams.
+    /// Calls `split` with a test that says for a destination whether its bundles have to go out as
+    /// single datagrams.
     pub(crate) fn restrict(&self, now: Instant, split: impl FnOnce(&dyn Fn(IpAddr) -> bool)) {
         if self.segments <= 1 {
             return split(&|_| true);

@@ -2,20 +2,23 @@
 //!
 //! ```text
 //!            SendBatch ── Socket::send ──> sendmmsg, one GSO bundle a message ──> kernel
-//!   up to N messages in one buffer                    (EIO: GSO off for the destination, single datagrams)
+//!   up to N messages in one buffer           (EIO: GSO off for the destination, single datagrams)
 //!
 //!            RecvBatch <── Socket::recv ── recvmmsg, one GRO bundle a message <── kernel
 //!   one DatagramBatch a message: one buffer, one stride, one path, one ECN mark
 //! ```
 //!
-//! Floors, lowest first: `errors` and `counters`, `gso` (where bundles do not pass), `cmsg` (control messages as bytes), `batch` (the buffers and what lies in
-//! them), `call` (what a system call came to), `option` (integers that
-//! a socket is set to), `linux` or `portable` (the calls themselves: ours on Linux, quinn-udp's on
-//! other systems), `addresses` (a sign that the machine's addresses change), `steer` (which socket of a port gets a datagram), `socket` (what to do when a call fails).
+//! Floors, lowest first: `errors` and `counters`, `gso` (where bundles do not pass), `cmsg`
+//! (control messages as bytes), `batch` (the buffers and what lies in them), `call` (what a system
+//! call came to), `option` (integers that a socket is set to), `linux` or `portable` (the calls
+//! themselves: ours on Linux, quinn-udp's on other systems), `addresses` (a sign that the machine's
+//! addresses change), `steer` (which socket of a port gets a datagram), `socket` (what to do when a
+//! call fails).
 //!
 //! Nothing is allocated after construction. The crate moves datagrams, their ECN marks and their
-//! addresses; of QUIC it knows where RFC 8999 puts a connection id (`steer`), and no more. What systems other than
-//! Linux offer stands in `portable`: mostly one datagram a message, with its ECN mark and its local address.
+//! addresses; of QUIC it knows where RFC 8999 puts a connection id (`steer`), and no more. What
+//! systems other than Linux offer stands in `portable`: mostly one datagram a message, with its ECN
+//! mark and its local address.
 
 #[cfg(target_os = "linux")]
 mod addresses;

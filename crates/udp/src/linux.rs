@@ -1,11 +1,12 @@
-//! One system call each way, and how a socket is set up. What to do when a call fails is the floor above.
+//! One system call each way, and how a socket is set up. What to do when a call fails is the floor
+//! above.
 //!
 //! ```text
 //! [Outgoing] -> mmsghdr + iovec + name + control on the stack -> sendmmsg
 //! recvmmsg -> the same, read back -> [Entry]
 //! ```
-//! The headers are built anew for each call: under 6 kB on the stack, far cheaper than the call, and no pointer
-//! outlives the call that it was made for.
+//! The headers are built anew for each call: under 6 kB on the stack, far cheaper than the call,
+//! and no pointer outlives the call that it was made for.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -21,7 +22,8 @@ use crate::call::{Failure, Received, Sent};
 use crate::cmsg::{self, Control};
 use crate::option::set;
 
-/// Messages given to one system call. 16 full bundles are 1 MB: more would not fit the level-2 cache anyway.
+/// Messages given to one system call. 16 full bundles are 1 MB: more would not fit the level-2
+/// cache anyway.
 const MESSAGES: usize = 16;
 
 /// What the socket is held in.
@@ -50,13 +52,15 @@ impl Headers {
     }
 }
 
-/// Turns on what a socket needs before it is bound: ECN marks, local addresses and drops on receive, no fragments on
-/// send. Returns whether GRO is on. Only a missing local address is an error; the rest is an amenity of newer kernels.
+/// Turns on what a socket needs before it is bound: ECN marks, local addresses and drops on
+/// receive, no fragments on send. Returns whether GRO is on. Only a missing local address is an
+/// error; the rest is an amenity of newer kernels.
 pub(crate) fn configure(socket: socket2::Socket, v6: bool, gro: bool) -> io::Result<(Inner, bool)> {
     let socket = Inner::from(socket);
     // IPv4 options matter on a dual-stack socket too: for its IPv4-mapped traffic.
     let _ = set(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1);
-    // "Don't fragment", and no path MTU of the kernel's either: RFC 9000 §14 and RFC 8899 probe for it.
+    // "Don't fragment", and no path MTU of the kernel's either: RFC 9000 §14 and RFC 8899 probe for
+    // it.
     let _ = set(
         &socket,
         libc::IPPROTO_IP,
@@ -80,7 +84,8 @@ pub(crate) fn configure(socket: socket2::Socket, v6: bool, gro: bool) -> io::Res
     Ok((socket, gro))
 }
 
-/// Asks for a receive (else send) buffer of `bytes`, past the system's limit where we may; returns what was granted.
+/// Asks for a receive (else send) buffer of `bytes`, past the system's limit where we may; returns
+/// what was granted.
 pub(crate) fn buffer(socket: &Inner, receive: bool, bytes: usize) -> usize {
     let wanted = c_int::try_from(bytes).unwrap_or(c_int::MAX);
     let force = if receive {
@@ -103,11 +108,13 @@ pub(crate) fn buffer(socket: &Inner, receive: bool, bytes: usize) -> usize {
     } else {
         socket.send_buffer_size()
     };
-    // The kernel doubles what was asked for, for its own bookkeeping, and reports the double (socket(7)).
+    // The kernel doubles what was asked for, for its own bookkeeping, and reports the double
+    // (socket(7)).
     granted.unwrap_or(0) / 2
 }
 
-/// The most segments that this kernel sends as one bundle; 1: no GSO. Found once per process, by really sending.
+/// The most segments that this kernel sends as one bundle; 1: no GSO. Found once per process, by
+/// really sending.
 pub(crate) fn probe_gso(_: &Inner) -> usize {
     static SEGMENTS: OnceLock<usize> = OnceLock::new();
     // 128 since Linux 6.9, 64 before (UDP_MAX_SEGMENTS).
@@ -180,8 +187,9 @@ pub(crate) fn send<'a>(
         }
         count += 1;
     }
-    // SAFETY: the first `count` headers point at names, slices and controls in `headers`, which lives and does not
-    // move until the call is over, and at message bytes borrowed for 'a; sendmmsg only reads through iov_base.
+    // SAFETY: the first `count` headers point at names, slices and controls in `headers`, which
+    // lives and does not move until the call is over, and at message bytes borrowed for 'a;
+    // sendmmsg only reads through iov_base.
     let rc = unsafe { libc::sendmmsg(socket.as_raw_fd(), heads.as_mut_ptr(), count, 0) };
     match usize::try_from(rc) {
         Ok(messages) => Sent {
@@ -267,7 +275,8 @@ fn encode_name(name: &mut Name, address: SocketAddr, v6: bool) -> libc::socklen_
     }
 }
 
-/// Receives as many messages as are there and one call takes: at most the batch's slots, and at most 16.
+/// Receives as many messages as are there and one call takes: at most the batch's slots, and at
+/// most 16.
 pub(crate) fn receive(socket: &impl AsRawFd, batch: &mut RecvBatch) -> io::Result<Received> {
     let mut headers = Headers::new();
     let Headers {
@@ -293,8 +302,9 @@ pub(crate) fn receive(socket: &impl AsRawFd, batch: &mut RecvBatch) -> io::Resul
         head.msg_hdr.msg_controllen = cmsg::CAPACITY as _;
         asked += 1;
     }
-    // SAFETY: the first `asked` headers point at names, slices and controls in `headers` and at the batch's slots,
-    // all of which live and do not move until the call is over, each with its true length; a null timeout is allowed.
+    // SAFETY: the first `asked` headers point at names, slices and controls in `headers` and at the
+    // batch's slots, all of which live and do not move until the call is over, each with its true
+    // length; a null timeout is allowed.
     let rc = unsafe {
         libc::recvmmsg(
             socket.as_raw_fd(),
@@ -357,7 +367,8 @@ fn decode(
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 let info = note.value::<libc::in_pktinfo>();
-                // The address to answer from; `ipi_addr`, the destination in the header, may be a broadcast.
+                // The address to answer from; `ipi_addr`, the destination in the header, may be a
+                // broadcast.
                 local = info
                     .map(|info| IpAddr::V4(Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes())));
             }
@@ -394,7 +405,8 @@ fn decode(
 }
 
 fn decode_name(name: &Name) -> Option<SocketAddr> {
-    // SAFETY: both members begin with the 2-byte family, and every byte of `name` is initialised (zeroed at first).
+    // SAFETY: both members begin with the 2-byte family, and every byte of `name` is initialised
+    // (zeroed at first).
     let family = unsafe { name.v4.sin_family };
     match c_int::from(family) {
         libc::AF_INET => {

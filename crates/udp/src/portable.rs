@@ -1,4 +1,5 @@
-//! Systems other than Linux, by way of `quinn-udp`: what each of them offers, behind the same face as `linux`.
+//! Systems other than Linux, by way of `quinn-udp`: what each of them offers, behind the same face
+//! as `linux`.
 //!
 //! ```text
 //!                 a message sent     a message received             ECN   local address
@@ -7,10 +8,12 @@
 //!   FreeBSD       a datagram         a datagram, recvmmsg           yes   yes
 //!   Android       a bundle (GSO)     a bundle (GRO), recvmmsg       yes   yes
 //! ```
-//! IPv4 through a dual-stack socket is without marks where the system does not tell them there (macOS). A system that
-//! is not in the table gets what quinn-udp knows of it, down to plain datagrams.
+//! IPv4 through a dual-stack socket is without marks where the system does not tell them there
+//! (macOS). A system that is not in the table gets what quinn-udp knows of it, down to plain
+//! datagrams.
 //!
-//! Compiled for tests on Linux too, where `tests` runs it and the socket above it over loopback: it cannot rot.
+//! Compiled for tests on Linux too, where `tests` runs it and the socket above it over loopback: it
+//! cannot rot.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
@@ -58,11 +61,11 @@ impl std::os::windows::io::AsSocket for Inner {
     }
 }
 
-/// Turns on what a socket needs before it is bound: ECN marks and local addresses on receive, no fragments on send.
-/// Returns whether received messages may be bundles.
+/// Turns on what a socket needs before it is bound: ECN marks and local addresses on receive, no
+/// fragments on send. Returns whether received messages may be bundles.
 ///
-/// Windows could make them (URO), but there are machines where it hands over coalesced datagrams without their size, and
-/// all of them would be lost (quinn issue 2041): it stays off.
+/// Windows could make them (URO), but there are machines where it hands over coalesced datagrams
+/// without their size, and all of them would be lost (quinn issue 2041): it stays off.
 pub(crate) fn configure(
     socket: socket2::Socket,
     _v6: bool,
@@ -77,8 +80,9 @@ pub(crate) fn configure(
     Ok((Inner { socket, state }, gro))
 }
 
-/// Takes back what quinn-udp turned on unasked: bundles that are not wanted, and times of arrival, which nobody reads and
-/// which fill the room where a bundle's ECN mark would be told (quinn-udp 0.6.3: 96 bytes for all control messages).
+/// Takes back what quinn-udp turned on unasked: bundles that are not wanted, and times of arrival,
+/// which nobody reads and which fill the room where a bundle's ECN mark would be told (quinn-udp
+/// 0.6.3: 96 bytes for all control messages).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn trim(socket: &socket2::Socket, gro: bool) {
     use crate::option::set;
@@ -89,7 +93,8 @@ fn trim(socket: &socket2::Socket, gro: bool) {
     }
 }
 
-/// Asks for a receive (else send) buffer of `bytes`, or the next best by halves, and returns what was granted.
+/// Asks for a receive (else send) buffer of `bytes`, or the next best by halves, and returns what
+/// was granted.
 pub(crate) fn buffer(inner: &Inner, receive: bool, bytes: usize) -> usize {
     let Inner { socket, state } = inner;
     // Through quinn-udp, which keeps account of the send buffer on Apple's systems.
@@ -152,8 +157,8 @@ fn destination(remote: SocketAddr, v6: bool) -> SocketAddr {
     }
 }
 
-/// The address to send from, in the form that the system takes; `None`: the system chooses, since there is none or
-/// one of the other family, which cannot be meant.
+/// The address to send from, in the form that the system takes; `None`: the system chooses, since
+/// there is none or one of the other family, which cannot be meant.
 fn source(path: Path, v6: bool) -> Option<IpAddr> {
     match (path.local?, path.remote) {
         // Windows wants IPv4's own control message here, the others IPv6's with the mapped address.
@@ -164,8 +169,9 @@ fn source(path: Path, v6: bool) -> Option<IpAddr> {
     }
 }
 
-/// Receives a message a slot while there are any and slots are left: at most 16. A datagram that does not fit its
-/// slot is dropped by most systems, in silence; FreeBSD and Android cut it, and its tag then does not match.
+/// Receives a message a slot while there are any and slots are left: at most 16. A datagram that
+/// does not fit its slot is dropped by most systems, in silence; FreeBSD and Android cut it, and
+/// its tag then does not match.
 pub(crate) fn receive(inner: &Inner, batch: &mut RecvBatch) -> io::Result<Received> {
     fill(batch, BATCH_SIZE, |slices, metas| {
         inner.state.recv((&inner.socket).into(), slices, metas)
@@ -252,8 +258,9 @@ pub(crate) fn classify(error: &io::Error) -> Failure {
         io::ErrorKind::Interrupted => Failure::Interrupted,
         io::ErrorKind::InvalidInput => Failure::Size,
         _ if quinn_udp::is_msg_size_err(error) => Failure::Size,
-        // What is left of a socket that the system took back (iOS, of an application in the background). Its owner may bind
-        // another one; until then it is no reason to give connections up.
+        // What is left of a socket that the system took back (iOS, of an application in the
+        // background). Its owner may bind another one; until then it is no reason to give
+        // connections up.
         io::ErrorKind::NotConnected | io::ErrorKind::BrokenPipe => Failure::Unknown,
         _ => error.raw_os_error().map_or(Failure::Unknown, by_code),
     }
@@ -269,14 +276,16 @@ fn by_code(errno: i32) -> Failure {
     }
 }
 
-/// Sorts the errors that std has no name for, or none that says enough. Windows has no code that means USO: what is
-/// neither the socket nor the network is laid to it where a bundle was sent, and to the network where none was.
+/// Sorts the errors that std has no name for, or none that says enough. Windows has no code that
+/// means USO: what is neither the socket nor the network is laid to it where a bundle was sent, and
+/// to the network where none was.
 #[cfg(not(unix))]
 fn by_code(code: i32) -> Failure {
     /// WSAEBADF, WSAEFAULT, WSAENOTSOCK, WSANOTINITIALISED: no socket, no memory, or no Winsock.
     const BROKEN: [i32; 4] = [10_009, 10_014, 10_038, 10_093];
-    /// WSAEACCES, WSAEAFNOSUPPORT, WSAEADDRNOTAVAIL, WSAENETDOWN, WSAENETUNREACH, WSAENETRESET, WSAECONNABORTED,
-    /// WSAECONNRESET, WSAENOBUFS, WSAETIMEDOUT, WSAECONNREFUSED, WSAEHOSTDOWN, WSAEHOSTUNREACH: the network.
+    /// WSAEACCES, WSAEAFNOSUPPORT, WSAEADDRNOTAVAIL, WSAENETDOWN, WSAENETUNREACH, WSAENETRESET,
+    /// WSAECONNABORTED, WSAECONNRESET, WSAENOBUFS, WSAETIMEDOUT, WSAECONNREFUSED, WSAEHOSTDOWN,
+    /// WSAEHOSTUNREACH: the network.
     const LOST: [i32; 13] = [
         10_013, 10_047, 10_049, 10_050, 10_051, 10_052, 10_053, 10_054, 10_055, 10_060, 10_061,
         10_064, 10_065,

@@ -1,22 +1,23 @@
 //! The socket: what to do when a call fails, so that the floors above never see a passing fault.
 //!
 //! ```text
-//! a send fails with     a bundle in front                        a single datagram in front
-//!   EAGAIN              WouldBlock; the rest stays, in order     the same
-//!   EIO                 resent singly; GSO off for the           dropped, counted
-//!                       destination, for a minute
-//!   EINVAL, EMSGSIZE    this bundle resent singly; as EIO when   dropped, counted (the route's MTU)
-//!                       it persists though the singles pass
-//!   EBADF, ENOTSOCK,    returned                                 the same
+//! a send fails with   a bundle in front                        a single datagram in front
+//!   EAGAIN            WouldBlock; the rest stays, in order     the same
+//!   EIO               resent singly; GSO off for the           dropped, counted
+//!                     destination, for a minute
+//!   EINVAL, EMSGSIZE  this bundle resent singly; as EIO when   dropped, counted (the route's MTU)
+//!                     it persists though the singles pass
+//!   EBADF, ENOTSOCK,  returned                                 the same
 //!   EFAULT
-//!   anything else       dropped, counted                         the same
+//!   anything else     dropped, counted                         the same
 //! ```
-//! The names are Linux's; each backend's `classify` sorts its system's errors into these rows. The list of errors that end a
-//! socket is closed, and the list of losses is open: a server answers any source address, so whoever can make one route
-//! fail in a new way could otherwise end every connection of a worker with one spoofed datagram.
+//! The names are Linux's; each backend's `classify` sorts its system's errors into these rows. The
+//! list of errors that end a socket is closed, and the list of losses is open: a server answers any
+//! source address, so whoever can make one route fail in a new way could otherwise end every
+//! connection of a worker with one spoofed datagram.
 //!
-//! GSO fails in the field after a good probe: a device without checksum offload, a tunnel, a VPN that comes up later. Where
-//! it does, and for how long, is kept in `gso`.
+//! GSO fails in the field after a good probe: a device without checksum offload, a tunnel, a VPN
+//! that comes up later. Where it does, and for how long, is kept in `gso`.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -30,18 +31,19 @@ use crate::gso::Gso;
 // The backend is the parent's choice: the tests of `portable` stand this file on theirs.
 use super::sys;
 
-/// ICMP-like errors passed over in one receive call. Each should be reported once; one that stays is returned in the end.
+/// ICMP-like errors passed over in one receive call. Each should be reported once; one that stays
+/// is returned in the end.
 const RECV_ERRORS: usize = 16;
 
-/// Whether a socket that failed like this is beyond use: its descriptor is gone, or the call's memory is. Everything else
-/// may pass.
+/// Whether a socket that failed like this is beyond use: its descriptor is gone, or the call's
+/// memory is. Everything else may pass.
 #[must_use]
 pub fn is_fatal(error: &io::Error) -> bool {
     sys::classify(error) == Failure::Fatal
 }
 
-/// Whether a send may have failed because the address that it was to leave from is gone (EADDRNOTAVAIL, EINVAL), or has no
-/// route any more (ENETUNREACH).
+/// Whether a send may have failed because the address that it was to leave from is gone
+/// (EADDRNOTAVAIL, EINVAL), or has no route any more (ENETUNREACH).
 fn may_be_of_source(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -71,8 +73,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 4 MiB to receive into (a burst of 64 bundles), 2 MiB to send from; all offloads, tried again after a minute; dual
-    /// stack.
+    /// 4 MiB to receive into (a burst of 64 bundles), 2 MiB to send from; all offloads, tried again
+    /// after a minute; dual stack.
     fn default() -> Self {
         Self {
             receive_buffer: 4 << 20,
@@ -89,7 +91,8 @@ impl Default for Options {
 /// What the kernel granted.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Datagrams that one message may carry; 1: no GSO, or GSO off for a while since bundles are refused everywhere.
+    /// Datagrams that one message may carry; 1: no GSO, or GSO off for a while since bundles are
+    /// refused everywhere.
     pub gso_segments: usize,
     /// Whether received messages may be bundles.
     pub gro: bool,
@@ -123,8 +126,8 @@ impl Socket {
     /// Binds to `address` (port 0: any free port).
     ///
     /// # Errors
-    /// Those of `socket(2)` and `bind(2)`: address in use, not permitted, family not there. `Unsupported` for a shared
-    /// port on Windows.
+    /// Those of `socket(2)` and `bind(2)`: address in use, not permitted, family not there.
+    /// `Unsupported` for a shared port on Windows.
     pub fn bind(address: SocketAddr, options: &Options) -> io::Result<Self> {
         let v6 = address.is_ipv6();
         let domain = socket2::Domain::for_address(address);
@@ -165,8 +168,9 @@ impl Socket {
         })
     }
 
-    /// Lets sockets of this user that are bound from now on share the port, as [`Options::reuse_port`] does from the bind on:
-    /// whoever is first has seen that the port was free.
+    /// Lets sockets of this user that are bound from now on share the port, as
+    /// [`Options::reuse_port`] does from the bind on: whoever is first has seen that the port was
+    /// free.
     ///
     /// # Errors
     /// Those of `setsockopt(2)`; `Unsupported` on Windows.
@@ -185,9 +189,10 @@ impl Socket {
         self.inner.local_addr()
     }
 
-    /// Has the kernel hand each datagram to one of the sockets that share this one's port: to the one that was bound as number
-    /// `targets[byte % targets.len()]`, where `byte` is the first of the destination connection id. To be called on one of
-    /// them, when all are bound; the last call counts. At most 255 targets.
+    /// Has the kernel hand each datagram to one of the sockets that share this one's port: to the
+    /// one that was bound as number `targets[byte % targets.len()]`, where `byte` is the first of
+    /// the destination connection id. To be called on one of them, when all are bound; the last
+    /// call counts. At most 255 targets.
     ///
     /// # Errors
     /// The system cannot do that, and its own choice stands: by the addresses, if at all.
@@ -218,12 +223,12 @@ impl Socket {
         self.counters.read()
     }
 
-    /// Receives what is there, up to one message a slot of `batch`, and returns the number of messages. Errors of earlier
-    /// sends are counted and passed over.
+    /// Receives what is there, up to one message a slot of `batch`, and returns the number of
+    /// messages. Errors of earlier sends are counted and passed over.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there. Where [`is_fatal`] is true of the error the socket is beyond use. Any other error
-    /// may pass: try again, but not at once.
+    /// `WouldBlock` when nothing is there. Where [`is_fatal`] is true of the error the socket is
+    /// beyond use. Any other error may pass: try again, but not at once.
     pub fn recv(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         let mut passed_over = 0;
         loop {
@@ -247,8 +252,8 @@ impl Socket {
             }
             self.counters.recv_errors.add(1);
             self.counters.errors.receive(&error);
-            // An ICMP message for something that was sent. Whoever sent it finds out by its own timers. But an error that
-            // does not go by being reported is no such message.
+            // An ICMP message for something that was sent. Whoever sent it finds out by its own
+            // timers. But an error that does not go by being reported is no such message.
             passed_over += 1;
             if failure == Failure::Unknown || passed_over == RECV_ERRORS {
                 return Err(error);
@@ -281,12 +286,12 @@ impl Socket {
 
     /// Sends the batch and empties it; returns the number of messages that the kernel took.
     ///
-    /// Faults of the network or of GSO are healed or counted here, see the head of this file: what was lost is lost
-    /// as on the way, and the transport above retransmits it.
+    /// Faults of the network or of GSO are healed or counted here, see the head of this file: what
+    /// was lost is lost as on the way, and the transport above retransmits it.
     ///
     /// # Errors
-    /// `WouldBlock` when the send buffer is full: the batch keeps what is left, in order. Anything else is
-    /// [fatal](is_fatal): the socket is beyond use.
+    /// `WouldBlock` when the send buffer is full: the batch keeps what is left, in order. Anything
+    /// else is [fatal](is_fatal): the socket is beyond use.
     pub fn send(&self, batch: &mut SendBatch) -> io::Result<usize> {
         let mut messages = 0;
         while !batch.is_empty() {
@@ -315,7 +320,8 @@ impl Socket {
         Ok(messages)
     }
 
-    /// Counts the first `messages` of what is pending as sent and moves the batch's cursor over them.
+    /// Counts the first `messages` of what is pending as sent and moves the batch's cursor over
+    /// them.
     fn count_sent(&self, batch: &mut SendBatch, messages: usize) {
         let (mut datagrams, mut bytes, mut bundles) = (0, 0, 0);
         for _ in 0..messages {
@@ -336,7 +342,8 @@ impl Socket {
         self.counters.bytes_sent.add(bytes as u64);
     }
 
-    /// Deals with the refusal of the first pending message: the batch changes, so that the next call can pass.
+    /// Deals with the refusal of the first pending message: the batch changes, so that the next
+    /// call can pass.
     fn heal(&self, batch: &mut SendBatch, error: io::Error) -> io::Result<()> {
         let Some(message) = batch.pending().next() else {
             return Err(error);
@@ -385,8 +392,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Drops the first waiting message, for which the system keeps answering `error`, and counts it as lost: where the socket has
-    /// room, `WouldBlock` is about the message.
+    /// Drops the first waiting message, for which the system keeps answering `error`, and counts it
+    /// as lost: where the socket has room, `WouldBlock` is about the message.
     pub fn give_up_front(&self, batch: &mut SendBatch, error: &io::Error) {
         let len = batch.pending().next().map(|message| message.bytes.len());
         if let Some(len) = len {
@@ -403,14 +410,15 @@ impl Socket {
         self.counters.send_errors_unknown.get()
     }
 
-    /// Makes every receive call fail with `errno` until it is told 0, before it reaches the kernel: for tests of what happens
-    /// then.
+    /// Makes every receive call fail with `errno` until it is told 0, before it reaches the kernel:
+    /// for tests of what happens then.
     #[doc(hidden)]
     pub fn inject_recv_error(&self, errno: i32) {
         self.injected_recv.store(errno, Ordering::Relaxed);
     }
 
-    /// Makes the next send call fail with `errno` once, before it reaches the kernel: for tests of the healing.
+    /// Makes the next send call fail with `errno` once, before it reaches the kernel: for tests of
+    /// the healing.
     #[doc(hidden)]
     pub fn inject_send_error(&self, errno: i32) {
         self.injected.store(errno, Ordering::Relaxed);

@@ -1,13 +1,15 @@
-//! Which socket of a group that shares a port gets a datagram: decided in the kernel, by one byte of the datagram.
+//! Which socket of a group that shares a port gets a datagram: decided in the kernel, by one byte
+//! of the datagram.
 //!
 //! ```text
 //!   first byte   byte that decides
-//!   0xxxxxxx     1      where short headers have their destination connection id      RFC 8999 §5.2
-//!   1xxxxxxx     6      where long headers have it, behind version and length         RFC 8999 §5.1
+//!   0xxxxxxx     1      where short headers have their destination connection id   RFC 8999 §5.2
+//!   1xxxxxxx     6      where long headers have it, after version and length       RFC 8999 §5.1
 //! ```
-//! `byte % targets.len()` names a target, and the target says which socket gets it, by the order in which they were bound:
-//! while a worker is down, another one's socket stands in for its own. The program is classic BPF, for which nobody needs
-//! a privilege. Of a bundle that GRO made it sees the first datagram only; the rest goes where that one goes.
+//! `byte % targets.len()` names a target, and the target says which socket gets it, by the order in
+//! which they were bound: while a worker is down, another one's socket stands in for its own. The
+//! program is classic BPF, for which nobody needs a privilege. Of a bundle that GRO made it sees
+//! the first datagram only; the rest goes where that one goes.
 
 use std::io;
 use std::mem::size_of;
@@ -16,15 +18,16 @@ use std::os::fd::AsRawFd;
 /// Attaches the program to the group of `socket`, in place of one that is there.
 ///
 /// # Errors
-/// Those of `setsockopt(2)`: the kernel has no such programs (before Linux 4.5), or the socket shares no port.
+/// Those of `setsockopt(2)`: the kernel has no such programs (before Linux 4.5), or the socket
+/// shares no port.
 pub(crate) fn attach(socket: &impl AsRawFd, targets: &[u8]) -> io::Result<()> {
     let filter = program(targets);
     let program = libc::sock_fprog {
         len: filter.len() as libc::c_ushort,
         filter: filter.as_ptr().cast_mut(),
     };
-    // SAFETY: the pointer is to a live sock_fprog, whose filter is live and has the length that it says; the kernel
-    // copies both and writes to neither.
+    // SAFETY: the pointer is to a live sock_fprog, whose filter is live and has the length that it
+    // says; the kernel copies both and writes to neither.
     let rc = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

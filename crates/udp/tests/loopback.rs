@@ -1,4 +1,5 @@
-//! The sockets over loopback: what goes in as bundles comes out byte for byte, marked and addressed as sent.
+//! The sockets over loopback: what goes in as bundles comes out byte for byte, marked and addressed
+//! as sent.
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
@@ -211,7 +212,8 @@ fn einval_resends_one_bundle_and_only_its_persistence_switches_gso_off() {
 fn a_datagram_above_the_mtu_is_dropped_and_counted() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let mut batch = SendBatch::new(2, 65_536);
-    // Above loopback's MTU there is none to send: the injected error stands for a smaller one on the way.
+    // Above loopback's MTU there is none to send: the injected error stands for a smaller one on
+    // the way.
     push(
         &mut batch,
         to(reachable(&b)),
@@ -650,8 +652,8 @@ fn a_port_found_free_is_shared_afterwards() {
             assert_eq!(socket.recv(&mut batch).unwrap(), 1);
         }
     }
-    // A socket that is bound before another one closes ends up in that one's place: the kernel moves the last of a group
-    // into the gap.
+    // A socket that is bound before another one closes ends up in that one's place: the kernel
+    // moves the last of a group into the gap.
     second.steer(&[1, 1]).unwrap();
     let third = Socket::bind(address, &sharing).unwrap();
     drop(first);
@@ -663,7 +665,8 @@ fn a_port_found_free_is_shared_afterwards() {
     }
 }
 
-// test: SECURITY.md row 50: an error nobody has heard of is the loss of one datagram, not of the socket
+// test: SECURITY.md row 50: an error nobody has heard of is the loss of one datagram, not of the
+// socket
 #[test]
 fn only_a_socket_that_is_gone_ends_a_send() {
     let (a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));

@@ -117,7 +117,8 @@ impl<'a> Reader<'a> {
     /// [`Truncated`] when fewer bytes remain than its prefix announces.
     #[inline]
     pub fn varint(&mut self) -> Result<u64, Truncated> {
-        // One eight-byte load serves all four lengths; only the last seven bytes of a packet miss it.
+        // One eight-byte load serves all four lengths; only the last seven bytes of a packet miss
+        // it.
         let (value, len) = match self.rest.first_chunk::<8>() {
             Some(word) => {
                 let word = u64::from_be_bytes(*word);
@@ -158,8 +159,8 @@ impl<'a> Reader<'a> {
 }
 
 /// The varint at the start of fewer than eight bytes, and its length. Takes the slice and not the
-/// reader: what has its address taken cannot live in registers. Not so rare as it looks, for a packet
-/// with nothing but an ACK has few bytes more.
+/// reader: what has its address taken cannot live in registers. Not so rare as it looks, for a
+/// packet with nothing but an ACK has few bytes more.
 #[inline(never)]
 fn varint_near_end(rest: &[u8]) -> Result<(u64, usize), Truncated> {
     // RFC 9000 A.1: the prefix is not part of the value.
@@ -233,7 +234,8 @@ impl<'a> Writer<'a> {
         self.buf.get_mut(self.len..).unwrap_or_default()
     }
 
-    /// The bytes written so far, for a caller that fills in what [`advance`](Self::advance) skipped.
+    /// The bytes written so far, for a caller that fills in what [`advance`](Self::advance)
+    /// skipped.
     #[inline]
     pub fn written_mut(&mut self) -> &mut [u8] {
         self.buf.get_mut(..self.len).unwrap_or_default()
@@ -296,8 +298,8 @@ impl<'a> Writer<'a> {
         self.array(v.to_be_bytes());
     }
 
-    /// Puts `v` in its shortest encoding (RFC 9000 §16). A `v` above [`varint::MAX`] has none: it is
-    /// treated as one that does not fit.
+    /// Puts `v` in its shortest encoding (RFC 9000 §16). A `v` above [`varint::MAX`] has none: it
+    /// is treated as one that does not fit.
     #[inline]
     pub fn varint(&mut self, v: u64) {
         if v > varint::MAX {

@@ -1,5 +1,5 @@
-//! The bytes of QUIC: RFC 8999, RFC 9000 sections 12 to 20, and what RFC 9221, 9287, 9369 and the drafts
-//! ack-frequency and reliable-stream-reset add.
+//! The bytes of QUIC: RFC 8999, RFC 9000 sections 12 to 20, and what RFC 9221, 9287, 9369 and the
+//! drafts ack-frequency and reliable-stream-reset add.
 //!
 //! ```text
 //!   datagram ──► header::destination       which connection?             (RFC 8999)

@@ -18,8 +18,8 @@ pub const fn encoded_len(pn: u64, largest_acked: Option<u64>) -> usize {
         Some(largest) => pn.saturating_sub(largest),
         None => pn.saturating_add(1),
     };
-    // RFC 9000 §17.1: able to represent *more than* twice the range. (The logarithm of A.2 is one bit
-    // short of that where the range is a power of two.)
+    // RFC 9000 §17.1: able to represent *more than* twice the range. (The logarithm of A.2 is one
+    // bit short of that where the range is a power of two.)
     let bits = 64 - unacknowledged.saturating_mul(2).leading_zeros();
     let bytes = bits.div_ceil(8) as usize;
     if bytes < 1 {
@@ -137,7 +137,8 @@ mod tests {
             let pn = acked.map_or(ahead - 1, |acked| acked + ahead);
             let len = encoded_len(pn, acked);
             let truncated = pn & ((1 << (8 * len)) - 1);
-            // The receiver has at least what it acknowledged, and at most the packet before this one.
+            // The receiver has at least what it acknowledged, and at most the packet before this
+            // one.
             let base = acked.unwrap_or(0);
             let largest = (base + seen).min(pn.saturating_sub(1)).max(base);
             let largest = if acked.is_none() && seen % 7 == 0 { None } else { Some(largest) };

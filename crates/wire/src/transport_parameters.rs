@@ -76,8 +76,9 @@ impl VersionInformation {
         new
     }
 
-    /// A client's versions that fit its first flight, its favourite first; a server's fully deployed ones in any order.
-    /// Of a long list the first 16, reserved ones (RFC 9000 §15) not counted: nobody selects those.
+    /// A client's versions that fit its first flight, its favourite first; a server's fully
+    /// deployed ones in any order. Of a long list the first 16, reserved ones (RFC 9000 §15) not
+    /// counted: nobody selects those.
     #[must_use]
     pub fn available(&self) -> &[u32] {
         &self.available[..self.len]
@@ -160,9 +161,9 @@ pub struct TransportParameters {
     pub max_datagram_frame_size: Option<u64>,
     /// This end takes packets with any value of the fixed bit (RFC 9287 §3).
     pub grease_quic_bit: bool,
-    /// The shortest time, in microseconds, for which this end holds an acknowledgement back where it is asked to; `None`
-    /// is no ACK_FREQUENCY and no IMMEDIATE_ACK frames. At most `max_ack_delay_ms`
-    /// (draft-ietf-quic-ack-frequency §3).
+    /// The shortest time, in microseconds, for which this end holds an acknowledgement back where
+    /// it is asked to; `None` is no ACK_FREQUENCY and no IMMEDIATE_ACK frames. At most
+    /// `max_ack_delay_ms` (draft-ietf-quic-ack-frequency §3).
     pub min_ack_delay_us: Option<u64>,
     /// This end takes RESET_STREAM_AT frames (draft-ietf-quic-reliable-stream-reset §3).
     pub reset_stream_at: bool,
@@ -304,13 +305,14 @@ impl TransportParameters {
 
     /// Reads the parameters that `sender` sent. Unknown ones are ignored (RFC 9000 §7.4.2).
     ///
-    /// The connection ids are not compared with those of the packets: that is for whoever knows them,
-    /// and finds the absence of a required one in the same comparison (RFC 9000 §7.3).
+    /// The connection ids are not compared with those of the packets: that is for whoever knows
+    /// them, and finds the absence of a required one in the same comparison (RFC 9000 §7.3).
     ///
     /// # Errors
-    /// TRANSPORT_PARAMETER_ERROR for whatever breaks RFC 9000 §7.4 or §18.2: a parameter that occurs
-    /// twice, is out of range, has a wrong length, or may not come from this sender. (Repetitions of
-    /// unknown parameters are let pass: to find them would take a list of what a peer made up.)
+    /// TRANSPORT_PARAMETER_ERROR for whatever breaks RFC 9000 §7.4 or §18.2: a parameter that
+    /// occurs twice, is out of range, has a wrong length, or may not come from this sender.
+    /// (Repetitions of unknown parameters are let pass: to find them would take a list of what a
+    /// peer made up.)
     pub fn decode(bytes: &[u8], sender: Side) -> Result<Self, TransportError> {
         decode(bytes, sender).map_err(|Invalid(reason)| {
             TransportError::new(TransportErrorCode::TRANSPORT_PARAMETER_ERROR, reason)

@@ -328,7 +328,8 @@ proptest! {
         prop_assert_eq!(parse(&packet, 8), Ok(expected));
     }
 
-    // Whatever arrives: no panic, and a packet lies within the datagram, its number behind its header.
+    // Whatever arrives: no panic, and a packet lies within the datagram, its number behind its
+    // header.
     #[test]
     fn any_bytes_are_parsed_or_refused(
         first: u8,

@@ -1,4 +1,5 @@
-//! aioquic, a Python stack, as a child process that `interop/aioquic/peer.py` runs and these tests steer by lines.
+//! aioquic, a Python stack, as a child process that `interop/aioquic/peer.py` runs and these tests
+//! steer by lines.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -41,8 +42,8 @@ fn python() -> PathBuf {
     folder().join(".venv/bin/python")
 }
 
-/// The child process. Dropped, also by a test that fails, it is killed by its id; and it ends by itself when the pipe
-/// of its commands breaks, should this process be killed.
+/// The child process. Dropped, also by a test that fails, it is killed by its id; and it ends by
+/// itself when the pipe of its commands breaks, should this process be killed.
 struct Peer {
     child: Child,
     commands: ChildStdin,
@@ -186,7 +187,8 @@ async fn accept(options: &[&str]) -> (squall::Connection, Peer, squall::Endpoint
     (connection, peer, server)
 }
 
-/// squall sends, aioquic sends the same back; then aioquic sends, and squall back. Both ends compare digests.
+/// squall sends, aioquic sends the same back; then aioquic sends, and squall back. Both ends
+/// compare digests.
 async fn echo_both_ways(connection: &squall::Connection, peer: &mut Peer, bytes: u64) {
     let payload = Payload {
         seed: 5,
@@ -323,7 +325,8 @@ fn a_retry_is_followed() {
     });
 }
 
-/// aioquic updates keys and takes other connection ids in the middle of a connection (RFC 9001 §6, RFC 9000 §5.1.2).
+/// aioquic updates keys and takes other connection ids in the middle of a connection (RFC 9001 §6,
+/// RFC 9000 §5.1.2).
 #[test]
 fn new_keys_and_new_ids() {
     run(0, async {

@@ -8,8 +8,8 @@
 //!  quinn      a Rust peer in this process        aioquic    a Python peer, a child process
 //! ```
 //!
-//! `SQUALL_INTEROP_BYTES` (default 1M; K, M and G are powers of ten) sets how much is moved each way. aioquic is slow:
-//! its tests move at most 10 MB.
+//! `SQUALL_INTEROP_BYTES` (default 1M; K, M and G are powers of ten) sets how much is moved each
+//! way. aioquic is slow: its tests move at most 10 MB.
 
 mod aioquic;
 mod payload;

@@ -67,7 +67,8 @@ impl Payload {
         hex(sha)
     }
 
-    /// Eight bytes: a counter, mixed (the finalizer of `SplitMix64`), so that no two places look alike.
+    /// Eight bytes: a counter, mixed (the finalizer of `SplitMix64`), so that no two places look
+    /// alike.
     fn word(self, index: u64) -> [u8; 8] {
         let mut z = self
             .seed

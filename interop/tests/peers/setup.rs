@@ -76,7 +76,8 @@ pub(crate) fn squall_client(identity: &Identity, transport: TransportConfig) -> 
         .expect("squall's client")
 }
 
-/// Runs a test to its end, in at most 60 seconds and one more for every 10 MB that `bytes` says it moves.
+/// Runs a test to its end, in at most 60 seconds and one more for every 10 MB that `bytes` says it
+/// moves.
 ///
 /// # Panics
 /// It takes longer.

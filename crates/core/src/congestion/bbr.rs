@@ -1,5 +1,5 @@
-//! BBR version 3 (draft-ietf-ccwg-bbr): a model of the path, its bandwidth and its round-trip time, rather than losses, says how
-//! much is in flight and how fast it leaves. Names are the draft's.
+//! BBR version 3 (draft-ietf-ccwg-bbr): a model of the path, its bandwidth and its round-trip time,
+//! rather than losses, says how much is in flight and how fast it leaves. Names are the draft's.
 //!
 //! ```text
 //!  Startup ──▶ Drain ──▶ ProbeBW: Down ─▶ Cruise ─▶ Refill ─▶ Up ─▶ Down …
@@ -280,7 +280,7 @@ impl Bbr {
         4 * self.smss
     }
 
-    // ---- what happens -----------------------------------------------------------------------------------------------
+    // ---- what happens --------------------------------------------------------------------------
 
     /// A bundle of `bytes` leaves; `in_flight` counts it (§5.2.2).
     pub(super) fn on_sent(&mut self, now: Time, bytes: u64, in_flight: u64) {
@@ -318,8 +318,8 @@ impl Bbr {
         self.set_cwnd(&sample);
     }
 
-    /// Packets of `bytes` in all were lost, in so many separate `ranges`, the newest of them sent at `newest_sent` (§5.5.10.2).
-    /// Returns whether they are the first of their round.
+    /// Packets of `bytes` in all were lost, in so many separate `ranges`, the newest of them sent
+    /// at `newest_sent` (§5.5.10.2). Returns whether they are the first of their round.
     pub(super) fn on_lost(
         &mut self,
         now: Time,
@@ -370,8 +370,8 @@ impl Bbr {
         }
     }
 
-    /// Packets of `bytes` that were reported as lost have arrived; `undo`: so have all of the last round with losses. Returns
-    /// whether something was taken back.
+    /// Packets of `bytes` that were reported as lost have arrived; `undo`: so have all of the last
+    /// round with losses. Returns whether something was taken back.
     pub(super) fn on_spurious_loss(&mut self, bytes: u64, undo: bool) -> bool {
         self.sampler.on_spurious_loss(bytes);
         let Some(before) = self.before.filter(|_| undo) else {
@@ -431,7 +431,7 @@ impl Bbr {
         self.cwnd = self.cwnd.max(self.prior_cwnd);
     }
 
-    // ---- the model (§5.5) -------------------------------------------------------------------------------------------
+    // ---- the model (§5.5) ----------------------------------------------------------------------
 
     fn update_model_and_state(&mut self, now: Time, sample: &RateSample, rtt: &RttEstimator) {
         self.update_latest_delivery_signals(sample);
@@ -484,8 +484,9 @@ impl Bbr {
         self.delivered_before_round = self.sampler.delivered;
     }
 
-    /// Whether a round lost more than what is tolerated elsewhere, or met marks. The draft (§5.5.10.3) lowers its bounds for any
-    /// loss: at 1 % random loss every round has some, and the bounds sink round after round until bandwidth is probed again.
+    /// Whether a round lost more than what is tolerated elsewhere, or met marks. The draft
+    /// (§5.5.10.3) lowers its bounds for any loss: at 1 % random loss every round has some, and the
+    /// bounds sink round after round until bandwidth is probed again.
     fn is_congested_in_round(&self) -> bool {
         let lost = self.sampler.lost.saturating_sub(self.lost_before_round);
         let delivered = (self.sampler.delivered).saturating_sub(self.delivered_before_round);
@@ -546,7 +547,7 @@ impl Bbr {
         }
     }
 
-    // ---- Startup and Drain (§5.3.1, §5.3.2) -------------------------------------------------------------------------
+    // ---- Startup and Drain (§5.3.1, §5.3.2) ---------------------------------------------------
 
     fn enter_startup(&mut self) {
         self.state = State::Startup;
@@ -600,12 +601,11 @@ impl Bbr {
             && (self.in_flight <= self.inflight(100)
                 || self.round_count > self.drain_start_round + 3)
         {
-            self.cwnd_gain = DEFAULT_CWND_GAIN;
             self.start_down(now);
         }
     }
 
-    // ---- ProbeBW (§5.3.3) -------------------------------------------------------------------------------------------
+    // ---- ProbeBW (§5.3.3) ----------------------------------------------------------------------
 
     const fn is_probing_bw_state(&self) -> bool {
         matches!(
@@ -798,7 +798,7 @@ impl Bbr {
         }
     }
 
-    // ---- ProbeRTT (§5.3.4) ------------------------------------------------------------------------------------------
+    // ---- ProbeRTT (§5.3.4) ---------------------------------------------------------------------
 
     fn check_probe_rtt(&mut self, now: Time, sample: &RateSample) {
         if self.state != State::ProbeRtt && self.probe_rtt_expired && !self.idle_restart {
@@ -854,7 +854,7 @@ impl Bbr {
         self.bdp(PROBE_RTT_CWND_GAIN).max(self.min_pipe_cwnd())
     }
 
-    // ---- control (§5.6) ---------------------------------------------------------------------------------------------
+    // ---- control (§5.6) ------------------------------------------------------------------------
 
     /// The bandwidth-delay product times a gain in hundredths.
     fn bdp(&self, gain: u64) -> u64 {

@@ -24,8 +24,9 @@ const C: f64 = 0.4;
 /// α_cubic = 3 (1 - β) / (1 + β) (RFC 9438 §4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// A loss while fewer packets than this wait in queues is not taken for a sign of a full one, as in TCP Veno (Fu and Liew, IEEE
-/// JSAC 21(2), 2003): only a small window can tell, a few packets of a large one are within the noise of the round-trip time.
+/// A loss while fewer packets than this wait in queues is not taken for a sign of a full one, as in
+/// TCP Veno (Fu and Liew, IEEE JSAC 21(2), 2003): only a small window can tell, a few packets of a
+/// large one are within the noise of the round-trip time.
 const RANDOM_LOSS_QUEUE: f64 = 3.0;
 /// What is kept of the window then. RFC 9438 §4.6 recommends 0.7 for any loss.
 const RANDOM_LOSS_BETA: f64 = 0.875;
@@ -198,8 +199,8 @@ impl Cubic {
         self.window / f64::from(self.max_datagram) * (1.0 - min / smoothed).max(0.0)
     }
 
-    /// Packets that were sent at `newest_lost_sent` at the latest were lost while so many packets were `queued`. Whether the
-    /// window is reduced for it.
+    /// Packets that were sent at `newest_lost_sent` at the latest were lost while so many packets
+    /// were `queued`. Whether the window is reduced for it.
     pub(crate) fn on_congestion_event(
         &mut self,
         now: Time,
@@ -241,7 +242,8 @@ impl Cubic {
         true
     }
 
-    /// RFC 9438 §4.9.2: the last reduction was a mistake; `false` if there is none to be taken back.
+    /// RFC 9438 §4.9.2: the last reduction was a mistake; `false` if there is none to be taken
+    /// back.
     pub(crate) fn undo(&mut self) -> bool {
         let Some(before) = self.before.take() else {
             return false;

@@ -1,14 +1,16 @@
 //! Delivery rate samples (draft-ietf-ccwg-bbr §4.1): how fast the network took what was sent.
 //!
-//! The draft keeps a snapshot with every packet. Here one is kept for every bundle (§4.1.3.1 recommends it): the packets of a
-//! bundle left at one time, and by that time the snapshot of an acknowledged packet is found, once a run.
+//! The draft keeps a snapshot with every packet. Here one is kept for every bundle (§4.1.3.1
+//! recommends it): the packets of a bundle left at one time, and by that time the snapshot of an
+//! acknowledged packet is found, once a run.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// Snapshots kept: more bundles than that are not in flight on any path that is worth measuring so finely.
+/// Snapshots kept: more bundles than that are not in flight on any path that is worth measuring so
+/// finely.
 const MAX_FLIGHTS: usize = 4096;
 
 /// What was known when a bundle left.

@@ -80,8 +80,8 @@ impl Controller {
         }
     }
 
-    /// Bytes per second at which packets are to leave, where the algorithm says so; `None` leaves it to the window and
-    /// the round-trip time (RFC 9002 §7.7).
+    /// Bytes per second at which packets are to leave, where the algorithm says so; `None` leaves
+    /// it to the window and the round-trip time (RFC 9002 §7.7).
     pub(crate) fn pacing_rate(&self) -> Option<u64> {
         match self {
             Self::NewReno(_) | Self::Cubic(_) => None,
@@ -107,11 +107,11 @@ impl Controller {
         }
     }
 
-    /// A run of acknowledgements. `acked.app_limited`: they had not filled the window when they were sent, so they prove
-    /// nothing about it (RFC 9002 §7.8). `rtt` has this run's samples.
+    /// A run of acknowledgements. `acked.app_limited`: they had not filled the window when they
+    /// were sent, so they prove nothing about it (RFC 9002 §7.8). `rtt` has this run's samples.
     ///
-    /// A run that spans the start of a recovery period counts whole: its older packets are at most one window, and once a
-    /// period at most.
+    /// A run that spans the start of a recovery period counts whole: its older packets are at most
+    /// one window, and once a period at most.
     pub(crate) fn on_ack(&mut self, now: Time, acked: &Acknowledged, rtt: &RttEstimator) {
         let Acknowledged {
             bytes,
@@ -126,9 +126,9 @@ impl Controller {
         }
     }
 
-    /// Packets of `bytes` in all were lost, in so many separate `ranges` of numbers; the newest of them was sent at
-    /// `newest_sent`. Ignored for packets from before the current recovery period (RFC 9002 §7.3.2). Returns whether a new
-    /// reduction begins with them.
+    /// Packets of `bytes` in all were lost, in so many separate `ranges` of numbers; the newest of
+    /// them was sent at `newest_sent`. Ignored for packets from before the current recovery period
+    /// (RFC 9002 §7.3.2). Returns whether a new reduction begins with them.
     pub(crate) fn on_lost(
         &mut self,
         now: Time,
@@ -147,8 +147,9 @@ impl Controller {
         }
     }
 
-    /// Packets of `bytes` that were reported as lost have arrived. `undo`: that holds for all that the last reduction was made
-    /// for, so it is taken back (RFC 9438 §4.9.2). Returns whether one was.
+    /// Packets of `bytes` that were reported as lost have arrived. `undo`: that holds for all that
+    /// the last reduction was made for, so it is taken back (RFC 9438 §4.9.2). Returns whether one
+    /// was.
     pub(crate) fn on_spurious_loss(&mut self, bytes: u64, undo: bool) -> bool {
         match self {
             Self::NewReno(newreno) => undo && newreno.undo(),

@@ -70,7 +70,8 @@ impl NewReno {
         true
     }
 
-    /// The last reduction was a mistake, as RFC 9438 §4.9.2 has it for CUBIC; `false` if there is none to be taken back.
+    /// The last reduction was a mistake, as RFC 9438 §4.9.2 has it for CUBIC; `false` if there is
+    /// none to be taken back.
     pub(crate) fn undo(&mut self) -> bool {
         let Some((window, ssthresh, recovery)) = self.before.take() else {
             return false;

@@ -1,17 +1,13 @@
 //! What the handshake does to the connection (RFC 9001 §4): CRYPTO bytes in and out, keys installed
 //! and discarded, transport parameters taken, early data, Retry, version negotiation.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use squall_tls::{Alert, KeyChange, Session};
-use squall_wire::{
-    PreferredAddress, Side, TransportError, TransportErrorCode, TransportParameters,
-};
+use squall_wire::{Side, TransportError, TransportErrorCode, TransportParameters};
 
 use super::handshake::early::Awaited;
 use super::handshake::keyring::KeyRing;
-use super::handshake::parameters::parameter_error;
 use super::handshake::tls::{Begun, Refusal};
 use super::handshake::version::Negotiation;
 use super::handshake::zero_rtt::{EarlyData, handshake_keys, zero_rtt_keys};
@@ -84,8 +80,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Passes what has arrived in order to TLS, once a packet: called for every frame of a byte, TLS
-    /// took 330 ns for each.
+    /// Passes what has arrived in order to TLS, once a packet: called for every frame of a byte,
+    /// TLS took 330 ns for each.
     pub(super) fn read_crypto(&mut self, id: SpaceId, now: Time) -> Result<(), TransportError> {
         let mut progress = false;
         while let Some(bytes) = self.spaces[id]
@@ -232,7 +228,8 @@ impl Connection {
                     .report_reset_tokens(&mut self.paths.remote_ids);
             }
             if let Some(preferred) = &params.preferred_address {
-                self.take_preferred_address(preferred)?;
+                let follow = self.config.follow_preferred_address;
+                self.paths.take_preferred(preferred, follow)?;
             }
         }
         if let Some(log) = &mut self.log.qlog {
@@ -251,28 +248,6 @@ impl Connection {
             .local_ids
             .set_peer_limit(params.active_connection_id_limit);
         self.streams.set_peer_parameters(&params);
-        Ok(())
-    }
-
-    /// RFC 9000 §9.6, §18.2.
-    fn take_preferred_address(
-        &mut self,
-        preferred: &PreferredAddress,
-    ) -> Result<(), TransportError> {
-        let (id, token) = (preferred.connection_id, preferred.stateless_reset_token);
-        let taken = self.paths.remote_ids.on_new(1, 0, id, token);
-        // Not beside an empty connection id, and not the same id again.
-        taken.map_err(|_| {
-            parameter_error("a preferred_address with a connection id out of place")
-        })?;
-        // RFC 9000 §9.6.3: of the same family.
-        let address = match self.paths.active.path.remote {
-            SocketAddr::V4(_) => preferred.ipv4.map(SocketAddr::V4),
-            SocketAddr::V6(_) => preferred.ipv6.map(SocketAddr::V6),
-        };
-        if self.config.follow_preferred_address && address.is_some() {
-            self.paths.inactive.get_or_insert_default().preferred = address;
-        }
         Ok(())
     }
 
@@ -330,8 +305,8 @@ impl Connection {
         }
     }
 
-    /// The server has accepted none of the early data: all of it is sent again, within the limits of
-    /// `params`.
+    /// The server has accepted none of the early data: all of it is sent again, within the limits
+    /// of `params`.
     fn reject_early_data(&mut self, params: &TransportParameters) {
         let space = &mut self.spaces[SpaceId::Data];
         space.keys = None;
@@ -340,8 +315,8 @@ impl Connection {
         self.streams.events.push_back(Event::EarlyDataRejected);
     }
 
-    /// The server has sent a Retry, and dropped what arrived before it: the early data is sent again
-    /// (RFC 9000 §17.2.5.3).
+    /// The server has sent a Retry, and dropped what arrived before it: the early data is sent
+    /// again (RFC 9000 §17.2.5.3).
     fn repeat_early_data(&mut self) {
         if !self.handshake.has_early_data() {
             return;

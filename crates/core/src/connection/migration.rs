@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  server  a packet from elsewhere ─▶ probing: answer there, challenge ─▶ forgotten after a while
-//!                                  └▶ newest, not probing: follow ─▶ challenge the new path and the old
-//!                                        answered: stay          not answered: back to the last validated one
+//!                                  └▶ newest, not probing: follow ─▶ challenge both paths
+//!                                        answered: stay       not answered: back to the last one
 //!  client  packets from server addresses that it chose; from elsewhere they are dropped
 //! ```
 //!
@@ -53,7 +53,7 @@ impl Connection {
         if let Some(tag) = self.paths.tag_of(&trip.path) {
             return tag;
         }
-        let tag = self.add_path(trip.path);
+        let tag = (self.paths).add(trip.path, &self.config, &mut self.endpoint);
         let credit = std::mem::take(&mut trip.uncredited);
         if let Some(state) = self.paths.get_mut(tag) {
             state.on_received(credit);
@@ -203,9 +203,10 @@ impl Connection {
             .filter(|tag| self.paths.remote_ids.has_lent(*tag));
         let tag = match known {
             Some(tag) => tag,
-            // RFC 9000 §9.5: neither the id of another path nor an empty one, which would tell as much.
+            // RFC 9000 §9.5: neither the id of another path nor an empty one, which would tell as
+            // much.
             None if !self.paths.remote_ids.can_lend() => return Err(MigrateError::NoConnectionId),
-            None => self.add_path(path),
+            None => (self.paths).add(path, &self.config, &mut self.endpoint),
         };
         if let Some(state) = self.paths.get_mut(tag) {
             state.pinned = path.local.is_some();
@@ -237,7 +238,7 @@ impl Connection {
         };
         // RFC 9000 §21.5.3: a server could point at another host.
         if path::plausible(&self.paths.active.path, &path) && self.paths.remote_ids.can_lend() {
-            let tag = self.add_path(path);
+            let tag = (self.paths).add(path, &self.config, &mut self.endpoint);
             self.validate(now, tag, true);
         }
     }
@@ -246,21 +247,7 @@ impl Connection {
     pub(super) fn report_move(&mut self, event: Event) {
         self.log.moved(&event);
         self.streams.events.push_back(event);
-        self.report_validated_address();
-    }
-
-    /// Reports the client's address to a server's endpoint once it is validated, and when it
-    /// changes.
-    pub(super) fn report_validated_address(&mut self) {
-        let path = &self.paths.active;
-        if self.side == Side::Server && path.validated {
-            self.endpoint.report_address(path.path.remote.ip());
-        }
-    }
-
-    /// Adds an inactive path; returns its tag.
-    pub(super) fn add_path(&mut self, path: Path) -> u8 {
-        self.paths.add(path, &self.config, &mut self.endpoint)
+        self.endpoint.report_address(self.side, &self.paths.active);
     }
 
     /// Sends on another path from now on. `keep_flow`: what is known of the path's capacity still
@@ -318,7 +305,7 @@ impl Connection {
         true
     }
 
-    // ---- a client's addresses that change by themselves ------------------------------------------
+    // ---- a client's addresses that change by themselves -----------------------------------------
 
     /// The newest packet arrived at another address of the client than those before: the system
     /// sends from there now. The path is validated, under an id of the server's that was not used
@@ -496,15 +483,17 @@ impl Connection {
         }
     }
 
-    /// A client left an address at once, since it was about to go, and has heard nothing on the path
-    /// that it went to: all challenges may have been lost. Both paths are asked in turn until one of
-    /// them answers, or the connection times out.
+    /// A client left an address at once, since it was about to go, and has heard nothing on the
+    /// path that it went to: all challenges may have been lost. Both paths are asked in turn
+    /// until one of them answers, or the connection times out.
     fn try_both(&mut self, now: Time, failed: Path, pinned: bool) {
         self.paths.active.validated = false;
         self.validate(now, self.paths.active.tag, false);
         let tag = match self.paths.tag_of(&failed) {
             Some(tag) => tag,
-            None if self.paths.remote_ids.can_lend() => self.add_path(failed),
+            None if self.paths.remote_ids.can_lend() => {
+                (self.paths).add(failed, &self.config, &mut self.endpoint)
+            }
             None => return,
         };
         if let Some(state) = self.paths.get_mut(tag) {

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `verbs`, `close` | what an owner calls |
 //! | `receive`, `transmit` | the two trips, a file for each step |
-//! | `establish`, `migration`, `timeout` | what the handshake, a new path and time do to all parts |
+//! | `establish`, `migration`, `timeout` | what the handshake, moves and time do to all parts |
 //! | `parts`, `handshake` | the parts: they take plain data, and none of them names `Connection` |
 
 mod close;

@@ -63,8 +63,8 @@ pub(crate) struct Start {
     pub(crate) local_id: ConnectionId,
     /// The id of the peer; for a client the one that it made up.
     pub(crate) remote_id: ConnectionId,
-    /// What the Initial keys are made from: the destination of the client's first packet, or of the
-    /// first after a Retry.
+    /// What the Initial keys are made from: the destination of the client's first packet, or of
+    /// the first after a Retry.
     pub(crate) initial_dcid: ConnectionId,
     pub(crate) ids: Arc<IdSource>,
     pub(crate) tokens: Arc<TokenKey>,

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use squall_wire::{Side, TransportError, TransportErrorCode};
 
-use super::handshake::keyring::KeyRing;
 use super::parts::clock::{MAX_BACKOFF, Timer};
 use super::parts::spaces::ProbeTimeout;
 use super::{Connection, State};
@@ -135,6 +134,13 @@ impl Connection {
 
     // ---- keys -----------------------------------------------------------------------------------
 
+    /// The previous keys are kept for three probe timeouts (RFC 9001 §6.5).
+    pub(super) fn schedule_key_discard(&mut self, now: Time) {
+        let due = now + 3 * self.probe_timeout();
+        let due = self.spaces.schedule_key_discard(due);
+        self.clock.set(Timer::KeyDiscard, due);
+    }
+
     /// Starts a key update when the current key has sealed enough, and ends the connection at the
     /// AEAD's limit.
     pub(super) fn renew_keys(&mut self, now: Time) {
@@ -160,17 +166,5 @@ impl Connection {
                 },
             );
         }
-    }
-
-    /// The previous keys are kept for three probe timeouts (RFC 9001 §6.5).
-    pub(super) fn schedule_key_discard(&mut self, now: Time) {
-        let due = now + 3 * self.probe_timeout();
-        let ring = self.spaces.ring.as_mut();
-        if let Some(ring) = ring.filter(|r| KeyRing::awaits_first_of_phase(r)) {
-            ring.drop_previous_at = Some(due);
-        }
-        let ring = self.spaces.ring.as_ref();
-        self.clock
-            .set(Timer::KeyDiscard, ring.and_then(|r| r.drop_previous_at));
     }
 }

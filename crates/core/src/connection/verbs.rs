@@ -25,7 +25,7 @@ const FIXED: usize = 5 * 1024;
 const PACKET_NUMBER: usize = 4;
 
 impl Connection {
-    // ---- streams -------------------------------------------------------------------------------------
+    // ---- streams --------------------------------------------------------------------------------
 
     /// Opens a stream. Returns `None` at the peer's stream limit; `Event::StreamsAvailable` follows
     /// when the limit rises.
@@ -55,10 +55,10 @@ impl Connection {
         self.streams.spare_chunks()
     }
 
-    /// Takes from the front of `data` as much as the peer's credit for the stream and the send buffer
-    /// allow: at least one byte, or an error. The bytes are not copied: packets are sealed from
-    /// where they lie. Small writes are copied, which costs less: up to 256 bytes after data that
-    /// waits, up to 64 on their own.
+    /// Takes from the front of `data` as much as the peer's credit for the stream and the send
+    /// buffer allow: at least one byte, or an error. The bytes are not copied: packets are
+    /// sealed from where they lie. Small writes are copied, which costs less: up to 256 bytes
+    /// after data that waits, up to 64 on their own.
     ///
     /// # Errors
     /// `Blocked` when there is no credit or the buffer is full (`Event::Writable` follows),
@@ -172,7 +172,7 @@ impl Connection {
         self.duties.ping = !self.is_closed();
     }
 
-    // ---- what there is to know -----------------------------------------------------------------------
+    // ---- what there is to know ------------------------------------------------------------------
 
     /// The next event for the application.
     pub fn poll_event(&mut self) -> Option<Event> {
@@ -407,8 +407,9 @@ impl Connection {
         self.handshake.has_early_data() && !self.is_closed()
     }
 
-    /// Servers: whether data of the stream arrived in 0-RTT packets. Until the handshake is complete
-    /// (`Event::Connected`) it may be a replay by an attacker (RFC 9001 §9.2, RFC 8470).
+    /// Servers: whether data of the stream arrived in 0-RTT packets. Until the handshake is
+    /// complete (`Event::Connected`) it may be a replay by an attacker (RFC 9001 §9.2, RFC
+    /// 8470).
     #[must_use]
     pub fn is_early(&self, id: StreamId) -> bool {
         self.streams.is_early(id)

@@ -1,8 +1,9 @@
 //! How many stateless answers go to addresses that nobody has validated.
 //!
-//! Each kind of answer has a budget of its own, so that a flood of one kind leaves the others, and each source prefix has
-//! a share of it, so that one network cannot use a kind up for all. Each worker has budgets of its own. Retry is not among
-//! them: it is smaller than what it answers, and a limit on it would let a flood of forged Initials lock everybody out.
+//! Each kind of answer has a budget of its own, so that a flood of one kind leaves the others, and
+//! each source prefix has a share of it, so that one network cannot use a kind up for all. Each
+//! worker has budgets of its own. Retry is not among them: it is smaller than what it answers, and
+//! a limit on it would let a flood of forged Initials lock everybody out.
 
 use std::net::IpAddr;
 
@@ -12,14 +13,15 @@ use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use crate::prefix::Prefix;
 use crate::time::Time;
 
-/// Answers of one kind a second, to all sources together (RFC 9000 §10.3.3, `SECURITY.md` rows 31 and 54).
+/// Answers of one kind a second, to all sources together (RFC 9000 §10.3.3, `SECURITY.md` rows 31
+/// and 54).
 pub(crate) const ANSWERS_PER_SECOND: u32 = 1000;
 /// The part of them that one source prefix can get.
 pub(crate) const ANSWERS_PER_PREFIX: u16 = 100;
 /// Buckets that prefixes fall into. Two prefixes that meet in one share its part, for a second.
 const BUCKETS: usize = 256;
-/// IPv4: the smallest prefix that BGP carries, and so the usual reach of a host that can forge addresses of its own
-/// network only.
+/// IPv4: the smallest prefix that BGP carries, and so the usual reach of a host that can forge
+/// addresses of its own network only.
 const IPV4_PREFIX_BITS: u8 = 24;
 /// IPv6: what a provider gives to one customer.
 const IPV6_PREFIX_BITS: u8 = 56;

@@ -29,7 +29,8 @@ macro_rules! counts {
 counts! {
     /// Version Negotiation packets sent (RFC 9000 §6.1).
     version_negotiations,
-    /// Version Negotiation packets not sent: their budget, or the share of a source prefix, was used up.
+    /// Version Negotiation packets not sent: their budget, or the share of a source prefix, was
+    /// used up.
     version_negotiations_withheld,
     /// Stateless resets sent (RFC 9000 §10.3).
     stateless_resets,
@@ -51,6 +52,7 @@ counts! {
     prefix_refusals,
     /// Attempts answered with a Retry because connections hold most of the memory that they may.
     memory_retries,
-    /// Attempts from validated addresses that were refused because connections hold all the memory that they may.
+    /// Attempts from validated addresses that were refused because connections hold all the memory
+    /// that they may.
     memory_refusals,
 }

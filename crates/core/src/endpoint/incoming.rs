@@ -31,18 +31,21 @@ pub struct Incoming {
     pub(super) _attempt: Arc<Attempt>,
 }
 
-/// Lives while an attempt waits for its word. Holds a share of what `Endpoint` counts attempts with.
+/// Lives while an attempt waits for its word. Holds a share of what `Endpoint` counts attempts
+/// with.
 pub(super) struct Attempt {
     /// What the token of its first packet says.
     pub(super) verdict: Verdict,
     _counted: Arc<()>,
 }
 
-/// The attempts that wait for their word. A ClientHello may fill several packets, and each of them may come here first.
+/// The attempts that wait for their word. A ClientHello may fill several packets, and each of them
+/// may come here first.
 #[derive(Default)]
 pub(super) struct Undecided {
     counted: Arc<()>,
-    /// By the source address and the destination id of their packets; those that are decided are swept out now and then.
+    /// By the source address and the destination id of their packets; those that are decided are
+    /// swept out now and then.
     attempts: HashMap<(SocketAddr, ConnectionId), Weak<Attempt>>,
 }
 
@@ -239,7 +242,8 @@ impl Endpoint {
         }
     }
 
-    /// The datagram that asks a client to show that its address is its own (RFC 9000 §8.1.2): nothing is kept.
+    /// The datagram that asks a client to show that its address is its own (RFC 9000 §8.1.2):
+    /// nothing is kept.
     ///
     /// # Errors
     /// Gives `incoming` back if [`may_retry`](Incoming::may_retry) says no.

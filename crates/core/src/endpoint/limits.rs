@@ -48,7 +48,8 @@ impl Endpoint {
             }
         }
         if let Some(limit) = self.config.max_memory {
-            // Clients have to show that their address is their own while there is still room for those that do.
+            // Clients have to show that their address is their own while there is still room for
+            // those that do.
             let retry_from = limit - limit / 4;
             if validated && self.memory >= limit {
                 self.counts.memory_refusals += 1;
@@ -76,8 +77,8 @@ impl Endpoint {
         Prefix::of(address, ipv4_bits, ipv6_bits)
     }
 
-    /// Counts a connection that is about to exist. Other attempts may have been let in since this one was, so that its
-    /// prefix's share is used up by now.
+    /// Counts a connection that is about to exist. Other attempts may have been let in since this
+    /// one was, so that its prefix's share is used up by now.
     pub(super) fn take_seat(
         &mut self,
         address: IpAddr,
@@ -94,8 +95,9 @@ impl Endpoint {
         }
     }
 
-    /// A connection's client is known to be at `address`. `false` if that is how its handshake comes to count and its prefix's
-    /// share is used up. A connection that has moved may stay in any case: its peer is no stranger.
+    /// A connection's client is known to be at `address`. `false` if that is how its handshake
+    /// comes to count and its prefix's share is used up. A connection that has moved may stay in
+    /// any case: its peer is no stranger.
     pub(super) fn reseat(&mut self, handle: ConnectionHandle, address: IpAddr) -> bool {
         let Some(limit) = self.config.max_connections_per_prefix else {
             return true;

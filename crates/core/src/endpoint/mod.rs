@@ -1,10 +1,12 @@
-//! The connection ids of one socket: which run of datagrams belongs to which connection. It owns no connection.
+//! The connection ids of one socket: which run of datagrams belongs to which connection. It owns no
+//! connection.
 //!
 //! ```text
-//!  datagrams of a bundle ──► route ──► Connection(handle)   the owner calls Connection::receive with the run
+//!  datagrams of a bundle ──► route ──► Connection(handle)   the owner calls Connection::receive
 //!                              ├─────► Incoming             accept, retry, refuse or drop
 //!                              ├─────► Worker(index)        another worker of the port
-//!                              ├─────► Respond(datagram)    version negotiation, Retry, refusal, stateless reset
+//!                              ├─────► Respond(datagram)    version negotiation, Retry, refusal,
+//!                              │                            stateless reset
 //!                              └─────► Discard
 //! ```
 
@@ -75,7 +77,8 @@ struct Slot {
     ids: Vec<ConnectionId>,
     tokens: Vec<[u8; 16]>,
     live: bool,
-    /// Where the connection is counted, and whether as one with a validated address; `None`: nowhere.
+    /// Where the connection is counted, and whether as one with a validated address; `None`:
+    /// nowhere.
     seat: Option<(Prefix, bool)>,
     /// Whether it is a server's connection whose handshake is not complete.
     handshaking: bool,
@@ -91,7 +94,8 @@ pub struct Endpoint {
     tokens: Arc<TokenKey>,
     token_store: Box<dyn TokenStore>,
     rng: StdRng,
-    /// Ids may be chosen by a peer (the first destination of a client): std's keyed hash (`SECURITY.md` row 18).
+    /// Ids may be chosen by a peer (the first destination of a client): std's keyed hash
+    /// (`SECURITY.md` row 18).
     routes: HashMap<ConnectionId, ConnectionHandle>,
     reset_tokens: HashMap<[u8; 16], ConnectionHandle>,
     /// Those of all workers; `None`: there are no others.
@@ -348,7 +352,8 @@ impl Endpoint {
         StdRng::from_seed(seed)
     }
 
-    /// A reserved transport parameter, so that peers keep ignoring what they do not know (RFC 9000 §18.1).
+    /// A reserved transport parameter, so that peers keep ignoring what they do not know (RFC 9000
+    /// §18.1).
     fn grease(&mut self) -> (u64, u8) {
         let id = 27 + 31 * u64::from(self.rng.next_u32() >> 8);
         (id, (self.rng.next_u32() & 7) as u8)
@@ -378,7 +383,8 @@ mod tests {
 
     use super::*;
 
-    // test: SECURITY.md row 18: nobody can choose ids that collide without knowing the endpoint's own key
+    // test: SECURITY.md row 18: nobody can choose ids that collide without knowing the endpoint's
+    // own key
     #[test]
     fn ids_and_tokens_of_peers_are_hashed_with_a_key_of_the_endpoints_own() {
         let endpoint = || Endpoint::new(EndpointConfig::new([1; 32]), None, [2; 32]);

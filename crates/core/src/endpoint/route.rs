@@ -31,8 +31,8 @@ pub struct Run {
 pub enum Route {
     /// To this connection's `receive`.
     Connection(ConnectionHandle),
-    /// A client wants a connection. Accepting it, hand the run to the new connection. More runs of the same attempt come
-    /// as more of these, until one of them is accepted.
+    /// A client wants a connection. Accepting it, hand the run to the new connection. More runs of
+    /// the same attempt come as more of these, until one of them is accepted.
     Incoming(Incoming),
     /// To the worker with this index: its connection, or its part of the clients that come new.
     Worker(u8),
@@ -43,14 +43,16 @@ pub enum Route {
 }
 
 impl Endpoint {
-    /// Says where the datagrams at the front of `datagrams` go and how many of them belong together. The caller cuts
-    /// them off and calls again with the rest. A look-up happens once a run, not once a datagram.
+    /// Says where the datagrams at the front of `datagrams` go and how many of them belong
+    /// together. The caller cuts them off and calls again with the rest. A look-up happens once a
+    /// run, not once a datagram.
     pub fn route(&mut self, now: Time, path: Path, datagrams: &[u8], segment_size: u16) -> Run {
         self.route_as(now, path, datagrams, segment_size, false)
     }
 
-    /// As [`route`](Self::route), for what names a worker that has ended: this one stands in for it. New connections become
-    /// this worker's, and the peers of those that ended are sent stateless resets.
+    /// As [`route`](Self::route), for what names a worker that has ended: this one stands in for
+    /// it. New connections become this worker's, and the peers of those that ended are sent
+    /// stateless resets.
     pub fn route_orphan(
         &mut self,
         now: Time,
@@ -99,7 +101,8 @@ impl Endpoint {
                     Some(worker) if !orphan => Route::Worker(worker),
                     _ => self.route_unknown(now, path, first),
                 };
-                // Of those that belong to nobody here, only these take the datagrams behind the first.
+                // Of those that belong to nobody here, only these take the datagrams behind the
+                // first.
                 if !matches!(to, Route::Incoming(_) | Route::Worker(_)) {
                     len = first.len();
                 }
@@ -115,7 +118,8 @@ impl Endpoint {
         if workers == 1 {
             return None;
         }
-        // A reset's bytes name nobody: who is named by chance asks whose it is (RFC 9000 §10.3), and its owner keeps it.
+        // A reset's bytes name nobody: who is named by chance asks whose it is (RFC 9000 §10.3),
+        // and its owner keeps it.
         let token = reset_token(datagram);
         if token.is_some_and(|token| self.reset_tokens.contains_key(token)) {
             return None;
@@ -157,7 +161,8 @@ impl Endpoint {
                 _attempt: attempt,
             });
         }
-        // RFC 9000 §14.1: too small for an Initial. RFC 9000 §6.1: for a negotiation too, which might amplify.
+        // RFC 9000 §14.1: too small for an Initial. RFC 9000 §6.1: for a negotiation too, which
+        // might amplify.
         if datagram.len() < usize::from(MIN_UDP_PAYLOAD) {
             return Route::Discard;
         }
@@ -167,7 +172,8 @@ impl Endpoint {
             {
                 self.route_initial(now, path, datagram)
             }
-            // RFC 9000 §5.2.2: any packet that might begin a connection of a version that this end does not take.
+            // RFC 9000 §5.2.2: any packet that might begin a connection of a version that this end
+            // does not take.
             Ok(Header::Long {
                 version,
                 dcid,
@@ -198,8 +204,8 @@ impl Endpoint {
         else {
             return Route::Discard;
         };
-        // RFC 9000 §7.2: an id that is too easy to guess. And no state for what does not open (`SECURITY.md` row 9):
-        // Initial keys are public, the test is cheap.
+        // RFC 9000 §7.2: an id that is too easy to guess. And no state for what does not open
+        // (`SECURITY.md` row 9): Initial keys are public, the test is cheap.
         if dcid.len() < 8 {
             return Route::Discard;
         }
@@ -217,7 +223,8 @@ impl Endpoint {
                 _attempt: attempt,
             })
         };
-        // One more packet of an attempt that was let in, with the token that was good for the first.
+        // One more packet of an attempt that was let in, with the token that was good for the
+        // first.
         if let Some(attempt) = self.undecided.find(path.remote, &dcid) {
             return incoming(attempt.verdict, attempt);
         }
@@ -227,7 +234,8 @@ impl Endpoint {
                 let attempt = self.undecided.begin(path.remote, dcid, verdict);
                 incoming(verdict, attempt)
             }
-            // Much smaller than what it answers, and what keeps a flood from going further: not counted as an answer.
+            // Much smaller than what it answers, and what keeps a flood from going further: not
+            // counted as an answer.
             Admission::NotYet => {
                 Route::Respond(self.retry_datagram(now, path, version, &dcid, &scid))
             }
@@ -271,8 +279,8 @@ impl Endpoint {
         Admission::Granted
     }
 
-    /// Marks a token as spent (RFC 9000 §8.1.4); `false` if it was before. Which tokens were spent before this endpoint was
-    /// made is not known, so all from then count as spent.
+    /// Marks a token as spent (RFC 9000 §8.1.4); `false` if it was before. Which tokens were spent
+    /// before this endpoint was made is not known, so all from then count as spent.
     fn spend(&mut self, token: &NewToken) -> bool {
         token.issued >= self.config.unix_time_at_zero
             && self.token_filter.spend(&token.id, token.issued)
@@ -291,14 +299,16 @@ impl Endpoint {
         may
     }
 
-    /// A short header of nobody: a reset from a peer, or a peer to be told that its connection is gone.
+    /// A short header of nobody: a reset from a peer, or a peer to be told that its connection is
+    /// gone.
     fn route_short(&mut self, now: Time, path: Path, datagram: &[u8]) -> Route {
         if let Some(token) = reset_token(datagram)
             && let Some(handle) = self.reset_tokens.get(token)
         {
             return Route::Connection(*handle);
         }
-        // RFC 9000 §10.3.3: shorter than what it answers, so that two endpoints cannot answer each other for ever.
+        // RFC 9000 §10.3.3: shorter than what it answers, so that two endpoints cannot answer each
+        // other for ever.
         let len = RESET.min(datagram.len().saturating_sub(1));
         if len < MIN_RESET || !self.may_answer(now, Answer::StatelessReset, path) {
             return Route::Discard;
@@ -312,7 +322,8 @@ impl Endpoint {
         Route::Respond(reset)
     }
 
-    /// RFC 9000 §6.1: the versions that this end takes, and a reserved one (§6.3) so that clients keep ignoring those.
+    /// RFC 9000 §6.1: the versions that this end takes, and a reserved one (§6.3) so that clients
+    /// keep ignoring those.
     fn negotiate(
         &mut self,
         now: Time,

@@ -31,8 +31,8 @@ enum Generator {
 }
 
 impl IdSource {
-    /// Makes ids by `config`. `start` is where the numbers of ids begin that are not random: somewhere else after a
-    /// restart.
+    /// Makes ids by `config`. `start` is where the numbers of ids begin that are not random:
+    /// somewhere else after a restart.
     pub(crate) fn new(config: &ConnectionIdGenerator, reset_key: [u8; 32], start: u64) -> Self {
         let (len, generator) = match config {
             ConnectionIdGenerator::Plain { len, worker_index } => {
@@ -67,7 +67,8 @@ impl IdSource {
         }
     }
 
-    /// The token that resets the connection behind `id` (RFC 9000 §10.3.2): any process with the key can make it.
+    /// The token that resets the connection behind `id` (RFC 9000 §10.3.2): any process with the
+    /// key can make it.
     pub(crate) fn reset_token(&self, id: &[u8]) -> [u8; 16] {
         let mut token = [0; 16];
         if let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.reset_key) {
@@ -132,7 +133,8 @@ impl LocalIds {
         self.peer_limit = limit.min(MAX_LOCAL_IDS);
     }
 
-    /// Whether one more id may be issued. Ids that the peer was told to retire do not count (RFC 9000 §5.1.1).
+    /// Whether one more id may be issued. Ids that the peer was told to retire do not count (RFC
+    /// 9000 §5.1.1).
     #[must_use]
     pub(crate) fn wants_more(&self) -> bool {
         let staying = self
@@ -156,8 +158,8 @@ impl LocalIds {
         self.announced = self.next_sequence;
     }
 
-    /// Asks the peer to retire every id issued so far; others are to be issued now. `false` while an earlier request is not
-    /// done, so that the ids of two generations at most exist.
+    /// Asks the peer to retire every id issued so far; others are to be issued now. `false` while
+    /// an earlier request is not done, so that the ids of two generations at most exist.
     pub(crate) fn rotate(&mut self) -> bool {
         let done = self.active.iter().all(|(s, _)| *s >= self.retire_prior_to);
         if done {
@@ -204,8 +206,8 @@ impl LocalIds {
         &mut self,
         sequence: u64,
     ) -> Result<Option<ConnectionId>, TransportErrorCode> {
-        // A number made and not yet sent counts as never sent: who guesses ahead makes an id a frame, without a round trip
-        // between (`SECURITY.md` row 3).
+        // A number made and not yet sent counts as never sent: who guesses ahead makes an id a
+        // frame, without a round trip between (`SECURITY.md` row 3).
         if sequence >= self.announced {
             return Err(TransportErrorCode::PROTOCOL_VIOLATION);
         }
@@ -240,8 +242,8 @@ pub(crate) enum TokenChange {
 pub(crate) struct RemoteIds {
     /// What the active path sends to.
     current: RemoteId,
-    /// What other paths send to, by their tags. A path without an id of its own shares the current one, as when a NAT moved
-    /// it and no other id was there (RFC 9000 §9.5).
+    /// What other paths send to, by their tags. A path without an id of its own shares the current
+    /// one, as when a NAT moved it and no other id was there (RFC 9000 §9.5).
     lent: Vec<(u8, RemoteId)>,
     spare: Vec<RemoteId>,
     /// Numbers seen, so that a repeated frame does not bring back what was retired.
@@ -249,8 +251,8 @@ pub(crate) struct RemoteIds {
     retire_prior_to: u64,
     /// Sequence numbers whose RETIRE_CONNECTION_ID is to be sent (again).
     retiring: VecDeque<u64>,
-    /// Sequence numbers whose retirement the peer has not acknowledged, sent or not. A frame may be under way twice, after a
-    /// probe timeout: numbers are kept, not a count of frames.
+    /// Sequence numbers whose retirement the peer has not acknowledged, sent or not. A frame may be
+    /// under way twice, after a probe timeout: numbers are kept, not a count of frames.
     unacknowledged: Vec<u64>,
     changes: Vec<TokenChange>,
 }
@@ -306,7 +308,8 @@ impl RemoteIds {
         self.changes.push(TokenChange::Added(token));
     }
 
-    /// Whether `tail` is the reset token of an id in use, found in a time that does not depend on it.
+    /// Whether `tail` is the reset token of an id in use, found in a time that does not depend on
+    /// it.
     #[must_use]
     pub(crate) fn is_reset(&self, tail: &[u8; 16]) -> bool {
         let used = self.lent.iter().map(|(_, r)| r).chain([&self.current]);
@@ -434,7 +437,8 @@ impl RemoteIds {
         Ok(())
     }
 
-    /// Whether this end may give an id up of its own accord: the backlog keeps room for what the peer asks for.
+    /// Whether this end may give an id up of its own accord: the backlog keeps room for what the
+    /// peer asks for.
     fn may_give_up(&self) -> bool {
         self.unacknowledged.len() <= MAX_REMOTE_IDS as usize
     }

@@ -6,12 +6,14 @@
 //!          counts missing or wrong, or all test packets lost: Off ◀──────┘
 //! ```
 //!
-//! No packet remembers its mark: the marked ones of a path are a range of numbers, and counting them costs a comparison a packet.
+//! No packet remembers its mark: the marked ones of a path are a range of numbers, and counting
+//! them costs a comparison a packet.
 
 use squall_wire::Ecn;
 use squall_wire::frame::EcnCounts;
 
-/// Packets that are marked before anything is known; RFC 9000 §A.4 suggests ten. A bundle is not cut for it.
+/// Packets that are marked before anything is known; RFC 9000 §A.4 suggests ten. A bundle is not
+/// cut for it.
 const TEST_PACKETS: u64 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +49,8 @@ pub(crate) enum Counting {
     EachByNumber,
 }
 
-/// What all paths of a connection have sent marked, and what the peer reported last: its counts go over all of them.
+/// What all paths of a connection have sent marked, and what the peer reported last: its counts go
+/// over all of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EcnTotals {
     marked: u64,
@@ -115,7 +118,8 @@ impl EcnPath {
         self.first <= number && number < self.end
     }
 
-    /// How to count the marked packets among those with numbers from `lowest` on, so that it costs next to nothing.
+    /// How to count the marked packets among those with numbers from `lowest` on, so that it costs
+    /// next to nothing.
     #[must_use]
     pub(crate) const fn counting(&self, lowest: u64) -> Counting {
         if self.end == 0 {
@@ -142,8 +146,9 @@ impl EcnPath {
         (self.phase, self.end) = (Phase::Off, 0);
     }
 
-    /// Takes the counts of an ACK frame that raised the largest acknowledged number and newly acknowledged `acked` > 0 marked
-    /// packets; `next` is the next packet number. Returns how many packets more were marked as having met congestion.
+    /// Takes the counts of an ACK frame that raised the largest acknowledged number and newly
+    /// acknowledged `acked` > 0 marked packets; `next` is the next packet number. Returns how many
+    /// packets more were marked as having met congestion.
     pub(crate) fn on_counts(
         &mut self,
         totals: &mut EcnTotals,
@@ -153,8 +158,8 @@ impl EcnPath {
     ) -> u64 {
         let before = totals.reported;
         let fits = counts.filter(|c| {
-            // RFC 9000 §13.4.2.1: no counts shrink, every marked packet is in one of them, none is there that was not sent
-            // so; ECT(1) never was.
+            // RFC 9000 §13.4.2.1: no counts shrink, every marked packet is in one of them, none is
+            // there that was not sent so; ECT(1) never was.
             let grown = (c.ect0.checked_sub(before.ect0), c.ce.checked_sub(before.ce));
             let sum = c.ect0.checked_add(c.ce);
             matches!(grown, (Some(ect0), Some(ce)) if ect0.saturating_add(ce) >= acked)

@@ -1,9 +1,9 @@
-//! The network paths of a connection: addresses, validation, amplification limit, size, and what is known of each path's
-//! capacity.
+//! The network paths of a connection: addresses, validation, amplification limit, size, and what is
+//! known of each path's capacity.
 //!
 //! ```text
 //!  Paths.active ─── PathState        the active path: all packets but probes
-//!  Paths.inactive ─ InactivePaths    made at the first probe or change of address; a connection that never moves has none
+//!  Paths.inactive ─ InactivePaths    made at the first probe or change of address; absent before
 //!      others       PathState        the path before, to fall back to; paths being probed
 //!      responses                     PATH_RESPONSE frames owed, each on the path of its challenge
 //! ```
@@ -22,7 +22,7 @@ use squall_wire::Path;
 
 use crate::config::{MAX_PATH_RESPONSES, MAX_PATHS, MIN_UDP_PAYLOAD, TransportConfig};
 use crate::congestion::Controller;
-use crate::recovery::pacer::Pacer;
+use crate::recovery::pacer::{Allowed, Pacer};
 use crate::recovery::reordering::Reordering;
 use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
@@ -34,7 +34,8 @@ use validation::Validation;
 /// RFC 9000 §8.1: bytes sent for each byte received before the peer's address is validated.
 const AMPLIFICATION: u64 = 3;
 
-/// What is known of a path's capacity. It moves with the connection where only the peer's port changes (RFC 9000 §9.4).
+/// What is known of a path's capacity. It moves with the connection where only the peer's port
+/// changes (RFC 9000 §9.4).
 #[derive(Debug)]
 pub(crate) struct Flow {
     /// Which sent packets belong to it (`SentPacket::flow`).
@@ -93,6 +94,43 @@ impl Flow {
         self.pacer.on_sent(bytes);
     }
 
+    /// Packet `number` is acknowledged, which others up to `largest` overtook, and which is not
+    /// declared lost.
+    #[cold]
+    pub(crate) fn note_late(
+        &mut self,
+        largest: Option<u64>,
+        number: u64,
+        time_sent: Time,
+        now: Time,
+    ) {
+        let distance = largest.map_or(0, |largest| largest - number);
+        self.reordering.on_late(now, distance, time_sent, &self.rtt);
+    }
+
+    /// Bytes that congestion control and pacer let go now, and when the pacer releases more if it
+    /// is what holds them back. `segment` is the size of a datagram, `most` how many the bundle
+    /// holds.
+    pub(crate) fn budget(&mut self, now: Time, segment: usize, most: usize) -> (u64, Option<Time>) {
+        let room = self.room();
+        if room < segment as u64 {
+            self.pacer.on_window_full();
+            return (0, None);
+        }
+        let allowed = Allowed {
+            rate: self.congestion.pacing_rate(),
+            window: self.congestion.window(),
+            slow_start: self.congestion.is_slow_start(),
+        };
+        let (datagram, bundle) = (segment as u16, most * segment);
+        let paced = self
+            .pacer
+            .budget(now, &allowed, &self.rtt, datagram, bundle);
+        let holds = paced < segment as u64;
+        let release = self.pacer.next_release(now).filter(|_| holds);
+        (room.min(paced), release)
+    }
+
     /// Packets of `bytes` bytes are no longer in flight.
     #[inline]
     pub(crate) fn leave(&mut self, bytes: u64) {
@@ -109,11 +147,12 @@ pub(crate) struct PathState {
     pub(crate) tag: u8,
     /// Whether the peer has shown that it receives what we send there.
     pub(crate) validated: bool,
-    /// Whether datagrams must leave from `path.local`. A server answers from the address that it was asked at; a client lets
-    /// the system choose, and so follows a change of its addresses, unless the application chose for it.
+    /// Whether datagrams must leave from `path.local`. A server answers from the address that it
+    /// was asked at; a client lets the system choose, and so follows a change of its addresses,
+    /// unless the application chose for it.
     pub(crate) pinned: bool,
-    /// Whether the amplification limit holds until then: it protects addresses that the peer named. A client chooses where it
-    /// sends to.
+    /// Whether the amplification limit holds until then: it protects addresses that the peer named.
+    /// A client chooses where it sends to.
     limited: bool,
     received: u64,
     sent: u64,
@@ -182,7 +221,8 @@ impl PathState {
         }
     }
 
-    /// A packet of `size` bytes arrived after it had been declared lost: perhaps a probe for the path's size.
+    /// A packet of `size` bytes arrived after it had been declared lost: perhaps a probe for the
+    /// path's size.
     pub(crate) fn on_passed(&mut self, size: u16) {
         // Only a probe is larger than what is known to pass.
         if size > self.mtu.current() && self.mtu.on_passed(size) {
@@ -190,7 +230,8 @@ impl PathState {
         }
     }
 
-    /// So many suspicious large packets were lost at a time; returns whether the path no longer carries them (RFC 8899 §4.3).
+    /// So many suspicious large packets were lost at a time; returns whether the path no longer
+    /// carries them (RFC 8899 §4.3).
     pub(crate) fn on_large_lost(&mut self, packets: u32) -> bool {
         let swallowed = packets > 0 && self.mtu.on_large_lost(packets);
         if swallowed {
@@ -236,8 +277,9 @@ impl PathState {
 
     /// The same for packets other than path probes.
     ///
-    /// A rest that no full datagram fits in counts as nothing: an Initial that asks for an acknowledgement needs one
-    /// (RFC 9000 §14.1), and a probe timer that runs for what cannot be sent would be due without end.
+    /// A rest that no full datagram fits in counts as nothing: an Initial that asks for an
+    /// acknowledgement needs one (RFC 9000 §14.1), and a probe timer that runs for what cannot be
+    /// sent would be due without end.
     #[must_use]
     pub(crate) fn allowance(&self) -> u64 {
         match self.credit() {
@@ -259,8 +301,8 @@ pub(crate) fn same_host(a: &Path, b: &Path) -> bool {
     a.remote.ip() == b.remote.ip() && (a.local == b.local || a.local.is_none() || b.local.is_none())
 }
 
-/// Whether a peer at `from` may be at `to`: nobody from outside moves to this machine, this link or to no host at all
-/// (RFC 9000 §21.5.6).
+/// Whether a peer at `from` may be at `to`: nobody from outside moves to this machine, this link or
+/// to no host at all (RFC 9000 §21.5.6).
 #[must_use]
 pub(crate) fn plausible(from: &Path, to: &Path) -> bool {
     let inner = |ip: IpAddr| match ip {
@@ -290,8 +332,8 @@ pub(crate) struct InactivePaths {
     last_tag: u8,
     /// Clients: the server's preferred address, until it is tried.
     pub(crate) preferred: Option<SocketAddr>,
-    /// Clients: the server's address of the handshake, once it is left. The server sends from there until it has validated
-    /// the other path, however long that takes (RFC 9000 §9.6.2).
+    /// Clients: the server's address of the handshake, once it is left. The server sends from there
+    /// until it has validated the other path, however long that takes (RFC 9000 §9.6.2).
     pub(crate) origin: Option<SocketAddr>,
     /// When a response last left although the window was full.
     pub(crate) response_beyond_window: Option<Time>,
@@ -318,7 +360,8 @@ impl InactivePaths {
         self.others.iter().position(|p| same(&p.path, path))
     }
 
-    /// Makes room for one path more; returns what had to go: first what was not validated, the oldest before the others.
+    /// Makes room for one path more; returns what had to go: first what was not validated, the
+    /// oldest before the others.
     pub(crate) fn make_room(&mut self) -> Option<PathState> {
         if self.others.len() + 1 < MAX_PATHS {
             return None;

@@ -1,11 +1,13 @@
-//! Path MTU discovery by packets (RFC 8899, RFC 9000 §14.3). Nothing that claims to come from routers is heard (RFC 9000 §14.2.1).
+//! Path MTU discovery by packets (RFC 8899, RFC 9000 §14.3). Nothing that claims to come from
+//! routers is heard (RFC 9000 §14.2.1).
 //!
 //! ```text
-//!  round    up to four sizes at once, the largest first: the limit and sizes that many paths have, later the size that was
-//!           lost last and three between it and what is known to pass
-//!  result   what is acknowledged passes; what is lost is doubtful, and too large when it is lost three times, or a smaller
-//!           size is lost as well
-//!  end      nothing more to gain; again after ten minutes, or at once from the start when large packets vanish
+//!  round    up to four sizes at once, the largest first: the limit and sizes that many paths have,
+//!           later the size that was lost last and three between it and what is known to pass
+//!  result   what is acknowledged passes; what is lost is doubtful, and too large when it is lost
+//!           three times, or a smaller size is lost as well
+//!  end      nothing more to gain; again after ten minutes, or at once from the start when large
+//!           packets vanish
 //! ```
 
 use std::time::Duration;
@@ -23,8 +25,8 @@ const RESOLUTION: u16 = 16;
 const USUAL: [u16; 3] = [1452, 1472, 8972];
 /// RFC 8899 §5.1.1, PMTU_RAISE_TIMER.
 const RAISE_AFTER: Duration = Duration::from_secs(600);
-/// RFC 8899 §4.3: how often large packets have to be found lost while a later, smaller one arrives and none of them does, before
-/// the path counts as a black hole for them.
+/// RFC 8899 §4.3: how often large packets have to be found lost while a later, smaller one arrives
+/// and none of them does, before the path counts as a black hole for them.
 const BLACK_HOLE: u8 = 3;
 /// And how many of them in all: with windows of a few packets, chance alone loses three in a row.
 const BLACK_HOLE_PACKETS: u32 = 6;
@@ -45,7 +47,8 @@ pub(crate) struct Mtu {
     planned: [u16; ROUND],
     /// Packets and sizes that are under way.
     flying: [(u64, u16); ROUND],
-    /// The lowest number of a packet that probes, or `NONE`: compared with that of every packet acknowledged.
+    /// The lowest number of a packet that probes, or `NONE`: compared with that of every packet
+    /// acknowledged.
     first: u64,
     is_done: bool,
     /// When to search again after the end.
@@ -59,7 +62,8 @@ pub(crate) struct Mtu {
 }
 
 impl Mtu {
-    /// Starts at the size that every QUIC path carries, or at a smaller `limit`, and looks up to `limit`.
+    /// Starts at the size that every QUIC path carries, or at a smaller `limit`, and looks up to
+    /// `limit`.
     #[must_use]
     pub(crate) fn new(limit: u16) -> Self {
         let mut mtu = Self {
@@ -122,8 +126,8 @@ impl Mtu {
         false
     }
 
-    /// The largest planned size that fits into `room` bytes; where none does and nothing else is in flight (`idle`), the
-    /// smallest, for a small window may never grow to it.
+    /// The largest planned size that fits into `room` bytes; where none does and nothing else is in
+    /// flight (`idle`), the smallest, for a small window may never grow to it.
     #[must_use]
     pub(crate) fn next_probe(&self, room: u64, idle: bool) -> Option<u16> {
         let mut planned = self.planned.into_iter().filter(|s| *s > 0);
@@ -163,7 +167,8 @@ impl Mtu {
         }
     }
 
-    /// A packet of `size` bytes has passed, perhaps a probe that had been given up: `true` if the path's size rose.
+    /// A packet of `size` bytes has passed, perhaps a probe that had been given up: `true` if the
+    /// path's size rose.
     pub(crate) fn on_passed(&mut self, size: u16) -> bool {
         let rose = size > self.current;
         self.current = self.current.max(size);
@@ -256,19 +261,21 @@ impl Mtu {
         self.passed = self.passed.max(Some(number));
     }
 
-    /// Whether the loss of a packet of `size` bytes says that large packets may have stopped passing.
+    /// Whether the loss of a packet of `size` bytes says that large packets may have stopped
+    /// passing.
     pub(crate) fn is_suspicious(&self, number: u64, size: u16) -> bool {
         size > MIN_UDP_PAYLOAD && self.passed < Some(number)
     }
 
-    /// Whether a probe timeout should also try a packet of a size that every path carries: after `timeouts` in a row, large
-    /// packets may be what does not pass, and the loss of all packets looks the same.
+    /// Whether a probe timeout should also try a packet of a size that every path carries: after
+    /// `timeouts` in a row, large packets may be what does not pass, and the loss of all packets
+    /// looks the same.
     pub(crate) fn wants_small_probe(&self, timeouts: u32) -> bool {
         self.current > MIN_UDP_PAYLOAD && (timeouts >= 2 || self.suspicion > 0)
     }
 
-    /// So many suspicious packets were found lost at a time: `true` if the path swallows them, and the search begins anew (RFC
-    /// 8899 §4.3).
+    /// So many suspicious packets were found lost at a time: `true` if the path swallows them, and
+    /// the search begins anew (RFC 8899 §4.3).
     pub(crate) fn on_large_lost(&mut self, packets: u32) -> bool {
         if self.current <= MIN_UDP_PAYLOAD {
             return false;
@@ -289,12 +296,14 @@ mod tests {
 
     const NOW: Time = Time::from_nanos(1);
 
-    /// Searches on a path that carries `passes` bytes and loses every `loses`-th probe; returns rounds and probes.
+    /// Searches on a path that carries `passes` bytes and loses every `loses`-th probe; returns
+    /// rounds and probes.
     fn search(mtu: &mut Mtu, passes: u16, loses: u64) -> (u32, u64) {
         search_in(u64::MAX, mtu, passes, loses)
     }
 
-    /// The same where the window holds so many bytes; with less than any probe it is one after the other.
+    /// The same where the window holds so many bytes; with less than any probe it is one after the
+    /// other.
     fn search_in(window: u64, mtu: &mut Mtu, passes: u16, loses: u64) -> (u32, u64) {
         let (mut rounds, mut number) = (0, 0);
         while mtu.wants_probe(NOW) {

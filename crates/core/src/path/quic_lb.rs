@@ -1,8 +1,9 @@
-//! Connection ids that a load balancer can read a server's number from (draft-ietf-quic-load-balancers §3, §5).
+//! Connection ids that a load balancer can read a server's number from
+//! (draft-ietf-quic-load-balancers §3, §5).
 //!
 //! ```text
 //!  first octet: rotation (3 bits), length or random (5 bits) │ server id │ nonce
-//!                                                            └── sealed together, where there is a key ──┘
+//!                                                              sealed together if there is a key
 //! ```
 
 use aes::Aes128;
@@ -33,8 +34,8 @@ impl Encoder {
         1 + self.config.plaintext_len()
     }
 
-    /// The id number `count`. With a key the number is the nonce, so that no id comes twice; without one it is random,
-    /// for all could see a number grow (§5.4).
+    /// The id number `count`. With a key the number is the nonce, so that no id comes twice;
+    /// without one it is random, for all could see a number grow (§5.4).
     pub(crate) fn make(&self, count: u64, rng: &mut impl RngCore) -> ConnectionId {
         let mut nonce = [0; MAX_PLAINTEXT];
         let nonce = &mut nonce[..self.config.nonce_len.min(MAX_PLAINTEXT)];
@@ -83,7 +84,8 @@ fn encrypt(cipher: &Aes128, plaintext: &mut [u8]) {
     halves.join(plaintext);
 }
 
-/// The two halves of a plaintext; of an odd number of bytes they share the middle one, four bits each.
+/// The two halves of a plaintext; of an odd number of bytes they share the middle one, four bits
+/// each.
 struct Halves {
     left: [u8; 10],
     right: [u8; 10],
@@ -190,7 +192,8 @@ mod tests {
 
     const KEY: &str = "8f95f09245765f80256934e50c66207f";
 
-    // test: draft-ietf-quic-load-balancers §B.1, §B.2. (The second example of §B.1 has half a byte too few.)
+    // test: draft-ietf-quic-load-balancers §B.1, §B.2. (The second example of §B.1 has half a byte
+    // too few.)
     #[test]
     fn vectors_of_the_draft() {
         for (rotation, key, server, nonce, id) in [

@@ -1,10 +1,11 @@
-//! The latency spin bit (RFC 9000 §17.4, RFC 9312 §3.8.2): a square wave whose half period is a round trip, for observers on
-//! the way.
+//! The latency spin bit (RFC 9000 §17.4, RFC 9312 §3.8.2): a square wave whose half period is a
+//! round trip, for observers on the way.
 
 use rand::Rng;
 use squall_wire::Side;
 
-/// RFC 9000 §17.4: at least one path in so many does not spin, so that not to spin is nothing peculiar.
+/// RFC 9000 §17.4: at least one path in so many does not spin, so that not to spin is nothing
+/// peculiar.
 const STILL: u32 = 16;
 
 /// The spin bit of one path.
@@ -15,8 +16,8 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Decides for a new path, or a new connection id of one, whether it spins, if that is `wanted` at all. One that does not
-    /// has a random value for as long as the id is used.
+    /// Decides for a new path, or a new connection id of one, whether it spins, if that is `wanted`
+    /// at all. One that does not has a random value for as long as the id is used.
     pub(crate) fn draw(wanted: bool, rng: &mut impl Rng) -> Self {
         let spins = wanted && !rng.random_ratio(1, STILL);
         Self {
@@ -33,7 +34,8 @@ impl Spin {
         self.value
     }
 
-    /// A packet of the peer with this bit raised the highest number: a server sends it back, a client turns it over.
+    /// A packet of the peer with this bit raised the highest number: a server sends it back, a
+    /// client turns it over.
     #[inline]
     pub(crate) fn on_newest(&mut self, side: Side, bit: bool) {
         if self.spins {

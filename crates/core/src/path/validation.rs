@@ -44,8 +44,9 @@ pub(crate) struct Validation {
 }
 
 impl Validation {
-    /// Begins at `now`; `pto` is the larger of the probe timeouts of the path in use and of a path that nothing is known
-    /// of. RFC 9000 §8.2.4: three of them are waited for; RFC 9000 §8.2.1: challenges come no faster than Initials would.
+    /// Begins at `now`; `pto` is the larger of the probe timeouts of the path in use and of a path
+    /// that nothing is known of. RFC 9000 §8.2.4: three of them are waited for; RFC 9000 §8.2.1:
+    /// challenges come no faster than Initials would.
     #[must_use]
     pub(crate) fn new(now: Time, pto: Duration, then_move: bool) -> Self {
         Self {
@@ -57,7 +58,8 @@ impl Validation {
         }
     }
 
-    /// The next attempt after this one has failed, at half its pace; `None` if that is too slow to be of use.
+    /// The next attempt after this one has failed, at half its pace; `None` if that is too slow to
+    /// be of use.
     #[must_use]
     pub(crate) fn again(&self, now: Time) -> Option<Self> {
         let interval = 2 * self.interval;
@@ -76,7 +78,8 @@ impl Validation {
         self.expires <= now
     }
 
-    /// When something is to be done next. A challenge that is due waits for credit, which time does not bring.
+    /// When something is to be done next. A challenge that is due waits for credit, which time does
+    /// not bring.
     #[must_use]
     pub(crate) fn wakes_at(&self, now: Time) -> Time {
         self.next

@@ -21,9 +21,11 @@ pub(crate) struct Lost {
     pub(crate) persistent: bool,
 }
 
-/// Finds the packets below the largest acknowledged number that are lost at `now`, and when the next one will be.
+/// Finds the packets below the largest acknowledged number that are lost at `now`, and when the
+/// next one will be.
 ///
-/// `rtt` and `reordering` are those of the path whose packets have the tag `flow`; `pto` is the probe timeout without backoff, `max_ack_delay` included, for the persistent-congestion rule.
+/// `rtt` and `reordering` are those of the path whose packets have the tag `flow`; `pto` is the
+/// probe timeout without backoff, `max_ack_delay` included, for the persistent-congestion rule.
 pub(crate) fn detect(
     space: &mut Space,
     now: Time,
@@ -48,7 +50,8 @@ pub(crate) fn detect(
         if number.saturating_add(threshold) <= largest || packet.time_sent + delay <= now {
             lost.numbers.push(number);
             lost.newest_sent = packet.time_sent;
-            // RFC 9002 §7.6.2: nothing sent in between was acknowledged, and both ends ask for acknowledgement.
+            // RFC 9002 §7.6.2: nothing sent in between was acknowledged, and both ends ask for
+            // acknowledgement.
             if number != run_next {
                 run_start = None;
             }
@@ -59,7 +62,8 @@ pub(crate) fn detect(
             }
         } else {
             space.loss_time = Some(packet.time_sent + delay);
-            // Later packets were sent later: those that are lost come first, and the next pass begins here.
+            // Later packets were sent later: those that are lost come first, and the next pass
+            // begins here.
             break;
         }
     }

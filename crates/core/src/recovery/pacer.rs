@@ -60,6 +60,17 @@ struct Bucket {
     credited_until: Time,
 }
 
+/// What congestion control allows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowed {
+    /// Bytes per second, where congestion control says it.
+    pub(crate) rate: Option<u64>,
+    /// The congestion window, in bytes.
+    pub(crate) window: u64,
+    /// Whether the window still doubles every round trip.
+    pub(crate) slow_start: bool,
+}
+
 impl Pacer {
     /// A pacer; not `enabled`, it lets everything pass.
     pub(crate) fn new(enabled: bool) -> Self {
@@ -69,21 +80,24 @@ impl Pacer {
         }
     }
 
-    /// Bytes that may be sent now; `u64::MAX` when pacing is off. Less than a datagram is given as 0.
+    /// Bytes that may be sent now; `u64::MAX` when pacing is off. Less than a datagram is given as
+    /// 0.
     ///
-    /// `rate` is in bytes per second, where congestion control says it. Otherwise `window` is the congestion window and `slow_start` whether it still doubles, `max_datagram`
-    /// the size of a packet and `max_bundle` that of the largest GSO bundle, all in bytes.
-    #[expect(clippy::too_many_arguments, reason = "the state of a path, by part")]
+    /// `max_datagram` is the size of a packet and `max_bundle` that of the largest GSO bundle, in
+    /// bytes.
     pub(crate) fn budget(
         &mut self,
         now: Time,
-        rate: Option<u64>,
-        window: u64,
+        allowed: &Allowed,
         rtt: &RttEstimator,
-        slow_start: bool,
         max_datagram: u16,
         max_bundle: usize,
     ) -> u64 {
+        let &Allowed {
+            rate,
+            window,
+            slow_start,
+        } = allowed;
         if !self.enabled && rate.is_none() {
             return u64::MAX;
         }
@@ -120,8 +134,9 @@ impl Pacer {
         });
         bucket.fill(now, rate, capacity);
         if std::mem::take(&mut bucket.window_full) && !slow_start {
-            // Not less than the time of a quantum: where bundles are short for the rate, the window may open for many. Nor
-            // less than a few packets, because a small window is soon used up: 10 MB through 2 % loss took 4.9 s instead of 4.6.
+            // Not less than the time of a quantum: where bundles are short for the rate, the window
+            // may open for many. Nor less than a few packets, because a small window is soon used
+            // up: 10 MB through 2 % loss took 4.9 s instead of 4.6.
             let kept = quantum.max(bytes_in(rate, QUANTUM)).max(FEW * datagram);
             bucket.credit = bucket.credit.min(kept);
         }
@@ -144,10 +159,11 @@ impl Pacer {
 
     /// There is data to send, but the congestion window is full.
     ///
-    /// The rate is above what the window gives, so the credit of this time would never be used up, and each acknowledgement
-    /// would let out at once as many packets as it covers. A burst that meets a full queue loses packets there, while another
-    /// sender's packets pass that come one by one. Outside of slow start, only a quantum, a millisecond's worth or a few
-    /// packets are kept for what comes next, whichever is most.
+    /// The rate is above what the window gives, so the credit of this time would never be used up,
+    /// and each acknowledgement would let out at once as many packets as it covers. A burst that
+    /// meets a full queue loses packets there, while another sender's packets pass that come one by
+    /// one. Outside of slow start, only a quantum, a millisecond's worth or a few packets are kept
+    /// for what comes next, whichever is most.
     pub(crate) fn on_window_full(&mut self) {
         if let Some(bucket) = &mut self.bucket {
             bucket.window_full = true;
@@ -204,6 +220,14 @@ fn bytes_in(rate: u64, time: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    fn allowed(window: u64, slow_start: bool) -> Allowed {
+        Allowed {
+            rate: None,
+            window,
+            slow_start,
+        }
+    }
+
     const DATAGRAM: u16 = 1200;
     const BUNDLE: usize = 65_507;
     const START: u64 = 1_000_000_000;
@@ -214,8 +238,8 @@ mod tests {
         rtt
     }
 
-    /// A sender with endless data that sends all it may in whole datagrams and wakes `late` after it
-    /// was told to. Gives each wake-up's time (ns) and bytes.
+    /// A sender with endless data that sends all it may in whole datagrams and wakes `late` after
+    /// it was told to. Gives each wake-up's time (ns) and bytes.
     fn send(
         pacer: &mut Pacer,
         window: u64,
@@ -230,7 +254,7 @@ mod tests {
         while now < end {
             let mut sent = 0;
             loop {
-                let budget = pacer.budget(now, None, window, rtt, slow_start, DATAGRAM, BUNDLE);
+                let budget = pacer.budget(now, &allowed(window, slow_start), rtt, DATAGRAM, BUNDLE);
                 let packets = budget.min(BUNDLE as u64) / u64::from(DATAGRAM);
                 if packets == 0 {
                     break;
@@ -250,13 +274,14 @@ mod tests {
     #[test]
     fn off_means_no_limit() {
         let mut pacer = Pacer::new(false);
-        let budget = pacer.budget(Time::ZERO, None, 1, &rtt(100), false, DATAGRAM, BUNDLE);
+        let budget = pacer.budget(Time::ZERO, &allowed(1, false), &rtt(100), DATAGRAM, BUNDLE);
         assert_eq!(budget, u64::MAX);
         pacer.on_sent(1 << 40);
         assert_eq!(pacer.next_release(Time::ZERO), None);
     }
 
-    // test: RFC 9002 §7.7 — quanta, and over a long run the rate: 1.25 windows a round trip, 2 in slow start.
+    // test: RFC 9002 §7.7 — quanta, and over a long run the rate: 1.25 windows a round trip, 2 in
+    // slow start.
     #[test]
     fn releases_quanta_at_the_rate() {
         for (window, rtt_us, slow_start) in [
@@ -313,7 +338,8 @@ mod tests {
         assert!((sent as f64 / expected - 1.0).abs() < 0.01, "{sent}");
     }
 
-    // test: RFC 9002 §7.7 — what acknowledgements make room for is paced, too: they come rarely, and the window is full before.
+    // test: RFC 9002 §7.7 — what acknowledgements make room for is paced, too: they come rarely,
+    // and the window is full before.
     #[test]
     fn a_full_window_opens_for_no_burst() {
         // 200 packets of 1,200 bytes in 50 ms: 6,000 bytes in 1 ms.
@@ -328,7 +354,7 @@ mod tests {
                 let next_ack = Time::from_nanos(START + ack * 6_250_000);
                 loop {
                     let budget =
-                        pacer.budget(now, None, window, &rtt, slow_start, DATAGRAM, BUNDLE);
+                        pacer.budget(now, &allowed(window, slow_start), &rtt, DATAGRAM, BUNDLE);
                     let bytes = budget.min(room) / u64::from(DATAGRAM) * u64::from(DATAGRAM);
                     if bytes > 0 {
                         pacer.on_sent(bytes);
@@ -364,10 +390,8 @@ mod tests {
         let mut budget = |now: u64| {
             pacer.budget(
                 Time::from_nanos(now),
-                None,
-                window,
+                &allowed(window, false),
                 &rtt,
-                false,
                 DATAGRAM,
                 BUNDLE,
             )
@@ -385,10 +409,8 @@ mod tests {
         let budget = |now: u64, pacer: &mut Pacer| {
             pacer.budget(
                 Time::from_nanos(now),
-                None,
-                12_000,
+                &allowed(12_000, true),
                 &unknown,
-                true,
                 DATAGRAM,
                 BUNDLE,
             )
@@ -405,7 +427,7 @@ mod tests {
         let mut pacer = Pacer::new(true);
         let now = Time::from_nanos(START);
         let budget =
-            |pacer: &mut Pacer| pacer.budget(now, None, window, &rtt, false, DATAGRAM, BUNDLE);
+            |pacer: &mut Pacer| pacer.budget(now, &allowed(window, false), &rtt, DATAGRAM, BUNDLE);
         for sent in 0..10 {
             assert_eq!(budget(&mut pacer), 12_000 - sent * 1200);
             pacer.on_sent(1200);
@@ -421,19 +443,19 @@ mod tests {
         let mut pacer = Pacer::new(true);
         let bundle = usize::from(DATAGRAM);
         let now = Time::from_nanos(START);
-        let first = pacer.budget(now, None, window, &rtt, false, DATAGRAM, bundle);
+        let first = pacer.budget(now, &allowed(window, false), &rtt, DATAGRAM, bundle);
         pacer.on_sent(first);
         let next = pacer.next_release(now).unwrap();
         assert_eq!(
-            pacer.budget(next, None, window, &rtt, false, DATAGRAM, bundle),
+            pacer.budget(next, &allowed(window, false), &rtt, DATAGRAM, bundle),
             2400
         );
         let before = Time::from_nanos(next.as_nanos() - 1);
         let mut pacer = Pacer::new(true);
-        pacer.budget(now, None, window, &rtt, false, DATAGRAM, bundle);
+        pacer.budget(now, &allowed(window, false), &rtt, DATAGRAM, bundle);
         pacer.on_sent(first);
         assert_eq!(
-            pacer.budget(before, None, window, &rtt, false, DATAGRAM, bundle),
+            pacer.budget(before, &allowed(window, false), &rtt, DATAGRAM, bundle),
             0
         );
     }

@@ -1,13 +1,15 @@
 //! Reordering, and losses that were none (RFC 9002 §6.1; RFC 8985 §3 for the idea; RFC 9438 §4.9).
 //!
 //! ```text
-//!  declared lost ──▶ remembered ──▶ acknowledged after all ──▶ thresholds rise; the last one of an episode: it is undone
+//!  declared lost ──▶ remembered ──▶ acknowledged after all ──▶ thresholds rise;
+//!                        │          the last one of an episode: the reduction is undone
 //!                        └────────▶ nothing for two probe timeouts: it was lost
 //!  sixteen losses without a late packet ──▶ thresholds fall back
 //! ```
 //!
-//! An episode is what one reduction of the congestion window answers to: the losses that caused it and those that come to light
-//! in its recovery period. Only if all of them were spurious was the reduction a mistake.
+//! An episode is what one reduction of the congestion window answers to: the losses that caused it
+//! and those that come to light in its recovery period. Only if all of them were spurious was the
+//! reduction a mistake.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -17,11 +19,13 @@ use super::rtt::{GRANULARITY, RttEstimator};
 use crate::config::MIN_UDP_PAYLOAD;
 use crate::time::Time;
 
-/// RFC 9002 §6.1.1: packets so many numbers below an acknowledged one are lost, as long as nothing is reordered.
+/// RFC 9002 §6.1.1: packets so many numbers below an acknowledged one are lost, as long as nothing
+/// is reordered.
 const PACKET_THRESHOLD: u64 = 3;
 /// Ranges of lost packets that are remembered: what makes the memory and the search bounded.
 const MAX_REMEMBERED: usize = 256;
-/// Losses without a late packet after which reordering counts as over; RFC 8985 §6.2 takes as many recoveries.
+/// Losses without a late packet after which reordering counts as over; RFC 8985 §6.2 takes as many
+/// recoveries.
 const CALM: u32 = 16;
 
 /// Packets with neighbouring numbers that were sent at a time and declared lost.
@@ -65,7 +69,8 @@ pub(crate) struct Reordering {
     lost: VecDeque<LostRange>,
     /// The first number of the current episode.
     episode: u64,
-    /// Packets of the episode whose loss may be spurious; `None` if one was certainly lost, or there is no episode.
+    /// Packets of the episode whose loss may be spurious; `None` if one was certainly lost, or
+    /// there is no episode.
     open: Option<u64>,
 }
 
@@ -88,7 +93,8 @@ impl Reordering {
         self.packet_threshold
     }
 
-    /// How long a packet may be overtaken before it counts as lost (RFC 9002 §6.1.2): at most two round trips.
+    /// How long a packet may be overtaken before it counts as lost (RFC 9002 §6.1.2): at most two
+    /// round trips.
     pub(crate) fn loss_delay(&self, rtt: &RttEstimator) -> Duration {
         let base = rtt.latest().max(rtt.smoothed());
         let patience = self.patience.min(base * 7 / 8);
@@ -154,8 +160,8 @@ impl Reordering {
         self.lost.front().map(|range| range.first)
     }
 
-    /// A packet that was sent at `time_sent` is acknowledged for the first time, though `distance` numbers above it were
-    /// before.
+    /// A packet that was sent at `time_sent` is acknowledged for the first time, though `distance`
+    /// numbers above it were before.
     pub(crate) fn on_late(
         &mut self,
         now: Time,
@@ -318,7 +324,8 @@ mod tests {
         assert_eq!(reordering.loss_delay(&rtt), Duration::from_millis(90));
     }
 
-    /// Whatever is lost and acknowledged, a set of numbers says the same, and no more ranges than allowed are held.
+    /// Whatever is lost and acknowledged, a set of numbers says the same, and no more ranges than
+    /// allowed are held.
     #[test]
     fn ranges_hold_what_a_set_holds() {
         let mut next = crate::common::numbers(7);

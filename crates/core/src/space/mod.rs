@@ -1,5 +1,5 @@
-//! One packet number space (RFC 9000 §12.3): numbers received and owed an acknowledgement, packets sent and open, and
-//! the CRYPTO stream of its level.
+//! One packet number space (RFC 9000 §12.3): numbers received and owed an acknowledgement, packets
+//! sent and open, and the CRYPTO stream of its level.
 
 pub(crate) mod received;
 pub(crate) mod sent;

@@ -1,6 +1,7 @@
 //! Packet numbers received in one space, and the decision when to acknowledge them.
 //!
-//! The decision is taken once a received run (step 6 of the receive trip, `ARCHITECTURE.md`), not once a packet.
+//! The decision is taken once a received run (step 6 of the receive trip, `ARCHITECTURE.md`), not
+//! once a packet.
 
 use squall_wire::Ecn;
 use squall_wire::frame::EcnCounts;
@@ -20,7 +21,8 @@ enum Owed {
     Now,
 }
 
-/// When acknowledgements are due: what RFC 9000 §13.2 says, or what the peer asked for (draft-ietf-quic-ack-frequency).
+/// When acknowledgements are due: what RFC 9000 §13.2 says, or what the peer asked for
+/// (draft-ietf-quic-ack-frequency).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AckPolicy {
     /// The largest number of a request that was followed.
@@ -58,12 +60,15 @@ impl AckPolicy {
 #[derive(Debug, Default)]
 pub(crate) struct ReceivedPackets {
     numbers: RangeSet,
-    /// Those of them that are never acknowledged: the packets were dropped after some of their frames had acted. The sender
-    /// repeats what they said in packets with other numbers; a copy of one of them must not act a second time.
+    /// Those of them that are never acknowledged: the packets were dropped after some of their
+    /// frames had acted. The sender repeats what they said in packets with other numbers; a copy of
+    /// one of them must not act a second time.
     unacknowledged: RangeSet,
-    /// Numbers below were received or given up: the oldest ranges are forgotten beyond `MAX_ACK_RANGES`.
+    /// Numbers below were received or given up: the oldest ranges are forgotten beyond
+    /// `MAX_ACK_RANGES`.
     forgotten_below: u64,
-    /// Numbers below need not be reported again: the peer has seen their acknowledgement (RFC 9000 §13.2.4).
+    /// Numbers below need not be reported again: the peer has seen their acknowledgement (RFC 9000
+    /// §13.2.4).
     reported_below: u64,
     largest_time: Time,
     /// That of the largest number before.
@@ -116,7 +121,8 @@ impl ReceivedPackets {
         self.numbers.last().map(|r| r.end - 1)
     }
 
-    /// Notes an opened packet; `false` if it is a duplicate, whose frames must not act (RFC 9000 §12.3).
+    /// Notes an opened packet; `false` if it is a duplicate, whose frames must not act (RFC 9000
+    /// §12.3).
     #[inline]
     pub(crate) fn insert(&mut self, number: u64, now: Time) -> bool {
         if number < self.forgotten_below {
@@ -153,7 +159,8 @@ impl ReceivedPackets {
         self.unacknowledged.shed();
     }
 
-    /// Leaves the number that `insert` has just noted out of all acknowledgements: the packet is dropped.
+    /// Leaves the number that `insert` has just noted out of all acknowledgements: the packet is
+    /// dropped.
     pub(crate) fn leave_out(&mut self, number: u64) {
         if self.largest() == Some(number) {
             self.largest_time = self.largest_time_before;
@@ -178,8 +185,8 @@ impl ReceivedPackets {
         self.numbers.last().is_some_and(|r| r.end == number)
     }
 
-    /// Notes `count` opened packets that follow the largest number, all ack-eliciting and with the same ECN mark: what `insert`
-    /// and `note` would do for each.
+    /// Notes `count` opened packets that follow the largest number, all ack-eliciting and with the
+    /// same ECN mark: what `insert` and `note` would do for each.
     pub(crate) fn extend(&mut self, count: u32, ecn: Ecn, now: Time) {
         let Some(next) = self.numbers.last().map(|r| r.end).filter(|_| count > 0) else {
             return;
@@ -232,7 +239,8 @@ impl ReceivedPackets {
             1 => self.out_of_order,
             distance => self.is_reordered(distance),
         };
-        // RFC 9000 §13.2.1: congestion is reported at once; draft-ietf-quic-ack-frequency §6.3: when it begins.
+        // RFC 9000 §13.2.1: congestion is reported at once; draft-ietf-quic-ack-frequency §6.3:
+        // when it begins.
         let congested = match policy.eliciting_threshold {
             0..=1 => self.marked,
             _ => self.newly_marked,
@@ -245,8 +253,8 @@ impl ReceivedPackets {
         }
     }
 
-    /// draft-ietf-quic-ack-frequency §6.2: whether a gap reaches back as far as `distance` and is not reported yet, or
-    /// something came that had been reported as missing from as far.
+    /// draft-ietf-quic-ack-frequency §6.2: whether a gap reaches back as far as `distance` and is
+    /// not reported yet, or something came that had been reported as missing from as far.
     fn is_reordered(&self, distance: u64) -> bool {
         let Some(largest) = self.largest() else {
             return false;
@@ -334,7 +342,8 @@ impl ReceivedPackets {
         self.forget_reasons();
     }
 
-    /// The peer has seen our acknowledgement up to `largest`: ranges wholly below it need no further report.
+    /// The peer has seen our acknowledgement up to `largest`: ranges wholly below it need no
+    /// further report.
     pub(crate) fn on_ack_acked(&mut self, largest: u64) {
         self.reported_below = self.reported_below.max(largest);
     }
@@ -381,7 +390,8 @@ mod tests {
         assert!(received.must_ack(now), "a gap is reported at once");
     }
 
-    /// Whether each of these packets is acknowledged at once, when nothing but reordering is a reason to.
+    /// Whether each of these packets is acknowledged at once, when nothing but reordering is a
+    /// reason to.
     fn at_once(distance: u64, numbers: &[u64]) -> Vec<bool> {
         let policy = AckPolicy {
             eliciting_threshold: 1000,

@@ -1,8 +1,9 @@
 //! Packets sent and not yet settled, in a ring indexed by packet number.
 //!
-//! A packet's record is 24 bytes and its frames lie in a second ring, in sending order, so that neither sending nor
-//! acknowledging allocates once both rings have grown. A frame is remembered as ids and ranges, never as bytes: a loss
-//! re-queues what the frame said, not the packet (RFC 9000 §13.3).
+//! A packet's record is 24 bytes and its frames lie in a second ring, in sending order, so that
+//! neither sending nor acknowledging allocates once both rings have grown. A frame is remembered as
+//! ids and ranges, never as bytes: a loss re-queues what the frame said, not the packet (RFC 9000
+//! §13.3).
 
 use std::collections::VecDeque;
 
@@ -12,8 +13,8 @@ use squall_wire::{StreamId, varint};
 use crate::sent_frame::SentFrame;
 use crate::time::Time;
 
-/// The first packet number that no bundle begins with: RFC 9000 §12.3 ends the numbers at 2^62 - 1, and a connection that is
-/// closing says so a few times more.
+/// The first packet number that no bundle begins with: RFC 9000 §12.3 ends the numbers at 2^62 - 1,
+/// and a connection that is closing says so a few times more.
 const LAST: u64 = varint::MAX - 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,8 @@ enum State {
 pub(crate) struct SentPacket {
     /// When it was sent.
     pub(crate) time_sent: Time,
-    /// The mark of its first frame; once it is acknowledged, a number up to which all that follow it are acknowledged too.
+    /// The mark of its first frame; once it is acknowledged, a number up to which all that follow
+    /// it are acknowledged too.
     first_frame: u64,
     /// Its size in bytes, counted in flight; 0 if congestion control does not count it.
     pub(crate) size: u16,
@@ -39,9 +41,11 @@ pub(crate) struct SentPacket {
     state: State,
     /// Whether it asks for an acknowledgement.
     pub(crate) ack_eliciting: bool,
-    /// The flow that it belongs to (`path::Flow`): congestion control and round-trip times are a path's own (RFC 9000 §9.4).
+    /// The flow that it belongs to (`path::Flow`): congestion control and round-trip times are a
+    /// path's own (RFC 9000 §9.4).
     pub(crate) flow: u8,
-    /// Whether the congestion window, not the application, limited sending at that time (RFC 9002 §7.8).
+    /// Whether the congestion window, not the application, limited sending at that time (RFC 9002
+    /// §7.8).
     pub(crate) window_limited: bool,
 }
 
@@ -90,7 +94,8 @@ pub(crate) enum Acked {
     NeverSent,
 }
 
-/// Packets that were acknowledged one behind the other and carried the bytes of one stream from `start` to `end`.
+/// Packets that were acknowledged one behind the other and carried the bytes of one stream from
+/// `start` to `end`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckedRun {
     /// How many.
@@ -118,7 +123,8 @@ pub(crate) struct SentPackets {
     packets: VecDeque<SentPacket>,
     frame_base: u64,
     frames: VecDeque<SentFrame>,
-    /// No lower number is outstanding. It only ever rises, so that looking for losses visits a packet once.
+    /// No lower number is outstanding. It only ever rises, so that looking for losses visits a
+    /// packet once.
     oldest_outstanding: u64,
     outstanding_eliciting: usize,
     /// The number behind the last one sealed.
@@ -140,8 +146,9 @@ impl SentPackets {
         self.next_number() >= LAST
     }
 
-    /// Looks, in builds with debug assertions, that no number is sealed twice: a nonce used twice gives the key away
-    /// (RFC 9001 §5.3). Every packet of a connection passes here on its way to the AEAD.
+    /// Looks, in builds with debug assertions, that no number is sealed twice: a nonce used twice
+    /// gives the key away (RFC 9001 §5.3). Every packet of a connection passes here on its way to
+    /// the AEAD.
     #[inline]
     pub(crate) fn check_sealed(&mut self, spans: &[PacketSpan]) {
         #[cfg(debug_assertions)]
@@ -228,8 +235,8 @@ impl SentPackets {
         });
     }
 
-    /// Records as many packets of one stream: each of `size` bytes, filled by one frame with `len` bytes of data, the first
-    /// of them at `start`.
+    /// Records as many packets of one stream: each of `size` bytes, filled by one frame with `len`
+    /// bytes of data, the first of them at `start`.
     pub(crate) fn push_run(
         &mut self,
         like: SentPacket,
@@ -266,7 +273,8 @@ impl SentPackets {
         });
     }
 
-    /// The frames of a packet that this ring returned and that `forget_settled` has not dropped since.
+    /// The frames of a packet that this ring returned and that `forget_settled` has not dropped
+    /// since.
     pub(crate) fn frames(&self, packet: &SentPacket) -> impl Iterator<Item = SentFrame> + '_ {
         let at = (packet.first_frame - self.frame_base) as usize;
         self.frames.range(at..at + packet.frames as usize).copied()
@@ -292,9 +300,9 @@ impl SentPackets {
 
     /// The first number from `number` on that is not acknowledged yet.
     ///
-    /// An acknowledged record points past its acknowledged neighbours, and each walk shortens the pointers it has followed (a
-    /// disjoint-set forest with path compression): a peer that repeats its ranges over a large flight makes us walk the flight
-    /// once, not once a frame.
+    /// An acknowledged record points past its acknowledged neighbours, and each walk shortens the
+    /// pointers it has followed (a disjoint-set forest with path compression): a peer that repeats
+    /// its ranges over a large flight makes us walk the flight once, not once a frame.
     #[inline]
     pub(crate) fn skip_acknowledged(&mut self, number: u64) -> u64 {
         let number = number.max(self.base);
@@ -343,8 +351,9 @@ impl SentPackets {
         }
     }
 
-    /// Marks packets from `number` to `through` as acknowledged, as long as they are of this flow and each carries no more than the
-    /// next bytes of one stream; `None` if not even the first is such a packet.
+    /// Marks packets from `number` to `through` as acknowledged, as long as they are of this flow
+    /// and each carries no more than the next bytes of one stream; `None` if not even the first is
+    /// such a packet.
     pub(crate) fn acknowledge_run(
         &mut self,
         number: u64,
@@ -412,8 +421,9 @@ impl SentPackets {
             .map(move |(i, p)| (first + i as u64, p))
     }
 
-    /// Makes `outstanding` begin behind the packets that are settled. Looking for losses calls this first, and every packet
-    /// that it then passes is lost: all in all a packet is passed twice, however often the peer makes us look.
+    /// Makes `outstanding` begin behind the packets that are settled. Looking for losses calls this
+    /// first, and every packet that it then passes is lost: all in all a packet is passed twice,
+    /// however often the peer makes us look.
     pub(crate) fn pass_settled(&mut self) {
         let first = self.oldest_outstanding.max(self.base);
         let rest = self.packets.range((first - self.base) as usize..);
@@ -434,11 +444,13 @@ impl SentPackets {
         Some(*packet)
     }
 
-    /// Drops the settled packets at the ring's front, with their frames. Once an acknowledgement, not once a packet.
+    /// Drops the settled packets at the ring's front, with their frames. Once an acknowledgement,
+    /// not once a packet.
     pub(crate) fn forget_settled(&mut self, largest_acked: u64) {
         let (mut settled, mut frames) = (0, 0);
         for packet in &self.packets {
-            // The newest numbers stay: an acknowledgement of a skipped one must be recognised while its neighbours settle.
+            // The newest numbers stay: an acknowledgement of a skipped one must be recognised while
+            // its neighbours settle.
             let newest = self.base + settled as u64 >= largest_acked;
             if packet.state == State::Outstanding || (packet.state == State::Skipped && newest) {
                 break;
@@ -452,14 +464,15 @@ impl SentPackets {
         self.frame_base += frames as u64;
     }
 
-    /// Gives the memory of packets that are settled back. What is left moves: shrunk in place, it would keep the first page of
-    /// what was a large allocation.
+    /// Gives the memory of packets that are settled back. What is left moves: shrunk in place, it
+    /// would keep the first page of what was a large allocation.
     pub(crate) fn shed(&mut self) {
         self.packets = self.packets.iter().copied().collect();
         self.frames = self.frames.iter().copied().collect();
     }
 
-    /// Empties the ring, for a key space that is discarded; returns the bytes that were in flight (RFC 9002 §6.4).
+    /// Empties the ring, for a key space that is discarded; returns the bytes that were in flight
+    /// (RFC 9002 §6.4).
     pub(crate) fn discard(&mut self) -> u64 {
         let in_flight = self
             .packets

@@ -42,8 +42,8 @@ impl Streams {
         Some(id)
     }
 
-    /// Takes from the front of `data` what there is room for, without copying unless it is small; at least one byte,
-    /// or an error.
+    /// Takes from the front of `data` what there is room for, without copying unless it is small;
+    /// at least one byte, or an error.
     ///
     /// # Errors
     /// `Blocked`, `Stopped`, `Closed`.
@@ -64,9 +64,10 @@ impl Streams {
         Ok(n)
     }
 
-    /// The stream's slot, and how many of `len` bytes it takes now: what the peer's credit for the stream covers, and both send
-    /// windows have room for. Bytes beyond that credit would hold the connection's window for as long as the peer does not read
-    /// the stream, and so block all other streams.
+    /// The stream's slot, and how many of `len` bytes it takes now: what the peer's credit for the
+    /// stream covers, and both send windows have room for. Bytes beyond that credit would hold the
+    /// connection's window for as long as the peer does not read the stream, and so block all other
+    /// streams.
     ///
     /// # Errors
     /// `Blocked`, and the writer is woken when there is room; `Stopped`, `Closed`.
@@ -106,8 +107,8 @@ impl Streams {
         Ok((slot, n))
     }
 
-    /// Has `write` add to a stream's buffer what [`room_to_write`](Self::room_to_write) allowed, and puts the stream in
-    /// line to send.
+    /// Has `write` add to a stream's buffer what [`room_to_write`](Self::room_to_write) allowed,
+    /// and puts the stream in line to send.
     fn fill(&mut self, slot: u32, write: impl FnOnce(&mut SendBuffer)) {
         let Some(send) = self.get(slot).and_then(|s| s.send.as_mut()) else {
             return;
@@ -232,8 +233,8 @@ impl Streams {
         result
     }
 
-    /// Gives the peer more of the connection's credit where it has used up all and what waits unread holds back the rest.
-    /// Asked once a run, and by every reader: either may come last.
+    /// Gives the peer more of the connection's credit where it has used up all and what waits
+    /// unread holds back the rest. Asked once a run, and by every reader: either may come last.
     pub(crate) fn renew_used_up_credit(&mut self) {
         self.max_data_pending |= self.recv_credit.is_used_up();
         if self.recv_credit.is_full() && self.full_at != Some(self.recv_credit.advertised()) {

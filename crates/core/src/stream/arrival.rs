@@ -6,8 +6,9 @@ use super::recv::{Received, RecvState};
 use super::{SendState, Streams, index};
 use crate::event::Event;
 
-/// What a piece of stream data behind a gap costs beside its bytes: a segment's place in the line and its allocation, or the
-/// room that a cell leaves in its page (its 64 bytes lie within the stream's credit).
+/// What a piece of stream data behind a gap costs beside its bytes: a segment's place in the line
+/// and its allocation, or the room that a cell leaves in its page (its 64 bytes lie within the
+/// stream's credit).
 pub(super) const PIECE: usize = 128;
 
 impl Streams {
@@ -33,7 +34,8 @@ impl Streams {
         let Some(recv) = stream.recv.as_mut() else {
             return Ok(true);
         };
-        // RFC 9000 §21.7: what a piece costs beside its bytes is charged too; a packet that would cost more is not taken.
+        // RFC 9000 §21.7: what a piece costs beside its bytes is charged too; a packet that would
+        // cost more is not taken.
         let before = recv.data.pieces();
         let unread = self.recv_credit.received() - self.recv_credit.consumed();
         let cost = unread + (self.fragments * PIECE) as u64;
@@ -58,8 +60,9 @@ impl Streams {
         Ok(true)
     }
 
-    /// Takes the frames of one stream that came one behind the other, without a FIN: `pieces` are their data, `len` bytes in all
-    /// from `offset` on. `false`: there is more to it than adding bytes at the end, and nothing is done.
+    /// Takes the frames of one stream that came one behind the other, without a FIN: `pieces` are
+    /// their data, `len` bytes in all from `offset` on. `false`: there is more to it than adding
+    /// bytes at the end, and nothing is done.
     pub(crate) fn on_stream_run(
         &mut self,
         id: StreamId,

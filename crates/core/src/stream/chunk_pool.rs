@@ -3,10 +3,11 @@
 //! ```text
 //!  worker's pool ── lent for the time of a run ──▶ connection: received bytes are put into chunks
 //!        ▲                                             │  the reader gets slices of them
-//!        └──── the worker takes back ◀── connection: chunks whose bytes were all handed to the reader
+//!        └──── the worker takes back ◀── connection: chunks that the reader has got all of
 //! ```
-//! A chunk comes back while its last slices may still be with the reader; it is used again when they are dropped. Chunks come
-//! in sizes of powers of two, so that a stream of which little arrives at a time takes little.
+//! A chunk comes back while its last slices may still be with the reader; it is used again when
+//! they are dropped. Chunks come in sizes of powers of two, so that a stream of which little
+//! arrives at a time takes little.
 
 use bytes::BytesMut;
 
@@ -18,7 +19,8 @@ pub(crate) const LARGEST: usize = 64 * 1024;
 const SIZES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
 /// Bytes that a pool keeps of each size: with 6 sizes 3 MiB at most.
 const KEPT: usize = 512 * 1024;
-/// Chunks of a size that are looked at for one whose reader is done: the newest, which lie in the cache the likeliest.
+/// Chunks of a size that are looked at for one whose reader is done: the newest, which lie in the
+/// cache the likeliest.
 const LOOKED_AT: usize = 16;
 
 /// Used chunks that wait for their last reader to let go.
@@ -27,11 +29,13 @@ const LOOKED_AT: usize = 16;
 #[derive(Debug, Default)]
 pub struct ChunkPool {
     sizes: [Vec<BytesMut>; SIZES],
-    /// Bytes of the chunks that hold what a connection's reader has not read yet. Not exchanged when a pool is lent.
+    /// Bytes of the chunks that hold what a connection's reader has not read yet. Not exchanged
+    /// when a pool is lent.
     used: usize,
 }
 
-/// The size of chunk that holds this many bytes; `None` if a chunk of just that size is made for them, and not kept.
+/// The size of chunk that holds this many bytes; `None` if a chunk of just that size is made for
+/// them, and not kept.
 fn size_class(capacity: usize) -> Option<usize> {
     let classes = capacity.max(1).div_ceil(SMALLEST).next_power_of_two();
     let class = classes.ilog2() as usize;

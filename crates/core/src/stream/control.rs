@@ -130,7 +130,8 @@ impl Streams {
         }
     }
 
-    /// A packet with this control frame was lost: what still matters is sent again (RFC 9000 §13.3).
+    /// A packet with this control frame was lost: what still matters is sent again (RFC 9000
+    /// §13.3).
     pub(crate) fn on_control_lost(&mut self, frame: SentFrame) {
         match frame {
             SentFrame::MaxData => self.max_data_pending = true,

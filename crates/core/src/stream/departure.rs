@@ -7,7 +7,8 @@ use super::send_buffer::SendBuffer;
 use super::{Entry, STALE_SLACK, SendState, Streams};
 use crate::event::Event;
 
-/// Bytes of the connection's credit for which one stream that waits for it is let in: a small packet's worth.
+/// Bytes of the connection's credit for which one stream that waits for it is let in: a small
+/// packet's worth.
 const FED_BY: u64 = 1200;
 
 /// Where the bytes of ranges lie. Neighbouring ranges are found where the one before ended.
@@ -18,8 +19,8 @@ pub(crate) struct Tails<'a> {
 }
 
 impl<'a> Tails<'a> {
-    /// The bytes at the end of a range that lie in one piece, for sealing without a copy, and how many of the range precede
-    /// them. Call `copy_head` for those.
+    /// The bytes at the end of a range that lie in one piece, for sealing without a copy, and how
+    /// many of the range precede them. Call `copy_head` for those.
     #[inline]
     pub(crate) fn tail(&mut self, range: &StreamRange) -> (usize, &'a [u8]) {
         let (buffer, chunk) = match &mut self.of {
@@ -56,10 +57,11 @@ impl Streams {
         self.send_credit.available() > 0 && !self.starved.is_empty()
     }
 
-    /// The next piece of stream data for a packet with `room` bytes left, its header's size counted in.
+    /// The next piece of stream data for a packet with `room` bytes left, its header's size counted
+    /// in.
     ///
-    /// The piece fills the room when its stream has enough (the frame then needs no length), else it is all that the
-    /// stream may send now. The caller writes it and tells `on_sent`.
+    /// The piece fills the room when its stream has enough (the frame then needs no length), else
+    /// it is all that the stream may send now. The caller writes it and tells `on_sent`.
     #[inline]
     pub(crate) fn next_range(&mut self, room: usize) -> Option<(StreamRange, bool)> {
         while let Some(slot) = self.next_sender() {
@@ -84,7 +86,8 @@ impl Streams {
             let at_end = send.state == SendState::DataSent && range.end == send.buffer.end();
             let fin = at_end && send.reset.is_none() && (send.fin_pending || !range.is_empty());
             if range.is_empty() && !fin {
-                // The connection's credit alone is in the way: the stream steps aside until it rises.
+                // The connection's credit alone is in the way: the stream steps aside until it
+                // rises.
                 self.starve(slot, id);
                 continue;
             }
@@ -140,8 +143,9 @@ impl Streams {
         }
     }
 
-    /// The connection has credit: of the streams that waited for it, one for each packet that it covers stands in line again,
-    /// the first in rank first. A peer that raises its limit by a byte at a time makes one stream move, however many wait.
+    /// The connection has credit: of the streams that waited for it, one for each packet that it
+    /// covers stands in line again, the first in rank first. A peer that raises its limit by a byte
+    /// at a time makes one stream move, however many wait.
     pub(super) fn feed_starved(&mut self) {
         let mut packets = self.send_credit.available().div_ceil(FED_BY);
         while packets > 0
@@ -191,7 +195,8 @@ impl Streams {
         if send.wants_to_send() {
             return;
         }
-        // A frame comes of it at most: what has just been sent is not settled, so the stream goes on delivering.
+        // A frame comes of it at most: what has just been sent is not settled, so the stream goes
+        // on delivering.
         let control = send.is_blocked() || send.reset_becomes_due(self.limits.partial_resets);
         if control {
             self.control.push_back(range.id);
@@ -210,8 +215,9 @@ impl Streams {
         self.queue.rotate();
     }
 
-    /// The bytes that the stream in front may send one packet after the other, each filled by a frame of it alone: never sent
-    /// before, not the stream's first, and without what carries a FIN. Offset of the first, and how many.
+    /// The bytes that the stream in front may send one packet after the other, each filled by a
+    /// frame of it alone: never sent before, not the stream's first, and without what carries a
+    /// FIN. Offset of the first, and how many.
     ///
     /// The caller writes some of them and tells `on_sent`.
     pub(crate) fn ahead(&mut self) -> Option<(StreamId, u64, u64)> {
@@ -296,8 +302,8 @@ impl Streams {
         }
     }
 
-    /// Wakes a stream's writer if both windows and the peer's credit have room again: a quarter of a window, not what one
-    /// packet frees.
+    /// Wakes a stream's writer if both windows and the peer's credit have room again: a quarter of
+    /// a window, not what one packet frees.
     pub(super) fn wake_writer(&mut self, slot: u32) {
         let (limits, has_room) = (self.limits, self.has_room());
         let Some(stream) = self.get(slot) else { return };
@@ -312,7 +318,8 @@ impl Streams {
             send.writer_waits = false;
             self.events.push_back(Event::Writable(id));
         } else if !std::mem::replace(&mut send.writer_listed, true) {
-            // The stream has room, the connection has none: this may be the last that the stream hears.
+            // The stream has room, the connection has none: this may be the last that the stream
+            // hears.
             self.blocked_writers.push(id);
         }
     }
@@ -322,7 +329,8 @@ impl Streams {
         self.charged() <= self.limits.send_window / 4 * 3
     }
 
-    /// Bytes are gone from the send buffers: writers that waited for the connection's sake may go on.
+    /// Bytes are gone from the send buffers: writers that waited for the connection's sake may go
+    /// on.
     pub(super) fn release(&mut self, freed: u64) {
         self.buffered -= freed;
         if freed > 0 {

@@ -47,7 +47,8 @@ impl SendCredit {
     }
 }
 
-/// Credit that we give the peer; its window grows when the reader empties it faster than the path refills it.
+/// Credit that we give the peer; its window grows when the reader empties it faster than the path
+/// refills it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveCredit {
     /// Offset up to which the peer may send: what it was last told.
@@ -76,8 +77,8 @@ impl ReceiveCredit {
         }
     }
 
-    /// Notes that data up to `offset` arrived; returns by how much the highest offset rose, or `None` if the peer
-    /// went beyond its credit (FLOW_CONTROL_ERROR).
+    /// Notes that data up to `offset` arrived; returns by how much the highest offset rose, or
+    /// `None` if the peer went beyond its credit (FLOW_CONTROL_ERROR).
     #[inline]
     pub(crate) fn receive_to(&mut self, offset: u64) -> Option<u64> {
         if offset > self.advertised {
@@ -125,9 +126,10 @@ impl ReceiveCredit {
     }
 
     /// Whether the peer has come to the end of its credit while so much waits unread that
-    /// [`wants_update`](Self::wants_update) may never say yes: who reads one stream after the other waits for the first
-    /// one's rest while the others' data fill the window. A gain of a few packets is worth a frame, however large the
-    /// window: it may be all that streams which are not read leave to the others.
+    /// [`wants_update`](Self::wants_update) may never say yes: who reads one stream after the other
+    /// waits for the first one's rest while the others' data fill the window. A gain of a few
+    /// packets is worth a frame, however large the window: it may be all that streams which are not
+    /// read leave to the others.
     #[must_use]
     pub(crate) const fn is_used_up(&self) -> bool {
         let window = self.grown();
@@ -155,8 +157,8 @@ impl ReceiveCredit {
         }
     }
 
-    /// The new limit to tell the peer. The window doubles when the last half went in less than two round trips, and when
-    /// it is full of what waits unread.
+    /// The new limit to tell the peer. The window doubles when the last half went in less than two
+    /// round trips, and when it is full of what waits unread.
     pub(crate) fn renew(&mut self, now: Time, rtt: Duration) -> u64 {
         let full = self.received == self.advertised && !self.wants_update();
         if full || self.renewed.is_some_and(|last| now - last < 2 * rtt) {

@@ -1,8 +1,9 @@
 //! All streams of a connection (RFC 9000 §2 to §4).
 //!
-//! Received frames come in through `on_*`, the application through `open` to `stop_sending`; `next_range` and
-//! `write_control` say what the send path puts into packets; `on_acked` and `on_lost` settle what packets carried. A
-//! stream exists from its first frame or use until both its parts are done.
+//! Received frames come in through `on_*`, the application through `open` to `stop_sending`;
+//! `next_range` and `write_control` say what the send path puts into packets; `on_acked` and
+//! `on_lost` settle what packets carried. A stream exists from its first frame or use until both
+//! its parts are done.
 
 mod application;
 mod arrival;
@@ -35,7 +36,8 @@ use send::{SendState, SendStream};
 /// What pieces behind gaps may cost beside the connection's receive window, in bytes.
 const PIECES_SLACK: u64 = 128 * 1024;
 
-/// Stale entries that the line of senders may hold in any case, so that a few streams are not looked through all the time.
+/// Stale entries that the line of senders may hold in any case, so that a few streams are not
+/// looked through all the time.
 const STALE_SLACK: usize = 64;
 
 /// One stream: up to two parts.
@@ -95,14 +97,17 @@ pub(crate) struct Streams {
     send_credit: SendCredit,
     recv_credit: ReceiveCredit,
     max_data_pending: bool,
-    /// The connection's limit at which unread data was last seen to fill the window, and how often it did.
+    /// The connection's limit at which unread data was last seen to fill the window, and how often
+    /// it did.
     full_at: Option<u64>,
     blocked_by_unread_data: u64,
     /// Streams with data to send.
     queue: SendQueue,
-    /// Streams that only the connection's credit holds back; in line again, a few at a time, when it rises.
+    /// Streams that only the connection's credit holds back; in line again, a few at a time, when
+    /// it rises.
     starved: SendQueue,
-    /// The connection's limit that the peer was last told to be in the way, and whether it is to be told now.
+    /// The connection's limit that the peer was last told to be in the way, and whether it is to be
+    /// told now.
     blocked_at: Option<u64>,
     blocked_pending: bool,
     /// Pieces of all streams that wait behind gaps (`SECURITY.md` row 5).
@@ -113,8 +118,8 @@ pub(crate) struct Streams {
     control: VecDeque<StreamId>,
     /// What all send buffers cost, in bytes.
     buffered: u64,
-    /// Those of them that belong to streams which the peer does not allow yet: they must not keep the streams that it does
-    /// allow from ending, for only that raises its limit.
+    /// Those of them that belong to streams which the peer does not allow yet: they must not keep
+    /// the streams that it does allow from ending, for only that raises its limit.
     withheld: u64,
     /// Writers refused for the connection's sake.
     blocked_writers: Vec<StreamId>,
@@ -180,8 +185,8 @@ impl Streams {
         }
     }
 
-    /// Nothing of the early data has arrived (RFC 9001 §4.6.2): all of it is sent again, within the limits that the server
-    /// has now. Streams beyond those wait for the limit to rise.
+    /// Nothing of the early data has arrived (RFC 9001 §4.6.2): all of it is sent again, within the
+    /// limits that the server has now. Streams beyond those wait for the limit to rise.
     pub(crate) fn rewind(&mut self, params: &TransportParameters) {
         self.limits.send_bidi_remote = params.initial_max_stream_data_bidi_remote;
         self.limits.send_uni = params.initial_max_stream_data_uni;
@@ -230,7 +235,8 @@ impl Streams {
         self.buffered.saturating_sub(self.withheld)
     }
 
-    /// Whether the peer does not allow a stream of ours yet: it was opened with early data, and the limit is lower now.
+    /// Whether the peer does not allow a stream of ours yet: it was opened with early data, and the
+    /// limit is lower now.
     fn is_withheld(&self, id: StreamId) -> bool {
         id.initiator() == self.side && id.index() >= self.opening[index(id.direction())].local_limit
     }
@@ -265,7 +271,8 @@ impl Streams {
             .is_some_and(|recv| recv.early)
     }
 
-    /// Takes the peer's limits (RFC 9000 §18.2); streams opened before, for early data, get theirs now.
+    /// Takes the peer's limits (RFC 9000 §18.2); streams opened before, for early data, get theirs
+    /// now.
     pub(crate) fn set_peer_parameters(&mut self, params: &TransportParameters) {
         self.limits.send_bidi_local = params.initial_max_stream_data_bidi_local;
         self.limits.send_bidi_remote = params.initial_max_stream_data_bidi_remote;
@@ -342,7 +349,8 @@ impl Streams {
         slot
     }
 
-    /// The stream that a frame for its receiving part names; `None` if it has ended (RFC 9000 §3.2).
+    /// The stream that a frame for its receiving part names; `None` if it has ended (RFC 9000
+    /// §3.2).
     #[inline]
     fn find_receiving(&mut self, id: StreamId) -> Result<Option<u32>, TransportErrorCode> {
         if let Some(slot) = self.find(id)
@@ -383,7 +391,8 @@ impl Streams {
             return Ok(None);
         }
         if id.index() >= opening.peer_opened {
-            // RFC 9000 §3.2: opening a stream opens all of its kind below it; they get state when they are used.
+            // RFC 9000 §3.2: opening a stream opens all of its kind below it; they get state when
+            // they are used.
             opening.peer_opened = id.index() + 1;
             self.events.push_back(Event::StreamOpened(id.direction()));
         }
@@ -441,8 +450,9 @@ impl Streams {
         }
     }
 
-    /// Takes the entries that count for nothing out of the line. No stream has more than one that counts, so at least half of
-    /// them go, and what that costs is spread over the calls that brought them.
+    /// Takes the entries that count for nothing out of the line. No stream has more than one that
+    /// counts, so at least half of them go, and what that costs is spread over the calls that
+    /// brought them.
     fn drop_stale(&mut self) {
         let slots = &self.slots;
         let counts = |entry: &Entry, stands: fn(&SendStream) -> bool| {
@@ -526,7 +536,8 @@ impl Streams {
         self.delivering > 0
     }
 
-    /// Counts a stream whose sending part has gone on: whether it was delivering, and whether it is now.
+    /// Counts a stream whose sending part has gone on: whether it was delivering, and whether it is
+    /// now.
     #[inline]
     fn count_delivering(&mut self, before: bool, after: bool) {
         self.delivering = self.delivering + usize::from(after) - usize::from(before);
@@ -588,7 +599,8 @@ impl Streams {
         self.table.len()
     }
 
-    /// Nothing is sent any more. What has arrived can still be read: the peer may close right behind its last byte.
+    /// Nothing is sent any more. What has arrived can still be read: the peer may close right
+    /// behind its last byte.
     pub(crate) fn end_sending(&mut self) {
         for send in self
             .slots
@@ -607,8 +619,9 @@ impl Streams {
         self.max_data_pending = false;
     }
 
-    /// Bytes of memory that all streams take, about: what was written and is not acknowledged, the chunks that hold what was
-    /// received, pieces behind gaps, and the streams' own state. Costs a few additions.
+    /// Bytes of memory that all streams take, about: what was written and is not acknowledged, the
+    /// chunks that hold what was received, pieces behind gaps, and the streams' own state. Costs a
+    /// few additions.
     pub(crate) fn memory(&self) -> usize {
         let streams = self.slots.len() - self.free.len();
         let places = self.slots.capacity() * size_of::<Option<Box<Stream>>>()

@@ -6,9 +6,10 @@
 //!  level 0   …                      only while nothing above has anything to send
 //! ```
 //!
-//! Lines are emptied lazily: an entry whose stream has ended, has nothing to send any more or ranks differently by now is
-//! stale, and passed over when it comes to the front. No operation looks at more than the front of the lines, but `retain`,
-//! which the owner calls when most entries must be stale.
+//! Lines are emptied lazily: an entry whose stream has ended, has nothing to send any more or ranks
+//! differently by now is stale, and passed over when it comes to the front. No operation looks at
+//! more than the front of the lines, but `retain`, which the owner calls when most entries must be
+//! stale.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -16,13 +17,14 @@ use squall_wire::StreamId;
 
 /// How a stream ranks among those of its connection that have something to send.
 ///
-/// The levels are the application's own; RFC 9218's urgency `u` is level `-u`, and its `incremental` the one here.
+/// The levels are the application's own; RFC 9218's urgency `u` is level `-u`, and its
+/// `incremental` the one here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
     /// Streams of a higher level send first.
     pub level: i32,
-    /// Whether the stream takes turns with the others of its level; if not, it sends all it has before streams of its
-    /// level that were opened later.
+    /// Whether the stream takes turns with the others of its level; if not, it sends all it has
+    /// before streams of its level that were opened later.
     pub incremental: bool,
 }
 
@@ -36,8 +38,9 @@ impl Default for Priority {
     }
 }
 
-/// A stream in line: its id, the slot that it had, and how often its rank had changed. A stream whose rank changes back and
-/// forth leaves an entry behind each time, and only the last one counts.
+/// A stream in line: its id, the slot that it had, and how often its rank had changed. A stream
+/// whose rank changes back and forth leaves an entry behind each time, and only the last one
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
     pub(super) id: StreamId,

@@ -1,18 +1,21 @@
 //! Stream bytes put in order.
 //!
 //! ```text
-//!  segments   chunks of bytes, disjoint and sorted by offset: what the reader gets, and large pieces behind gaps
+//!  segments   chunks of bytes, disjoint and sorted by offset: what the reader gets, and large
+//!             pieces behind gaps
 //!  cells      64 bytes each, with a bit for each byte that is there: small pieces behind gaps
 //! ```
 //!
-//! Bytes are copied once, out of the datagram, behind the segment that they continue. In the common case that is the last
-//! segment and its chunk has room: a compare and a copy. Chunks that the reader is done with come back through the pool
-//! (`chunk_pool`), so that a steady transfer allocates nothing.
+//! Bytes are copied once, out of the datagram, behind the segment that they continue. In the common
+//! case that is the last segment and its chunk has room: a compare and a copy. Chunks that the
+//! reader is done with come back through the pool (`chunk_pool`), so that a steady transfer
+//! allocates nothing.
 //!
-//! A segment of its own for each small piece would let a peer that sends single bytes make us allocate for each of them, and
-//! move thousands of segments for one that lies between others: 161 ns a byte of input where bulk costs 0.5
-//! (`crates/sim/tests/work.rs`). In a cell a piece is a look-up and a copy, wherever it lies. When the bytes before it have
-//! come, it is copied into a segment.
+//! A segment of its own for each small piece would let a peer that sends single bytes make us
+//! allocate for each of them, and move thousands of segments for one that lies between others: 161
+//! ns a byte of input where bulk costs 0.5 (`crates/sim/tests/work.rs`). In a cell a piece is a
+//! look-up and a copy, wherever it lies. When the bytes before it have come, it is copied into a
+//! segment.
 
 use std::collections::VecDeque;
 
@@ -23,12 +26,14 @@ use crate::config::MAX_STREAM_FRAGMENTS;
 
 /// The smallest chunk that a stream of which more has come than one datagram is given.
 const LEAST_CHUNK: usize = 2 * 1024;
-/// A stream's bytes after which chunks have room for more than what has come. Requests and answers end before: with a
-/// whole chunk each, 100 in flight were 1.6 MB of heap that came and went, and a client paid 4.5 µs for an answer of 1 KiB,
-/// half of it page faults, instead of 2.0 (`peers -- transport`, W3, turn by turn on a busy Zen 5).
+/// A stream's bytes after which chunks have room for more than what has come. Requests and answers
+/// end before: with a whole chunk each, 100 in flight were 1.6 MB of heap that came and went, and a
+/// client paid 4.5 µs for an answer of 1 KiB, half of it page faults, instead of 2.0 (`peers --
+/// transport`, W3, turn by turn on a busy Zen 5).
 const ROOM_AFTER: u64 = 4 * 1024;
 
-/// Bytes of a piece behind a gap from which it gets a segment: then moving its neighbours is little beside its bytes.
+/// Bytes of a piece behind a gap from which it gets a segment: then moving its neighbours is little
+/// beside its bytes.
 const LARGE_PIECE: usize = 512;
 /// The same if it continues the last byte received, so that nothing is moved.
 const LAST_PIECE: usize = 64;
@@ -80,7 +85,8 @@ const _: () = assert!(PAGE_CELLS < NO_CELL as usize);
 
 /// Small pieces that wait behind gaps.
 ///
-/// The pages are a table by offset: what it takes is a five-hundredth of the flow control credit that the gaps take.
+/// The pages are a table by offset: what it takes is a five-hundredth of the flow control credit
+/// that the gaps take.
 #[derive(Debug, Default)]
 struct Cells {
     /// Offset of the first page, in pages.
@@ -97,7 +103,8 @@ impl Cells {
         self.count == 0
     }
 
-    /// Keeps bytes, all of which lie behind `gap`: the place where the first gap begins, which never falls.
+    /// Keeps bytes, all of which lie behind `gap`: the place where the first gap begins, which
+    /// never falls.
     fn write(&mut self, gap: u64, mut offset: u64, mut data: &[u8]) {
         if self.is_empty() {
             self.pages.clear();
@@ -156,7 +163,8 @@ impl Cells {
         }
     }
 
-    /// The bytes from `offset` on up to the end of their cell, without a gap, and how many they are.
+    /// The bytes from `offset` on up to the end of their cell, without a gap, and how many they
+    /// are.
     fn at(&self, offset: u64) -> Option<([u8; CELL as usize], usize)> {
         let page = (offset / PAGE).checked_sub(self.base)? as usize;
         let page = self.pages.get(page)?.as_ref()?;
@@ -183,7 +191,8 @@ pub(crate) struct Reassembly {
     segments: VecDeque<Segment>,
     /// Bytes in none of the segments, when they came.
     cells: Cells,
-    /// Room of the next chunk, in bytes: it follows what arrives between two times that the reader has read all.
+    /// Room of the next chunk, in bytes: it follows what arrives between two times that the reader
+    /// has read all.
     next_chunk: u32,
     /// Where it last had read all.
     emptied_at: u64,
@@ -229,8 +238,9 @@ impl Reassembly {
         MAX_STREAM_FRAGMENTS.saturating_sub(self.segments.len())
     }
 
-    /// Whether bytes at `offset` go behind what is there already: up to the first gap, or at the end of the last segment. They
-    /// are taken when no memory is left for more pieces, so that a full line always moves on.
+    /// Whether bytes at `offset` go behind what is there already: up to the first gap, or at the
+    /// end of the last segment. They are taken when no memory is left for more pieces, so that a
+    /// full line always moves on.
     #[must_use]
     pub(crate) fn continues(&mut self, offset: u64) -> bool {
         offset <= self.first_gap() || self.segments.back().is_some_and(|s| s.end() == offset)
@@ -369,7 +379,8 @@ impl Reassembly {
         let chunk = &mut segment.data;
         let mut room = chunk.capacity() - chunk.len();
         if room < data.len() && chunk.capacity() < LEAST_CHUNK && !chunk.is_empty() {
-            // A segment behind a gap starts at its exact size; the neighbours that follow make it grow by doubling.
+            // A segment behind a gap starts at its exact size; the neighbours that follow make it
+            // grow by doubling.
             chunk.reserve(data.len().max(chunk.len()));
             pool.settle(segment.size);
             segment.size = chunk.capacity();
@@ -395,7 +406,8 @@ impl Reassembly {
             }
             pool.take((self.next_chunk as usize).max(data.len().min(LARGEST)))
         } else {
-            // In a short stream, and behind a gap, memory follows the bytes that arrived, not those that may come.
+            // In a short stream, and behind a gap, memory follows the bytes that arrived, not those
+            // that may come.
             (BytesMut::with_capacity(data.len()), None)
         };
         let size = chunk.capacity();
@@ -423,7 +435,8 @@ impl Reassembly {
         let segment = self.segments.front_mut()?;
         let n = max.min(segment.data.len());
         let bytes = if n == segment.data.len() && segment.class.is_none() {
-            // Nothing comes back to the pool: the reader gets the chunk itself, and no handle that shares it is allocated.
+            // Nothing comes back to the pool: the reader gets the chunk itself, and no handle that
+            // shares it is allocated.
             std::mem::take(&mut segment.data).freeze()
         } else {
             segment.data.split_to(n).freeze()
@@ -434,8 +447,8 @@ impl Reassembly {
             && let Some(segment) = self.segments.pop_front()
         {
             if !several {
-                // As much may come before the reader looks again. A stream of which little arrives holds little memory, even
-                // if the reader keeps what it got.
+                // As much may come before the reader looks again. A stream of which little arrives
+                // holds little memory, even if the reader keeps what it got.
                 let arrived = (self.read - self.emptied_at).min(LARGEST as u64);
                 self.next_chunk = (arrived as u32).next_power_of_two();
                 self.emptied_at = self.read;
@@ -530,7 +543,8 @@ mod tests {
         let held: usize = stream.segments.iter().map(|s| s.data.capacity()).sum();
         assert!((1024..=2048).contains(&held), "{held} bytes for 1,024");
         while stream.read(usize::MAX, &mut pool).is_some() {}
-        // Chunks of that size are of no use to a long stream, and would push its own out of the pool.
+        // Chunks of that size are of no use to a long stream, and would push its own out of the
+        // pool.
         assert!(pool.is_empty());
     }
 

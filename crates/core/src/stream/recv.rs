@@ -8,7 +8,8 @@ use super::flow::ReceiveCredit;
 use super::reassembly::{Reassembly, TooFragmented};
 use crate::error::ReadError;
 
-/// States of RFC 9000 §3.2, figure 3; Data Recvd is part of SizeKnown, for no decision depends on the difference.
+/// States of RFC 9000 §3.2, figure 3; Data Recvd is part of SizeKnown, for no decision depends on
+/// the difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvState {
     /// Data arrives.
@@ -118,8 +119,8 @@ impl RecvStream {
         Ok(Received::More(rise))
     }
 
-    /// How much of the connection's credit `pieces` frames with `len` bytes from `offset` on take, if they add to the end of what
-    /// is here and nothing stands in their way.
+    /// How much of the connection's credit `pieces` frames with `len` bytes from `offset` on take,
+    /// if they add to the end of what is here and nothing stands in their way.
     pub(crate) fn rise_of_run(&self, offset: u64, len: u64, pieces: usize) -> Option<u64> {
         let plain = self.state == RecvState::Recv && self.stop.is_none();
         let end = offset + len;
@@ -140,11 +141,12 @@ impl RecvStream {
         debug_assert!(rise.is_some(), "there is credit for all");
     }
 
-    /// Takes a RESET_STREAM frame, or a RESET_STREAM_AT one that promises the first `reliable` bytes.
+    /// Takes a RESET_STREAM frame, or a RESET_STREAM_AT one that promises the first `reliable`
+    /// bytes.
     ///
     /// # Errors
-    /// `FINAL_SIZE_ERROR` and `FLOW_CONTROL_ERROR` of RFC 9000 §4; `STREAM_STATE_ERROR` for another code than before
-    /// (draft-ietf-quic-reliable-stream-reset §5.2).
+    /// `FINAL_SIZE_ERROR` and `FLOW_CONTROL_ERROR` of RFC 9000 §4; `STREAM_STATE_ERROR` for another
+    /// code than before (draft-ietf-quic-reliable-stream-reset §5.2).
     pub(crate) fn receive_reset(
         &mut self,
         code: u64,
@@ -247,7 +249,8 @@ impl RecvStream {
         }
     }
 
-    /// Bytes received that no reader has taken: what the connection's credit gets back when the stream goes.
+    /// Bytes received that no reader has taken: what the connection's credit gets back when the
+    /// stream goes.
     #[must_use]
     pub(crate) const fn unread(&self) -> u64 {
         self.credit.received() - self.credit.consumed()

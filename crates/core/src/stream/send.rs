@@ -6,7 +6,8 @@ use super::flow::SendCredit;
 use super::queue::Priority;
 use super::send_buffer::SendBuffer;
 
-/// States of RFC 9000 §3.1, figure 2; Ready and Send are one here, for no decision depends on the difference.
+/// States of RFC 9000 §3.1, figure 2; Ready and Send are one here, for no decision depends on the
+/// difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendState {
     /// Data may be written.
@@ -24,7 +25,8 @@ pub(crate) enum SendState {
 /// How far the frame of a reset is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResetFrame {
-    /// The data that is promised is to be sent first: until then flow control may forbid the final size.
+    /// The data that is promised is to be sent first: until then flow control may forbid the final
+    /// size.
     Waits,
     /// To be sent (again).
     Due,
@@ -147,8 +149,8 @@ impl SendStream {
         self.credit.limit().saturating_sub(self.buffer.end())
     }
 
-    /// Whether all credit of the stream is used, a writer or bytes wait for more, and the peer has not heard of it at this
-    /// limit (RFC 9000 §4.1).
+    /// Whether all credit of the stream is used, a writer or bytes wait for more, and the peer has
+    /// not heard of it at this limit (RFC 9000 §4.1).
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         self.credit.available() == 0
@@ -183,8 +185,8 @@ impl SendStream {
         self.buffer.clear()
     }
 
-    /// Gives up what lies behind the first `reliable` bytes (draft-ietf-quic-reliable-stream-reset §5). Returns the bytes
-    /// freed.
+    /// Gives up what lies behind the first `reliable` bytes (draft-ietf-quic-reliable-stream-reset
+    /// §5). Returns the bytes freed.
     pub(crate) fn reset_at(&mut self, code: u64, reliable: u64) -> u64 {
         let promised = self.reset.map_or(u64::MAX, |r| r.reliable);
         let reliable = reliable.min(self.buffer.end()).min(promised);
@@ -204,8 +206,9 @@ impl SendStream {
         self.buffer.truncate(reliable)
     }
 
-    /// Whether the frame of a partial reset may go out now; asked when data was sent or acknowledged. A peer that does
-    /// not take RESET_STREAM_AT gets RESET_STREAM when it has all that was promised.
+    /// Whether the frame of a partial reset may go out now; asked when data was sent or
+    /// acknowledged. A peer that does not take RESET_STREAM_AT gets RESET_STREAM when it has all
+    /// that was promised.
     pub(crate) fn reset_becomes_due(&mut self, partial_resets: bool) -> bool {
         match &mut self.reset {
             Some(reset) if reset.frame == ResetFrame::Waits => {
@@ -223,7 +226,8 @@ impl SendStream {
         }
     }
 
-    /// Notes that a RESET_STREAM or RESET_STREAM_AT is acknowledged; says whether all is settled now.
+    /// Notes that a RESET_STREAM or RESET_STREAM_AT is acknowledged; says whether all is settled
+    /// now.
     pub(crate) fn on_reset_acked(&mut self, reliable: u64) -> bool {
         match &mut self.reset {
             Some(reset) if reset.reliable == reliable => reset.frame = ResetFrame::Acknowledged,
@@ -254,7 +258,8 @@ impl SendStream {
         self.credit.limit() - self.credit.available()
     }
 
-    /// Notes that a range, and perhaps the FIN, is acknowledged. Returns the bytes freed and whether all is settled now.
+    /// Notes that a range, and perhaps the FIN, is acknowledged. Returns the bytes freed and
+    /// whether all is settled now.
     pub(crate) fn on_acked(&mut self, start: u64, len: u64, fin: bool) -> (u64, bool) {
         if !matches!(self.state, SendState::Send | SendState::DataSent) {
             return (0, false);

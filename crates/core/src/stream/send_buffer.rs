@@ -1,8 +1,9 @@
 //! The bytes of a stream from the application's hands to the peer's acknowledgement.
 //!
-//! The application's `Bytes` are kept as they came, unless they are small: those, and slices, are copied behind one
-//! another into chunks of our own, so that memory follows the bytes written, not the number of writes. Packets refer
-//! to ranges of offsets. A loss puts a range back in line, an acknowledgement frees the chunks that it completes.
+//! The application's `Bytes` are kept as they came, unless they are small: those, and slices, are
+//! copied behind one another into chunks of our own, so that memory follows the bytes written, not
+//! the number of writes. Packets refer to ranges of offsets. A loss puts a range back in line, an
+//! acknowledgement frees the chunks that it completes.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, Range};
@@ -11,13 +12,16 @@ use bytes::Bytes;
 
 use crate::range_tree::RangeTree;
 
-/// `Bytes` of at most this length are copied: a packet that takes several of them copies most of them anyway, and a
-/// handle costs more memory than it saves. A response of 1 KiB is not: copied, it cost a server a sixth more.
+/// `Bytes` of at most this length are copied: a packet that takes several of them copies most of
+/// them anyway, and a handle costs more memory than it saves. A response of 1 KiB is not: copied,
+/// it cost a server a sixth more.
 const COPIED_UP_TO: usize = 256;
-/// The same where nothing waits before them: a message that is written at once, a request say, is not copied into an
-/// allocation of its own. What is tiny still is, so that it does not keep alive what it may be a slice of.
+/// The same where nothing waits before them: a message that is written at once, a request say, is
+/// not copied into an allocation of its own. What is tiny still is, so that it does not keep alive
+/// what it may be a slice of.
 const COPIED_ALONE: usize = FIRST_CHUNK;
-/// What a chunk costs besides its bytes: its place in the queue and the allocation that it keeps alive.
+/// What a chunk costs besides its bytes: its place in the queue and the allocation that it keeps
+/// alive.
 const CHUNK_OVERHEAD: u64 = 96;
 /// Capacity of a stream's first chunk for copies.
 const FIRST_CHUNK: usize = 64;
@@ -86,7 +90,8 @@ impl SendBuffer {
         self.unsent
     }
 
-    /// What the buffer costs, in bytes: those written and not acknowledged, and an overhead for each chunk.
+    /// What the buffer costs, in bytes: those written and not acknowledged, and an overhead for
+    /// each chunk.
     #[must_use]
     pub(crate) fn cost(&self) -> u64 {
         self.end - self.base + self.chunks.len() as u64 * CHUNK_OVERHEAD
@@ -148,7 +153,8 @@ impl SendBuffer {
         self.chunks.push_back((start, chunk));
     }
 
-    /// The next range to be sent, at most `max` bytes long, new bytes only below `limit`; lost bytes come first.
+    /// The next range to be sent, at most `max` bytes long, new bytes only below `limit`; lost
+    /// bytes come first.
     #[inline]
     pub(crate) fn next_range(&self, max: u64, limit: u64) -> Option<Range<u64>> {
         if let Some(lost) = self.lost.first() {
@@ -233,8 +239,8 @@ impl SendBuffer {
         before - self.cost()
     }
 
-    /// The contiguous bytes at `offset`, at most `max`; empty if they are gone. `chunk` says which chunk may hold them, and then
-    /// which one does: the next bytes are there or one further.
+    /// The contiguous bytes at `offset`, at most `max`; empty if they are gone. `chunk` says which
+    /// chunk may hold them, and then which one does: the next bytes are there or one further.
     #[inline]
     #[must_use]
     pub(crate) fn piece(&self, chunk: &mut usize, offset: u64, max: usize) -> &[u8] {
@@ -314,7 +320,8 @@ mod tests {
         assert_eq!(buffer.next_range(9, 20), Some(18..20));
     }
 
-    /// What the buffer occupies: capacities of its own chunks, lengths of shared ones, and places in the queue.
+    /// What the buffer occupies: capacities of its own chunks, lengths of shared ones, and places
+    /// in the queue.
     fn occupied(buffer: &SendBuffer) -> usize {
         let of = |(_, chunk): &(u64, Chunk)| match chunk {
             Chunk::Shared(bytes) => bytes.len(),

@@ -1,4 +1,5 @@
-//! An allocator that counts, for the tests of what a connection holds: a test that names this file as its module runs on it.
+//! An allocator that counts, for the tests of what a connection holds: a test that names this file
+//! as its module runs on it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -206,7 +206,8 @@ impl Link {
         }
     }
 
-    /// Carries datagrams until both ends are silent; those that `lose` picks do not arrive. Timers of up to 30 ms fire.
+    /// Carries datagrams until both ends are silent; those that `lose` picks do not arrive. Timers
+    /// of up to 30 ms fire.
     pub(crate) fn run_losing(&mut self, mut lose: impl FnMut(bool, &[u8]) -> bool) {
         let mut back: VecDeque<Vec<u8>> = VecDeque::new();
         for _ in 0..100_000 {

@@ -207,7 +207,8 @@ impl Pair {
         self.events(side)
     }
 
-    /// Hands the client's first datagram to the server once more; returns how many connections the server has then.
+    /// Hands the client's first datagram to the server once more; returns how many connections the
+    /// server has then.
     pub(crate) fn replay_first(&mut self) -> usize {
         let path = Path {
             remote: self.client.address,

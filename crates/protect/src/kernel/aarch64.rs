@@ -11,16 +11,16 @@ use std::arch::aarch64::*;
 use std::arch::is_aarch64_feature_detected;
 
 use super::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
-use super::chacha::choir::NoChoir;
 use super::chacha::entry::define_chacha;
+use super::chacha::parallel::NoParallel;
 use super::chacha::{self, HeaderKey, Key};
 use crate::kernel::Job;
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
 use crate::suite::Suite;
 
-/// Groups of registers in a pass: sixteen of the 32 registers, and what is on its way. Not measured: the kernel was run
-/// under an emulator only.
+/// Groups of registers in a pass: sixteen of the 32 registers, and what is on its way. Not
+/// measured: the kernel was run under an emulator only.
 const GROUPS: usize = 4;
 
 /// Proof that Advanced SIMD was detected; only [`Neon::detect`] makes one.
@@ -37,9 +37,9 @@ impl Rows for Neon {
     type V = uint32x4_t;
     /// The table that rotates each word left by 8 bits; 16 bits have an instruction.
     type Rotations = uint8x16_t;
-    type Choir<'a> = NoChoir<Self>;
+    type Parallel<'a> = NoParallel<Self>;
 
-    const CHOIR: bool = false;
+    const HAS_PARALLEL: bool = false;
     const WIDTH: usize = 1;
 
     #[inline(always)]
@@ -140,8 +140,8 @@ impl Rows for Neon {
         let to = output.as_mut_ptr();
         let from = input.map_or(to.cast_const(), |input| input.as_ptr());
         for at in (0..BLOCK_LEN).step_by(16) {
-            // SAFETY: all three are 64 bytes, of which `output`'s are writable, and `at` is at most 48; the token proves
-            // NEON.
+            // SAFETY: all three are 64 bytes, of which `output`'s are writable, and `at` is at most
+            // 48; the token proves NEON.
             unsafe {
                 let pad = vld1q_u8(pad.0.as_ptr().add(at));
                 vst1q_u8(to.add(at), veorq_u8(vld1q_u8(from.add(at)), pad));

@@ -1,30 +1,35 @@
 //! ChaCha20-Poly1305 (RFC 8439) for packets, several side by side.
 //!
 //! ```text
-//!   lanes      one key-stream block each, of any packet: block 0 of every packet, for Poly1305, then the payloads' blocks,
-//!              a team of packets at a time, some blocks of each in turn
+//!   lanes      one key-stream block each, of any packet: block 0 of every packet, for Poly1305,
+//!              then the payloads' blocks, a team of packets at a time, some blocks of each in turn
 //!   pass       lanes that fill the registers, and between their rounds Poly1305 of the team:
 //!   seal         of what earlier passes encrypted
 //!   open         of what this pass will decrypt
-//!   team       two packets whose Poly1305 runs in step in 64-bit limbs (a duet), or eight in vector registers (a choir)
+//!   team       two packets whose Poly1305 runs in step in 64-bit limbs (`pair`), or eight in
+//!              vector registers (`parallel`)
 //! ```
-//! The cipher occupies the vector units and a duet the multiplier, and neither fills the machine alone. A packet is
-//! many lanes and lanes do not ask whose they are, so short packets fill the registers as well as full ones.
-//! What a forged packet decrypts to is wiped by the caller.
+//! The cipher occupies the vector units and a pair the multiplier, and neither fills the machine
+//! alone. A packet is many lanes and lanes do not ask whose they are, so short packets fill the
+//! registers as well as full ones. What a forged packet decrypts to is wiped by the caller.
 
 pub(super) mod block;
-pub(super) mod choir;
 pub(super) mod entry;
+pub(super) mod meanwhile;
+pub(super) mod pair;
+pub(super) mod parallel;
 pub(super) mod poly1305;
 
 use std::ops::Range;
 
 use zeroize::Zeroize;
 
-use self::block::{BLOCK_LEN, Block, Lane, Nothing, Row, Rows, first_row, first_rows};
-use self::choir::{Choir, Part, VOICES, Voices};
-use self::poly1305::{Duet, POLY_BLOCK_LEN, Poly};
-use super::lanes::wipe;
+use self::block::{BLOCK_LEN, Block, Lane, Row, Rows, first_row, first_rows};
+use self::meanwhile::Nothing;
+use self::pair::Pair;
+use self::parallel::{Message, Messages, PARALLEL, Parallel};
+use self::poly1305::{POLY_BLOCK_LEN, Poly};
+use super::registers::wipe;
 use super::{Job, MAX_JOBS};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::{SAMPLE_LEN, TAG_LEN};
@@ -111,25 +116,26 @@ struct Supply {
     first: usize,
     /// The team of jobs whose payloads are at work, and the next block of each.
     team: Range<usize>,
-    next: [u32; VOICES],
+    next: [u32; PARALLEL],
     /// Which of them is next, and how many lanes it still has before the next one's turn.
     turn: usize,
     credit: usize,
 }
 
-/// The jobs whose payloads are at work together, from one on: as many as Poly1305 takes side by side.
+/// The jobs whose payloads are at work together, from one on: as many as Poly1305 takes side by
+/// side.
 #[inline(always)]
 fn team_after<W: Rows>(start: usize, jobs: usize) -> Range<usize> {
-    let size = if W::CHOIR && jobs - start >= LEAST_VOICES {
-        VOICES
+    let size = if W::HAS_PARALLEL && jobs - start >= LEAST_PARALLEL {
+        PARALLEL
     } else {
         2
     };
     start..(start + size).min(jobs)
 }
 
-/// A choir takes the same time for any number of messages: with fewer there are duets.
-const LEAST_VOICES: usize = 4;
+/// Hashing in parallel takes the same time for any number of messages: fewer are hashed in pairs.
+const LEAST_PARALLEL: usize = 4;
 
 /// What is known of a job while its lanes are made.
 #[derive(Copy, Clone)]
@@ -169,8 +175,8 @@ struct Queue<'w, 'a> {
 struct Work<'w, 'a, const LANES: usize> {
     queue: Queue<'w, 'a>,
     blocks: [Block; LANES],
-    /// What the lanes work on. In runs: kept for each lane alone, this cost 12 % more at 1,450 bytes in 512-bit
-    /// registers.
+    /// What the lanes work on. In runs: kept for each lane alone, this cost 12 % more at 1,450
+    /// bytes in 512-bit registers.
     runs: [Run; LANES],
     run_count: usize,
     lanes: [Lane; LANES],
@@ -183,7 +189,8 @@ fn waiting<'j>(job: &'j Job<'_>, progress: &Progress) -> &'j [[u8; POLY_BLOCK_LE
     payload[progress.hashed..progress.ready].as_chunks().0
 }
 
-/// A block's worth of a packet from an offset within header and payload: what follows is the room for the tag.
+/// A block's worth of a packet from an offset within header and payload: what follows is the room
+/// for the tag.
 #[inline(always)]
 fn block_at(packet: &[u8], at: usize) -> &[u8; POLY_BLOCK_LEN] {
     packet[at..]
@@ -192,9 +199,10 @@ fn block_at(packet: &[u8], at: usize) -> &[u8; POLY_BLOCK_LEN] {
 }
 
 impl Queue<'_, '_> {
-    /// The first two jobs that have blocks waiting for Poly1305, with these; the one that has more first.
+    /// The first two jobs that have blocks waiting for Poly1305, with these; the one that has more
+    /// first.
     #[inline(always)]
-    fn duet<W: Rows>(&self, w: W) -> ([usize; 2], Duet<'_, W>) {
+    fn pair<W: Rows>(&self, w: W) -> ([usize; 2], Pair<'_, W>) {
         let mut found = [(usize::MAX, &Poly::EMPTY, &[][..]); 2];
         let mut count = 0;
         for index in self.first..self.keyed {
@@ -209,57 +217,60 @@ impl Queue<'_, '_> {
         }
         let [(i, a, blocks_a), (k, b, blocks_b)] = found;
         if blocks_a.len() >= blocks_b.len() {
-            ([i, k], Duet::new(w, (a, blocks_a), (b, blocks_b)))
+            ([i, k], Pair::new(w, (a, blocks_a), (b, blocks_b)))
         } else {
-            ([k, i], Duet::new(w, (b, blocks_b), (a, blocks_a)))
+            ([k, i], Pair::new(w, (b, blocks_b), (a, blocks_a)))
         }
     }
 
-    /// The messages of the team that Poly1305 is at, where enough of them have blocks waiting: which they are, how many
-    /// blocks each of them has at least, and what is known of each.
+    /// The messages of the team that Poly1305 is at, where enough of them have blocks waiting:
+    /// which they are, how many blocks each of them has at least, and what is known of each.
     #[inline(always)]
-    fn voices(&self) -> Option<(u8, usize, Voices<'_>)> {
-        let first = self.first & !(VOICES - 1);
-        let mut voices = [Part::SILENT; VOICES];
-        let (mut active, mut count, mut any) = (0, usize::MAX, Part::SILENT);
-        for (voice, index) in (first..self.keyed.min(first + VOICES)).enumerate() {
+    fn parallel_messages(&self) -> Option<(u8, usize, Messages<'_>)> {
+        let first = self.first & !(PARALLEL - 1);
+        let mut messages = [Message::EMPTY; PARALLEL];
+        let (mut active, mut count, mut any) = (0, usize::MAX, Message::EMPTY);
+        for (i, index) in (first..self.keyed.min(first + PARALLEL)).enumerate() {
             let data = waiting(&self.jobs[index], &self.progress[index]);
             let poly = &self.polys[index];
             if !data.is_empty() {
-                any = Part {
+                any = Message {
                     r: [poly.r[0], poly.r[1]],
                     h: poly.h,
                     data,
                 };
-                voices[voice] = any;
-                active |= 1 << voice;
+                messages[i] = any;
+                active |= 1 << i;
                 count = count.min(data.len());
             }
         }
-        if u8::count_ones(active) < LEAST_VOICES as u32 {
+        if u8::count_ones(active) < LEAST_PARALLEL as u32 {
             return None;
         }
-        // The silent ones read what another one sings.
-        for voice in voices.iter_mut().filter(|part| part.data.is_empty()) {
-            voice.data = any.data;
+        // The lanes without a message read the data of another one.
+        for message in messages
+            .iter_mut()
+            .filter(|message| message.data.is_empty())
+        {
+            message.data = any.data;
         }
-        Some((active, count, voices))
+        Some((active, count, messages))
     }
 
-    /// Takes note of what a choir hashed.
+    /// Takes note of what was hashed in parallel.
     #[inline(always)]
-    fn note_voices(&mut self, active: u8, count: usize, hashed: [[u64; 3]; VOICES]) {
-        let first = self.first & !(VOICES - 1);
-        for (voice, h) in hashed.into_iter().enumerate() {
-            if active >> voice & 1 == 1 {
-                self.polys[first + voice].h = h;
-                self.progress[first + voice].hashed += count * POLY_BLOCK_LEN;
+    fn note_parallel(&mut self, active: u8, count: usize, hashed: [[u64; 3]; PARALLEL]) {
+        let first = self.first & !(PARALLEL - 1);
+        for (i, h) in hashed.into_iter().enumerate() {
+            if active >> i & 1 == 1 {
+                self.polys[first + i].h = h;
+                self.progress[first + i].hashed += count * POLY_BLOCK_LEN;
                 self.owing -= count;
             }
         }
     }
 
-    /// Takes note of what a duet hashed.
+    /// Takes note of what a pair hashed.
     #[inline(always)]
     fn note(&mut self, jobs: [usize; 2], hashed: [[u64; 3]; 2]) {
         for (job, h) in jobs.into_iter().zip(hashed) {
@@ -312,16 +323,16 @@ impl Queue<'_, '_> {
     fn drain<W: Rows, const SEAL: bool>(&mut self, w: W) {
         // What is ready has its key by now, so that each turn finds some.
         while self.owing > 0 {
-            if W::CHOIR
-                && let Some((active, count, voices)) = self.voices()
+            if W::HAS_PARALLEL
+                && let Some((active, count, messages)) = self.parallel_messages()
             {
-                let hashed = W::Choir::new(w, voices, count).finish();
-                self.note_voices(active, count, hashed);
+                let hashed = W::Parallel::new(w, messages, count).finish();
+                self.note_parallel(active, count, hashed);
                 continue;
             }
-            let (jobs, mut duet) = self.duet(w);
-            duet.finish();
-            let hashed = [duet.a.h, duet.b.h];
+            let (jobs, mut pair) = self.pair(w);
+            pair.finish();
+            let hashed = [pair.a.h, pair.b.h];
             self.note(jobs, hashed);
         }
         self.settle::<SEAL>();
@@ -389,7 +400,7 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
                     .all(|(job, next)| next as usize == job.payload_len().div_ceil(BLOCK_LEN));
                 if done {
                     supply.team = team_after::<W>(supply.team.end, self.queue.jobs.len());
-                    supply.next = [0; VOICES];
+                    supply.next = [0; PARALLEL];
                 }
             }
             supply.credit = (LANES / supply.team.len().max(1)).max(1);
@@ -426,7 +437,8 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
         }
     }
 
-    /// A pass of so many lanes, as narrow as it can be; between the rounds of a full one Poly1305 of what is ready.
+    /// A pass of so many lanes, as narrow as it can be; between the rounds of a full one Poly1305
+    /// of what is ready.
     #[inline(always)]
     fn pass<W: Rows, const G: usize, const MIDDLE: usize>(
         &mut self,
@@ -444,18 +456,18 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
         if self.queue.owing == 0 || self.queue.first >= self.queue.keyed {
             return w.pass::<G>(key, lanes, blocks, &mut Nothing);
         }
-        if W::CHOIR
-            && let Some((active, count, voices)) = self.queue.voices()
+        if W::HAS_PARALLEL
+            && let Some((active, count, messages)) = self.queue.parallel_messages()
         {
-            let mut choir = W::Choir::new(w, voices, count);
-            w.pass::<G>(key, lanes, blocks, &mut choir);
-            let hashed = choir.finish();
-            self.queue.note_voices(active, count, hashed);
+            let mut hash = W::Parallel::new(w, messages, count);
+            w.pass::<G>(key, lanes, blocks, &mut hash);
+            let hashed = hash.finish();
+            self.queue.note_parallel(active, count, hashed);
             return;
         }
-        let (jobs, mut duet) = self.queue.duet(w);
-        w.pass::<G>(key, lanes, blocks, &mut duet);
-        let hashed = [duet.a.h, duet.b.h];
+        let (jobs, mut pair) = self.queue.pair(w);
+        w.pass::<G>(key, lanes, blocks, &mut pair);
+        let hashed = [pair.a.h, pair.b.h];
         self.queue.note(jobs, hashed);
     }
 
@@ -582,7 +594,7 @@ fn run<W: Rows, const G: usize, const MIDDLE: usize, const LANES: usize, const S
     let team = team_after::<W>(0, work.queue.jobs.len());
     let mut supply = Supply {
         first: 0,
-        next: [0; VOICES],
+        next: [0; PARALLEL],
         turn: 0,
         credit: LANES / team.len().max(1),
         team,

@@ -1,18 +1,22 @@
 //! Which kernel a key is expanded for.
 //!
 //! ```text
-//!   kernels that have the suite ──▶ that the CPU can run ──▶ that pay on its family ──▶ the best of them
-//!                                                            (the table below)
+//!   kernels that have the suite ──▶ that the CPU can run ──▶ that pay on its family ──▶ the best
+//!                                                            (the table in `family`)
 //! ```
-//! `SQUALL_CPU` lowers the choice: to the kernel of that name, or to the best one below it where that one lacks the suite. A
-//! 512-bit kernel that it names is taken on every family.
+//! `SQUALL_CPU` lowers the choice: to the kernel of that name, or to the best one below it where
+//! that one lacks the suite. A 512-bit kernel that it names is taken on every family.
 
 use std::sync::OnceLock;
 
 #[cfg(target_arch = "aarch64")]
 use super::aarch64::{Neon, aes::NeonAes};
+use super::family::is_wide_cpu;
 #[cfg(target_arch = "x86_64")]
-use super::x86_64::{Aesni, Vaes256, avx2::Avx2, avx512::Avx512, cpu_family, vaes512::Vaes512};
+use super::x86_64::{
+    Aesni, cpu_family,
+    tokens::{Avx2, Avx512, Vaes256, Vaes512},
+};
 use crate::suite::Suite;
 
 /// The implementations of the cipher work, the slowest first.
@@ -23,19 +27,22 @@ pub enum KernelKind {
     Portable,
     /// ChaCha20-Poly1305, and nothing else, in 128-bit registers (AArch64).
     Neon,
-    /// AES-GCM, and nothing else, by the AES and PMULL instructions (AArch64 with the Cryptographic Extension).
+    /// AES-GCM, and nothing else, by the AES and PMULL instructions (AArch64 with the Cryptographic
+    /// Extension).
     NeonAes,
     /// ChaCha20-Poly1305, and nothing else, in 256-bit registers (x86-64 since Haswell and Zen).
     Avx2,
-    /// AES-GCM, and nothing else, by AES-NI and PCLMULQDQ in 128-bit registers (x86-64 since Westmere and Bulldozer).
+    /// AES-GCM, and nothing else, by AES-NI and PCLMULQDQ in 128-bit registers (x86-64 since
+    /// Westmere and Bulldozer).
     Aesni,
-    /// AES-GCM, and nothing else, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3 and Ice Lake).
+    /// AES-GCM, and nothing else, by VAES and VPCLMULQDQ in 256-bit registers (x86-64 since Zen 3
+    /// and Ice Lake).
     Vaes256,
-    /// As `Avx2` in 512-bit registers (x86-64 with AVX-512 and its IFMA). Chosen by itself only on CPU families where a gain
-    /// was measured.
+    /// As `Avx2` in 512-bit registers (x86-64 with AVX-512 and its IFMA). Chosen by itself only on
+    /// CPU families where a gain was measured.
     Avx512,
-    /// As `Vaes256` in 512-bit registers (x86-64 with AVX-512). Chosen by itself only on CPU families where a gain was
-    /// measured.
+    /// As `Vaes256` in 512-bit registers (x86-64 with AVX-512). Chosen by itself only on CPU
+    /// families where a gain was measured.
     Vaes512,
 }
 
@@ -86,53 +93,6 @@ impl KernelKind {
     }
 }
 
-/// What is known of 512-bit registers on a family of CPUs.
-struct Family {
-    /// As CPUID tells it, with the family's extended part added.
-    vendor: &'static [u8; 12],
-    family: u32,
-    models: std::ops::RangeInclusive<u32>,
-    /// Whether the whole machine gains by them.
-    is_wide: bool,
-    why: &'static str,
-}
-
-/// The families that somebody looked at. On all others 512 bits are not taken: a family may lower the clock of the whole
-/// machine for 512-bit multiplications (Krasnov, "On the dangers of Intel's frequency scaling", 2017: 10 % fewer requests
-/// served, with 2.5 % of the time in such code).
-const FAMILIES: &[Family] = &[
-    Family {
-        vendor: b"AuthenticAMD",
-        family: 0x1a,
-        models: 0..=0xff,
-        is_wide: true,
-        why: "Zen 5: 1.4 to 1.6 times the speed of 256 bits at 1,450 bytes, and no slow-down of other work",
-    },
-    Family {
-        vendor: b"GenuineIntel",
-        family: 0x06,
-        // Skylake-SP, Cascade Lake and Cooper Lake share a model.
-        models: 0x55..=0x55,
-        is_wide: false,
-        why: "Skylake-SP to Cooper Lake: the clock of the machine falls for 512-bit multiplications",
-    },
-];
-
-/// A CPU as CPUID tells it: vendor, family with its extended part, model likewise.
-pub(super) type CpuFamily = ([u8; 12], u32, u32);
-
-/// Whether 512-bit registers are to be used on a CPU, and why.
-fn is_wide_cpu(cpu: Option<CpuFamily>) -> (bool, &'static str) {
-    let unknown = (false, "nobody has measured 512 bits on this CPU family yet");
-    let Some((vendor, family, model)) = cpu else {
-        return unknown;
-    };
-    let row = FAMILIES
-        .iter()
-        .find(|row| *row.vendor == vendor && row.family == family && row.models.contains(&model));
-    row.map_or(unknown, |row| (row.is_wide, row.why))
-}
-
 /// The kernels that this CPU can run, the slowest first.
 #[must_use]
 pub fn kernels_available() -> Vec<KernelKind> {
@@ -169,7 +129,7 @@ fn is_available(kind: KernelKind) -> bool {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn cpu_family() -> Option<CpuFamily> {
+fn cpu_family() -> Option<super::family::CpuFamily> {
     None
 }
 
@@ -184,8 +144,8 @@ pub struct KernelChoice {
     pub reason: String,
 }
 
-/// For each suite the kernel that new keys are expanded for. `SQUALL_CPU` is read once in the life of a process; a value that
-/// names no kernel of this CPU changes nothing.
+/// For each suite the kernel that new keys are expanded for. `SQUALL_CPU` is read once in the life
+/// of a process; a value that names no kernel of this CPU changes nothing.
 #[must_use]
 pub fn kernel_choices() -> Vec<KernelChoice> {
     choices().to_vec()
@@ -298,18 +258,6 @@ mod tests {
         );
         assert_eq!(reason(WIDE, ""), "the fastest; measured");
         assert_eq!(reason(WIDE, "vaes256"), "SQUALL_CPU asks for it");
-    }
-
-    #[test]
-    fn families_by_what_was_seen() {
-        assert!(is_wide_cpu(Some((*b"AuthenticAMD", 0x1a, 2))).0);
-        assert!(
-            !is_wide_cpu(Some((*b"AuthenticAMD", 0x19, 0x11))).0,
-            "not measured"
-        );
-        let (is_wide, why) = is_wide_cpu(Some((*b"GenuineIntel", 6, 0x55)));
-        assert!(!is_wide && why.contains("clock"));
-        assert!(!is_wide_cpu(None).0);
     }
 
     #[test]

@@ -8,12 +8,13 @@
 //!  open      AES 0        AES 1            AES tail
 //!            GHASH 0      GHASH 1   ...    GHASH tail, then the tags are compared
 //! ```
-//! AES and GHASH use different parts of a core and neither waits for the other, so they run interleaved: one step of
-//! GHASH after each round of AES. `seal` hashes one chunk behind, since it hashes what it encrypts; its pipeline runs
-//! on across packets.
+//! AES and GHASH use different parts of a core and neither waits for the other, so they run
+//! interleaved: one step of GHASH after each round of AES. `seal` hashes one chunk behind, since it
+//! hashes what it encrypts; its pipeline runs on across packets.
 //!
-//! Short packets are another matter (`short`): a packet in each lane. Header protection (`mask`) goes along: its cipher
-//! needs nothing but sixteen bytes of ciphertext, and runs beside the AEAD of other packets.
+//! Short packets are another matter (`short`): a packet in each lane. Header protection (`mask`)
+//! goes along: its cipher needs nothing but sixteen bytes of ciphertext, and runs beside the AEAD
+//! of other packets.
 //!
 //! The blocks that encrypt the tags, one for each packet, are made for sixteen packets in one pass.
 
@@ -42,7 +43,8 @@ mod short;
 use zeroize::Zeroize;
 
 use super::ghash::{Hash, Powers, Table};
-use super::lanes::{Block, Lanes, wipe};
+use super::lanes::Lanes;
+use super::registers::{Block, Registers, wipe};
 use super::stitch::{Rounds, Stitch};
 use super::{Fusion, Job, MAX_JOBS};
 use crate::material::KeyMaterial;
@@ -84,7 +86,8 @@ const CHUNK: usize = 8;
 /// Powers of H in the class that every key has: one reduction for each 256 bytes.
 const SHORT: usize = 16;
 
-/// Powers of H in the class for busy keys: one reduction for each 1,536 bytes, so one for a full packet.
+/// Powers of H in the class for busy keys: one reduction for each 1,536 bytes, so one for a full
+/// packet.
 const LONG: usize = 96;
 
 /// Readers of a table's last register may read so many blocks on; they multiply them by zeros.
@@ -178,7 +181,8 @@ impl<const R: usize, const S: usize> Key<R, S> {
         }
     }
 
-    /// RFC 9001 §5.3: the nonce of a packet number as the first twelve bytes of a counter block; the counter is 0.
+    /// RFC 9001 §5.3: the nonce of a packet number as the first twelve bytes of a counter block;
+    /// the counter is 0.
     #[inline(always)]
     fn nonce(&self, number: u64) -> (u64, u64) {
         let nonce = self.iv.0 ^ u128::from(number.swap_bytes()) << 32;
@@ -186,8 +190,8 @@ impl<const R: usize, const S: usize> Key<R, S> {
     }
 }
 
-/// The counters of a packet's first 96 blocks, from 2 on, each in the last four bytes of a block in network order
-/// (SP 800-38D §7.1: counter 1 is the tag's).
+/// The counters of a packet's first 96 blocks, from 2 on, each in the last four bytes of a block in
+/// network order (SP 800-38D §7.1: counter 1 is the tag's).
 #[repr(align(64))]
 struct Counters([Block; LONG]);
 
@@ -308,7 +312,8 @@ impl<'k, L: Lanes> Stream<'k, L> {
         }
     }
 
-    /// The key stream of `N` registers, while `M` registers of data go into the hash of this packet.
+    /// The key stream of `N` registers, while `M` registers of data go into the hash of this
+    /// packet.
     #[inline(always)]
     fn step<const R: usize, const N: usize, const M: usize>(
         &mut self,

@@ -1,23 +1,23 @@
 //! GHASH (NIST SP 800-38D §6.4) over a table of powers of H.
 //!
-//! GHASH is a sum: each block times a power of H. The powers are in a table, so that the products of a whole packet
-//! are added up unreduced (Karatsuba: low, high and middle parts) and are reduced once. Two blocks that are not payload, the
-//! associated data in front and the lengths at the end, make one register of their own, the *edge*.
+//! GHASH is a sum: each block times a power of H. The powers are in a table, so that the products
+//! of a whole packet are added up unreduced (Karatsuba: low, high and middle parts) and are reduced
+//! once. Two blocks that are not payload, the associated data in front and the lengths at the end,
+//! make one register of their own, the *edge*.
 //!
 //! ```text
 //!   blocks     A      c1    c2   ...   cn    L
-//!   powers     n+2    n+1   n    ...   2     1        the table is descending and ends with H itself
+//!   powers     n+2    n+1   n    ...   2     1      the table is descending and ends with H
 //! ```
 //! A packet with more blocks than the table has powers is hashed in passes, each with a reduction.
 
 use super::Job;
-use super::lanes::{Block, Lanes, wipe};
+use super::acc::{Acc, POLYNOMIAL};
+use super::lanes::Lanes;
+use super::registers::{Block, Crypto, Registers, wipe};
 
-/// The reduction's constant: the field's polynomial x^128 + x^7 + x^2 + x + 1 in mirrored bit order, upper half.
-const POLYNOMIAL: u64 = 0xc200_0000_0000_0000;
-
-/// Powers of H, descending, and for each the sum of its halves. Each is taken times x, which makes up for the
-/// mirrored bit order.
+/// Powers of H, descending, and for each the sum of its halves. Each is taken times x, which makes
+/// up for the mirrored bit order.
 #[repr(C, align(16))]
 pub(super) struct Powers<const N: usize> {
     h: [Block; N],
@@ -117,7 +117,8 @@ impl<const N: usize> Powers<N> {
                 .and_then(|at| short.h.get(at))
             {
                 Some(power) => l.load(power),
-                // Independent of its neighbours, so that they overlap: a chain would wait for each product.
+                // Independent of its neighbours, so that they overlap: a chain would wait for each
+                // product.
                 None => multiply(l, l.load(&self.h[i + short.count]), step),
             };
             self.set(l, i, power);
@@ -140,38 +141,7 @@ fn multiply<L: Lanes>(l: L, a: L::V, b: L::V) -> L::V {
     acc.reduce(l)
 }
 
-/// Unreduced products: the parts of a sum of `a * b` by Karatsuba.
-#[derive(Copy, Clone)]
-pub(crate) struct Acc<L: Lanes> {
-    pub(super) low: L::V,
-    pub(super) high: L::V,
-    pub(super) middle: L::V,
-}
-
 impl<L: Lanes> Acc<L> {
-    #[inline(always)]
-    pub(super) fn zero(l: L) -> Self {
-        Self {
-            low: l.zero(),
-            high: l.zero(),
-            middle: l.zero(),
-        }
-    }
-
-    /// Adds the products of blocks as they lie in a packet.
-    #[inline(always)]
-    pub(super) fn add(&mut self, l: L, data: &L::Bytes, h: &L::Bytes, halves: &L::Bytes) {
-        self.add_register(l, l.reverse(l.load(data)), l.load(h), l.load(halves));
-    }
-
-    #[inline(always)]
-    fn add_register(&mut self, l: L, x: L::V, h: L::V, halves: L::V) {
-        self.low = l.xor(self.low, l.multiply_low(x, h));
-        self.high = l.xor(self.high, l.multiply_high(x, h));
-        let sum = l.xor(x, l.swap(x));
-        self.middle = l.xor(self.middle, l.multiply_low(sum, halves));
-    }
-
     #[inline(always)]
     fn fold(self, l: L) -> Acc<L::Single> {
         Acc {
@@ -179,20 +149,6 @@ impl<L: Lanes> Acc<L> {
             high: l.fold(self.high),
             middle: l.fold(self.middle),
         }
-    }
-
-    /// Each lane's sum as an element of the field (Gueron and Kounavis, "Intel Carry-Less Multiplication
-    /// Instruction and its Usage for Computing the GCM Mode", in the form with two multiplications).
-    #[inline(always)]
-    fn reduce(self, l: L) -> L::V {
-        let polynomial = l.splat(POLYNOMIAL, 0);
-        let middle = l.xor(self.middle, l.xor(self.low, self.high));
-        let mut low = l.xor(self.low, l.raise(middle));
-        let high = l.xor(self.high, l.lower(middle));
-        for _ in 0..2 {
-            low = l.xor(l.swap(low), l.multiply_low(low, polynomial));
-        }
-        l.xor(high, low)
     }
 }
 
@@ -204,7 +160,7 @@ pub(super) struct Hash<'k, L: Lanes> {
     at: usize,
     /// Blocks that this pass leaves to another one; none when it is the last.
     later: Option<usize>,
-    lengths: <L::Single as Lanes>::V,
+    lengths: L::Lane,
 }
 
 impl<'k, L: Lanes> Hash<'k, L> {
@@ -235,13 +191,7 @@ impl<'k, L: Lanes> Hash<'k, L> {
 
     /// Starts a sum with a block times the power at an index, and another times H.
     #[inline(always)]
-    fn edge(
-        &mut self,
-        l: L,
-        first: <L::Single as Lanes>::V,
-        second: <L::Single as Lanes>::V,
-        at: usize,
-    ) {
+    fn edge(&mut self, l: L, first: L::Lane, second: L::Lane, at: usize) {
         let s = l.single();
         self.acc = Acc::zero(l);
         let powers = (self.table.power(s, at), self.table.h(s));
@@ -260,7 +210,7 @@ impl<'k, L: Lanes> Hash<'k, L> {
 
     /// Starts a pass that takes up the hash so far, with so many blocks to go.
     #[inline(always)]
-    fn pass(&mut self, l: L, so_far: <L::Single as Lanes>::V, blocks: usize) {
+    fn pass(&mut self, l: L, so_far: L::Lane, blocks: usize) {
         let s = l.single();
         if blocks < self.table.count {
             self.at = self.table.count - (blocks + 1);
@@ -283,7 +233,8 @@ impl<'k, L: Lanes> Hash<'k, L> {
         }
     }
 
-    /// The powers, and their halves' sums, for the next `M` registers, which the caller adds to `acc`.
+    /// The powers, and their halves' sums, for the next `M` registers, which the caller adds to
+    /// `acc`.
     #[inline(always)]
     pub(super) fn step<const M: usize>(&mut self, l: L) -> (&'k [L::Bytes; M], &'k [L::Bytes; M]) {
         self.pass_if_due(l);
@@ -382,7 +333,8 @@ pub(super) fn lengths<S: Lanes<Bytes = Block>>(s: S, job: &Job<'_>) -> S::V {
     )
 }
 
-/// The last block of the associated data, with the hash of those before it added: all that GHASH needs to know of it.
+/// The last block of the associated data, with the hash of those before it added: all that GHASH
+/// needs to know of it.
 #[inline(always)]
 fn associated_data<S: Lanes<Bytes = Block>>(
     s: S,
@@ -395,7 +347,8 @@ fn associated_data<S: Lanes<Bytes = Block>>(
     while let Some((block, behind)) = rest.split_first_chunk() {
         let data = s.load(block);
         if rest_len <= 16 {
-            // A tag's length lies behind every header, so there is a whole block to read, and to cut.
+            // A tag's length lies behind every header, so there is a whole block to read, and to
+            // cut.
             return s.xor(hash, s.reverse(s.and(data, block_mask(s, rest_len))));
         }
         let h = table
@@ -443,7 +396,8 @@ static BLOCK_MASKS: [u8; 47] = {
     bytes
 };
 
-/// Ones in the first `len` bytes of a block, of at most 31; zeros behind. No comparison is needed for it.
+/// Ones in the first `len` bytes of a block, of at most 31; zeros behind. No comparison is needed
+/// for it.
 #[inline(always)]
 pub(super) fn block_mask<S: Lanes<Bytes = Block>>(s: S, len: usize) -> S::V {
     let window = BLOCK_MASKS[!len & 31..].first_chunk();

@@ -5,7 +5,8 @@ use std::mem::MaybeUninit;
 
 use crate::span::{MAX_NUMBER_LEN, MAX_PACKET_NUMBER, Outcome, PacketSpan, SAMPLE_LEN, TAG_LEN};
 
-/// Jobs in one call of a kernel: enough to fill eight registers with the blocks that each packet has one of.
+/// Jobs in one call of a kernel: enough to fill eight registers with the blocks that each packet
+/// has one of.
 pub(crate) const MAX_JOBS: usize = 16;
 
 /// What is done with a mask.
@@ -24,18 +25,19 @@ pub(crate) trait Headers: Sized {
     /// Takes the first `n` away, if there are as many.
     fn take_first(&mut self, n: usize) -> Option<Self>;
 
-    /// RFC 9001 §5.4.2: what the mask of a packet is made of. It starts four bytes after the start of the packet number,
-    /// however long that is.
+    /// RFC 9001 §5.4.2: what the mask of a packet is made of. It starts four bytes after the start
+    /// of the packet number, however long that is.
     fn sample(&self, i: usize) -> &[u8; SAMPLE_LEN];
 
-    /// RFC 9001 §5.4.1: applies or removes a mask, of which five bytes are used: the first is its lowest.
+    /// RFC 9001 §5.4.1: applies or removes a mask, of which five bytes are used: the first is its
+    /// lowest.
     fn toggle(&mut self, i: usize, mask: u64, toggle: Toggle);
 }
 
 /// One packet for a kernel.
 ///
-/// Invariant: `header_len + TAG_LEN <= packet.len()`, and `source` is no longer than the payload between them. Where
-/// `pn_offset` is not 0, a sample lies in the packet four bytes behind it.
+/// Invariant: `header_len + TAG_LEN <= packet.len()`, and `source` is no longer than the payload
+/// between them. Where `pn_offset` is not 0, a sample lies in the packet four bytes behind it.
 pub(crate) struct Job<'a> {
     packet: &'a mut [u8],
     source: &'a [u8],
@@ -48,8 +50,8 @@ pub(crate) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// `packet` is header, payload and room for the tag; the last `source.len()` bytes of the payload are still to
-    /// come from there. `None` where the lengths do not fit.
+    /// `packet` is header, payload and room for the tag; the last `source.len()` bytes of the
+    /// payload are still to come from there. `None` where the lengths do not fit.
     #[inline(always)]
     pub(crate) fn new(
         packet: &'a mut [u8],
@@ -73,17 +75,18 @@ impl<'a> Job<'a> {
     /// A span that is to be sealed. `None` where it is not sound, or its source is too long for it.
     #[inline(always)]
     pub(crate) fn to_seal(
-        cutter: &mut Cutter<'a>,
+        splitter: &mut Splitter<'a>,
         span: &PacketSpan,
         source: &'a [u8],
     ) -> Option<Self> {
-        // RFC 9001 §5.4.2: number and payload together are at least four bytes, so that a sample exists. With that the
-        // lengths fit whatever the number's length. All at once: one branch for what is always so.
+        // RFC 9001 §5.4.2: number and payload together are at least four bytes, so that a sample
+        // exists. With that the lengths fit whatever the number's length. All at once: one branch
+        // for what is always so.
         let is_sound = has_number_and_sample(span) & (span.packet_number <= MAX_PACKET_NUMBER);
         if !is_sound {
             return None;
         }
-        let packet = cutter.cut(span)?;
+        let packet = splitter.cut(span)?;
         // The first byte says how long the number is: a receiver will believe it, not us.
         let declared_len = u16::from(packet.first()? & 0x03) + 1;
         let payload_len = packet
@@ -103,7 +106,7 @@ impl<'a> Job<'a> {
 
     /// A received span whose header is bare. `None` where it is not sound.
     #[inline(always)]
-    pub(crate) fn to_open(cutter: &mut Cutter<'a>, span: &PacketSpan) -> Option<Self> {
+    pub(crate) fn to_open(splitter: &mut Splitter<'a>, span: &PacketSpan) -> Option<Self> {
         let number_len = usize::from(span.header_len.wrapping_sub(span.pn_offset));
         let least_len = u32::from(span.header_len) + TAG_LEN as u32;
         let is_sound = (number_len.wrapping_sub(1) < MAX_NUMBER_LEN)
@@ -113,7 +116,7 @@ impl<'a> Job<'a> {
             return None;
         }
         Some(Self {
-            packet: cutter.cut(span)?,
+            packet: splitter.cut(span)?,
             source: &[],
             number: span.packet_number,
             header_len: u32::from(span.header_len),
@@ -125,14 +128,14 @@ impl<'a> Job<'a> {
     /// A received span whose header is still protected. `None` where it is not sound.
     #[inline(always)]
     pub(crate) fn to_unprotect_and_open(
-        cutter: &mut Cutter<'a>,
+        splitter: &mut Splitter<'a>,
         span: &PacketSpan,
     ) -> Option<Self> {
         if !has_number_and_sample(span) {
             return None;
         }
         Some(Self {
-            packet: cutter.cut(span)?,
+            packet: splitter.cut(span)?,
             source: &[],
             number: 0,
             header_len: u32::from(span.pn_offset),
@@ -170,7 +173,8 @@ impl<'a> Job<'a> {
         self.number
     }
 
-    /// Where the sample begins in the payload, if it lies there wholly: that of a very short packet reaches into the tag.
+    /// Where the sample begins in the payload, if it lies there wholly: that of a very short packet
+    /// reaches into the tag.
     #[inline(always)]
     pub(super) fn sample_in_payload(&self) -> Option<usize> {
         let at =
@@ -178,7 +182,8 @@ impl<'a> Job<'a> {
         (self.pn_offset > 0 && at + SAMPLE_LEN <= self.payload_len()).then_some(at)
     }
 
-    /// Bytes up to the payload, and the number: after [`Toggle::Unprotect`] as they were in the packet.
+    /// Bytes up to the payload, and the number: after [`Toggle::Unprotect`] as they were in the
+    /// packet.
     #[inline(always)]
     pub(crate) fn header_len_and_number(&self) -> (u32, u64) {
         (self.header_len, self.number)
@@ -194,8 +199,8 @@ impl<'a> Job<'a> {
         (header, payload, tag)
     }
 
-    /// Writes zeros from an offset in the header to the tag. From the number's second byte on, how much is written does
-    /// not tell how long the number of a forged packet is (RFC 9001 §9.5).
+    /// Writes zeros from an offset in the header to the tag. From the number's second byte on, how
+    /// much is written does not tell how long the number of a forged packet is (RFC 9001 §9.5).
     pub(crate) fn wipe_behind(&mut self, offset: usize) {
         let end = self.packet.len() - TAG_LEN;
         let from = offset.min(self.header_len as usize);
@@ -256,8 +261,8 @@ impl Headers for &mut [Job<'_>] {
 
 /// Received packets whose headers are still protected: spans in a row, each checked once.
 ///
-/// Invariant: the packets lie in the buffer, no two share a byte, and in each a sample lies four bytes behind `pn_offset`,
-/// which is not 0.
+/// Invariant: the packets lie in the buffer, no two share a byte, and in each a sample lies four
+/// bytes behind `pn_offset`, which is not 0.
 pub(crate) struct Received<'s, 'b> {
     buf: *mut u8,
     spans: &'s mut [PacketSpan],
@@ -267,13 +272,13 @@ pub(crate) struct Received<'s, 'b> {
 impl<'s, 'b> Received<'s, 'b> {
     /// Takes the spans up to the first that is not pending or not sound.
     #[inline(always)]
-    pub(crate) fn take(cutter: &mut Cutter<'b>, spans: &mut &'s mut [PacketSpan]) -> Self {
-        let mut at = std::mem::take(cutter);
+    pub(crate) fn take(splitter: &mut Splitter<'b>, spans: &mut &'s mut [PacketSpan]) -> Self {
+        let mut at = std::mem::take(splitter);
         let count = (spans.iter())
             .take_while(|span| at.cut_received(span))
             .count();
         let buf = at.buf;
-        *cutter = at;
+        *splitter = at;
         Self {
             buf,
             spans: spans.split_off_mut(..count).unwrap_or_default(),
@@ -305,7 +310,8 @@ impl Headers for Received<'_, '_> {
     #[inline(always)]
     fn toggle(&mut self, i: usize, mask: u64, toggle: Toggle) {
         let span = &mut self.spans[i];
-        // SAFETY: the invariant: the packet lies in the buffer, and a sample lies behind the number.
+        // SAFETY: the invariant: the packet lies in the buffer, and a sample lies behind the
+        // number.
         let number = unsafe {
             let packet = self.buf.add(span.start as usize);
             toggle_header(packet, usize::from(span.pn_offset), mask, toggle)
@@ -371,9 +377,10 @@ impl<'a> Job<'a> {
             .wrapping_sub(self.header_len as usize + TAG_LEN)
     }
 
-    /// Header and payload as long as they are with a number of four bytes; the payload wraps where it would be shorter than
-    /// nothing. Everybody can tell these, while the number's length decides the others of a received packet, and that is
-    /// behind header protection (RFC 9001 §9.5).
+    /// Header and payload as long as they are with a number of four bytes; the payload wraps where
+    /// it would be shorter than nothing. Everybody can tell these, while the number's length
+    /// decides the others of a received packet, and that is behind header protection (RFC 9001
+    /// §9.5).
     #[inline(always)]
     pub(super) fn public_lens(&self) -> (usize, usize) {
         let header_len = usize::from(self.number_at) + MAX_NUMBER_LEN;
@@ -411,7 +418,8 @@ impl<'a> Job<'a> {
         unsafe { self.at_mut(self.packet.len().wrapping_sub(TAG_LEN)) }
     }
 
-    /// Copies a source of some blocks to its place: whole blocks, of which the last two may overlap.
+    /// Copies a source of some blocks to its place: whole blocks, of which the last two may
+    /// overlap.
     #[inline(always)]
     pub(super) fn take_short_source(&mut self) {
         let source = std::mem::take(&mut self.source);
@@ -446,7 +454,7 @@ impl<'a> Job<'a> {
 }
 
 /// Cuts ascending packets out of one buffer.
-pub(crate) struct Cutter<'a> {
+pub(crate) struct Splitter<'a> {
     buf: *mut u8,
     len: u64,
     /// Where the last packet ended.
@@ -454,14 +462,14 @@ pub(crate) struct Cutter<'a> {
     life: PhantomData<&'a mut [u8]>,
 }
 
-/// Of an empty buffer: what stands in a caller's place while a loop has the cutter in registers.
-impl Default for Cutter<'_> {
+/// Of an empty buffer: what stands in a caller's place while a loop has the splitter in registers.
+impl Default for Splitter<'_> {
     fn default() -> Self {
         Self::new(&mut [])
     }
 }
 
-impl<'a> Cutter<'a> {
+impl<'a> Splitter<'a> {
     pub(crate) fn new(buf: &'a mut [u8]) -> Self {
         Self {
             buf: buf.as_mut_ptr(),
@@ -471,7 +479,8 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// The packet's bytes, or `None` where the span leaves the buffer or reaches back into what was cut before.
+    /// The packet's bytes, or `None` where the span leaves the buffer or reaches back into what was
+    /// cut before.
     #[inline(always)]
     pub(crate) fn cut(&mut self, span: &PacketSpan) -> Option<&'a mut [u8]> {
         let start = u64::from(span.start);
@@ -480,8 +489,8 @@ impl<'a> Cutter<'a> {
             return None;
         }
         self.at = end;
-        // SAFETY: start to end lies in the buffer, which is borrowed for 'a, and behind everything that was cut before:
-        // no two packets share a byte.
+        // SAFETY: start to end lies in the buffer, which is borrowed for 'a, and behind everything
+        // that was cut before: no two packets share a byte.
         unsafe {
             let packet = self.buf.add(start as usize);
             Some(std::slice::from_raw_parts_mut(packet, span.len as usize))
@@ -502,7 +511,8 @@ fn has_number_and_sample(span: &PacketSpan) -> bool {
     (span.pn_offset > 0) & (span.len >= least_len)
 }
 
-/// Room for [`MAX_JOBS`] jobs. Nothing is written before there is a job to write: a call with one packet would pay for it.
+/// Room for [`MAX_JOBS`] jobs. Nothing is written before there is a job to write: a call with one
+/// packet would pay for it.
 pub(crate) struct Slots<J>([MaybeUninit<J>; MAX_JOBS]);
 
 impl<J> Slots<J> {
@@ -510,8 +520,9 @@ impl<J> Slots<J> {
         Self([const { MaybeUninit::uninit() }; MAX_JOBS])
     }
 
-    /// As many jobs as there is room for. How many it were is counted in a register: beside the slots, whose address
-    /// goes to a kernel, the number would be written and read back for every packet.
+    /// As many jobs as there is room for. How many it were is counted in a register: beside the
+    /// slots, whose address goes to a kernel, the number would be written and read back for every
+    /// packet.
     #[inline(always)]
     pub(crate) fn fill(&mut self, jobs: impl Iterator<Item = J>) -> &mut [J] {
         let mut count = 0;
@@ -524,13 +535,15 @@ impl<J> Slots<J> {
     }
 }
 
-/// The bits of the first byte that header protection covers: four in a long header, five in a short one (RFC 9001 §5.4.1).
+/// The bits of the first byte that header protection covers: four in a long header, five in a short
+/// one (RFC 9001 §5.4.1).
 #[inline(always)]
 fn protected_bits(first: u8) -> u8 {
     0x1f ^ (first >> 7) << 4
 }
 
-/// Header protection by a cipher that takes the samples of some packets, and leaves the masks in their place.
+/// Header protection by a cipher that takes the samples of some packets, and leaves the masks in
+/// their place.
 pub(super) fn toggle_by(
     mut headers: impl Headers,
     toggle: Toggle,
@@ -557,30 +570,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cutter_gives_disjoint_ascending_packets_only() {
+    fn splitter_gives_disjoint_ascending_packets_only() {
         let mut buf: Vec<u8> = (0..100).collect();
-        let mut cutter = Cutter::new(&mut buf);
+        let mut splitter = Splitter::new(&mut buf);
         assert_eq!(
-            cutter.cut(&PacketSpan::new(10, 5, 0)).unwrap(),
+            splitter.cut(&PacketSpan::new(10, 5, 0)).unwrap(),
             &[10, 11, 12, 13, 14]
         );
         assert!(
-            cutter.cut(&PacketSpan::new(14, 3, 0)).is_none(),
+            splitter.cut(&PacketSpan::new(14, 3, 0)).is_none(),
             "reaches back"
         );
-        assert!(cutter.cut(&PacketSpan::new(0, 3, 0)).is_none(), "before");
+        assert!(splitter.cut(&PacketSpan::new(0, 3, 0)).is_none(), "before");
         assert!(
-            cutter.cut(&PacketSpan::new(99, 2, 0)).is_none(),
+            splitter.cut(&PacketSpan::new(99, 2, 0)).is_none(),
             "past the end"
         );
         assert!(
-            cutter
+            splitter
                 .cut(&PacketSpan::new(u32::MAX, u32::MAX, 0))
                 .is_none()
         );
-        assert_eq!(cutter.cut(&PacketSpan::new(15, 0, 0)).unwrap().len(), 0);
-        assert_eq!(cutter.cut(&PacketSpan::new(15, 85, 0)).unwrap().len(), 85);
-        assert_eq!(cutter.cut(&PacketSpan::new(100, 0, 0)).unwrap().len(), 0);
-        assert!(cutter.cut(&PacketSpan::new(100, 1, 0)).is_none());
+        assert_eq!(splitter.cut(&PacketSpan::new(15, 0, 0)).unwrap().len(), 0);
+        assert_eq!(splitter.cut(&PacketSpan::new(15, 85, 0)).unwrap().len(), 85);
+        assert_eq!(splitter.cut(&PacketSpan::new(100, 0, 0)).unwrap().len(), 0);
+        assert!(splitter.cut(&PacketSpan::new(100, 1, 0)).is_none());
     }
 }

@@ -1,95 +1,28 @@
-//! What the vector kernels need from a CPU: registers of one or more 128-bit lanes, and about a dozen operations.
+//! What AES-GCM is written over: a CPU's registers and instructions ([`Registers`], [`Crypto`]),
+//! and the work that a CPU may do in an order of its own.
 //!
-//! A value of an implementing type is the proof that the CPU has the instructions, which is why every operation takes
-//! it and none is unsafe to call. Nearly all methods are `#[inline(always)]`: they must dissolve in a function that is
-//! compiled for the instructions, or each would be a call. [`Lanes::call`] is where such a function begins. A pass is one,
-//! not a whole direction: the compiler's time grows faster than a function does.
+//! [`Lanes::call`] is where a function begins that is compiled for the instructions. One pass is
+//! such a function, not a whole direction: compile time grows faster than the size of a function.
 
+use super::registers::{Block, Crypto};
 use super::stitch::{Rounds, Stitch, aes_rounds};
 
-/// 16 bytes: a cipher block, a round key, a power of H.
-pub(crate) type Block = [u8; 16];
-
-/// Overwrites secrets by whole registers; `Zeroize` writes each byte by itself.
-#[inline(always)]
-pub(super) fn wipe<T: Copy>(secrets: &mut [T], zero: T) {
-    secrets.fill(zero);
-    zeroize::optimization_barrier(secrets);
-}
-
-/// Work for [`Lanes::call`]; what it is made of is inlined into the function that is compiled for it.
+/// Work for [`Lanes::call`]; what it is made of is inlined into the function that is compiled for
+/// it.
 pub(crate) trait Work<L, T> {
     fn run(self, l: L) -> T;
 }
 
-/// Registers of `BLOCKS` lanes, each of one block.
-pub(crate) trait Lanes: Copy + 'static {
-    /// A register.
-    type V: Copy;
-    /// A register's bytes in memory: `[u8; 16 * BLOCKS]`.
-    type Bytes: Copy + 'static;
+/// A CPU that AES-GCM runs on, at one register width.
+pub(crate) trait Lanes: Crypto {
     /// The same CPU, one lane wide.
-    type Single: Lanes<Bytes = Block>;
-
-    /// Lanes in a register.
-    const BLOCKS: usize;
-    /// Bytes in a register.
-    const WIDTH: usize = 16 * Self::BLOCKS;
-    /// A register's worth of zeros in memory.
-    const ZEROS: Self::Bytes;
+    type Single: Lanes<V = Self::Lane, Bytes = Block>;
 
     fn single(self) -> Self::Single;
 
-    /// Does some work in a function of its own that is compiled for the instructions of which this is the proof.
+    /// Does some work in a function of its own that is compiled for the instructions of which this
+    /// is the proof.
     fn call<T, W: Work<Self, T>>(self, work: W) -> T;
-
-    /// Memory as whole registers, and what is left.
-    fn vectors(bytes: &[u8]) -> (&[Self::Bytes], &[u8]);
-    fn vectors_mut(bytes: &mut [u8]) -> (&mut [Self::Bytes], &mut [u8]);
-
-    fn zero(self) -> Self::V;
-    fn load(self, bytes: &Self::Bytes) -> Self::V;
-    fn store(self, bytes: &mut Self::Bytes, v: Self::V);
-    /// As many whole blocks as there are, up to a register; zeros in the other lanes.
-    fn load_part(self, bytes: &[u8]) -> Self::V;
-    /// As many whole blocks as there is room for, up to a register.
-    fn store_part(self, bytes: &mut [u8], v: Self::V);
-    /// One block in every lane.
-    fn broadcast(self, block: &Block) -> Self::V;
-    /// The block of two numbers, the first in its low half, in every lane.
-    fn splat(self, low: u64, high: u64) -> Self::V;
-    /// Two blocks in the lowest lanes, zeros in the others. With one lane: not to be called.
-    fn pair(self, first: <Self::Single as Lanes>::V, second: <Self::Single as Lanes>::V)
-    -> Self::V;
-    /// A block for each lane, from the lowest on; with fewer than four lanes the rest is not used.
-    fn lanes(self, lanes: [<Self::Single as Lanes>::V; 4]) -> Self::V;
-    /// A lane's block; `at` is below [`Lanes::BLOCKS`].
-    fn lane(self, v: Self::V, at: usize) -> <Self::Single as Lanes>::V;
-    /// The low half of the lowest lane.
-    fn low(self, v: Self::V) -> u64;
-    /// The sum (exclusive or) of the lanes.
-    fn fold(self, v: Self::V) -> <Self::Single as Lanes>::V;
-
-    fn xor(self, a: Self::V, b: Self::V) -> Self::V;
-    fn and(self, a: Self::V, b: Self::V) -> Self::V;
-    /// Adds 32-bit numbers.
-    fn add32(self, a: Self::V, b: Self::V) -> Self::V;
-    /// Reverses the bytes of each lane: GHASH's bit order and the CPU's are mirrored.
-    fn reverse(self, v: Self::V) -> Self::V;
-    /// Swaps the halves of each lane.
-    fn swap(self, v: Self::V) -> Self::V;
-    /// The low half of each lane into its high half, zeros below.
-    fn raise(self, v: Self::V) -> Self::V;
-    /// The high half of each lane into its low half, zeros above.
-    fn lower(self, v: Self::V) -> Self::V;
-    /// Carry-less product of the low halves of each lane.
-    fn multiply_low(self, a: Self::V, b: Self::V) -> Self::V;
-    /// Carry-less product of the high halves of each lane.
-    fn multiply_high(self, a: Self::V, b: Self::V) -> Self::V;
-    /// One AES round, the last one apart.
-    fn aes(self, state: Self::V, key: Self::V) -> Self::V;
-    /// The last AES round.
-    fn aes_last(self, state: Self::V, key: Self::V) -> Self::V;
 
     /// All AES rounds but the first key, for `N` states side by side; see [`aes_rounds`].
     #[inline(always)]
@@ -101,8 +34,8 @@ pub(crate) trait Lanes: Copy + 'static {
         aes_rounds::<Self, R, N>(self, states, rounds);
     }
 
-    /// Encrypts `N` counter blocks and hashes `M` registers of data meanwhile; see [`Stitch`]. A CPU whose compiler
-    /// loses the order of the work brings its own.
+    /// Encrypts `N` counter blocks and hashes `M` registers of data meanwhile; see [`Stitch`].
+    /// Implementations whose compiler does not keep the order of the work override it.
     #[inline(always)]
     fn stitch<const R: usize, const N: usize, const M: usize>(
         self,
@@ -111,71 +44,3 @@ pub(crate) trait Lanes: Copy + 'static {
         work.run::<R>(self)
     }
 }
-
-/// What [`Lanes`] is for a register `$v` of one lane, on any CPU.
-macro_rules! one_lane {
-    ($v:ty) => {
-        type V = $v;
-        type Bytes = Block;
-        type Single = Self;
-
-        const BLOCKS: usize = 1;
-        const ZEROS: Block = [0; 16];
-
-        #[inline(always)]
-        fn single(self) -> Self {
-            self
-        }
-
-        #[inline(always)]
-        fn vectors(bytes: &[u8]) -> (&[Block], &[u8]) {
-            bytes.as_chunks()
-        }
-
-        #[inline(always)]
-        fn vectors_mut(bytes: &mut [u8]) -> (&mut [Block], &mut [u8]) {
-            bytes.as_chunks_mut()
-        }
-
-        #[inline(always)]
-        fn load_part(self, bytes: &[u8]) -> $v {
-            bytes
-                .first_chunk()
-                .map_or(self.zero(), |block| self.load(block))
-        }
-
-        #[inline(always)]
-        fn store_part(self, bytes: &mut [u8], v: $v) {
-            if let Some(block) = bytes.first_chunk_mut() {
-                self.store(block, v);
-            }
-        }
-
-        #[inline(always)]
-        fn broadcast(self, block: &Block) -> $v {
-            self.load(block)
-        }
-
-        #[inline(always)]
-        fn pair(self, _: $v, _: $v) -> $v {
-            unreachable!("one lane does not hold two blocks")
-        }
-
-        #[inline(always)]
-        fn lanes(self, [a, ..]: [$v; 4]) -> $v {
-            a
-        }
-
-        #[inline(always)]
-        fn lane(self, v: $v, _: usize) -> $v {
-            v
-        }
-
-        #[inline(always)]
-        fn fold(self, v: $v) -> $v {
-            v
-        }
-    };
-}
-
-pub(super) use one_lane;

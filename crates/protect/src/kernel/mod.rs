@@ -2,18 +2,22 @@
 //!
 //! ```text
 //!   Job         one packet: a checked, exclusive slice with a header, a payload and room for a tag
-//!   Kernel      an expanded AEAD key; which variant it is decides which code runs: one branch a batch
+//!   Kernel      an expanded AEAD key; its variant decides which code runs: one branch a batch
 //!   Header      an expanded header-protection key, likewise
 //! ```
 //!
-//! A kernel is chosen once, when a key is expanded: see `choice`. A variant of a vector kernel holds a token that only
-//! detection makes, so an expanded key is the proof that its instructions exist.
+//! A kernel is chosen once, when a key is expanded: see `choice`. A variant of a vector kernel
+//! holds a token that only detection makes, so an expanded key is the proof that its instructions
+//! exist.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod acc;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod chacha;
 mod choice;
+mod family;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod gcm;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -23,6 +27,8 @@ mod job;
 mod lanes;
 mod portable;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod registers;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod stitch;
 #[cfg(test)]
 mod wycheproof;
@@ -30,18 +36,21 @@ mod wycheproof;
 mod x86_64;
 
 pub use choice::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernels_available};
-pub(crate) use job::{Cutter, Job, MAX_JOBS, Received, Slots};
+pub(crate) use job::{Job, MAX_JOBS, Received, Slots, Splitter};
 
 #[cfg(target_arch = "aarch64")]
 use self::aarch64::aes::NeonAes;
 #[cfg(target_arch = "aarch64")]
 use self::aarch64::{self as neon, Neon};
 #[cfg(target_arch = "x86_64")]
-use self::x86_64::avx2::{self, Avx2};
+use self::x86_64::avx2;
 #[cfg(target_arch = "x86_64")]
-use self::x86_64::avx512::{self, Avx512};
+use self::x86_64::avx512;
 #[cfg(target_arch = "x86_64")]
-use self::x86_64::{Aesni, Vaes256, vaes512::Vaes512};
+use self::x86_64::{
+    Aesni,
+    tokens::{Avx2, Avx512, Vaes256, Vaes512},
+};
 use job::Toggle;
 
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
@@ -148,8 +157,8 @@ impl Kernel {
         expand!(kind, Aead, material)
     }
 
-    /// Builds the long class of powers, where the kernel has one and does not have it yet: `busy` says whether the
-    /// call at hand is worth it.
+    /// Builds the long class of powers, where the kernel has one and does not have it yet: `busy`
+    /// says whether the call at hand is worth it.
     pub(crate) fn grow_if(&mut self, busy: impl FnOnce() -> bool) {
         dispatch!(self, aead => aead.grow_if(busy));
     }
@@ -174,15 +183,15 @@ impl Kernel {
         }
     }
 
-    /// Decrypts in place; bit `i` of the answer says that job `i` is authentic. What is left in the payload of one
-    /// that is not is of no use and may be plaintext: the caller wipes it.
+    /// Decrypts in place; bit `i` of the answer says that job `i` is authentic. What is left in the
+    /// payload of one that is not is of no use and may be plaintext: the caller wipes it.
     pub(crate) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
         debug_assert!(jobs.len() <= MAX_JOBS);
         dispatch!(self, aead => aead.open(jobs))
     }
 
-    /// Removes header protection, takes the numbers as they are in the packets, and opens; `None` where the kernel cannot
-    /// do both in one. For `ablation`.
+    /// Removes header protection, takes the numbers as they are in the packets, and opens; `None`
+    /// where the kernel cannot do both in one. For `ablation`.
     pub(crate) fn open_fused(
         &self,
         jobs: &mut [Job<'_>],
@@ -221,7 +230,8 @@ impl Header {
         dispatch!(self, header => header.toggle(jobs, Toggle::Protect));
     }
 
-    /// Removes header protection, and tells the spans the length of their headers and their numbers.
+    /// Removes header protection, and tells the spans the length of their headers and their
+    /// numbers.
     pub(crate) fn unprotect(&self, packets: Received<'_, '_>) {
         dispatch!(self, header => header.toggle(packets, Toggle::Unprotect));
     }

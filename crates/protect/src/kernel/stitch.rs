@@ -1,10 +1,10 @@
 //! The inner step of both directions: AES on some registers while GHASH takes up others.
 
-use super::ghash::Acc;
-use super::lanes::{Block, Lanes, wipe};
+use super::acc::Acc;
+use super::registers::{Block, Crypto, wipe};
 
-/// AES round keys; AES-128 uses eleven of them. Aligned for one block: where more is asked for, each key takes an allocation
-/// that costs three times as much.
+/// AES round keys; AES-128 uses eleven of them. Aligned for one block: where more is asked for,
+/// each key takes an allocation that costs three times as much.
 #[repr(C, align(16))]
 pub(crate) struct Rounds(pub(super) [Block; 15]);
 
@@ -17,7 +17,11 @@ impl Rounds {
         clippy::needless_range_loop,
         reason = "a round key is made of earlier ones"
     )]
-    pub(super) fn expand<S: Lanes<Bytes = Block>, const R: usize>(&mut self, s: S, key: &[u8; 32]) {
+    pub(super) fn expand<S: Crypto<Bytes = Block>, const R: usize>(
+        &mut self,
+        s: S,
+        key: &[u8; 32],
+    ) {
         // Four words to a round key; a key of 16 bytes has one of them, a key of 32 bytes two.
         let key_blocks = (R - 6) / 4;
         let (blocks, _) = key.as_chunks();
@@ -35,7 +39,8 @@ impl Rounds {
                 word = word.rotate_right(8) ^ constant;
                 constant = (constant << 1) ^ ((constant >> 7) * 0x11b);
             }
-            // Each word is the sum of the ones before it in the previous round key of its kind, and of `word`.
+            // Each word is the sum of the ones before it in the previous round key of its kind, and
+            // of `word`.
             let mut block = u128::from_le_bytes(self.0[i - key_blocks]);
             block ^= block << 32;
             block ^= block << 64;
@@ -51,8 +56,9 @@ impl Drop for Rounds {
     }
 }
 
-/// Work to be done side by side: `N` counter blocks' registers to encrypt, `M` registers of ciphertext to hash.
-pub(crate) struct Stitch<'a, L: Lanes, const N: usize, const M: usize> {
+/// Work to be done side by side: `N` counter blocks' registers to encrypt, `M` registers of
+/// ciphertext to hash.
+pub(crate) struct Stitch<'a, L: Crypto, const N: usize, const M: usize> {
     pub(super) rounds: &'a Rounds,
     /// A packet's nonce, and the first round key, in each lane.
     pub(super) base: L::V,
@@ -63,8 +69,9 @@ pub(crate) struct Stitch<'a, L: Lanes, const N: usize, const M: usize> {
     pub(super) powers: (&'a [L::Bytes; M], &'a [L::Bytes; M]),
 }
 
-/// Repeats a round for the rounds between the first and the last; unrolled, which a loop of this length is not.
-/// Here and in `gcm`: no closures and no `map` with [`Lanes`] in them, since those are not inlined for certain.
+/// Repeats a round for the rounds between the first and the last; unrolled, which a loop of this
+/// length is not. Here and in `gcm`: no closures and no `map` with [`Crypto`] in them, since those
+/// are not inlined for certain.
 macro_rules! middle_rounds {
     ($rounds:expr, $round:ident, $($r:literal)*) => {
         $( if $r < $rounds { $round!($r); } )*
@@ -74,9 +81,9 @@ macro_rules! middle_rounds {
 #[cfg(target_arch = "aarch64")]
 pub(super) use middle_rounds;
 
-/// What [`Lanes::aes_rounds`] does, in the compiler's order.
+/// What `Lanes::aes_rounds` does, in the compiler's order.
 #[inline(always)]
-pub(super) fn aes_rounds<L: Lanes, const R: usize, const N: usize>(
+pub(super) fn aes_rounds<L: Crypto, const R: usize, const N: usize>(
     l: L,
     states: &mut [L::V; N],
     rounds: &Rounds,
@@ -96,8 +103,8 @@ pub(super) fn aes_rounds<L: Lanes, const R: usize, const N: usize>(
     }
 }
 
-impl<L: Lanes, const N: usize, const M: usize> Stitch<'_, L, N, M> {
-    /// What [`Lanes::stitch`] does, in the compiler's order.
+impl<L: Crypto, const N: usize, const M: usize> Stitch<'_, L, N, M> {
+    /// What `Lanes::stitch` does, in the compiler's order.
     #[inline(always)]
     pub(super) fn run<const R: usize>(&mut self, l: L) -> [L::V; N] {
         let mut states = [self.base; N];

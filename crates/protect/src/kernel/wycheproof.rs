@@ -1,5 +1,5 @@
-//! Wycheproof's AEAD cases, through every kernel. They have associated data of any length, none at all included,
-//! which no packet has: hence below the packet interface, on jobs.
+//! Wycheproof's AEAD cases, through every kernel. They have associated data of any length, none at
+//! all included, which no packet has: hence below the packet interface, on jobs.
 
 use serde_json::Value;
 
@@ -38,7 +38,8 @@ fn check(kernel: &Kernel, test: &Value) {
     }
 }
 
-/// Runs the cases of a file that have a 12-byte nonce, a 16-byte tag and a key of one of the suites.
+/// Runs the cases of a file that have a 12-byte nonce, a 16-byte tag and a key of one of the
+/// suites.
 fn run(text: &str, suites: &[Suite]) -> usize {
     let file: Value = serde_json::from_str(text).unwrap();
     let mut ran = 0;

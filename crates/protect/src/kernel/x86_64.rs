@@ -1,36 +1,32 @@
-//! x86-64: the tokens that prove what a CPU has, and its registers as [`Lanes`].
+//! x86-64: the proofs of what a CPU has, and its registers as [`Lanes`].
 //!
 //! ```text
-//!   here        tokens Aesni and Vaes256, one lane of either (Lane128)
-//!   vaes512     token Vaes512
+//!   tokens      proofs of what the CPU has
+//!   here        AES-GCM in 256-bit registers (Vaes256), and one lane at a time (Lane128)
+//!   vaes512     AES-GCM in 512-bit registers
 //!   pinned      the inner step of AES-GCM in a fixed order
-//!   avx2        token Avx2, and its registers for ChaCha20
-//!   avx512      token Avx512, likewise
-//!   choir       Poly1305 of eight packets side by side
+//!   avx2        ChaCha20 in 256-bit registers
+//!   avx512      ChaCha20 in 512-bit registers
+//!   poly1305x8  Poly1305 of eight packets in parallel
 //! ```
 
 pub(super) mod avx2;
 pub(super) mod avx512;
-mod choir;
 mod pinned;
+mod poly1305x8;
+pub(super) mod tokens;
 pub(super) mod vaes512;
 
 use std::arch::x86_64::*;
 
-use super::choice::CpuFamily;
-use super::lanes::{Block, Lanes, Work, one_lane};
+use self::tokens::{HasAesni, Vaes256};
+use super::family::CpuFamily;
+use super::lanes::{Lanes, Work};
+use super::registers::{Block, Crypto, Registers, one_lane};
 use super::stitch::{Rounds, Stitch, aes_rounds};
 
 /// Source indices of a shuffle that reverses a lane's bytes, the low half first.
 const REVERSAL: (u64, u64) = (0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607);
-
-/// Proof that VAES, VPCLMULQDQ, AVX2, and what they build on were detected; only [`Vaes256::detect`] makes one.
-#[derive(Copy, Clone)]
-pub(crate) struct Vaes256(());
-
-/// Proof that AES-NI, PCLMULQDQ, SSSE3 and SSE4.1 were detected; only [`Aesni::detect`] makes one.
-#[derive(Copy, Clone)]
-pub(crate) struct HasAesni(());
 
 /// A CPU used one lane at a time, whatever else it can do.
 #[derive(Copy, Clone)]
@@ -72,7 +68,7 @@ pub(crate) unsafe trait HasLane: Copy + 'static {
     }
 }
 
-// SAFETY: `Aesni::detect` is the only place that makes one.
+// SAFETY: `HasAesni::detect` is the only place that makes one.
 unsafe impl HasLane for HasAesni {}
 
 // SAFETY: `Vaes256::detect` asks for AES, PCLMULQDQ and AVX2, which includes SSSE3 and SSE4.1.
@@ -104,53 +100,24 @@ unsafe impl HasLane for Vaes256 {
 
 impl Aesni {
     pub(crate) fn detect() -> Option<Self> {
-        let all = is_x86_feature_detected!("aes")
-            && is_x86_feature_detected!("pclmulqdq")
-            && is_x86_feature_detected!("ssse3")
-            && is_x86_feature_detected!("sse4.1");
-        all.then_some(Lane128(HasAesni(())))
+        HasAesni::detect().map(Lane128)
     }
 }
 
 impl Vaes256 {
-    pub(crate) fn detect() -> Option<Self> {
-        let all = is_x86_feature_detected!("vaes")
-            && is_x86_feature_detected!("vpclmulqdq")
-            && is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("aes")
-            && is_x86_feature_detected!("pclmulqdq");
-        all.then_some(Self(()))
-    }
-
     #[inline(always)]
     fn reversal(self) -> __m256i {
         self.splat(REVERSAL.0, REVERSAL.1)
     }
 }
 
-impl Lanes for Vaes256 {
+impl Registers for Vaes256 {
     type V = __m256i;
     type Bytes = [u8; 32];
-    type Single = Vaes128;
+    type Lane = __m128i;
 
     const BLOCKS: usize = 2;
     const ZEROS: [u8; 32] = [0; 32];
-
-    #[inline(always)]
-    fn single(self) -> Vaes128 {
-        Lane128(self)
-    }
-
-    #[inline(always)]
-    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
-        #[inline(never)]
-        #[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
-        fn called<T, W: Work<Vaes256, T>>(l: Vaes256, work: W) -> T {
-            work.run(l)
-        }
-        // SAFETY: the token proves the features.
-        unsafe { called(self, work) }
-    }
 
     #[inline(always)]
     fn vectors(bytes: &[u8]) -> (&[[u8; 32]], &[u8]) {
@@ -249,12 +216,6 @@ impl Lanes for Vaes256 {
     }
 
     #[inline(always)]
-    fn reverse(self, v: __m256i) -> __m256i {
-        // SAFETY: the token proves AVX2.
-        unsafe { _mm256_shuffle_epi8(v, self.reversal()) }
-    }
-
-    #[inline(always)]
     fn xor(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: the token proves the instruction.
         unsafe { _mm256_xor_si256(a, b) }
@@ -270,6 +231,14 @@ impl Lanes for Vaes256 {
     fn add32(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: the token proves the instruction.
         unsafe { _mm256_add_epi32(a, b) }
+    }
+}
+
+impl Crypto for Vaes256 {
+    #[inline(always)]
+    fn reverse(self, v: __m256i) -> __m256i {
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_shuffle_epi8(v, self.reversal()) }
     }
 
     #[inline(always)]
@@ -313,6 +282,26 @@ impl Lanes for Vaes256 {
         // SAFETY: the token proves the instruction.
         unsafe { _mm256_aesenclast_epi128(state, key) }
     }
+}
+
+impl Lanes for Vaes256 {
+    type Single = Vaes128;
+
+    #[inline(always)]
+    fn single(self) -> Vaes128 {
+        Lane128(self)
+    }
+
+    #[inline(always)]
+    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
+        #[inline(never)]
+        #[target_feature(enable = "vaes,vpclmulqdq,avx2,aes,pclmulqdq")]
+        fn called<T, W: Work<Vaes256, T>>(l: Vaes256, work: W) -> T {
+            work.run(l)
+        }
+        // SAFETY: the token proves the features.
+        unsafe { called(self, work) }
+    }
 
     #[inline(always)]
     fn aes_rounds<const R: usize, const N: usize>(
@@ -341,13 +330,8 @@ impl Lanes for Vaes256 {
     }
 }
 
-impl<P: HasLane> Lanes for Lane128<P> {
+impl<P: HasLane> Registers for Lane128<P> {
     one_lane!(__m128i);
-
-    #[inline(always)]
-    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
-        P::call(self, work)
-    }
 
     #[inline(always)]
     fn zero(self) -> __m128i {
@@ -380,12 +364,6 @@ impl<P: HasLane> Lanes for Lane128<P> {
     }
 
     #[inline(always)]
-    fn reverse(self, v: __m128i) -> __m128i {
-        // SAFETY: the token proves SSSE3.
-        unsafe { _mm_shuffle_epi8(v, self.splat(REVERSAL.0, REVERSAL.1)) }
-    }
-
-    #[inline(always)]
     fn xor(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: the token proves the instruction.
         unsafe { _mm_xor_si128(a, b) }
@@ -401,6 +379,14 @@ impl<P: HasLane> Lanes for Lane128<P> {
     fn add32(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: the token proves the instruction.
         unsafe { _mm_add_epi32(a, b) }
+    }
+}
+
+impl<P: HasLane> Crypto for Lane128<P> {
+    #[inline(always)]
+    fn reverse(self, v: __m128i) -> __m128i {
+        // SAFETY: the token proves SSSE3.
+        unsafe { _mm_shuffle_epi8(v, self.splat(REVERSAL.0, REVERSAL.1)) }
     }
 
     #[inline(always)]
@@ -444,6 +430,20 @@ impl<P: HasLane> Lanes for Lane128<P> {
         // SAFETY: the token proves the instruction.
         unsafe { _mm_aesenclast_si128(state, key) }
     }
+}
+
+impl<P: HasLane> Lanes for Lane128<P> {
+    type Single = Self;
+
+    #[inline(always)]
+    fn single(self) -> Self {
+        self
+    }
+
+    #[inline(always)]
+    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
+        P::call(self, work)
+    }
 
     #[inline(always)]
     fn aes_rounds<const R: usize, const N: usize>(
@@ -455,7 +455,8 @@ impl<P: HasLane> Lanes for Lane128<P> {
     }
 }
 
-/// Vendor, family and model of this CPU, the extended parts added (AMD64 and Intel manuals, CPUID function 1).
+/// Vendor, family and model of this CPU, the extended parts added (AMD64 and Intel manuals, CPUID
+/// function 1).
 pub(super) fn cpu_family() -> Option<CpuFamily> {
     // Miri runs no CPUID.
     if cfg!(miri) {

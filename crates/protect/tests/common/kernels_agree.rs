@@ -1,6 +1,8 @@
-//! Any bytes become keys, packets, sources and damage; every kernel then does what the portable one does with them.
+//! Any bytes become keys, packets, sources and damage; every kernel then does what the portable one
+//! does with them.
 //!
-//! The body of the fuzz target `protect_kernels`, and of `fuzz_replay`, which runs known inputs on a stable compiler.
+//! The body of the fuzz target `protect_kernels`, and of `fuzz_replay`, which runs known inputs on
+//! a stable compiler.
 
 use squall_protect::{
     HeaderKey, HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, Outcome, PacketKey, PacketSpan,

@@ -2,7 +2,8 @@
 
 use squall_wire::{Ack, Frame, Frames, PacketType, Writer, frame};
 
-/// Reads the input as a packet's payload. Every frame takes bytes, is written again, and reads as before.
+/// Reads the input as a packet's payload. Every frame takes bytes, is written again, and reads as
+/// before.
 ///
 /// # Panics
 /// If something does not hold.

@@ -1,11 +1,15 @@
-//! The bodies of the fuzz targets in `fuzz/`: any bytes go in, and what must hold of them is asserted.
+//! The bodies of the fuzz targets in `fuzz/`: any bytes go in, and what must hold of them is
+//! asserted.
 //!
 //! ```text
-//!  cargo fuzz run <target>   new inputs, on a nightly compiler      fuzz/fuzz_targets/<target>.rs ─┐
-//!  tests/corpora.rs          known inputs, on any                   fuzz/corpus/<target>/*        ─┴► TARGETS
+//!  cargo fuzz run <target>   new inputs, on a nightly compiler   fuzz/fuzz_targets/<target>.rs ─┐
+//!  tests/corpora.rs          known inputs, on any                fuzz/corpus/<target>/* ────────┤
+//!                                                                                               ▼
+//!                                                                                         TARGETS
 //!
 //!  packets, frames, transport_parameters     one call of the parser, and back through the writer
-//!  connection_client, connection_server      a script of what a hostile peer, the application and time do: script
+//!  connection_client, connection_server      a script of what a hostile peer, the application and
+//!                                            time do: script
 //! ```
 
 mod frames;

@@ -11,7 +11,8 @@ use crate::certificate::tls;
 /// RFC 9000 §8.1.
 const AMPLIFICATION: usize = 3;
 
-/// Reads the input, but for its first byte, as a datagram: by its packets' headers, and as an endpoint does.
+/// Reads the input, but for its first byte, as a datagram: by its packets' headers, and as an
+/// endpoint does.
 ///
 /// # Panics
 /// If something does not hold.

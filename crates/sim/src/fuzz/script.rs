@@ -3,7 +3,8 @@
 //! ```text
 //!  input    terms (settings of both ends), then operations until the input ends
 //!  Script   a Duel, what the peer has learned, and packets that it holds back
-//!     ├─ peer          packets that open, with any payload; frames in their place; datagrams of any bytes; old ones
+//!     ├─ peer          packets that open, with any payload; frames in their place; datagrams of
+//!     │                any bytes; old ones
 //!     ├─ application   whatever it can call
 //!     └─ time          milliseconds to half a minute
 //! ```
@@ -34,7 +35,8 @@ const MAX_KNOWN: usize = 16;
 const STREAMS: u64 = 8;
 /// Bytes that the victim holds of what its application writes.
 const SEND_WINDOW: u64 = 64 * 1024;
-/// Datagrams that may answer a bundle, or a call of the application, beside what the congestion window lets out.
+/// Datagrams that may answer a bundle, or a call of the application, beside what the congestion
+/// window lets out.
 const ANSWERS: u64 = 64;
 /// The address of the peer, and the first of its ports.
 const PEER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 0, 0, 9), 999);

@@ -15,7 +15,8 @@ pub fn transport_parameters(encoded: &[u8]) {
                 continue;
             }
         };
-        // Of a long list of versions not all are kept; a client's without the chosen one is an error (RFC 9368 §4).
+        // Of a long list of versions not all are kept; a client's without the chosen one is an
+        // error (RFC 9368 §4).
         (read.version_information).take_if(|versions| {
             sender == Side::Client && !versions.available().contains(&versions.chosen)
         });

@@ -15,8 +15,8 @@ pub(crate) fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// The seeds of a test: `usual` many, unless the environment wants one (`SQUALL_SIM_SEED`) or another number of them
-/// (`SQUALL_SIM_SEEDS`).
+/// The seeds of a test: `usual` many, unless the environment wants one (`SQUALL_SIM_SEED`) or
+/// another number of them (`SQUALL_SIM_SEEDS`).
 pub(crate) fn seeds(usual: u64) -> Vec<u64> {
     let number = |name| {
         let value: String = std::env::var(name).ok()?;

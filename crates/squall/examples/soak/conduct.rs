@@ -1,4 +1,5 @@
-//! Makes the two networks, starts both processes, has faults come and go, and judges what is reported.
+//! Makes the two networks, starts both processes, has faults come and go, and judges what is
+//! reported.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -57,7 +58,8 @@ enum Word {
     End(&'static str),
 }
 
-/// The server or the client. Killed when dropped, and when the conductor dies its standard input ends.
+/// The server or the client. Killed when dropped, and when the conductor dies its standard input
+/// ends.
 struct Process {
     name: &'static str,
     child: Child,
@@ -325,7 +327,8 @@ impl Conductor {
             weather = match weather {
                 Weather::Fault(fault, until) if now >= until => {
                     self.end(fault);
-                    // Probe timeouts have doubled meanwhile, and who has lost a connection learns it by a timeout.
+                    // Probe timeouts have doubled meanwhile, and who has lost a connection learns
+                    // it by a timeout.
                     let lasted = Duration::from_millis(fault.ms.end);
                     Weather::Recovery(now + lasted + Duration::from_secs(3))
                 }

@@ -1,5 +1,6 @@
-//! What travels: bytes that follow from a transfer's number and their place, so that each end can tell whether they are
-//! right without a copy of them, and the head of a stream that says what its server should do.
+//! What travels: bytes that follow from a transfer's number and their place, so that each end can
+//! tell whether they are right without a copy of them, and the head of a stream that says what its
+//! server should do.
 
 use squall::Bytes;
 

@@ -1,6 +1,7 @@
-//! What goes wrong, and how: a shell script that begins it and one that ends it. Both run in the client's network;
-//! `far COMMAND` runs in the server's. `$SERVER` and `$CLIENT` are the processes, `$OLD` and `$NEW` the client's address and
-//! its next one, `$ROUTE` the command that makes `$NEW` the way to the server. What a script prints is said to the client.
+//! What goes wrong, and how: a shell script that begins it and one that ends it. Both run in the
+//! client's network; `far COMMAND` runs in the server's. `$SERVER` and `$CLIENT` are the processes,
+//! `$OLD` and `$NEW` the client's address and its next one, `$ROUTE` the command that makes `$NEW`
+//! the way to the server. What a script prints is said to the client.
 
 use std::ops::Range;
 
@@ -46,7 +47,8 @@ const fn moves(fault: Fault) -> Fault {
     }
 }
 
-/// All of them; connections live for 10 seconds without a word, so most survive all but the long black hole.
+/// All of them; connections live for 10 seconds without a word, so most survive all but the long
+/// black hole.
 pub(crate) const FAULTS: &[Fault] = &[
     fault(
         "black hole",

@@ -65,8 +65,8 @@ fn median(samples: &[Sample], of: fn(&Sample) -> u64) -> u64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// Compares the last quarter with the second one; the first is for warming up. Returns a line for each figure, and what
-/// grew beyond its bound.
+/// Compares the last quarter with the second one; the first is for warming up. Returns a line for
+/// each figure, and what grew beyond its bound.
 pub(crate) fn growth(who: &str, samples: &[Sample]) -> (Vec<String>, Vec<String>) {
     let quarter = samples.len() / 4;
     let (mut lines, mut failures) = (Vec::new(), Vec::new());

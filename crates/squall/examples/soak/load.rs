@@ -1,4 +1,5 @@
-//! The client's process: lanes of work that each go round until the end, on connections of their own.
+//! The client's process: lanes of work that each go round until the end, on connections of their
+//! own.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -48,7 +49,8 @@ struct Link {
 }
 
 pub(crate) fn run(certificate: &str, seed: u64) -> ExitCode {
-    // Two threads: lanes run beside each other as in an application, and beside the endpoint's workers.
+    // Two threads: lanes run beside each other as in an application, and beside the endpoint's
+    // workers.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -254,7 +256,8 @@ impl Client {
         Head { kind, id, len }
     }
 
-    /// Asks until the server has read all of an upload: what was acknowledged may wait to be read, but not for long.
+    /// Asks until the server has read all of an upload: what was acknowledged may wait to be read,
+    /// but not for long.
     async fn find(&self, id: u64) {
         let _moving = self
             .pulse
@@ -391,7 +394,8 @@ async fn slow_reader(client: &Client, random: &mut Random) {
     client.on_a_connection("slow download", work).await;
 }
 
-/// Leaves in the middle of transfers: by closing, by dropping everything, or with tasks that are aborted.
+/// Leaves in the middle of transfers: by closing, by dropping everything, or with tasks that are
+/// aborted.
 async fn leave(client: &Arc<Client>, random: &mut Random) {
     let Ok(link) = client.connect(&client.endpoint).await else {
         return;
@@ -423,7 +427,8 @@ async fn leave(client: &Arc<Client>, random: &mut Random) {
     tasks.shutdown().await;
 }
 
-/// Streams that are reset, stopped, dropped, or whose handler at the server is aborted, on a connection that goes on.
+/// Streams that are reset, stopped, dropped, or whose handler at the server is aborted, on a
+/// connection that goes on.
 async fn give_up_streams(client: &Client, random: &mut Random) {
     let work = |connection: Connection| async move {
         for _ in 0..random.within(1, 20) {

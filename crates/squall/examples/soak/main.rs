@@ -1,18 +1,20 @@
-//! A soak: hours of mixed load between two processes over a link that keeps failing. `cargo xtask soak` runs it in the
-//! right profile; it needs Linux, root or user namespaces, and `ip`, `tc`, `nft`, `unshare`, `nsenter` and `prlimit`.
+//! A soak: hours of mixed load between two processes over a link that keeps failing. `cargo xtask
+//! soak` runs it in the right profile; it needs Linux, root or user namespaces, and `ip`, `tc`,
+//! `nft`, `unshare`, `nsenter` and `prlimit`.
 //!
 //! ```text
 //!   conduct ── faults ──► the link, its addresses and routes, descriptors, signals
 //!     │  ▲                     │
 //!     │  └─ samples, errors ───┼──────────────┐
 //!     ▼                        ▼              │
-//!   client ◄──── veth, its own network ───► server      each a process; `load` and `server` are the two applications
+//!   client ◄──── veth, its own network ───► server      each a process: `load`, `server`
 //!        └─ content, pulse: is the data right, does it move while nothing is wrong ─┘
 //! ```
-//! The conductor makes the namespaces, starts both processes, and tells them when a fault begins (`fault`) and when its
-//! effects should be over (`calm`). They report a sample each second and whatever is wrong at once. The run fails if a worker
-//! ends, data is wrong, an acknowledged upload is lost, a transfer stands still or a connection fails without a fault, or if
-//! memory or descriptors are higher in the last quarter than in the second one.
+//! The conductor makes the namespaces, starts both processes, and tells them when a fault begins
+//! (`fault`) and when its effects should be over (`calm`). They report a sample each second and
+//! whatever is wrong at once. The run fails if a worker ends, data is wrong, an acknowledged upload
+//! is lost, a transfer stands still or a connection fails without a fault, or if memory or
+//! descriptors are higher in the last quarter than in the second one.
 
 #![cfg_attr(not(target_os = "linux"), allow(unused))]
 

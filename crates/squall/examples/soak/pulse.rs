@@ -1,5 +1,6 @@
-//! How a process knows that it is well, and says so: which operations are under way and when each last moved, by a clock
-//! that only runs while no fault is in force; errors by kind; counts. All of it goes to standard output, a line each.
+//! How a process knows that it is well, and says so: which operations are under way and when each
+//! last moved, by a clock that only runs while no fault is in force; errors by kind; counts. All of
+//! it goes to standard output, a line each.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::HashMap;
@@ -32,7 +33,8 @@ impl<E: std::error::Error> From<E> for Trouble {
 
 #[derive(Default)]
 pub(crate) struct Pulse {
-    /// Milliseconds without a fault since the start, counted in ticks: a process that is stopped, or gets no CPU, has none.
+    /// Milliseconds without a fault since the start, counted in ticks: a process that is stopped,
+    /// or gets no CPU, has none.
     calm_ms: AtomicU64,
     is_calm: AtomicBool,
     /// Counts the faults.
@@ -102,13 +104,15 @@ impl Pulse {
         }
     }
 
-    /// The number of the calm that this is, if it is one. What begins and fails in the same calm has no fault to blame.
+    /// The number of the calm that this is, if it is one. What begins and fails in the same calm
+    /// has no fault to blame.
     pub(crate) fn calm(&self) -> Option<u64> {
         let epoch = self.epoch.load(Ordering::Relaxed);
         self.is_calm.load(Ordering::Relaxed).then_some(epoch)
     }
 
-    /// Counts an error; outside of faults it is a failure of the run. `since` is the calm in which its connection began.
+    /// Counts an error; outside of faults it is a failure of the run. `since` is the calm in which
+    /// its connection began.
     pub(crate) fn error(&self, operation: &str, since: Option<u64>, trouble: Trouble) {
         match trouble {
             Trouble::Wrong(what) => fail(&format!("{operation}: {what}")),

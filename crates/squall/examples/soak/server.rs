@@ -1,4 +1,5 @@
-//! The server's process: does what the streams' heads say, sends datagrams back, and checks all that comes.
+//! The server's process: does what the streams' heads say, sends datagrams back, and checks all
+//! that comes.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::Write;
@@ -184,7 +185,8 @@ async fn answer(
     let head = head(&mut recv).await?;
     server.pulse.requests.fetch_add(1, Ordering::Relaxed);
     if head.kind != Kind::Echo && recv.read_chunk(CHUNK).await?.is_some() {
-        // Read to the end: dropped earlier, the stream would be stopped, perhaps before the client has finished it.
+        // Read to the end: dropped earlier, the stream would be stopped, perhaps before the client
+        // has finished it.
         return Err(Trouble::Wrong("a request with data behind it".to_owned()));
     }
     match head.kind {

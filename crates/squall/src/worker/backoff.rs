@@ -1,5 +1,6 @@
-//! What a worker does while receiving fails: it waits longer and longer between attempts, so that it neither spins nor
-//! gives its connections up for an error that passes. Timers and sends go on meanwhile.
+//! What a worker does while receiving fails: it waits longer and longer between attempts, so that
+//! it neither spins nor gives its connections up for an error that passes. Timers and sends go on
+//! meanwhile.
 
 use std::time::Duration;
 

@@ -1,37 +1,32 @@
-//! What all workers of an endpoint share: the clock, the line of those who want to connect, and whose a stateless reset
-//! is.
+//! What all workers of an endpoint share: the clock, the line of those who want to connect, and
+//! whose a stateless reset is.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use squall_core::{ResetTokenDirectory, Time};
-use squall_wire::{DatagramBatch, Ecn, Path};
 use tokio::sync::Notify;
 
 use super::ended::WorkerEnd;
 use super::group::SocketGroup;
-use super::incoming::AttemptKey;
-use super::limits::{SharedMemory, SharedPrefixCounts, SharedTokenFilter};
+use super::lock::lock;
+use super::offer::Offer;
+use super::totals::{SharedMemory, SharedPrefixCounts, SharedTokenFilter};
 use super::waiters::{Ticket, Waiters};
 use crate::config::Builder;
 use crate::qlog::QlogFolder;
 
-/// Ends of workers that wait to be reported. Each has to be restarted before it can end again, so more of them means that
-/// nobody asks.
+/// Ends of workers that wait to be reported. Each has to be restarted before it can end again, so
+/// more of them means that nobody asks.
 const MAX_ENDS: usize = 64;
 
 /// Between two warnings of one kind.
 const WARN_EVERY: Duration = Duration::from_secs(60);
-
-/// Takes a lock; a panic elsewhere while it was held does not make the data unusable, only perhaps stale.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The core's clock: nanoseconds since the endpoint was made.
 #[derive(Clone, Copy, Debug)]
@@ -55,54 +50,6 @@ impl Clock {
     /// The runtime's name for a point in time.
     pub(crate) fn instant(self, time: Time) -> tokio::time::Instant {
         tokio::time::Instant::from_std(self.0 + (time - Time::ZERO))
-    }
-}
-
-/// A run of datagrams kept aside: the receive buffer is reused at once.
-#[derive(Debug)]
-pub(crate) struct HeldRun {
-    pub(crate) path: Path,
-    pub(crate) ecn: Ecn,
-    pub(crate) segment_size: u16,
-    pub(crate) bytes: Vec<u8>,
-}
-
-impl HeldRun {
-    /// A copy of a run.
-    pub(crate) fn of(run: &DatagramBatch<'_>) -> Self {
-        Self {
-            path: run.path,
-            ecn: run.ecn,
-            segment_size: run.segment_size,
-            bytes: run.bytes.to_vec(),
-        }
-    }
-
-    /// The run, as it came.
-    pub(crate) fn batch(&mut self) -> DatagramBatch<'_> {
-        DatagramBatch {
-            path: self.path,
-            ecn: self.ecn,
-            segment_size: self.segment_size,
-            bytes: &mut self.bytes,
-        }
-    }
-}
-
-/// A connection attempt that waits for the application's word, with the datagrams that made it.
-pub(crate) struct Offer {
-    /// The worker that it came to, and that the connection will live on.
-    pub(crate) worker: usize,
-    /// Which of the worker's lives: one that was restarted knows nothing of what came before.
-    pub(crate) life: u32,
-    pub(crate) incoming: squall_core::Incoming,
-    pub(crate) run: HeldRun,
-}
-
-impl Offer {
-    /// Which attempt it is about.
-    pub(crate) fn key(&self) -> AttemptKey {
-        (self.run.path.remote, self.incoming.destination_id())
     }
 }
 
@@ -153,7 +100,8 @@ pub(crate) struct Common {
     pub(crate) idle: Notify,
     /// Where connections are logged.
     pub(crate) qlog: Option<QlogFolder>,
-    /// The workers' sockets. Locked while all workers are told to move, so that two moves at a time end in one place.
+    /// The workers' sockets. Locked while all workers are told to move, so that two moves at a time
+    /// end in one place.
     pub(crate) sockets: Mutex<SocketGroup>,
     /// Whose a stateless reset is; `None`: there is only one worker.
     pub(crate) reset_tokens: Option<ResetTokens>,
@@ -188,9 +136,10 @@ impl Common {
         }
     }
 
-    // ---- from the application -----------------------------------------------------------------------------------
+    // ---- from the application ------------------------------------------------------------------
 
-    /// Waits for the next attempt to connect to us; `None` when the endpoint is closed or no worker runs.
+    /// Waits for the next attempt to connect to us; `None` when the endpoint is closed or no worker
+    /// runs.
     pub(crate) async fn accept(&self) -> Option<Box<Offer>> {
         let take = |queue: &mut AcceptQueue| match queue.offers.pop_front() {
             None if !queue.closed && queue.running > 0 => Poll::Pending,
@@ -248,7 +197,7 @@ impl Common {
         lock(&self.accept).closed
     }
 
-    // ---- from the workers ---------------------------------------------------------------------------------------
+    // ---- from the workers ----------------------------------------------------------------------
 
     /// Puts an attempt in line; gives it back when the line is full or closed.
     pub(crate) fn offer(
@@ -265,7 +214,8 @@ impl Common {
         Ok(())
     }
 
-    /// Lets no more attempts in and wakes who waits for one. Returns those of this worker that nobody took.
+    /// Lets no more attempts in and wakes who waits for one. Returns those of this worker that
+    /// nobody took.
     pub(crate) fn close_accept(&self, worker: usize) -> VecDeque<Box<Offer>> {
         let mut accept = lock(&self.accept);
         let wakers = accept.close();
@@ -336,8 +286,8 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Whose a stateless reset is, of all connections of an endpoint with several workers. Asked and changed rarely: by what
-/// belongs to nobody, and when ids come and go.
+/// Whose a stateless reset is, of all connections of an endpoint with several workers. Asked and
+/// changed rarely: by what belongs to nobody, and when ids come and go.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResetTokens(Arc<Mutex<HashMap<[u8; 16], u8>>>);
 

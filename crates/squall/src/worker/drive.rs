@@ -11,8 +11,8 @@ use squall_udp::RecvBatch;
 use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
-use super::common::lock;
 use super::ended::WorkerEndReason;
+use super::lock::lock;
 use super::shared::Shared;
 use super::{MESSAGE_BYTES, RECV_BYTES, RECV_MESSAGES, Worker};
 use crate::sys::{self, AddressWatch, Readable};
@@ -128,8 +128,9 @@ async fn turns(
     }
 }
 
-/// Goes to the end of the runtime's line: every task that is ready runs first. Unlike `yield_now` this does not make
-/// the runtime look at the socket in between, which would cost a system call; it does that by itself now and then.
+/// Goes to the end of the runtime's line: every task that is ready runs first. Unlike `yield_now`
+/// this does not make the runtime look at the socket in between, which would cost a system call; it
+/// does that by itself now and then.
 async fn let_tasks_run() {
     let mut passed = false;
     poll_fn(|cx| {
@@ -143,8 +144,8 @@ async fn let_tasks_run() {
     .await;
 }
 
-/// The runtime's timer, set anew only where it would ring too late: deadlines mostly move later, and a turn for
-/// nothing once in a while costs less than setting the timer every turn.
+/// The runtime's timer, set anew only where it would ring too late: deadlines mostly move later,
+/// and a turn for nothing once in a while costs less than setting the timer every turn.
 struct Alarm {
     sleep: Pin<Box<Sleep>>,
     armed: Option<Time>,

@@ -1,12 +1,16 @@
-//! The workers' sockets: one port, one socket for each worker, and whose datagrams go where while a worker is down.
+//! The workers' sockets: one port, one socket for each worker, and whose datagrams go where while a
+//! worker is down.
 //!
 //! ```text
-//! all run       byte % n ──> socket of worker byte % n
-//! worker 1 down byte % n == 1 ──> the next worker that runs; the socket of worker 1 stays open and gets nothing
-//! restarted     a new socket is bound, last of the group; the old one closes, and the kernel moves the last into the gap
+//! all run        byte % n ──> socket of worker byte % n
+//! worker 1 down  byte % n == 1 ──> the next worker that runs; the socket of worker 1 stays open
+//!                and gets nothing
+//! restarted      a new socket is bound, last of the group; the old one closes, and the kernel
+//!                moves the last into the gap
 //! ```
-//! So each socket is always at its worker's place in the group. Where the kernel does not steer by connection id, the
-//! socket of a worker that is down closes at once, and the kernel spreads what comes over the others.
+//! So each socket is always at its worker's place in the group. Where the kernel does not steer by
+//! connection id, the socket of a worker that is down closes at once, and the kernel spreads what
+//! comes over the others.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,16 +33,17 @@ struct Member {
 }
 
 impl SocketGroup {
-    /// Binds a socket for each worker, all on one port, with datagrams steered to the one that they are for.
+    /// Binds a socket for each worker, all on one port, with datagrams steered to the one that they
+    /// are for.
     ///
     /// # Errors
     /// Those of [`Socket::bind`].
     pub(crate) fn bind(addr: SocketAddr, options: &Options, workers: usize) -> io::Result<Self> {
         let sharing = sharing(options);
         let alone = workers == 1;
-        // The first socket binds exclusively if that is what was asked for, so that a port in use is reported, and so that
-        // no other endpoint's socket comes among ours, which the kernel tells apart by number. Only Linux is known to
-        // allow SO_REUSEPORT after bind.
+        // The first socket binds exclusively if that is what was asked for, so that a port in use
+        // is reported, and so that no other endpoint's socket comes among ours, which the kernel
+        // tells apart by number. Only Linux is known to allow SO_REUSEPORT after bind.
         let first = if alone || cfg!(target_os = "linux") {
             let first = Socket::bind(addr, options)?;
             if !alone {

@@ -1,23 +1,23 @@
 //! Connection attempts, from the first Initial packet to the application's word.
 //!
 //! ```text
-//! Route::Incoming ──> Offer in the accept queue ──> accept: core connection, the held runs are delivered
+//! Route::Incoming ──> Offer in the accept queue ──> accept: core connection, held runs delivered
 //!        │                                     ├──> retry: the client comes again, with a token
 //!        │                                     ├──> refuse: CONNECTION_REFUSED
 //!        │ more of that attempt meanwhile      └──> ignore
-//!        └────────> held, bounded, until the word has come
+//!        └────────> held, bounded, until the application decides
 //! ```
-//! A ClientHello with a post-quantum key share fills two Initial packets, so "more of that attempt" is the usual case.
+//! A ClientHello with a post-quantum key share fills two Initial packets, so "more of that attempt"
+//! is the usual case.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 
 use squall_core::{Stage, Stages};
-use squall_wire::{ConnectionId, DatagramBatch};
+use squall_wire::DatagramBatch;
 
 use super::Worker;
-use super::common::{HeldRun, Offer};
-use super::state::Handle;
+use super::offer::{AttemptKey, HeldRun, Offer};
+use super::shared::Handle;
 use crate::error::ConnectError;
 
 /// Bytes held for an attempt that is not decided.
@@ -26,9 +26,6 @@ const MAX_HELD_OF_ONE: usize = 64 * 1024;
 const MAX_HELD: usize = 4 * 1024 * 1024;
 
 const _: () = assert!(MAX_HELD_OF_ONE <= MAX_HELD);
-
-/// Names an attempt: where it comes from, and the destination id of its packets.
-pub(crate) type AttemptKey = (SocketAddr, ConnectionId);
 
 /// Runs that wait for the word on the attempt that they belong to.
 #[derive(Default)]
@@ -131,7 +128,8 @@ impl Worker {
                 Err(ConnectError::Refused(why))
             }
         };
-        // Routed anew: what belongs to this attempt finds its connection, what begins another is offered next.
+        // Routed anew: what belongs to this attempt finds its connection, what begins another is
+        // offered next.
         for mut run in held {
             self.dispatch(run.batch(), stages);
         }

@@ -1,100 +1,14 @@
-//! What an endpoint's workers count together: tokens that are spent, connections by source prefix, and memory.
-//!
-//! Tokens and prefixes are in shards with a lock each, taken once an attempt or less, never for a packet of a connection.
-//! Memory is one number, to which each worker adds once a turn what its connections gained or lost.
+//! A worker's part of what all workers count together, and what its endpoint is told of the rest.
 
-use std::fmt;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
-
-use squall_core::{
-    ConnectionHandle, Prefix, PrefixConnections, PrefixCounts, PrefixTable, SpentTokens, Time,
-    TokenFilter,
-};
+use squall_core::{ConnectionHandle, Time};
 
 use super::Worker;
-use super::common::lock;
+use super::lock::lock;
+use super::shared::ConnectionShared;
 use super::state::State;
+use super::totals::SharedMemory;
 
-/// Shards of the filter of tokens. Each allocates its part when it first has to, 31 kB for tokens of one day.
-const TOKEN_SHARDS: usize = 64;
-
-/// Shards of the counts by prefix.
-const PREFIX_SHARDS: usize = 16;
-
-/// Spent NEW_TOKEN tokens, of all workers.
-#[derive(Clone)]
-pub(crate) struct SharedTokenFilter(Arc<[Mutex<SpentTokens>; TOKEN_SHARDS]>);
-
-impl SharedTokenFilter {
-    pub(crate) fn new(lifetime: Duration) -> Self {
-        let shard = |_| Mutex::new(SpentTokens::new(lifetime, TOKEN_SHARDS as u32));
-        Self(Arc::new(std::array::from_fn(shard)))
-    }
-
-    #[cfg(test)]
-    fn allocated(&self) -> usize {
-        self.0.iter().map(|shard| lock(shard).allocated()).sum()
-    }
-}
-
-impl TokenFilter for SharedTokenFilter {
-    fn spend(&mut self, id: &[u8; 16], issued: Duration) -> bool {
-        // Ids are random. The filter takes its bits from the upper ones of each half.
-        let shard = usize::from(id[15]) % TOKEN_SHARDS;
-        lock(&self.0[shard]).spend(id, issued)
-    }
-}
-
-impl fmt::Debug for SharedTokenFilter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedTokenFilter").finish_non_exhaustive()
-    }
-}
-
-/// Connections by source prefix, of all workers: a client's connections are spread over them, so a worker's part of the
-/// limit would be too much for some clients and too little for others.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SharedPrefixCounts(Arc<[Mutex<PrefixTable>; PREFIX_SHARDS]>);
-
-impl SharedPrefixCounts {
-    fn shard(&self, prefix: Prefix) -> MutexGuard<'_, PrefixTable> {
-        let folded = prefix.octets().iter().fold(0, |folded, byte| folded ^ byte);
-        lock(&self.0[usize::from(folded) % PREFIX_SHARDS])
-    }
-}
-
-impl PrefixCounts for SharedPrefixCounts {
-    fn get(&self, prefix: Prefix) -> PrefixConnections {
-        self.shard(prefix).get(prefix)
-    }
-
-    fn add(&mut self, prefix: Prefix, validated: bool, limit: usize) -> bool {
-        self.shard(prefix).add(prefix, validated, limit)
-    }
-
-    fn remove(&mut self, prefix: Prefix, validated: bool) {
-        self.shard(prefix).remove(prefix, validated);
-    }
-}
-
-/// Bytes that all connections of all workers take, about.
-#[derive(Debug, Default)]
-pub(crate) struct SharedMemory(AtomicI64);
-
-impl SharedMemory {
-    /// Adds what a worker's connections gained, or lost; returns the sum.
-    pub(super) fn add(&self, bytes: i64) -> usize {
-        let sum = match bytes {
-            0 => self.0.load(Ordering::Relaxed),
-            _ => self.0.fetch_add(bytes, Ordering::Relaxed) + bytes,
-        };
-        usize::try_from(sum).unwrap_or(0)
-    }
-}
-
-/// A worker's part of it.
+/// A worker's part of [`SharedMemory`].
 #[derive(Debug, Default)]
 pub(super) struct OwnMemory {
     /// What its connections take.
@@ -106,7 +20,10 @@ pub(super) struct OwnMemory {
 impl OwnMemory {
     /// Takes a connection's figure anew.
     pub(super) fn measure(&mut self, state: &mut State) {
-        let now = state.measure();
+        let now = match state.removed {
+            true => 0,
+            false => ConnectionShared::OWN_BYTES + state.memory_in_use(),
+        };
         let before = std::mem::replace(&mut state.memory, now);
         self.bytes += now as i64 - before as i64;
     }
@@ -130,7 +47,8 @@ impl OwnMemory {
 }
 
 impl Worker {
-    /// Publishes what the endpoint counted since the last turn, and learns what all connections take.
+    /// Publishes what the endpoint counted since the last turn, and learns what all connections
+    /// take.
     pub(super) fn publish_counts(&mut self) {
         if let Some(all) = &self.shared.common.memory {
             self.shared.counters.memory.set(self.memory.bytes());
@@ -143,7 +61,8 @@ impl Worker {
         }
     }
 
-    /// Learns what all connections take: those of other workers may have grown while this one slept.
+    /// Learns what all connections take: those of other workers may have grown while this one
+    /// slept.
     pub(super) fn learn_memory(&mut self) {
         if let Some(all) = &self.shared.common.memory {
             self.endpoint.set_memory(all.add(0));
@@ -151,7 +70,8 @@ impl Worker {
     }
 }
 
-/// Tells the endpoint what happened to a connection, and refuses the connection if the endpoint says so.
+/// Tells the endpoint what happened to a connection, and refuses the connection if the endpoint
+/// says so.
 pub(super) fn apply_endpoint_events(
     endpoint: &mut squall_core::Endpoint,
     handle: ConnectionHandle,
@@ -162,72 +82,5 @@ pub(super) fn apply_endpoint_events(
         if !endpoint.apply(handle, event) {
             core.refuse(now);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use rand::rngs::StdRng;
-    use rand::{RngCore, SeedableRng};
-    use squall_core::TOKENS_PER_DAY;
-
-    use super::*;
-
-    const DAY: Duration = Duration::from_secs(24 * 3600);
-    const ISSUED: Duration = Duration::from_secs(1_800_000_000);
-
-    fn ids(seed: u8) -> impl Iterator<Item = [u8; 16]> {
-        let mut rng = StdRng::from_seed([seed; 32]);
-        std::iter::repeat_with(move || {
-            let mut id = [0; 16];
-            rng.fill_bytes(&mut id);
-            id
-        })
-    }
-
-    // test: RFC 9000 §8.1.4
-    #[test]
-    fn of_a_million_tokens_a_day_fewer_than_1_in_1000_seem_spent_in_4_mb() {
-        let mut filter = SharedTokenFilter::new(DAY);
-        assert_eq!(filter.allocated(), 0);
-        filter.spend(&[1; 16], ISSUED);
-        assert!(
-            filter.allocated() < 32_000,
-            "a server with few tokens pays for few"
-        );
-        for id in ids(1).take(TOKENS_PER_DAY as usize) {
-            filter.spend(&id, ISSUED);
-        }
-        let mistaken = ids(2).take(100_000).filter(|id| !filter.spend(id, ISSUED));
-        let mistaken = mistaken.count();
-        println!("of 100,000 new tokens after a million {mistaken} seem spent");
-        assert!(mistaken < 100, "{mistaken} of 100,000");
-        // The next generation.
-        for id in ids(3).take(10_000) {
-            filter.spend(&id, ISSUED + DAY + DAY / 24);
-        }
-        let allocated = filter.allocated();
-        assert!((4_000_000..4_010_000).contains(&allocated), "{allocated}");
-    }
-
-    #[test]
-    fn of_workers_that_spend_a_token_at_once_one_succeeds() {
-        let filter = SharedTokenFilter::new(DAY);
-        let spent = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..8 {
-                let mut filter = filter.clone();
-                let spent = &spent;
-                scope.spawn(move || {
-                    for id in ids(4).take(10_000) {
-                        let new = filter.spend(&id, ISSUED);
-                        spent.fetch_add(usize::from(new), Ordering::Relaxed);
-                    }
-                });
-            }
-        });
-        assert_eq!(spent.into_inner(), 10_000);
     }
 }

@@ -1,38 +1,45 @@
-//! A worker: one thread, one socket, one endpoint, one timer wheel, and the connections that live on it.
+//! A worker: one thread, one socket, one endpoint, one timer wheel, and the connections that live
+//! on it.
 //!
 //! ```text
-//! a turn    receive    recvmmsg, bounded ── route ──> connection: one lock a run, wake-ups collected
+//! a turn    receive    recvmmsg, bounded ─ route ─> connection: one lock a run, wake-ups collected
 //!           time out   what the wheel says is due
-//!           (wake the applications' tasks; those of this thread run now, so that what they write leaves with the
-//!            acknowledgements of what they read)
-//!           transmit   each connection in line: one lock, a bounded share of bundles, one timer update
+//!           (wake the applications' tasks; those of this thread run now, so that what they write
+//!            leaves with the acknowledgements of what they read)
+//!           transmit   each queued connection: one lock, some bundles, one timer update
 //!           flush      sendmmsg
 //!           sleep      until the socket is readable, the wheel's next deadline, or the doorbell
 //! ```
-//! The clock is read once a turn. Who else calls: applications' handles and other workers, through `shared` only. What all
-//! workers of an endpoint share is in `common`.
+//! The clock is read once a turn. Who else calls: applications' handles and other workers, through
+//! `shared` only. What all workers of an endpoint share is in `common`.
 
 mod backoff;
 mod common;
+mod counters;
 mod drive;
 mod ended;
 mod group;
 mod incoming;
 mod limits;
+mod lock;
+mod offer;
 mod shared;
 mod start;
 mod state;
 mod timer_wheel;
+mod totals;
 mod waiters;
 
-pub(crate) use common::{Common, Offer, lock};
+pub(crate) use common::Common;
+pub use counters::EndpointStats;
 pub(crate) use drive::spawn;
 pub use ended::{WorkerEnd, WorkerEndReason};
 pub(crate) use group::SocketGroup;
-pub use shared::EndpointStats;
-pub(crate) use shared::{Command, Shared};
+pub(crate) use lock::lock;
+pub(crate) use offer::Offer;
+pub(crate) use shared::{Command, ConnectionShared, Handle, Place, Shared};
 pub(crate) use start::Start;
-pub(crate) use state::{ConnectionShared, Handle, Line, Place, SendEnd, State, register};
+pub(crate) use state::{Line, SendEnd, State, register};
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
@@ -47,9 +54,9 @@ use squall_udp::{RecvBatch, SendBatch, Socket};
 use squall_wire::{DatagramBatch, Ecn, Path, Side, Transmit};
 
 use backoff::ReceiveBackoff;
-use common::HeldRun;
 use incoming::Held;
 use limits::{OwnMemory, apply_endpoint_events};
+use offer::HeldRun;
 use shared::Inbox;
 use timer_wheel::TimerWheel;
 
@@ -61,8 +68,6 @@ const MESSAGE_BYTES: usize = 65_536;
 const RECV_MESSAGES: usize = 16;
 /// Bytes of one receive call, about: with what is made of them they fit the level-2 cache.
 const RECV_BYTES: usize = 2 * MESSAGE_BYTES;
-/// Receive calls of one turn: timers and senders must get theirs under a flood too.
-const RECV_CALLS: usize = 1;
 /// Messages of one flush: most of them small ones, for a full flush holds `SEND_BYTES`.
 const SEND_MESSAGES: usize = 32;
 /// Bytes sealed before they are flushed, so that the kernel copies them out of the level-2 cache.
@@ -73,11 +78,12 @@ const SHARE_BYTES: usize = MESSAGE_BYTES;
 const SHARE_MESSAGES: usize = SEND_MESSAGES;
 /// What a connection that sends little counts as, in bytes: its lock and its timer take time too.
 const LEAST_COST: usize = 1024;
-/// Bytes that all connections together send in one turn: receiving must get its time under load too.
+/// Bytes that all connections together send in one turn: receiving must get its time under load
+/// too.
 const TURN_BYTES: usize = 8 * MESSAGE_BYTES;
 
-/// Times the system may say that the socket has room and then refuse the next message for want of it, until that message is
-/// given up: it is not the socket that is full, then.
+/// Times the system may say that the socket has room and then refuse the next message for want of
+/// it, until that message is given up: it is not the socket that is full, then.
 const FALSE_ROOM: u32 = 3;
 /// Between a false report of room and the next time that one is asked for.
 const ROOM_RECHECK: Duration = Duration::from_millis(1);
@@ -169,9 +175,9 @@ impl Worker {
         }
     }
 
-    // ---- receive ------------------------------------------------------------------------------------------------
+    // ---- receive -------------------------------------------------------------------------------
 
-    /// Receives all that is there, up to the bound. Returns whether the socket was found empty.
+    /// Receives what one call brings. Returns whether the socket was found empty.
     fn receive(
         &mut self,
         recv: &mut RecvBatch,
@@ -179,26 +185,22 @@ impl Worker {
     ) -> Result<bool, WorkerEndReason> {
         self.more_to_receive = false;
         self.learn_memory();
-        for _ in 0..RECV_CALLS {
-            let received = self.socket.recv(recv);
-            stages.mark(Stage::UdpReceive);
-            if let Err(error) = received {
-                if error.kind() == std::io::ErrorKind::WouldBlock {
-                    self.backoff.on_success();
-                    return Ok(true);
-                }
-                return self.on_receive_error(error).map(|()| false);
-            }
-            self.backoff.on_success();
-            for bundle in recv.iter_mut() {
-                self.dispatch(bundle, stages);
-            }
-            if recv.drained() {
+        // One call a turn: timers and senders get their share under a flood too.
+        let received = self.socket.recv(recv);
+        stages.mark(Stage::UdpReceive);
+        if let Err(error) = received {
+            if error.kind() == std::io::ErrorKind::WouldBlock {
+                self.backoff.on_success();
                 return Ok(true);
             }
+            return self.on_receive_error(error).map(|()| false);
         }
-        self.more_to_receive = true;
-        Ok(false)
+        self.backoff.on_success();
+        for bundle in recv.iter_mut() {
+            self.dispatch(bundle, stages);
+        }
+        self.more_to_receive = !recv.drained();
+        Ok(!self.more_to_receive)
     }
 
     /// Receiving failed, and not for want of datagrams.
@@ -327,7 +329,7 @@ impl Worker {
         });
     }
 
-    // ---- time out -----------------------------------------------------------------------------------------------
+    // ---- time out ------------------------------------------------------------------------------
 
     /// Tells every connection whose deadline has passed.
     fn time_out(&mut self, stages: &mut Stages) {
@@ -351,7 +353,7 @@ impl Worker {
         stages.mark(Stage::Timers);
     }
 
-    // ---- commands -----------------------------------------------------------------------------------------------
+    // ---- commands ------------------------------------------------------------------------------
 
     /// Takes what applications put into the inbox.
     fn take_inbox(&mut self, stages: &mut Stages) {
@@ -461,7 +463,8 @@ impl Worker {
         }
     }
 
-    /// Goes on with another socket. What was not sent through the old one is lost, as it might be on the way.
+    /// Goes on with another socket. What was not sent through the old one is lost, as it might be
+    /// on the way.
     fn rebind(&mut self, readable: Readable) {
         self.socket = Arc::clone(readable.get_ref());
         self.shared.set_socket(Arc::clone(&self.socket));
@@ -476,7 +479,8 @@ impl Worker {
                 local: None,
                 ..state.core.path()
             };
-            // One that cannot move yet, or is a server's, goes on all the same: its peer sees the new address.
+            // One that cannot move yet, or is a server's, goes on all the same: its peer sees the
+            // new address.
             let _ = state
                 .core
                 .migrate(self.now, path, squall_core::Move::AtOnce);
@@ -495,12 +499,13 @@ impl Worker {
         }
     }
 
-    // ---- transmit -----------------------------------------------------------------------------------------------
+    // ---- transmit ------------------------------------------------------------------------------
 
     /// Lets every connection in line send its share. Afterwards `ready` holds those that have more.
     fn transmit(&mut self, stages: &mut Stages) -> std::io::Result<()> {
         if self.blocked {
-            // Whether there is room again is told to a worker that sleeps, and one that has enough to receive never does.
+            // Whether there is room again is told to a worker that sleeps, and one that has enough
+            // to receive never does.
             self.flush_marked(stages)?;
             if self.blocked {
                 return Ok(());
@@ -520,7 +525,8 @@ impl Worker {
         self.flush_marked(stages)
     }
 
-    /// One connection's share: bundles into the send buffer until it has no more to send, then its timer.
+    /// One connection's share: bundles into the send buffer until it has no more to send, then its
+    /// timer.
     fn transmit_one(
         &mut self,
         connection: &Arc<ConnectionShared>,
@@ -548,7 +554,8 @@ impl Worker {
         }
     }
 
-    /// One lock: the core writes bundles until it has none, the buffer is full or the share is used.
+    /// One lock: the core writes bundles until it has none, the buffer is full or the share is
+    /// used.
     fn fill(
         &mut self,
         connection: &ConnectionShared,
@@ -683,7 +690,8 @@ impl Worker {
         Ok(())
     }
 
-    /// The system does not send from this address any more: clients that an application moved there let it choose again.
+    /// The system does not send from this address any more: clients that an application moved there
+    /// let it choose again.
     fn on_source_refused(&mut self, source: IpAddr) {
         for index in &self.pinned {
             if let Some(Some(connection)) = self.connections.get(*index) {

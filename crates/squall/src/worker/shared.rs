@@ -1,28 +1,39 @@
-//! What a worker shares with the handles of applications and with other workers: an inbox and a doorbell.
+//! What a worker shares with the handles of applications and with other workers: an inbox and a
+//! doorbell, and each connection under a lock of its own. The two name each other: a connection
+//! knows its worker, the inbox holds connections.
 //!
 //! ```text
 //! application call ── changed a connection ──> inbox.ready ─┐
-//! connect, accept, close ───────────────────> inbox.commands┤── doorbell, only if the worker sleeps ──> worker's turn
+//! connect, accept, close ───────────────────> inbox.commands┤── doorbell if asleep ─> its turn
 //! another worker ── has datagrams of ours ──> inbox.forwarded┘
 //! ```
-//! A worker that is awake looks into the inbox before it sleeps, so a doorbell then would be a wasted system call.
-//! Why none gets lost: the caller puts in, then looks whether the worker sleeps; the worker says that it sleeps, then
-//! looks into the inbox. Both go through the inbox's lock, so one of them sees the other.
+//! A worker that is awake looks into the inbox before it sleeps, so a doorbell then would be a
+//! wasted system call. Why none gets lost: the caller puts in, then looks whether the worker
+//! sleeps; the worker says that it sleeps, then looks into the inbox. Both go through the inbox's
+//! lock, so one of them sees the other.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::Waker;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
 
 use bytes::Bytes;
-use squall_core::{ChunkPool, ClientConfig, EndpointCounts, ServerConfig, Stages};
+use squall_core::{
+    ChunkPool, ClientConfig, CloseReason, ConnectionHandle, EndpointCounts, ServerConfig, Stages,
+};
 use squall_udp::Socket;
+use squall_wire::{Direction, StreamId};
 use tokio::sync::oneshot;
 
-use super::common::{Clock, Common, HeldRun, Offer, lock};
-use super::incoming::AttemptKey;
-use super::state::{ConnectionShared, Handle};
+use super::common::{Clock, Common};
+use super::counters::{EndpointStats, WorkerCounters};
+use super::lock::lock;
+use super::offer::{AttemptKey, HeldRun, Offer};
+use super::state::{Line, State};
+use super::waiters::Ticket;
 use crate::error::ConnectError;
 use crate::sys::{self, Readable};
 
@@ -57,7 +68,8 @@ pub(crate) enum Command {
         code: u64,
         reason: Bytes,
     },
-    /// Close all connections, each when what was finished on it is delivered, and let no new ones in.
+    /// Close all connections, each when what was finished on it is delivered, and let no new ones
+    /// in.
     ShutDown {
         code: u64,
         reason: Bytes,
@@ -87,8 +99,8 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// With room for the usual line: an inbox and the one that it is swapped with take turns, and which of them would grow
-    /// first is chance.
+    /// With room for the usual line: an inbox and the one that it is swapped with take turns, and
+    /// which of them would grow first is chance.
     pub(crate) fn with_room() -> Self {
         Self {
             ready: Vec::with_capacity(64),
@@ -102,105 +114,6 @@ impl Inbox {
 struct Doorbell {
     asleep: AtomicBool,
     worker: Mutex<Option<Waker>>,
-}
-
-macro_rules! worker_counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of an endpoint since it was built.
-        #[derive(Clone, Copy, Debug, Default)]
-        #[non_exhaustive]
-        pub struct EndpointStats {
-            $($(#[$doc])* pub $name: u64,)*
-            /// How datagrams that belong to no connection were handled.
-            pub unrouted: EndpointCounts,
-            /// The socket's own counters: calls, bundles, datagrams, drops.
-            pub udp: squall_udp::Stats,
-        }
-
-        /// The worker's counters; only the worker writes.
-        #[derive(Default)]
-        pub(crate) struct WorkerCounters { $(pub(crate) $name: Counter,)* }
-
-        impl WorkerCounters {
-            pub(crate) fn read(
-                &self,
-                unrouted: EndpointCounts,
-                udp: squall_udp::Stats,
-            ) -> EndpointStats {
-                EndpointStats { $($name: self.$name.get(),)* unrouted, udp }
-            }
-        }
-
-        impl std::ops::AddAssign for EndpointStats {
-            /// The sum over several workers.
-            fn add_assign(&mut self, other: Self) {
-                $(self.$name += other.$name;)*
-                self.unrouted += other.unrouted;
-                self.udp += other.udp;
-            }
-        }
-    };
-}
-
-worker_counters! {
-    /// Connections that currently exist, including closing ones.
-    connections,
-    /// Iterations of the worker's loop: receive, time out, transmit.
-    turns,
-    /// Runs of datagrams handed to connections.
-    runs_received,
-    /// Runs dropped because they belong to no connection: too short, or an unknown connection id.
-    runs_discarded,
-    /// Runs that belonged to another worker of the endpoint and were forwarded to it: where the
-    /// kernel cannot steer, or because a bundle holds datagrams of several connections.
-    runs_forwarded,
-    /// Runs dropped because the worker that they belong to had too many of them waiting.
-    forwards_dropped,
-    /// Stateless responses sent, of any kind; `unrouted` counts each kind.
-    responses,
-    /// Connection attempts dropped because the accept queue was full.
-    incoming_dropped,
-    /// Times the worker took a connection's lock: once per received run and once per round of
-    /// transmission.
-    locks,
-    /// Deadlines that had to be filed again in the timer wheel.
-    timer_updates,
-    /// Tasks woken.
-    wakeups,
-    /// Times the worker ended prematurely, see
-    /// [`Endpoint::worker_ended`](crate::Endpoint::worker_ended).
-    worker_ends,
-    /// Connections that ended with a worker, including closing ones.
-    connections_lost,
-    /// Estimated memory of the connections, in bytes: state, data written and not yet acknowledged,
-    /// data received and not yet read, and records of packets in flight, as of each connection's
-    /// last turn. 0 unless [`Builder::max_memory`](crate::Builder::max_memory) is set.
-    memory,
-    /// Qlogs that could not be opened, or not be written completely.
-    qlogs_failed,
-}
-
-/// A counter with one writer: a load and a store, no locked instruction.
-#[derive(Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, n: u64) {
-        self.set(self.get() + n);
-    }
-
-    /// Adds one, where other threads count too.
-    pub(crate) fn add_from_anywhere(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn set(&self, n: u64) {
-        self.0.store(n, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// The worker's sockets, kept for their counters.
@@ -283,7 +196,7 @@ impl Shared {
         }
     }
 
-    // ---- from the application -----------------------------------------------------------------------------------
+    // ---- from the application ------------------------------------------------------------------
 
     /// Puts a connection in line for transmission. Its `queued` flag was clear and is set.
     pub(crate) fn enqueue(&self, connection: Arc<ConnectionShared>) {
@@ -301,7 +214,8 @@ impl Shared {
         self.command_to(self.life(), command)
     }
 
-    /// Sends a command about something that came up in this life of the worker; `false` when that is over.
+    /// Sends a command about something that came up in this life of the worker; `false` when that
+    /// is over.
     pub(crate) fn command_to(&self, life: u32, command: Command) -> bool {
         let mut inbox = lock(&self.inbox);
         if inbox.dead || self.life() != life {
@@ -377,9 +291,10 @@ impl Shared {
         inbox.dead || (settled && self.counters.connections.get() == 0)
     }
 
-    // ---- from other workers -------------------------------------------------------------------------------------
+    // ---- from other workers --------------------------------------------------------------------
 
-    /// Takes over datagrams of this worker's connections; `false` when too many of them wait already.
+    /// Takes over datagrams of this worker's connections; `false` when too many of them wait
+    /// already.
     pub(crate) fn forward(&self, run: HeldRun) -> bool {
         let mut inbox = lock(&self.inbox);
         let bytes = inbox.forwarded_bytes + run.bytes.len();
@@ -394,7 +309,7 @@ impl Shared {
         true
     }
 
-    // ---- from the worker ----------------------------------------------------------------------------------------
+    // ---- from the worker -----------------------------------------------------------------------
 
     /// The worker starts: says where it and its tasks run, and what it sends and receives with.
     pub(crate) fn begin(&self, runtime: tokio::runtime::Handle, socket: &Arc<Socket>) {
@@ -412,7 +327,8 @@ impl Shared {
         self.common.on_worker_start();
     }
 
-    /// A connection goes on without its qlog. Whoever drops a connection last may find that out, not only the worker.
+    /// A connection goes on without its qlog. Whoever drops a connection last may find that out,
+    /// not only the worker.
     pub(crate) fn on_qlog_error(&self, path: &Path, error: &std::io::Error) {
         self.counters.qlogs_failed.add_from_anywhere();
         if self.common.qlog_warnings.admits(self.clock.now()) {
@@ -450,7 +366,8 @@ impl Shared {
         }
     }
 
-    /// Says that the worker sleeps from now on, to be woken through `waker`; `false`: it must not, something came in.
+    /// Says that the worker sleeps from now on, to be woken through `waker`; `false`: it must not,
+    /// something came in.
     pub(crate) fn fall_asleep(&self, waker: &Waker) -> bool {
         let mut worker = lock(&self.doorbell.worker);
         if !worker.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -472,7 +389,8 @@ impl Shared {
         self.doorbell.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// The worker ends: nothing more is taken, and what is in the inbox is let go (replies are dropped unanswered).
+    /// The worker ends: nothing more is taken, and what is in the inbox is let go (replies are
+    /// dropped unanswered).
     pub(crate) fn die(&self) {
         let mut inbox = lock(&self.inbox);
         let left = std::mem::replace(&mut *inbox, Inbox::with_room());
@@ -489,5 +407,166 @@ impl Shared {
         self.counters.memory.set(0);
         self.counters.connections.set(0);
         self.common.idle.notify_waiters();
+    }
+}
+
+/// A connection as the worker and the application's handles share it. Its lock is taken once a run
+/// received, once a round of transmission and once an application call.
+pub(crate) struct ConnectionShared {
+    pub(crate) handle: ConnectionHandle,
+    pub(crate) worker: Arc<Shared>,
+    state: Mutex<State>,
+}
+
+impl ConnectionShared {
+    /// What one takes beside its state in the core.
+    pub(super) const OWN_BYTES: usize = size_of::<Self>() - size_of::<squall_core::Connection>();
+
+    pub(crate) fn new(
+        handle: ConnectionHandle,
+        core: squall_core::Connection,
+        worker: Arc<Shared>,
+    ) -> Self {
+        Self {
+            handle,
+            worker,
+            state: Mutex::new(State::new(core)),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Runs an application's call, and puts the connection in line if the call left something to
+    /// send. Transmission is the worker's next turn, so that several calls fill a bundle together.
+    pub(crate) fn call<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.lock();
+        let result = f(&mut state);
+        let enqueue =
+            !state.queued && !state.removed && !state.stalled && state.core.wants_transmit();
+        state.queued |= enqueue;
+        drop(state);
+        if enqueue {
+            self.worker.enqueue(Arc::clone(self));
+        }
+        result
+    }
+
+    /// Waits in line until `poll` is ready. Dropping the future leaves the line.
+    pub(crate) async fn wait<R>(
+        self: &Arc<Self>,
+        line: Line,
+        mut poll: impl FnMut(&mut State) -> Poll<R>,
+    ) -> R {
+        let mut place = Place::new(&**self, line);
+        poll_fn(|cx| {
+            self.call(|state| {
+                let result = poll(state);
+                place.settle(state, result, cx.waker())
+            })
+        })
+        .await
+    }
+
+    /// Waits until a stream of ours can be opened, and opens it.
+    pub(crate) async fn open(
+        self: &Arc<Self>,
+        direction: Direction,
+    ) -> Result<StreamId, CloseReason> {
+        self.wait(Line::opening(direction), |state| state.poll_open(direction))
+            .await
+    }
+
+    /// Waits for the next stream that the peer opens.
+    pub(crate) async fn accept(
+        self: &Arc<Self>,
+        direction: Direction,
+    ) -> Result<StreamId, CloseReason> {
+        self.wait(Line::accepting(direction), |state| {
+            state.poll_accept(direction)
+        })
+        .await
+    }
+
+    /// Closes the connection as soon as all that was finished is delivered; see
+    /// [`close`](Self::close).
+    pub(crate) async fn shut_down(self: &Arc<Self>, code: u64, reason: &[u8]) {
+        self.wait(Line::Delivery, State::poll_delivered).await;
+        self.close(code, reason);
+    }
+
+    /// Closes the connection, tells all who wait, and has the worker send the news.
+    pub(crate) fn close(self: &Arc<Self>, code: u64, reason: &[u8]) {
+        let now = self.worker.clock.now();
+        let mut wakers = Vec::new();
+        self.act(|state| state.close(now, code, reason, &mut wakers));
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// As [`call`](Self::call), for what the worker has to look at in any case: it changed timers,
+    /// say.
+    pub(crate) fn act<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.lock();
+        let result = f(&mut state);
+        let enqueue = !state.queued && !state.removed;
+        state.queued |= enqueue;
+        drop(state);
+        if enqueue {
+            self.worker.enqueue(Arc::clone(self));
+        }
+        result
+    }
+}
+
+/// A future's place in one of a connection's lines; dropping it leaves the line.
+pub(crate) struct Place<C: Deref<Target = ConnectionShared>> {
+    connection: C,
+    line: Line,
+    ticket: Ticket,
+}
+
+impl<C: Deref<Target = ConnectionShared>> Place<C> {
+    /// No place yet: that takes a call of [`settle`](Self::settle) with a result that is pending.
+    pub(crate) fn new(connection: C, line: Line) -> Self {
+        Self {
+            connection,
+            line,
+            ticket: Ticket::default(),
+        }
+    }
+
+    /// Stands in line while `result` is pending and leaves when it is ready.
+    pub(crate) fn settle<R>(
+        &mut self,
+        state: &mut State,
+        result: Poll<R>,
+        waker: &Waker,
+    ) -> Poll<R> {
+        let line = state.line(self.line);
+        if result.is_pending() {
+            line.register(&mut self.ticket, waker);
+        } else {
+            line.remove(&mut self.ticket);
+        }
+        result
+    }
+}
+
+impl<C: Deref<Target = ConnectionShared>> Drop for Place<C> {
+    fn drop(&mut self) {
+        if self.ticket.is_taken() {
+            let mut state = self.connection.lock();
+            state.line(self.line).remove(&mut self.ticket);
+        }
+    }
+}
+
+/// A user's share in a connection. When the last one goes, the connection closes with code 0.
+pub(crate) struct Handle(pub(crate) Arc<ConnectionShared>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.close(0, b"");
     }
 }

@@ -8,9 +8,9 @@ use squall_udp::Socket;
 use tokio::runtime::Runtime;
 
 use super::Worker;
-use super::common::lock;
 use super::drive::run;
 use super::ended::{WorkerEnd, WorkerEndReason};
+use super::lock::lock;
 use super::shared::Shared;
 use crate::sys;
 
@@ -61,8 +61,9 @@ impl Start {
         shared.begin(runtime.handle().clone(), &self.socket);
         let worker = Worker::new(self.shared, self.workers, self.socket, self.endpoint);
         let _ = report.send(Ok(sys::thread_id()));
-        // A task of its own, and not the future that `block_on` drives: the worker then stands in one line with the
-        // applications' tasks. Whatever ends it, its state is dropped and tells all who wait.
+        // A task of its own, and not the future that `block_on` drives: the worker then stands in
+        // one line with the applications' tasks. Whatever ends it, its state is dropped and tells
+        // all who wait.
         let worker = runtime.spawn(run(worker, fd, addresses));
         let reason = match runtime.block_on(worker) {
             Ok(Ok(())) => return,
@@ -82,8 +83,8 @@ impl Start {
     }
 }
 
-/// The worker thread's preparations: its CPU and its runtime. With accounting, time in which the thread is parked is told
-/// apart.
+/// The worker thread's preparations: its CPU and its runtime. With accounting, time in which the
+/// thread is parked is told apart.
 fn prepare(cpu: Option<usize>, shared: &Arc<Shared>) -> io::Result<Runtime> {
     if let Some(cpu) = cpu {
         sys::pin_to_cpu(cpu)?;

@@ -1,18 +1,14 @@
-//! A connection as the worker and the application's handles share it: one mutex, taken once a run received, once a
-//! round of transmission and once an application call.
+//! A connection's state under its lock: the core's connection, and the tasks that wait for
+//! something of it.
 
-use std::future::poll_fn;
-use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
-use squall_core::{CloseReason, ConnectionHandle, Event, StreamMap, Time};
+use squall_core::{ChunkPool, CloseReason, Event, StreamMap, Time};
 use squall_wire::{Direction, Path, StreamId};
 
-use super::common::lock;
-use super::shared::Shared;
-use super::waiters::{Ticket, Waiters};
+use super::waiters::Waiters;
 
 /// A connection without streams keeps room for this many.
 const KEPT_STREAMS: usize = 16;
@@ -61,60 +57,17 @@ pub(crate) enum Line {
 impl Line {
     const COUNT: usize = Self::DatagramWrite as usize + 1;
 
-    const fn opening(direction: Direction) -> Self {
+    pub(super) const fn opening(direction: Direction) -> Self {
         match direction {
             Direction::Bidirectional => Self::OpenBidi,
             Direction::Unidirectional => Self::OpenUni,
         }
     }
 
-    const fn accepting(direction: Direction) -> Self {
+    pub(super) const fn accepting(direction: Direction) -> Self {
         match direction {
             Direction::Bidirectional => Self::AcceptBidi,
             Direction::Unidirectional => Self::AcceptUni,
-        }
-    }
-}
-
-/// A future's place in one of a connection's lines; dropping it leaves the line.
-pub(crate) struct Place<C: Deref<Target = ConnectionShared>> {
-    connection: C,
-    line: Line,
-    ticket: Ticket,
-}
-
-impl<C: Deref<Target = ConnectionShared>> Place<C> {
-    /// No place yet: that takes a call of [`settle`](Self::settle) with a result that is pending.
-    pub(crate) fn new(connection: C, line: Line) -> Self {
-        Self {
-            connection,
-            line,
-            ticket: Ticket::default(),
-        }
-    }
-
-    /// Stands in line while `result` is pending and leaves when it is ready.
-    pub(crate) fn settle<R>(
-        &mut self,
-        state: &mut State,
-        result: Poll<R>,
-        waker: &Waker,
-    ) -> Poll<R> {
-        let line = state.line(self.line);
-        if result.is_pending() {
-            line.register(&mut self.ticket, waker);
-        } else {
-            line.remove(&mut self.ticket);
-        }
-        result
-    }
-}
-
-impl<C: Deref<Target = ConnectionShared>> Drop for Place<C> {
-    fn drop(&mut self) {
-        if self.ticket.is_taken() {
-            let mut state = self.connection.lock();
-            state.line(self.line).remove(&mut self.ticket);
         }
     }
 }
@@ -124,8 +77,9 @@ pub(crate) struct State {
     pub(crate) core: squall_core::Connection,
     /// In the line for transmission, the application's or the worker's.
     pub(crate) queued: bool,
-    /// The last round of transmission ended with something left to send: the congestion window or the pacer holds it
-    /// back, and nothing that an application does can change that. An acknowledgement or a timer will.
+    /// The last round of transmission ended with something left to send: the congestion window or
+    /// the pacer holds it back, and nothing that an application does can change that. An
+    /// acknowledgement or a timer will.
     pub(crate) stalled: bool,
     /// Bytes of memory that the worker knows the connection to take.
     pub(crate) memory: usize,
@@ -142,13 +96,6 @@ pub(crate) struct State {
     streams: StreamMap<StreamWaiters>,
 }
 
-/// A connection, shared.
-pub(crate) struct ConnectionShared {
-    pub(crate) handle: ConnectionHandle,
-    pub(crate) worker: Arc<Shared>,
-    state: Mutex<State>,
-}
-
 /// Replaces the waker in a slot, if it is another.
 pub(crate) fn register(slot: &mut Option<Waker>, waker: &Waker) {
     if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -156,13 +103,9 @@ pub(crate) fn register(slot: &mut Option<Waker>, waker: &Waker) {
     }
 }
 
-impl ConnectionShared {
-    pub(crate) fn new(
-        handle: ConnectionHandle,
-        core: squall_core::Connection,
-        worker: Arc<Shared>,
-    ) -> Self {
-        let state = State {
+impl State {
+    pub(super) fn new(core: squall_core::Connection) -> Self {
+        Self {
             core,
             queued: false,
             stalled: false,
@@ -174,106 +117,12 @@ impl ConnectionShared {
             lines: Default::default(),
             moved: None,
             streams: StreamMap::default(),
-        };
-        Self {
-            handle,
-            worker,
-            state: Mutex::new(state),
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
-
-    /// Runs an application's call, and puts the connection in line if the call left something to send. Transmission
-    /// is the worker's next turn, so that several calls fill a bundle together.
-    pub(crate) fn call<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.lock();
-        let result = f(&mut state);
-        let enqueue =
-            !state.queued && !state.removed && !state.stalled && state.core.wants_transmit();
-        state.queued |= enqueue;
-        drop(state);
-        if enqueue {
-            self.worker.enqueue(Arc::clone(self));
-        }
-        result
-    }
-
-    /// Waits in line until `poll` is ready. Dropping the future leaves the line.
-    pub(crate) async fn wait<R>(
-        self: &Arc<Self>,
-        line: Line,
-        mut poll: impl FnMut(&mut State) -> Poll<R>,
-    ) -> R {
-        let mut place = Place::new(&**self, line);
-        poll_fn(|cx| {
-            self.call(|state| {
-                let result = poll(state);
-                place.settle(state, result, cx.waker())
-            })
-        })
-        .await
-    }
-
-    /// Waits until a stream of ours can be opened, and opens it.
-    pub(crate) async fn open(
-        self: &Arc<Self>,
-        direction: Direction,
-    ) -> Result<StreamId, CloseReason> {
-        self.wait(Line::opening(direction), |state| state.poll_open(direction))
-            .await
-    }
-
-    /// Waits for the next stream that the peer opens.
-    pub(crate) async fn accept(
-        self: &Arc<Self>,
-        direction: Direction,
-    ) -> Result<StreamId, CloseReason> {
-        self.wait(Line::accepting(direction), |state| {
-            state.poll_accept(direction)
-        })
-        .await
-    }
-
-    /// Closes the connection as soon as all that was finished is delivered; see [`close`](Self::close).
-    pub(crate) async fn shut_down(self: &Arc<Self>, code: u64, reason: &[u8]) {
-        self.wait(Line::Delivery, State::poll_delivered).await;
-        self.close(code, reason);
-    }
-
-    /// Closes the connection, tells all who wait, and has the worker send the news.
-    pub(crate) fn close(self: &Arc<Self>, code: u64, reason: &[u8]) {
-        let now = self.worker.clock.now();
-        let mut wakers = Vec::new();
-        self.act(|state| state.close(now, code, reason, &mut wakers));
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
-    /// As [`call`](Self::call), for what the worker has to look at in any case: it changed timers, say.
-    pub(crate) fn act<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.lock();
-        let result = f(&mut state);
-        let enqueue = !state.queued && !state.removed;
-        state.queued |= enqueue;
-        drop(state);
-        if enqueue {
-            self.worker.enqueue(Arc::clone(self));
-        }
-        result
-    }
-}
-
-impl State {
-    /// Bytes of memory that the connection takes, about; what an application holds of one that is over is its own.
-    pub(crate) fn measure(&self) -> usize {
-        const SHARED: usize = size_of::<ConnectionShared>() - size_of::<squall_core::Connection>();
-        if self.removed {
-            0
-        } else {
-            self.core.memory() + SHARED + self.streams.capacity() * size_of::<StreamWaiters>()
-        }
+    /// Bytes of memory that the core's connection and the lists of waiting tasks take, about.
+    pub(super) fn memory_in_use(&self) -> usize {
+        self.core.memory() + self.streams.capacity() * size_of::<StreamWaiters>()
     }
 
     /// Ends the connection from this side.
@@ -296,7 +145,8 @@ impl State {
         }
     }
 
-    /// Takes the core's events and collects who is to be woken: once a stream, whatever a run brought for it.
+    /// Takes the core's events and collects who is to be woken: once a stream, whatever a run
+    /// brought for it.
     pub(crate) fn take_events(&mut self, wakers: &mut Vec<Waker>) {
         while let Some(event) = self.core.poll_event() {
             match event {
@@ -327,7 +177,8 @@ impl State {
                 Event::Closed(reason) => self.on_closed(reason, wakers),
             }
         }
-        // Not by an event: a stream may also come to be of no concern by turning into one that is reset.
+        // Not by an event: a stream may also come to be of no concern by turning into one that is
+        // reset.
         if !self.core.is_delivering() {
             self.wake(Line::Delivery, wakers);
         }
@@ -343,15 +194,16 @@ impl State {
         self.wake(Line::Lifetime, wakers);
     }
 
-    /// Ready when nothing that was finished waits for an acknowledgement, or the connection has ended.
-    fn poll_delivered(&mut self) -> Poll<()> {
+    /// Ready when nothing that was finished waits for an acknowledgement, or the connection has
+    /// ended.
+    pub(super) fn poll_delivered(&mut self) -> Poll<()> {
         if self.closed.is_some() || !self.core.is_delivering() {
             return Poll::Ready(());
         }
         Poll::Pending
     }
 
-    fn line(&mut self, line: Line) -> &mut Waiters {
+    pub(super) fn line(&mut self, line: Line) -> &mut Waiters {
         &mut self.lines[line as usize]
     }
 
@@ -385,7 +237,10 @@ impl State {
     }
 
     /// Opens a stream of ours when the peer's limit allows.
-    fn poll_open(&mut self, direction: Direction) -> Poll<Result<StreamId, CloseReason>> {
+    pub(super) fn poll_open(
+        &mut self,
+        direction: Direction,
+    ) -> Poll<Result<StreamId, CloseReason>> {
         if let Some(reason) = &self.closed {
             return Poll::Ready(Err(reason.clone()));
         }
@@ -396,12 +251,15 @@ impl State {
     }
 
     /// Takes the next stream that the peer opened.
-    fn poll_accept(&mut self, direction: Direction) -> Poll<Result<StreamId, CloseReason>> {
+    pub(super) fn poll_accept(
+        &mut self,
+        direction: Direction,
+    ) -> Poll<Result<StreamId, CloseReason>> {
         // What arrived before the end is still handed out.
         if let Some(id) = self.core.accept(direction) {
             self.hold(id, direction);
-            // A peer may stop a stream before we have accepted it; its event found nobody to tell. A write of nothing
-            // shows it.
+            // A peer may stop a stream before we have accepted it; its event found nobody to tell.
+            // A write of nothing shows it.
             if direction == Direction::Bidirectional
                 && let Err(squall_core::WriteError::Stopped(code)) =
                     self.core.write(id, &mut Bytes::new())
@@ -445,17 +303,17 @@ impl State {
         }
     }
 
-    /// Takes bytes from a stream, and has the worker's pool take the chunks back that are done with. Where the worker uses the
-    /// pool just now, it finds them with the next run.
+    /// Takes bytes from a stream, and has the worker's pool take the chunks back that are done
+    /// with. Where the worker uses the pool just now, it finds them with the next run.
     pub(crate) fn read(
         &mut self,
         id: StreamId,
         max: usize,
-        worker: &Shared,
+        pool: &Mutex<ChunkPool>,
     ) -> Result<Option<Bytes>, squall_core::ReadError> {
         let result = self.core.read(id, max);
         if let Some(spare) = self.core.spare_chunks()
-            && let Ok(mut chunks) = worker.chunks.try_lock()
+            && let Ok(mut chunks) = pool.try_lock()
         {
             chunks.absorb(spare);
         }
@@ -465,14 +323,5 @@ impl State {
     /// Who waits on a stream that the application holds.
     pub(crate) fn waiters(&mut self, id: StreamId) -> &mut StreamWaiters {
         self.streams.entry(id).or_default()
-    }
-}
-
-/// A user's share in a connection. When the last one goes, the connection closes with code 0.
-pub(crate) struct Handle(pub(crate) Arc<ConnectionShared>);
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.0.close(0, b"");
     }
 }

@@ -1,14 +1,18 @@
 //! The timers of a worker's connections: one deadline a connection, set anew every turn.
 //!
 //! ```text
-//! level 0   64 slots of 1 ms     a deadline lies in the lowest level whose slot it does not share with "now";
-//! level 1   64 slots of 64 ms    when a slot of a higher level comes due, its deadlines move down or fire
+//! level 0   64 slots of 1 ms
+//! level 1   64 slots of 64 ms
 //! …
 //! level 5   64 slots of 12 days
 //! ```
-//! A hierarchical wheel (Varghese and Lauck, 1987): setting a deadline costs the same however many there are. Most
-//! deadlines only ever move later (each acknowledgement moves the loss timer on), and that costs one store here: the
-//! entry stays where it is filed and is filed anew when that slot comes due.
+//! A deadline lies in the lowest level whose slot it does not share with "now". When a slot of a
+//! higher level comes due, its deadlines move down or fire.
+//!
+//! A hierarchical wheel (Varghese and Lauck, 1987): setting a deadline costs the same however many
+//! there are. Most deadlines only ever move later (each acknowledgement moves the loss timer on),
+//! and that costs one store here: the entry stays where it is filed and is filed anew when that
+//! slot comes due.
 
 use std::time::Duration;
 
@@ -18,7 +22,8 @@ const TICK: Duration = Duration::from_millis(1);
 const LEVEL_BITS: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_BITS;
 const LEVELS: usize = 6;
-/// The farthest deadline, in ticks from now: about 2 years. A farther one is set again when this comes due.
+/// The farthest deadline, in ticks from now: about 2 years. A farther one is set again when this
+/// comes due.
 const HORIZON: u64 = (1 << (LEVEL_BITS as usize * LEVELS)) - 1;
 
 const NONE: u32 = u32::MAX;
@@ -92,7 +97,8 @@ impl TimerWheel {
         true
     }
 
-    /// When to call `expire` next: no deadline comes before. (It may find none due: see the head of this file.)
+    /// When to call `expire` next: no deadline comes before. (It may find none due: see the head of
+    /// this file.)
     pub(crate) fn next(&self) -> Option<Time> {
         let tick = self.next_slot().map(|(_, tick)| tick)?;
         Some(Time::from_nanos(
@@ -112,7 +118,8 @@ impl TimerWheel {
 
     /// The slot that comes due first, and when.
     fn next_slot(&self) -> Option<(usize, u64)> {
-        // A slot of a lower level always comes before one of a higher: it lies within the current higher slot.
+        // A slot of a lower level always comes before one of a higher: it lies within the current
+        // higher slot.
         let (level, occupied) = self
             .occupied
             .iter()

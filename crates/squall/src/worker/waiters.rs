@@ -1,7 +1,8 @@
 //! Tasks that wait for the same thing.
 //!
-//! A future takes a ticket when it first has to wait and gives it back when it is done or dropped, so a line is never
-//! longer than the number of futures that wait. Joining, leaving and being found again each take constant time.
+//! A future takes a ticket when it first has to wait and gives it back when it is done or dropped,
+//! so a line is never longer than the number of futures that wait. Joining, leaving and being found
+//! again each take constant time.
 
 use std::task::Waker;
 
@@ -14,7 +15,8 @@ pub(crate) struct Waiters {
     slots: Vec<Slot>,
     /// Slots without a waker.
     free: Vec<u32>,
-    /// Number of the next ticket. Never used twice: a ticket that outlives its slot must not find another's.
+    /// Number of the next ticket. Never used twice: a ticket that outlives its slot must not find
+    /// another's.
     next: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Tests that need a network of their own: a shaped link, a route that refuses. Such a test runs its own binary again, alone
-//! in a fresh network namespace, and does its work there.
+//! Tests that need a network of their own: a shaped link, a route that refuses. Such a test runs
+//! its own binary again, alone in a fresh network namespace, and does its work there.
 #![allow(dead_code, reason = "every test file uses a part")]
 #![allow(unreachable_pub, reason = "shared by several test crates")]
 
@@ -10,8 +10,8 @@ const INSIDE: &str = "SQUALL_TEST_INSIDE";
 /// Set by whoever cannot make namespaces and knows it.
 const WITHOUT: &str = "SQUALL_WITHOUT_NAMESPACES";
 
-/// Makes a network namespace, runs the shell commands `setup` in it, and then the test `name`. Returns whether this is the
-/// inner run, that is to say, whether to do the work.
+/// Makes a network namespace, runs the shell commands `setup` in it, and then the test `name`.
+/// Returns whether this is the inner run, that is to say, whether to do the work.
 ///
 /// # Panics
 /// Namespaces cannot be made here, the setup fails, or the inner run fails.

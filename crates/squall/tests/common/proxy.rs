@@ -1,6 +1,7 @@
-//! A bad network on loopback: what passes between clients and a server is lost, doubled, held back, damaged, and now and
-//! then comes from another port, as behind a NAT that has forgotten. What happens to a datagram follows from the seed and
-//! the datagram's number on its way; the times are the system's.
+//! A bad network on loopback: what passes between clients and a server is lost, doubled, held back,
+//! damaged, and now and then comes from another port, as behind a NAT that has forgotten. What
+//! happens to a datagram follows from the seed and the datagram's number on its way; the times are
+//! the system's.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
@@ -29,7 +30,8 @@ pub struct Faults {
     pub reordering: u64,
     /// One bit is turned over.
     pub corruption: u64,
-    /// The server sees another port of the client each time that so many datagrams of it have passed; 0: never.
+    /// The server sees another port of the client each time that so many datagrams of it have
+    /// passed; 0: never.
     pub rebind_after: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The other systems' backend over loopback: by itself, and under the socket, which is compiled here once more on top
-//! of it.
+//! The other systems' backend over loopback: by itself, and under the socket, which is compiled
+//! here once more on top of it.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"

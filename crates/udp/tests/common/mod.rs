@@ -1,5 +1,5 @@
-//! What tests over loopback do with sockets. The socket is the parent module's: the crate's own in `loopback`, and the one over
-//! the other systems' backend in `src/portable/tests.rs`.
+//! What tests over loopback do with sockets. The socket is the parent module's: the crate's own in
+//! `loopback`, and the one over the other systems' backend in `src/portable/tests.rs`.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -6,7 +6,7 @@
 //!      largest         smallest           next largest
 //! ```
 
-use super::kind::ty;
+use super::ty;
 use crate::cursor::{Reader, Writer};
 use crate::error_code::{TransportError, TransportErrorCode};
 use crate::varint;
@@ -123,9 +123,9 @@ impl Iterator for AckRanges<'_> {
 /// Puts an ACK frame with as many of the ranges as fit, and gives their number; where not even the
 /// first fits, or there is none, it writes nothing and gives 0.
 ///
-/// `ranges_descending` starts with the largest packet numbers; between two ranges at least one number
-/// is missing. `delay` is already divided by this end's ack_delay_exponent. The frame has type 0x03
-/// when there are ECN counts.
+/// `ranges_descending` starts with the largest packet numbers; between two ranges at least one
+/// number is missing. `delay` is already divided by this end's ack_delay_exponent. The frame has
+/// type 0x03 when there are ECN counts.
 pub(super) fn write(
     w: &mut Writer<'_>,
     ranges_descending: impl Iterator<Item = RangeInclusive<u64>> + Clone,

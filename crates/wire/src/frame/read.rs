@@ -1,7 +1,8 @@
 //! Reading the frames of a packet.
 
 use super::ack::Ack;
-use super::kind::{AckFrequency, Frame, ty};
+use super::kind::{AckFrequency, Frame};
+use super::ty;
 use crate::connection_id::ConnectionId;
 use crate::cursor::{Reader, Truncated};
 use crate::error_code::{TransportError, TransportErrorCode};
@@ -35,8 +36,9 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Skips the frames that repeat the one read last, if its type is all that it says: PING, IMMEDIATE_ACK, HANDSHAKE_DONE.
-    /// They do no more than the first, and could be a thousand in a packet.
+    /// Skips the frames that repeat the one read last, if its type is all that it says: PING,
+    /// IMMEDIATE_ACK, HANDSHAKE_DONE. They do no more than the first, and could be a thousand in a
+    /// packet.
     #[inline]
     pub fn skip_repeated(&mut self, frame: &Frame<'_>) {
         if matches!(
@@ -62,15 +64,17 @@ impl<'a> Frames<'a> {
         self.reader.is_empty()
     }
 
-    /// The next frame, for a loop that asks [`is_empty`](Self::is_empty) first: [`next`](Iterator::next) without the
-    /// `Option`. That costs a copy of the frame right behind the stores that made it, which stalls: with it a frame of two
-    /// bytes takes half as long again.
+    /// The next frame, for a loop that asks [`is_empty`](Self::is_empty) first:
+    /// [`next`](Iterator::next) without the `Option`. That costs a copy of the frame right behind
+    /// the stores that made it, which stalls: with it a frame of two bytes takes half as long
+    /// again.
     ///
-    /// Always inlined, and each frame is read by a copy of the reader: so the position lives in registers across the
-    /// caller's loop, and a frame is built where it is used.
+    /// Always inlined, and each frame is read by a copy of the reader: so the position lives in
+    /// registers across the caller's loop, and a frame is built where it is used.
     ///
     /// # Errors
-    /// FRAME_ENCODING_ERROR for a malformed frame, PROTOCOL_VIOLATION where no frame is left (RFC 9000 §12.4).
+    /// FRAME_ENCODING_ERROR for a malformed frame, PROTOCOL_VIOLATION where no frame is left (RFC
+    /// 9000 §12.4).
     #[inline(always)]
     pub fn read(&mut self) -> Result<Frame<'a>, TransportError> {
         self.untouched = false;
@@ -118,7 +122,8 @@ const NO_FRAME: TransportError = TransportError::new(
 const UNKNOWN: &str = "unknown frame type";
 const BEYOND: &str = "data beyond offset 2^62 - 1";
 
-/// A frame whose type takes two bytes or more: one is known, the others are errors; the question is which.
+/// A frame whose type takes two bytes or more: one is known, the others are errors; the question is
+/// which.
 #[cold]
 fn long_type<'a>(r: &mut Reader<'_>) -> Result<Frame<'a>, TransportError> {
     let before = r.remaining();

@@ -1,12 +1,13 @@
 //! Writing frames: one function for each.
 //!
-//! The precondition of [`Writer`] holds: ask first whether the frame fits. The constants are the most
-//! bytes that a frame of fixed layout takes, the `…_size` functions what one takes that goes with
-//! data. Headers of CRYPTO, STREAM and DATAGRAM end where the data starts: the data itself may come
-//! from elsewhere while the packet is sealed.
+//! The precondition of [`Writer`] holds: ask first whether the frame fits. The constants are the
+//! most bytes that a frame of fixed layout takes, the `…_size` functions what one takes that goes
+//! with data. Headers of CRYPTO, STREAM and DATAGRAM end where the data starts: the data itself may
+//! come from elsewhere while the packet is sealed.
 
 use super::ack::{self, EcnCounts};
-use super::kind::{AckFrequency, ty};
+use super::kind::AckFrequency;
+use super::ty;
 use crate::connection_id::ConnectionId;
 use crate::cursor::Writer;
 use crate::stream_id::{Direction, StreamId};
@@ -43,7 +44,8 @@ pub const ACK_FREQUENCY_MAX_SIZE: usize = 2 + 4 * VARINT;
 /// Bytes of IMMEDIATE_ACK.
 pub const IMMEDIATE_ACK_SIZE: usize = 1;
 
-/// Every type written here but ACK_FREQUENCY is below 0x40, and so is its own encoding (RFC 9000 §12.4).
+/// Every type written here but ACK_FREQUENCY is below 0x40, and so is its own encoding (RFC 9000
+/// §12.4).
 #[inline]
 fn put_type(w: &mut Writer<'_>, ty: u64) {
     w.u8(ty as u8);
@@ -67,9 +69,9 @@ pub fn ping(w: &mut Writer<'_>) {
 /// Puts ACK (RFC 9000 §19.3) with as many of the ranges as fit, and gives their number. Where not
 /// even the first fits, or there is none, it writes nothing and gives 0.
 ///
-/// `ranges_descending` starts with the largest packet numbers; between two ranges at least one number
-/// is missing. `delay` is in microseconds, already shifted right by this end's ack_delay_exponent.
-/// With ECN counts the frame has type 0x03.
+/// `ranges_descending` starts with the largest packet numbers; between two ranges at least one
+/// number is missing. `delay` is in microseconds, already shifted right by this end's
+/// ack_delay_exponent. With ECN counts the frame has type 0x03.
 #[inline]
 pub fn ack(
     w: &mut Writer<'_>,
@@ -192,7 +194,8 @@ pub fn streams_blocked(w: &mut Writer<'_>, direction: Direction, limit: u64) {
     w.varint(limit);
 }
 
-/// Puts NEW_CONNECTION_ID (RFC 9000 §19.15); `id` is not empty, `retire_prior_to` at most `sequence`.
+/// Puts NEW_CONNECTION_ID (RFC 9000 §19.15); `id` is not empty, `retire_prior_to` at most
+/// `sequence`.
 pub fn new_connection_id(
     w: &mut Writer<'_>,
     sequence: u64,
@@ -227,7 +230,8 @@ pub fn path_response(w: &mut Writer<'_>, data: [u8; 8]) {
 }
 
 /// Puts CONNECTION_CLOSE (RFC 9000 §19.19): of the transport with `frame_type` (0 when unknown), of
-/// the application with `None`. A reason that does not fit is cut, not in the middle of a character.
+/// the application with `None`. A reason that does not fit is cut, not in the middle of a
+/// character.
 pub fn connection_close(
     w: &mut Writer<'_>,
     error_code: u64,
@@ -288,8 +292,8 @@ pub fn handshake_done(w: &mut Writer<'_>) {
     put_type(w, ty::HANDSHAKE_DONE);
 }
 
-/// Puts the header of a DATAGRAM frame (RFC 9221 §4). Without a length the data goes on to the end of
-/// the packet.
+/// Puts the header of a DATAGRAM frame (RFC 9221 §4). Without a length the data goes on to the end
+/// of the packet.
 pub fn datagram_header(w: &mut Writer<'_>, len: Option<usize>) {
     match len {
         Some(len) => {

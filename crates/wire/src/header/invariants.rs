@@ -14,9 +14,9 @@ pub const fn is_long(first: u8) -> bool {
 
 /// The destination connection id of a datagram's first packet: all that a router looks at.
 ///
-/// A short header does not say how long its connection id is: `short_cid_len` is the length that this
-/// endpoint gives out. `None` when the datagram is too short to have one. Long headers of versions
-/// unknown here may have up to 255 bytes (RFC 8999 §5.1).
+/// A short header does not say how long its connection id is: `short_cid_len` is the length that
+/// this endpoint gives out. `None` when the datagram is too short to have one. Long headers of
+/// versions unknown here may have up to 255 bytes (RFC 8999 §5.1).
 #[inline]
 #[must_use]
 pub fn destination(datagram: &[u8], short_cid_len: usize) -> Option<&[u8]> {

@@ -63,8 +63,8 @@ pub enum Header<'a> {
         token: &'a [u8],
         /// Where the packet number starts, in bytes from the start of the packet.
         pn_offset: usize,
-        /// Bytes of the packet, from the first of the header to the last of the tag. What follows in
-        /// the datagram is another packet (RFC 9000 §12.2).
+        /// Bytes of the packet, from the first of the header to the last of the tag. What follows
+        /// in the datagram is another packet (RFC 9000 §12.2).
         len: usize,
     },
     /// 1-RTT; it takes the rest of the datagram.

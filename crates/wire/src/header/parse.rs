@@ -5,8 +5,8 @@ use super::kind::{FixedBit, Header, HeaderError, LongType, VERSION_1, VERSION_2}
 use crate::connection_id::ConnectionId;
 use crate::cursor::Reader;
 
-/// The fixed bit (RFC 9000 §17.2, §17.3.1).
-/// The bit of a first byte that is 1 in every packet of versions 1 and 2, unless it is greased (RFC 9287).
+/// The fixed bit (RFC 9000 §17.2, §17.3.1). The bit of a first byte that is 1 in every packet of
+/// versions 1 and 2, unless it is greased (RFC 9287).
 pub const FIXED_BIT: u8 = 0x40;
 /// Bytes of the Retry integrity tag (RFC 9001 §5.8).
 const RETRY_TAG_LEN: usize = 16;
@@ -15,8 +15,8 @@ const RETRY_TAG_LEN: usize = 16;
 /// datagram; `short_cid_len` is the length of the connection ids that this endpoint gives out.
 ///
 /// # Errors
-/// [`HeaderError`] when it is no packet of version 1 or 2; the rest of the datagram is then lost too,
-/// for nothing says where a next packet would start.
+/// [`HeaderError`] when it is no packet of version 1 or 2; the rest of the datagram is then lost
+/// too, for nothing says where a next packet would start.
 #[inline]
 pub fn parse(packet: &[u8], short_cid_len: usize) -> Result<Header<'_>, HeaderError> {
     parse_with(packet, short_cid_len, FixedBit::Required)
@@ -59,7 +59,8 @@ fn parse_long(packet: &[u8], first: u8, fixed_bit: FixedBit) -> Result<Header<'_
         scid,
     } = Invariants::read(&mut r)?;
     match version {
-        // RFC 8999 §6: version 0 marks version negotiation; all other bits of its first byte are unused.
+        // RFC 8999 §6: version 0 marks version negotiation; all other bits of its first byte are
+        // unused.
         0 => return parse_version_negotiation(dcid, scid, r.rest()),
         VERSION_1 | VERSION_2 => {}
         _ => {

@@ -47,8 +47,8 @@ pub fn write_long(
     length
 }
 
-/// Writes the Length field of the long header that [`write_long`] put into `buf`: the bytes of packet
-/// number, payload and tag, at most 16,383.
+/// Writes the Length field of the long header that [`write_long`] put into `buf`: the bytes of
+/// packet number, payload and tag, at most 16,383.
 pub fn patch_length(buf: &mut [u8], at: LengthOffset, len_of_pn_and_payload_and_tag: usize) {
     match buf.get_mut(at.0..) {
         Some(field) => {
@@ -80,7 +80,8 @@ pub const fn long_header_size(
     1 + 4 + 1 + dcid_len + 1 + scid_len + token + 2 + pn_len
 }
 
-/// Puts the header of a 1-RTT packet, packet number included (RFC 9000 §17.3.1); `pn_len` is 1 to 4.
+/// Puts the header of a 1-RTT packet, packet number included (RFC 9000 §17.3.1); `pn_len` is 1 to
+/// 4.
 #[inline]
 pub fn write_short(
     w: &mut Writer<'_>,

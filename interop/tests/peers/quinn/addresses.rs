@@ -11,7 +11,8 @@ use super::pair::{BOTH, Pair, SquallIs, quinn_client, quinn_server, quinn_tls};
 use super::traffic::transfer;
 use crate::setup::{ANY, Identity, NAME, run, squall_client, squall_server};
 
-/// Time for an answer to the client's first packets to be held back, so that early data is on its way before it.
+/// Time for an answer to the client's first packets to be held back, so that early data is on its
+/// way before it.
 const A_WHILE: Duration = Duration::from_millis(20);
 
 /// A server that has the client's address proved first (RFC 9000 §8.1.2).
@@ -28,7 +29,8 @@ fn a_retry() {
                     let to = server.local_addr().expect("an address");
                     let connecting = client.connect(to, NAME).expect("a start");
                     let accepting = async {
-                        // Its ClientHello fills two packets; to quinn each of them is an attempt until one has a token.
+                        // Its ClientHello fills two packets; to quinn each of them is an attempt
+                        // until one has a token.
                         loop {
                             let incoming = server.accept().await.expect("an attempt");
                             if incoming.remote_address_validated() {
@@ -74,7 +76,8 @@ async fn tickets_arrive(pair: &Pair) {
     tokio::time::sleep(Duration::from_millis(300)).await;
 }
 
-/// A client comes again with a ticket, and its first stream travels with its first packets (RFC 9001 §4.6).
+/// A client comes again with a ticket, and its first stream travels with its first packets (RFC
+/// 9001 §4.6).
 #[test]
 fn squall_resumes_with_early_data() {
     run(0, async {

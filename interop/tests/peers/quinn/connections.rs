@@ -34,7 +34,8 @@ fn quinns_close_is_seen() {
     }
 }
 
-/// A key exchange that resists quantum computers, and those that do not, as the peer has it (RFC 9001 §4: any of TLS's).
+/// A key exchange that resists quantum computers, and those that do not, as the peer has it (RFC
+/// 9001 §4: any of TLS's).
 #[test]
 fn key_exchange_is_what_the_peer_has() {
     use aws_lc_rs::kx_group::{SECP256R1, X25519, X25519MLKEM768};
@@ -101,8 +102,9 @@ fn key_updates() {
                         pair.quinn.force_key_update();
                     }
                     transfer(&pair, 1_000_000).await;
-                    // The next update may come when the keys before the last one are forgotten, after three probe
-                    // timeouts (RFC 9001 §6.5): each has 25 ms for delayed acknowledgements.
+                    // The next update may come when the keys before the last one are forgotten,
+                    // after three probe timeouts (RFC 9001 §6.5): each has 25 ms for delayed
+                    // acknowledgements.
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
                 let updates = pair.squall.stats().key_updates;
@@ -115,7 +117,8 @@ fn key_updates() {
     }
 }
 
-/// One endpoint of each, many connections at the same time; quinn's later ones resume the TLS session of the first.
+/// One endpoint of each, many connections at the same time; quinn's later ones resume the TLS
+/// session of the first.
 #[test]
 fn many_connections() {
     const CONNECTIONS: u64 = 50;
@@ -126,8 +129,8 @@ fn many_connections() {
                 quinn,
                 endpoints: (squall_end, quinn_end),
             } = Pair::new(role).await;
-            // The asking end closes when it has its answer, by a datagram that a full buffer may swallow: the answering
-            // ends are not waited for.
+            // The asking end closes when it has its answer, by a datagram that a full buffer may
+            // swallow: the answering ends are not waited for.
             let (mut asking, mut answering) = (JoinSet::new(), JoinSet::new());
             for seed in 0..CONNECTIONS {
                 let (squall_end, quinn_end) = (squall_end.clone(), quinn_end.clone());
@@ -247,7 +250,8 @@ fn a_foreign_certificate_is_refused() {
     });
 }
 
-/// squall's handshake ended by the alert that quinn saw, found by the peer (`by_peer`) or by squall.
+/// squall's handshake ended by the alert that quinn saw, found by the peer (`by_peer`) or by
+/// squall.
 fn assert_alert(error: &squall::ConnectError, at_quinn: u64, by_peer: bool) {
     let squall::ConnectError::Closed(CloseReason::Transport { code, remote, .. }) = error else {
         panic!("squall saw {error}");

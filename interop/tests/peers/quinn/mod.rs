@@ -9,8 +9,8 @@
 //!  addresses    Retry, tickets and early data, clients that move
 //! ```
 //!
-//! Once connected, both sides can do the same; so a test gets a pair of connections, does not see which of them began,
-//! and runs twice.
+//! Once connected, both sides can do the same; so a test gets a pair of connections, does not see
+//! which of them began, and runs twice.
 
 mod addresses;
 mod connections;

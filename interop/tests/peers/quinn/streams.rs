@@ -38,7 +38,8 @@ fn a_long_stream_both_ways() {
     }
 }
 
-/// More streams than are allowed at a time, in both directions, from both ends: every stream has to be given back.
+/// More streams than are allowed at a time, in both directions, from both ends: every stream has to
+/// be given back.
 #[test]
 fn many_streams() {
     const STREAMS: u64 = 250;
@@ -120,7 +121,8 @@ fn a_reset_is_seen() {
     }
 }
 
-/// A reader that wants no more stops a writer who is in the middle; the other half of the stream goes on.
+/// A reader that wants no more stops a writer who is in the middle; the other half of the stream
+/// goes on.
 #[test]
 fn a_stop_is_seen() {
     for role in BOTH {

@@ -1,4 +1,5 @@
-//! Packets that came before their keys: copied aside within bounds, replayed when the keys are there.
+//! Packets that came before their keys: copied aside within bounds, replayed when the keys are
+//! there.
 
 use squall_wire::Ecn;
 

@@ -1,8 +1,9 @@
 //! The 1-RTT keys and their updates (RFC 9001 §6).
 //!
-//! Three slots for opening: previous, current, next. The next keys always exist, so that a packet with the other phase
-//! bit costs the same whether or not it opens (RFC 9001 §6.3). A bit of an unauthenticated header only picks a slot; the
-//! first packet that opens under the next keys commits the update.
+//! Three slots for opening: previous, current, next. The next keys always exist, so that a packet
+//! with the other phase bit costs the same whether or not it opens (RFC 9001 §6.3). A bit of an
+//! unauthenticated header only picks a slot; the first packet that opens under the next keys
+//! commits the update.
 
 use squall_protect::{HeaderKey, KeyMaterial, PacketKey};
 use squall_tls::{LevelMaterial, Secrets};
@@ -32,15 +33,16 @@ pub(crate) struct KeyRing {
     phase: bool,
     /// Lowest number opened in the current phase; `None` until the peer has followed our update.
     first_received: Option<u64>,
-    /// Lowest number sent in the current phase; another update needs its acknowledgement (RFC 9001 §6.1).
+    /// Lowest number sent in the current phase; another update needs its acknowledgement (RFC 9001
+    /// §6.1).
     first_sent: u64,
     phase_acked: bool,
     sealed: u64,
     /// When the previous keys are dropped (RFC 9001 §6.5).
     pub(crate) drop_previous_at: Option<Time>,
     updates: u64,
-    /// Whether an acknowledgement has left since the peer's last update; before, it cannot know that we have followed
-    /// (RFC 9001 §6.2).
+    /// Whether an acknowledgement has left since the peer's last update; before, it cannot know
+    /// that we have followed (RFC 9001 §6.2).
     ack_sent: bool,
     /// `updates` when the group being received was numbered.
     group_epoch: u64,
@@ -97,7 +99,8 @@ impl KeyRing {
         if phase == self.phase {
             CURRENT
         } else if self.updates > 0 && self.first_received.is_none_or(|first| number < first) {
-            // RFC 9001 §6.5: older than the first packet of this phase, or the peer has not followed our update yet.
+            // RFC 9001 §6.5: older than the first packet of this phase, or the peer has not
+            // followed our update yet.
             PREVIOUS
         } else {
             NEXT
@@ -119,7 +122,8 @@ impl KeyRing {
         self.group_epoch = self.updates;
     }
 
-    /// Notes a packet that opened; `true` if it is the first under the next keys, so that the update is to be committed.
+    /// Notes a packet that opened; `true` if it is the first under the next keys, so that the
+    /// update is to be committed.
     #[inline]
     #[must_use]
     pub(crate) fn on_opened(&mut self, slot: u8, number: u64) -> bool {
@@ -136,8 +140,9 @@ impl KeyRing {
         false
     }
 
-    /// A packet opened under the next keys: the peer has updated, and so do we (RFC 9001 §6.2). `false`: it has updated
-    /// twice without knowing that we have followed, which is a KEY_UPDATE_ERROR.
+    /// A packet opened under the next keys: the peer has updated, and so do we (RFC 9001 §6.2).
+    /// `false`: it has updated twice without knowing that we have followed, which is a
+    /// KEY_UPDATE_ERROR.
     #[must_use]
     pub(crate) fn commit_remote_update(&mut self, number: u64, next_sent: u64) -> bool {
         let known = std::mem::replace(&mut self.ack_sent, false);

@@ -13,17 +13,18 @@ use crate::space::SpaceId;
 
 /// What becomes of the bytes of a CRYPTO stream.
 pub(crate) enum Tls {
-    /// A server's, until the client's ClientHello is whole: which version is chosen depends on it, and TLS has to say
-    /// which in the server's transport parameters (RFC 9368 §2.3).
+    /// A server's, until the client's ClientHello is whole: which version is chosen depends on it,
+    /// and TLS has to say which in the server's transport parameters (RFC 9368 §2.3).
     Waiting(Box<Waiting>),
     /// At work.
     Running(Box<Session>),
-    /// It has said all that it had to say: what is asked for later is kept, the session, a few kilobytes, is not.
+    /// It has said all that it had to say: what is asked for later is kept, the session, a few
+    /// kilobytes, is not.
     Over(Box<Facts>),
 }
 
-/// Bytes that a session at work takes, about: rustls' state, its transcript and its key exchange, as measured in the middle
-/// of a handshake (`crates/core/tests/memory.rs`).
+/// Bytes that a session at work takes, about: rustls' state, its transcript and its key exchange,
+/// as measured in the middle of a handshake (`crates/core/tests/memory.rs`).
 const SESSION: usize = 8 * 1024;
 
 /// What is known of a handshake when its session is gone.
@@ -202,7 +203,8 @@ const UNEXPECTED_MESSAGE: u8 = 10;
 /// RFC 8446 §4: the type of a CertificateRequest, which RFC 9001 §4.4 forbids after the handshake.
 const CERTIFICATE_REQUEST: u8 = 13;
 
-/// Whether one of the handshake messages in `bytes`, which begin with one, is of type `ty` (RFC 8446 §4).
+/// Whether one of the handshake messages in `bytes`, which begin with one, is of type `ty` (RFC
+/// 8446 §4).
 fn has_message(mut bytes: &[u8], ty: u8) -> bool {
     while let [first, a, b, c, rest @ ..] = bytes {
         if *first == ty {
@@ -220,8 +222,8 @@ pub(crate) struct Begun {
     pub(crate) version: u32,
     /// The keys of early data that the server accepts.
     pub(crate) early_keys: Option<DirectionMaterial>,
-    /// What TLS has against the ClientHello. The keys of the version count first: the alert is sent
-    /// with them.
+    /// What TLS has against the ClientHello. The keys of the version count first: the alert is
+    /// sent with them.
     pub(crate) refusal: Option<Alert>,
 }
 
@@ -344,7 +346,8 @@ impl Tls {
         }
     }
 
-    /// What the exporter at this place of the configuration gives; `done`: the handshake is complete.
+    /// What the exporter at this place of the configuration gives; `done`: the handshake is
+    /// complete.
     pub(crate) fn exported(
         &self,
         at: usize,

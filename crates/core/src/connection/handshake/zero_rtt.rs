@@ -1,5 +1,5 @@
-//! Early data (RFC 9001 §4.6): what a client sends in 0-RTT packets, before the handshake, with what
-//! it remembers of an earlier connection.
+//! Early data (RFC 9001 §4.6): what a client sends in 0-RTT packets, before the handshake, with
+//! what it remembers of an earlier connection.
 //!
 //! It is off unless asked for: with `enable_early_data` of the client's rustls configuration, and
 //! with `max_early_data_size` of the server's. The server then takes each ticket once, out of the

@@ -133,7 +133,8 @@ impl Clock {
 
     // ---- silence --------------------------------------------------------------------------------
 
-    /// Takes the peer's idle timeout: the smaller of both counts, and zero is none (RFC 9000 §10.1).
+    /// Takes the peer's idle timeout: the smaller of both counts, and zero is none (RFC 9000
+    /// §10.1).
     pub(crate) fn limit_idle_timeout(&mut self, theirs: Duration) {
         if self.idle_timeout.is_zero() {
             self.idle_timeout = theirs;
@@ -179,7 +180,7 @@ impl Clock {
         now >= due
     }
 
-    // ---- a server that has gone quiet -------------------------------------------------------------
+    // ---- a server that has gone quiet -----------------------------------------------------------
 
     /// A client has received something ack-eliciting from the server. `expects`: data is expected.
     #[inline]
@@ -205,8 +206,8 @@ impl Clock {
     ///
     /// A client that only receives learns of a change of its address by nothing but silence,
     /// because the server sends to the old one. A PING shows the server where the client is (RFC
-    /// 9000 §9.2). Probes stop after half of the idle timeout: they must not keep a connection alive
-    /// on which nothing happens.
+    /// 9000 §9.2). Probes stop after half of the idle timeout: they must not keep a connection
+    /// alive on which nothing happens.
     pub(crate) fn probes_for_data(&mut self, now: Time, probe_timeout: Duration) -> bool {
         let idle = self.idle_timeout;
         if !idle.is_zero() && now - self.server_heard > idle / 2 {

@@ -12,10 +12,10 @@ use crate::space::Space;
 use crate::stream::Streams;
 
 /// Acknowledgements of a full congestion window, where they may be asked for: enough for slow start
-/// to see in time that round trips take longer (RFC 9406 §4.2 wants 8 samples), and later for little
-/// of the window to be known late. What is not known to have arrived takes up room in the window,
-/// but none on the path: with four of them, CUBIC was left with a third of a link that it shared
-/// with another system's, which acknowledges every second packet.
+/// to see in time that round trips take longer (RFC 9406 §4.2 wants 8 samples), and later for
+/// little of the window to be known late. What is not known to have arrived takes up room in the
+/// window, but none on the path: with four of them, CUBIC was left with a third of a link that it
+/// shared with another system's, which acknowledges every second packet.
 const ACKS_OF_A_WINDOW: u64 = 8;
 /// Fewer packets than this are not worth a request.
 const LEAST_ACK_THRESHOLD: u64 = 4;

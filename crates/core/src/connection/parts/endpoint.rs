@@ -5,8 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
+use squall_wire::Side;
 
 use crate::event::EndpointEvent;
+use crate::path::PathState;
 use crate::path::cid::{IdSource, LocalIds, RemoteIds, TokenChange};
 use crate::token::TokenKey;
 
@@ -42,9 +44,11 @@ impl EndpointLink {
         }
     }
 
-    /// Reports the client's validated address, if it is new.
-    pub(crate) fn report_address(&mut self, address: IpAddr) {
-        if self.validated_address != Some(address) {
+    /// Reports the client's address once it is validated, and when it changes (a server's).
+    pub(crate) fn report_address(&mut self, side: Side, active: &PathState) {
+        let address = active.path.remote.ip();
+        let known = self.validated_address == Some(address);
+        if side == Side::Server && active.validated && !known {
             self.validated_address = Some(address);
             let event = EndpointEvent::AddressValidated(address);
             self.events.push_back(event);

@@ -9,7 +9,7 @@ use squall_wire::{ConnectionId, Ecn, Side, TransportError, TransportParameters};
 use crate::connection::handshake::early::{Awaited, EarlyPacket, EarlyPackets};
 use crate::connection::handshake::parameters::parameter_error;
 use crate::connection::handshake::tls::{Restart, Tls};
-use crate::space::LevelKeys;
+use crate::space::{LevelKeys, SpaceId};
 use crate::time::Time;
 
 /// What the peer's transport parameters say, apart from what streams and connection ids have taken.
@@ -89,8 +89,8 @@ pub(crate) struct Attempt {
     pub(crate) original_version: u32,
     /// A server has changed the version and has sent nothing in the new one yet.
     pub(crate) announces_version: bool,
-    /// What the Initial keys are made from: the destination of the client's first packet, or of the
-    /// first after a Retry.
+    /// What the Initial keys are made from: the destination of the client's first packet, or of
+    /// the first after a Retry.
     pub(crate) initial_dcid: ConnectionId,
     /// Servers: Initial keys of the original version, for a client that does not know yet that
     /// another was chosen.
@@ -161,8 +161,9 @@ impl Handshake {
 
     /// Bytes of memory that the handshake takes, about.
     pub(crate) fn memory(&self) -> usize {
-        let attempt = |attempt: &Box<Attempt>| size_of::<Attempt>() + attempt.early.memory();
-        self.tls.memory() + self.attempt.as_ref().map_or(0, attempt)
+        let attempt = self.attempt.as_ref();
+        let attempt = attempt.map_or(0, |a| size_of::<Attempt>() + a.early.memory());
+        self.tls.memory() + attempt
     }
 
     /// The handshake is confirmed: what is known only until then is dropped.
@@ -192,6 +193,21 @@ impl Handshake {
         let attempt = self.attempt.as_ref();
         let dcid = attempt.map_or(self.original_dcid, |a| a.initial_dcid);
         initial::keys(version, dcid.as_slice(), self.side == Side::Client).into()
+    }
+
+    /// The time for which the peer held an acknowledgement back (RFC 9002 §5.3): none for Initial
+    /// and Handshake packets, and no longer than promised once the handshake is confirmed.
+    pub(crate) fn ack_delay(&self, id: SpaceId, delay: u64) -> Duration {
+        if id != SpaceId::Data {
+            return Duration::ZERO;
+        }
+        let delay = delay.checked_shl(self.peer.ack_delay_exponent);
+        let delay = Duration::from_micros(delay.unwrap_or(u64::MAX));
+        if self.confirmed {
+            delay.min(self.peer.max_ack_delay)
+        } else {
+            delay
+        }
     }
 
     // ---- the peer's packets ---------------------------------------------------------------------
@@ -242,12 +258,13 @@ impl Handshake {
 
     // ---- Retry ----------------------------------------------------------------------------------
 
-    /// Whether a client follows a Retry: one only, before any other packet, with a token and another
-    /// id than `dcid` (RFC 9000 §17.2.5.2).
+    /// Whether a client follows a Retry: one only, before any other packet, with a token and
+    /// another id than `dcid` (RFC 9000 §17.2.5.2).
     pub(crate) fn accepts_retry(&self, retry: &Retry<'_>, dcid: ConnectionId) -> bool {
-        let fresh = |a: &Box<Attempt>| a.retry_scid.is_none() && a.peer_scid.is_none();
+        let attempt = self.attempt.as_ref();
+        let fresh = attempt.is_some_and(|a| a.retry_scid.is_none() && a.peer_scid.is_none());
         self.side == Side::Client
-            && self.attempt.as_ref().is_some_and(fresh)
+            && fresh
             && !retry.token.is_empty()
             && retry.scid != dcid
             && squall_protect::retry::integrity_tag(

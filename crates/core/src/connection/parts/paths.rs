@@ -1,11 +1,16 @@
 //! The paths of a connection, and the connection ids of both ends (RFC 9000 §5.1, §8, §9).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use squall_wire::{ConnectionId, Path, Side, Transmit};
+use squall_protect::{Outcome, PacketSpan};
+use squall_wire::{
+    ConnectionId, Frame, Path, PreferredAddress, Side, Transmit, TransportError, TransportErrorCode,
+};
 
-use crate::config::TransportConfig;
+use crate::config::{MIN_UDP_PAYLOAD, TransportConfig};
+use crate::connection::handshake::parameters::parameter_error;
+use crate::event::EndpointEvent;
 use crate::path::cid::{LocalIds, RemoteIds};
 use crate::path::ecn::EcnTotals;
 use crate::path::mtu::Mtu;
@@ -23,6 +28,18 @@ use super::endpoint::EndpointLink;
 const LEAST_PROBE: usize =
     1 + 4 + squall_wire::frame::write::PATH_CHALLENGE_SIZE + squall_protect::TAG_LEN;
 
+/// A path that is probed now.
+pub(crate) struct Probed {
+    /// Its tag.
+    pub(crate) tag: u8,
+    /// Whether it is the active path.
+    pub(crate) active: bool,
+    /// Bytes of the datagram.
+    pub(crate) size: usize,
+    /// Whether a challenge is due.
+    pub(crate) challenge: bool,
+}
+
 /// All paths of a connection.
 pub(crate) struct Paths {
     side: Side,
@@ -39,8 +56,8 @@ pub(crate) struct Paths {
     /// Clients: the address in use was left at once, for a path that is not validated yet
     /// (`Move::AtOnce`).
     pub(crate) left_at_once: bool,
-    /// Whether the path MTU is searched for when there is nothing else to send: not right after the
-    /// handshake.
+    /// Whether the path MTU is searched for when there is nothing else to send: not right after
+    /// the handshake.
     pub(crate) seeks_size_idly: bool,
 }
 
@@ -161,8 +178,8 @@ impl Paths {
         }
     }
 
-    /// A packet that was sent on another path than the active one is settled: only its bytes matter,
-    /// and only there.
+    /// A packet that was sent on another path than the active one is settled: only its bytes
+    /// matter, and only there.
     #[cold]
     pub(crate) fn settle_elsewhere(&mut self, packet: &SentPacket) {
         if let Some(paths) = &mut self.inactive
@@ -170,6 +187,58 @@ impl Paths {
         {
             state.flow.leave(packet.size.into());
         }
+    }
+
+    /// Takes the spin bit of the newest packet, once a group (RFC 9000 §17.4).
+    pub(crate) fn follow_spin(&mut self, bytes: &[u8], spans: &[PacketSpan], newest: Option<u64>) {
+        let is_newest =
+            |s: &&PacketSpan| s.outcome == Outcome::Open && Some(s.packet_number) == newest;
+        if let Some(span) = spans.iter().rev().find(is_newest) {
+            let bit = bytes[span.start as usize] & 0x20 != 0;
+            self.active.spin.on_newest(self.side, bit);
+        }
+    }
+
+    /// Takes a frame about connection ids that arrived under the id `dcid` (RFC 9000 §19.15,
+    /// §19.16).
+    ///
+    /// # Errors
+    /// The code, and what the frame does wrong.
+    pub(crate) fn take_id_frame(
+        &mut self,
+        frame: &Frame<'_>,
+        dcid: ConnectionId,
+        endpoint: &mut EndpointLink,
+    ) -> Result<(), (TransportErrorCode, &'static str)> {
+        match *frame {
+            Frame::NewConnectionId {
+                sequence,
+                retire_prior_to,
+                id,
+                reset_token,
+            } => {
+                let ids = &mut self.remote_ids;
+                let taken = ids.on_new(sequence, retire_prior_to, id, reset_token);
+                let offence = "a NEW_CONNECTION_ID against the limits or an earlier one";
+                taken.map_err(|code| (code, offence))?;
+                endpoint.report_reset_tokens(ids);
+            }
+            Frame::RetireConnectionId { sequence } => {
+                let offence = "a RETIRE_CONNECTION_ID for an id not issued or in use";
+                let retired = self.local_ids.retire(sequence);
+                let Some(id) = retired.map_err(|code| (code, offence))? else {
+                    return Ok(());
+                };
+                // RFC 9000 §19.16: a frame cannot retire the id under which it arrived.
+                if id == dcid {
+                    return Err((TransportErrorCode::PROTOCOL_VIOLATION, offence));
+                }
+                endpoint.events.push_back(EndpointEvent::RemoveId(id));
+                endpoint.issue_ids(&mut self.local_ids);
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Whether packet `number` is an MTU probe, also of a path that was left.
@@ -250,6 +319,34 @@ impl Paths {
         }
     }
 
+    /// Takes the server's preferred address (RFC 9000 §9.6, §18.2), to be tried if it is to be
+    /// followed.
+    ///
+    /// # Errors
+    /// `TRANSPORT_PARAMETER_ERROR` for its connection id.
+    pub(crate) fn take_preferred(
+        &mut self,
+        preferred: &PreferredAddress,
+        follow: bool,
+    ) -> Result<(), TransportError> {
+        let (id, token) = (preferred.connection_id, preferred.stateless_reset_token);
+        // Not beside an empty connection id, and not the same id again.
+        if self.remote_ids.on_new(1, 0, id, token).is_err() {
+            return Err(parameter_error(
+                "a preferred_address with a connection id out of place",
+            ));
+        }
+        // RFC 9000 §9.6.3: of the same family.
+        let address = match self.active.path.remote {
+            SocketAddr::V4(_) => preferred.ipv4.map(SocketAddr::V4),
+            SocketAddr::V6(_) => preferred.ipv6.map(SocketAddr::V6),
+        };
+        if follow && address.is_some() {
+            self.inactive.get_or_insert_default().preferred = address;
+        }
+        Ok(())
+    }
+
     /// Whether a client has left its address at once and not heard from the server since.
     pub(crate) const fn is_searching(&self) -> bool {
         self.left_at_once && !self.active.validated
@@ -324,9 +421,26 @@ impl Paths {
         })
     }
 
+    /// What a probe of the path with this tag may be, in `room` bytes; `None` if none may be sent.
+    pub(crate) fn probed(&self, now: Time, room: usize, tag: u8) -> Option<Probed> {
+        let state = self.iter().find(|p| p.tag == tag)?;
+        // RFC 9000 §8.2.1, §8.2.2: 1200 bytes, but no more than the amplification limit leaves.
+        let size = usize::try_from(state.credit())
+            .unwrap_or(usize::MAX)
+            .min(MIN_UDP_PAYLOAD.into())
+            .min(room);
+        let fits = size >= self.least_probe(tag) && self.may_send_on(state);
+        fits.then(|| Probed {
+            tag,
+            active: tag == self.active.tag,
+            size,
+            challenge: state.validation.as_ref().is_some_and(|v| v.is_due(now)),
+        })
+    }
+
     /// Whether a path has a connection id to send to: a new address does not see the id of another
     /// one, unless the peer has none, or was moved without knowing (RFC 9000 §9.5).
-    pub(crate) fn may_send_on(&self, state: &PathState) -> bool {
+    fn may_send_on(&self, state: &PathState) -> bool {
         state.tag == self.active.tag
             || state.validated
             || self.remote_ids.is_without()
@@ -334,7 +448,7 @@ impl Paths {
     }
 
     /// The smallest datagram that holds a challenge.
-    pub(crate) fn least_probe(&self, tag: u8) -> usize {
+    fn least_probe(&self, tag: u8) -> usize {
         LEAST_PROBE + self.remote_ids.of(tag).len()
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use rand::Rng;
 use squall_protect::{HeaderKey, Outcome, PacketSpan, Suite};
-use squall_wire::{AckFrequency, TransportError, TransportErrorCode, frame, packet_number};
+use squall_wire::{
+    AckFrequency, Side, TransportError, TransportErrorCode, Writer, frame, packet_number,
+};
 
 use crate::config::{LEAST_PACKETS_IN_FLIGHT, MIN_ACK_DELAY, TransportConfig};
 use crate::connection::handshake::keyring::{CURRENT, KeyRing, NEXT, PREVIOUS};
@@ -23,6 +25,8 @@ const PROBES: u8 = 2;
 const MAX_IDLE_ACKS: u32 = 64;
 /// Records of packets kept free for probes: two more with every doubling of the timeout.
 const PROBE_RECORDS: usize = 24;
+/// The ack_delay_exponent that we declare: the default of RFC 9000 §18.2.
+const ACK_DELAY_EXPONENT: u32 = 3;
 /// Distance between packet numbers left out on purpose (RFC 9000 §21.4).
 const SKIP: Range<u64> = 300..6000;
 
@@ -174,8 +178,8 @@ impl Spaces {
     /// Expands the truncated numbers (RFC 9000 §A.3) and picks each packet's key slot; returns the
     /// slots in use.
     ///
-    /// The base is the largest number opened before the group: an unauthenticated number never moves
-    /// it.
+    /// The base is the largest number opened before the group: an unauthenticated number never
+    /// moves it.
     pub(crate) fn number(
         &mut self,
         bytes: &[u8],
@@ -329,6 +333,32 @@ impl Spaces {
         );
     }
 
+    /// Puts an ACK frame for a space, if one is owed and fits; returns whether.
+    pub(crate) fn write_ack(&mut self, id: SpaceId, now: Time, w: &mut Writer<'_>) -> bool {
+        let space = &mut self[id];
+        let received = &mut space.received;
+        let Some(largest) = received.largest_to_report().filter(|_| received.may_ack()) else {
+            return false;
+        };
+        let delay = u64::try_from(received.delay(now).as_micros()).unwrap_or(0);
+        let (delay, ecn) = (delay >> ACK_DELAY_EXPONENT, received.ecn_counts());
+        if frame::write::ack(w, received.ranges(), delay, ecn) == 0 {
+            return false;
+        }
+        received.on_ack_sent();
+        space.idle_acks += u32::from(id != SpaceId::Data);
+        space.sent.push_frame(SentFrame::Ack { largest });
+        if let Some(ring) = self.ring.as_mut().filter(|_| id == SpaceId::Data) {
+            ring.on_ack_sent();
+        }
+        true
+    }
+
+    /// Whether a client's data goes into 0-RTT packets now.
+    pub(crate) fn send_zero_rtt(&self, side: Side) -> bool {
+        side == Side::Client && self.ring.is_none() && self[SpaceId::Data].keys.is_some()
+    }
+
     /// The key phase bit of packets to be sent.
     #[inline]
     pub(crate) fn phase(&self) -> bool {
@@ -406,6 +436,16 @@ impl Spaces {
         self.skip_number = u64::MAX;
     }
 
+    /// The previous keys are dropped at `due` (RFC 9001 §6.5), unless the peer has not followed our
+    /// update yet; returns when they are.
+    pub(crate) fn schedule_key_discard(&mut self, due: Time) -> Option<Time> {
+        let ring = self.ring.as_mut()?;
+        if ring.awaits_first_of_phase() {
+            ring.drop_previous_at = Some(due);
+        }
+        ring.drop_previous_at
+    }
+
     // ---- losses ---------------------------------------------------------------------------------
 
     /// The space in which the earliest late packet counts as lost at `now`.
@@ -425,7 +465,8 @@ impl Spaces {
         let handshake_open = open(SpaceId::Initial) || open(SpaceId::Handshake);
         if !handshake_open && (!open(SpaceId::Data) || !asked.peer_validated_us) {
             // RFC 9002 §6.2.2.1: a client keeps the server's amplification limit from locking both
-            // up. Early data in flight does not: it is not probed before the handshake is confirmed.
+            // up. Early data in flight does not: it is not probed before the handshake is
+            // confirmed.
             if asked.peer_validated_us {
                 return None;
             }
@@ -451,9 +492,10 @@ impl Spaces {
                 if !asked.confirmed {
                     continue;
                 }
-                // RFC 9002 §6.2.1 adds the time for which the peer may hold an acknowledgement back.
-                // It does not hold it back where more packets are open than it leaves unacknowledged
-                // (RFC 9000 §13.2.2: two, unless we asked for fewer), as RFC 8985 §7.2 has it.
+                // RFC 9002 §6.2.1 adds the time for which the peer may hold an acknowledgement
+                // back. It does not hold it back where more packets are open than it leaves
+                // unacknowledged (RFC 9000 §13.2.2: two, unless we asked for fewer), as RFC 8985
+                // §7.2 has it.
                 let held = space.sent.outstanding_eliciting() as u64;
                 if held <= asked.ack_threshold {
                     due += asked.ack_delay;
@@ -466,8 +508,8 @@ impl Spaces {
         earliest
     }
 
-    /// Owes the probes of a probe timeout that expired in space `id` (RFC 9002 §6.2.4); returns what
-    /// the oldest open packets there carried: sent again, it makes the probe useful.
+    /// Owes the probes of a probe timeout that expired in space `id` (RFC 9002 §6.2.4); returns
+    /// what the oldest open packets there carried: sent again, it makes the probe useful.
     pub(crate) fn owe_probes(&mut self, id: SpaceId, established: bool) -> Vec<SentFrame> {
         self[id].probes = PROBES;
         // RFC 9002 §6.2.4: the other handshake level's data may go along.

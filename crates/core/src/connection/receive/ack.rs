@@ -1,7 +1,5 @@
 //! Step 5 for ACK frames: what acknowledged packets carried is settled (RFC 9000 §13, RFC 9002 §5).
 
-use std::time::Duration;
-
 use squall_wire::{Ack, StreamId, TransportError, TransportErrorCode};
 
 use super::Trip;
@@ -77,7 +75,8 @@ impl Connection {
         }
         let first_open = space.sent.first_open();
         let flow = &self.paths.active.flow;
-        // A frame that was overtaken, or repeats another: everything that it could settle is settled.
+        // A frame that was overtaken, or repeats another: everything that it could settle is
+        // settled.
         let known = Some(ack.largest) <= space.largest_acked;
         let no_loss = id != SpaceId::Data || flow.reordering.oldest().is_none();
         if known && no_loss && ack.largest < first_open {
@@ -109,27 +108,11 @@ impl Connection {
         }
         // RFC 9002 §5.1: a sample needs the largest newly acknowledged and one packet that asked.
         if let Some(time_sent) = newly.largest_sent.filter(|_| newly.eliciting) {
-            let delay = self.ack_delay(id, ack.delay);
+            let delay = self.handshake.ack_delay(id, ack.delay);
             let rtt = &mut self.paths.active.flow.rtt;
             rtt.update(trip.now - time_sent, delay);
         }
         Ok(())
-    }
-
-    /// The time for which the peer held an acknowledgement back (RFC 9002 §5.3): none for Initial
-    /// packets, and no longer than promised for those after the handshake.
-    fn ack_delay(&self, id: SpaceId, delay: u64) -> Duration {
-        if id != SpaceId::Data {
-            return Duration::ZERO;
-        }
-        let peer = &self.handshake.peer;
-        let delay = delay.checked_shl(peer.ack_delay_exponent);
-        let delay = Duration::from_micros(delay.unwrap_or(u64::MAX));
-        if self.handshake.confirmed {
-            delay.min(peer.max_ack_delay)
-        } else {
-            delay
-        }
     }
 
     /// Settles the packets in the ranges of an ACK frame.
@@ -156,7 +139,8 @@ impl Connection {
                 }
                 if let Some(acked) = self.take_acked_run(id, number..=last, &mut run, trip) {
                     if largest_before > Some(number) {
-                        self.note_late(largest_before, number, acked.first_sent, trip.now);
+                        let flow = &mut self.paths.active.flow;
+                        flow.note_late(largest_before, number, acked.first_sent, trip.now);
                     }
                     if number + acked.count > ack.largest {
                         newly.largest_sent = Some(acked.time_sent);
@@ -173,7 +157,8 @@ impl Connection {
                         }
                         newly.eliciting |= packet.ack_eliciting;
                         if here && largest_before > Some(number) {
-                            self.note_late(largest_before, number, packet.time_sent, trip.now);
+                            let flow = &mut self.paths.active.flow;
+                            flow.note_late(largest_before, number, packet.time_sent, trip.now);
                         }
                         self.on_packet_acked(id, number, &packet, &mut run, trip);
                     }
@@ -193,14 +178,6 @@ impl Connection {
             self.streams.on_acked(id, start, end - start, fin);
         }
         Ok(newly)
-    }
-
-    /// A packet is acknowledged that others overtook, and that is not declared lost.
-    #[cold]
-    fn note_late(&mut self, largest: Option<u64>, number: u64, time_sent: Time, now: Time) {
-        let flow = &mut self.paths.active.flow;
-        let distance = largest.map_or(0, |largest| largest - number);
-        (flow.reordering).on_late(now, distance, time_sent, &flow.rtt);
     }
 
     /// Takes back what was declared lost and is acknowledged after all.
@@ -230,8 +207,8 @@ impl Connection {
         }
     }
 
-    /// Settles packets from the first of `numbers` on that carried nothing but the next bytes of one
-    /// stream: what `on_packet_acked` does for each, once.
+    /// Settles packets from the first of `numbers` on that carried nothing but the next bytes of
+    /// one stream: what `on_packet_acked` does for each, once.
     fn take_acked_run(
         &mut self,
         id: SpaceId,

@@ -194,7 +194,7 @@ impl Connection {
             && let Some((id, offset, data)) = stream_to_end(ty, payload)
         {
             let fin = ty & 1 != 0;
-            let acknowledge = self.take_stream(id, offset, data, fin)?;
+            let acknowledge = take_stream(&mut self.streams, id, offset, data, fin)?;
             if trip.early {
                 self.streams.note_early(id);
             }
@@ -224,8 +224,8 @@ impl Connection {
         let mut frames = Frames::new(payload);
         let packet = received_type(id, trip.early);
         while !frames.is_empty() {
-            // Looked at where it is: a copy right after the stores that made it stalls, for half the
-            // time of a small frame.
+            // Looked at where it is: a copy right after the stores that made it stalls, for half
+            // the time of a small frame.
             let frame = frames.read();
             let frame = frame.as_ref().map_err(|error| *error)?;
             if packet != PacketType::OneRtt && !frame::allowed(frame.ty(), packet) {
@@ -269,10 +269,23 @@ impl Connection {
                 offset,
                 fin,
                 data,
-            } => return self.take_stream(id, offset, data, fin),
+            } => return take_stream(&mut self.streams, id, offset, data, fin),
             Frame::PathChallenge(data) => self.on_path_challenge(data, trip),
             Frame::PathResponse(data) => self.on_path_response(trip.now, data)?,
-            Frame::NewToken { token } => self.on_new_token(token, trip)?,
+            Frame::NewToken { .. } if self.side == Side::Server => {
+                // RFC 9000 §19.7.
+                return Err(violation(frame.ty(), "a NEW_TOKEN from a client"));
+            }
+            // More than a server of ours ever gives are of no use: a packet could hold hundreds.
+            Frame::NewToken { token } => {
+                if token.len() <= MAX_TOKEN_LEN && trip.tokens < MAX_NEW_TOKENS {
+                    trip.tokens += 1;
+                    self.endpoint.events.push_back(EndpointEvent::NewToken {
+                        version: self.handshake.version,
+                        token: token.into(),
+                    });
+                }
+            }
             Frame::HandshakeDone => {
                 // RFC 9000 §19.20.
                 if self.side == Side::Server {
@@ -291,84 +304,18 @@ impl Connection {
             Frame::DataBlocked(_) => self.stats.data_blocked_received += 1,
             Frame::StreamsBlocked { .. } => self.stats.streams_blocked_received += 1,
             Frame::NewConnectionId { .. } | Frame::RetireConnectionId { .. } => {
-                let taken = self.take_id_frame(frame, trip);
-                taken.map_err(|offence| offence.of(frame.ty()))?;
+                let (dcid, endpoint) = (trip.dcid, &mut self.endpoint);
+                let taken = self.paths.take_id_frame(frame, dcid, endpoint);
+                taken.map_err(offence(frame.ty()))?;
             }
             _ => {
                 let blocked = matches!(frame, Frame::StreamDataBlocked { .. });
                 self.stats.stream_data_blocked_received += u64::from(blocked);
                 let taken = take_stream_control(&mut self.streams, frame);
-                taken.map_err(|offence| offence.of(frame.ty()))?;
+                taken.map_err(offence(frame.ty()))?;
             }
         }
         Ok(true)
-    }
-
-    fn take_stream(
-        &mut self,
-        id: StreamId,
-        offset: u64,
-        data: &[u8],
-        fin: bool,
-    ) -> Result<bool, TransportError> {
-        let taken = self.streams.on_stream(id, offset, data, fin);
-        taken.map_err(|code| {
-            Offence(code, "a STREAM frame against the stream's state or limits").of(0x08)
-        })
-    }
-
-    /// Takes a frame about connection ids (RFC 9000 §19.15, §19.16).
-    fn take_id_frame(&mut self, frame: &Frame<'_>, trip: &Trip<'_>) -> Result<(), Offence> {
-        match *frame {
-            Frame::NewConnectionId {
-                sequence,
-                retire_prior_to,
-                id,
-                reset_token,
-            } => {
-                let ids = &mut self.paths.remote_ids;
-                let taken = ids.on_new(sequence, retire_prior_to, id, reset_token);
-                taken.map_err(against(
-                    "a NEW_CONNECTION_ID against the limits or an earlier one",
-                ))?;
-                self.endpoint.report_reset_tokens(ids);
-            }
-            Frame::RetireConnectionId { sequence } => {
-                let offence = "a RETIRE_CONNECTION_ID for an id not issued or in use";
-                let ids = &mut self.paths.local_ids;
-                let Some(id) = ids.retire(sequence).map_err(against(offence))? else {
-                    return Ok(());
-                };
-                // RFC 9000 §19.16: a frame cannot retire the id under which it arrived.
-                if id == trip.dcid {
-                    return Err(Offence(TransportErrorCode::PROTOCOL_VIOLATION, offence));
-                }
-                self.endpoint.events.push_back(EndpointEvent::RemoveId(id));
-                self.endpoint.issue_ids(ids);
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Takes a NEW_TOKEN frame (RFC 9000 §19.7).
-    fn on_new_token(&mut self, token: &[u8], trip: &mut Trip<'_>) -> Result<(), TransportError> {
-        if self.side == Side::Server {
-            return Err(violation(frame::ty::NEW_TOKEN, "a NEW_TOKEN from a client"));
-        }
-        if token.is_empty() {
-            let offence = Offence(TransportErrorCode::FRAME_ENCODING_ERROR, "an empty token");
-            return Err(offence.of(frame::ty::NEW_TOKEN));
-        }
-        // More than a server of ours ever gives are of no use: a packet could hold hundreds.
-        if token.len() <= MAX_TOKEN_LEN && trip.tokens < MAX_NEW_TOKENS {
-            trip.tokens += 1;
-            self.endpoint.events.push_back(EndpointEvent::NewToken {
-                version: self.handshake.version,
-                token: token.into(),
-            });
-        }
-        Ok(())
     }
 
     /// Takes a DATAGRAM frame (RFC 9221 §3).
@@ -389,28 +336,38 @@ impl Connection {
     }
 }
 
-/// What a frame did wrong.
-struct Offence(TransportErrorCode, &'static str);
-
-impl Offence {
-    /// The error for a frame of this type.
-    const fn of(self, frame_type: u64) -> TransportError {
-        let Self(code, reason) = self;
-        TransportError {
-            code,
-            frame_type,
-            reason,
-        }
+/// The error for a frame of this type that did wrong.
+fn offence(frame_type: u64) -> impl Fn((TransportErrorCode, &'static str)) -> TransportError {
+    move |(code, reason)| TransportError {
+        code,
+        frame_type,
+        reason,
     }
 }
 
-/// Names the offence behind a code.
-const fn against(reason: &'static str) -> impl Fn(TransportErrorCode) -> Offence {
-    move |code| Offence(code, reason)
+/// Takes a STREAM frame; `Ok(false)` if the packet is dropped unacknowledged.
+#[inline]
+fn take_stream(
+    streams: &mut Streams,
+    id: StreamId,
+    offset: u64,
+    data: &[u8],
+    fin: bool,
+) -> Result<bool, TransportError> {
+    let taken = streams.on_stream(id, offset, data, fin);
+    taken.map_err(|code| TransportError {
+        code,
+        frame_type: 0x08,
+        reason: "a STREAM frame against the stream's state or limits",
+    })
 }
 
 /// Takes a frame about a stream that carries none of its data.
-fn take_stream_control(streams: &mut Streams, frame: &Frame<'_>) -> Result<(), Offence> {
+fn take_stream_control(
+    streams: &mut Streams,
+    frame: &Frame<'_>,
+) -> Result<(), (TransportErrorCode, &'static str)> {
+    let against = |reason| move |code| (code, reason);
     match *frame {
         Frame::MaxData(limit) => streams.on_max_data(limit),
         Frame::MaxStreams { direction, maximum } => streams.on_max_streams(direction, maximum),
@@ -486,7 +443,8 @@ fn is_probing(payload: &[u8]) -> bool {
     })
 }
 
-/// The fields of a STREAM frame without a length (RFC 9000 §19.8); `None` leaves the error to the full parser.
+/// The fields of a STREAM frame without a length (RFC 9000 §19.8); `None` leaves the error to the
+/// full parser.
 #[inline]
 pub(super) fn stream_to_end(ty: u8, payload: &[u8]) -> Option<(StreamId, u64, &[u8])> {
     let mut reader = Reader::new(payload.get(1..)?);

@@ -1,7 +1,7 @@
 //! Steps 2 to 4: header protection is removed, packet numbers are expanded, packets are opened in
 //! place, for up to 64 packets of one level at a time.
 
-use squall_protect::{MAX_GROUP, Outcome, PacketSpan};
+use squall_protect::{MAX_GROUP, PacketSpan};
 
 use super::Trip;
 use crate::connection::Connection;
@@ -79,25 +79,15 @@ impl Connection {
         let before = self.spaces[id].received.largest();
         self.take_packets(bytes, id, spans, trip);
         if id == SpaceId::Data && trip.home {
-            self.follow_spin(bytes, spans, before);
+            let newest = self.spaces[id].received.largest();
+            if newest > before {
+                self.paths.follow_spin(bytes, spans, newest);
+            }
         }
         // Before 1-RTT packets there is nothing but handshake messages.
         trip.stages.mark(match id {
             SpaceId::Data => Stage::Streams,
             _ => Stage::Handshake,
         });
-    }
-
-    /// Takes the spin bit of the newest packet, once a group (RFC 9000 §17.4).
-    fn follow_spin(&mut self, bytes: &[u8], spans: &[PacketSpan], before: Option<u64>) {
-        let newest = self.spaces[SpaceId::Data].received.largest();
-        let is_newest =
-            |s: &&PacketSpan| s.outcome == Outcome::Open && Some(s.packet_number) == newest;
-        if newest > before
-            && let Some(span) = spans.iter().rev().find(is_newest)
-        {
-            let bit = bytes[span.start as usize] & 0x20 != 0;
-            self.paths.active.spin.on_newest(self.side, bit);
-        }
     }
 }

@@ -1,5 +1,5 @@
-//! Step 5 for packets that arrived in order and carry one stream's next bytes: what a bulk transfer is
-//! made of. They are taken together, with one look at everything that is looked at for a packet
+//! Step 5 for packets that arrived in order and carry one stream's next bytes: what a bulk transfer
+//! is made of. They are taken together, with one look at everything that is looked at for a packet
 //! alone; whatever is not as plain as that is taken packet by packet (`tests/twins.rs` compares).
 
 use squall_protect::{MAX_GROUP, Outcome, PacketSpan, TAG_LEN};
@@ -25,7 +25,8 @@ impl Connection {
             return 0;
         };
         let received = &self.spaces[SpaceId::Data].received;
-        // What is logged, early or from elsewhere, and what changes keys, is taken packet by packet.
+        // What is logged, early or from elsewhere, and what changes keys, is taken packet by
+        // packet.
         let plain = trip.home && !trip.early && !self.log.is_on();
         if !plain || !received.expects(first.packet_number) {
             return 0;

@@ -1,5 +1,5 @@
-//! Step 1: datagrams become packets. Short headers gather in a group; a packet with a long header is
-//! processed at once, since its frames may bring the keys of what follows.
+//! Step 1: datagrams become packets. Short headers gather in a group; a packet with a long header
+//! is processed at once, since its frames may bring the keys of what follows.
 
 use std::ops::Range;
 
@@ -82,8 +82,8 @@ impl Connection {
         let Range { start, end } = packet;
         let pn_offset = 1 + self.endpoint.ids.len;
         let packet = &bytes[start..end];
-        // RFC 9000 §12.2: the destination is that of the datagram. RFC 9287 §3: the fixed bit may be
-        // anything.
+        // RFC 9000 §12.2: the destination is that of the datagram. RFC 9287 §3: the fixed bit may
+        // be anything.
         let foreign = !packet.get(1..pn_offset).is_some_and(|id| trip.dcid.is(id));
         if foreign || packet.len() < pn_offset + MIN_PROTECTED + TAG_LEN {
             self.stats.packets_dropped += 1;
@@ -235,7 +235,7 @@ impl Connection {
             // RFC 9000 §8.1: a peer that can seal a Handshake packet has received ours. RFC 9001
             // §4.9.1.
             self.paths.active.validated = true;
-            self.report_validated_address();
+            self.endpoint.report_address(self.side, &self.paths.active);
             self.discard_space(SpaceId::Initial, now);
         }
     }

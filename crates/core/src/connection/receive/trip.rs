@@ -21,8 +21,8 @@ pub(crate) struct Trip<'a> {
     pub(crate) ecn: Ecn,
     /// Whether the path is the active one.
     pub(crate) home: bool,
-    /// Whether its addresses are not those of the active path. Where a client lets the system choose
-    /// its address, another one is strange but on the active path all the same.
+    /// Whether its addresses are not those of the active path. Where a client lets the system
+    /// choose its address, another one is strange but on the active path all the same.
     pub(crate) strange: bool,
     /// Bytes of a run from elsewhere that no path was credited with yet.
     pub(crate) uncredited: usize,

@@ -61,10 +61,13 @@ impl History {
             .filter_map(|_| server.open(Direction::Unidirectional))
             .collect();
         // A path beside the active one: what was sent on either is settled there.
-        server.add_path(Path {
+        let elsewhere = Path {
             remote: "198.51.100.7:7000".parse().expect("an address"),
             local: None,
-        });
+        };
+        server
+            .paths
+            .add(elsewhere, &server.config, &mut server.endpoint);
         Self {
             pair,
             rng,
@@ -120,7 +123,8 @@ impl History {
         }
     }
 
-    /// Lets the streams send in turn, a packet each: one goes on at the offset that the packet of another ended at.
+    /// Lets the streams send in turn, a packet each: one goes on at the offset that the packet of
+    /// another ended at.
     fn take_turns(&mut self) {
         for id in self.streams.clone() {
             let server = self.pair.connection(Side::Server);
@@ -158,7 +162,8 @@ impl History {
         }
     }
 
-    /// Ranges of numbers that were sent, descending, with gaps between; now and then with one that was not.
+    /// Ranges of numbers that were sent, descending, with gaps between; now and then with one that
+    /// was not.
     fn ranges(&mut self) -> Vec<RangeInclusive<u64>> {
         let sent = &self.pair.connection(Side::Server).spaces[SpaceId::Data].sent;
         let (first, next) = (sent.first_open(), sent.next_number());
@@ -246,8 +251,8 @@ impl History {
     }
 }
 
-/// What a server comes to that is told the same things for the same seed; adds the packets that came
-/// in runs to `in_runs`.
+/// What a server comes to that is told the same things for the same seed; adds the packets that
+/// came in runs to `in_runs`.
 fn history(seed: u64, way: Way, in_runs: &Cell<u64>) -> Vec<State> {
     let mut history = History::new(seed);
     let mut states = Vec::new();
@@ -351,7 +356,8 @@ fn acknowledge(server: &mut Connection, range: RangeInclusive<u64>, trip: &mut T
     taken.expect("they were sent");
 }
 
-// test: RFC 9438 §4.9 — all up to its largest number is settled, and it still shows that a loss was spurious.
+// test: RFC 9438 §4.9 — all up to its largest number is settled, and it still shows that a loss was
+// spurious.
 #[test]
 fn an_acknowledgement_that_was_overtaken_takes_losses_back() {
     let mut pair = Pair::with(TransportConfig::default());
@@ -382,7 +388,8 @@ fn an_acknowledgement_that_was_overtaken_takes_losses_back() {
     assert_eq!(settle(first..=first + 3), (4, 4));
 }
 
-// test: RFC 9002 §7.8 — pacing is not the application: the window was full, if only for the first of these packets.
+// test: RFC 9002 §7.8 — pacing is not the application: the window was full, if only for the first
+// of these packets.
 #[test]
 fn a_window_that_was_full_in_between_grows() {
     for singly in [false, true] {

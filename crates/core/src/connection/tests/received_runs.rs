@@ -18,8 +18,8 @@ use crate::time::Time;
 
 const SEGMENT: usize = 400;
 
-/// What a client has after a bundle: the bytes read of each stream, the numbers received, the counts, what it tells its
-/// application and the server, and its keys.
+/// What a client has after a bundle: the bytes read of each stream, the numbers received, the
+/// counts, what it tells its application and the server, and its keys.
 #[derive(Debug, PartialEq)]
 struct Seen {
     read: Vec<(u64, Vec<u8>)>,
@@ -35,16 +35,17 @@ struct Seen {
     failed: bool,
 }
 
-/// A server's packets that say what a seed says: mostly the next bytes of a stream, now and then something else, with
-/// other numbers, other offsets, a FIN, a length, a reserved bit, a forged tag, new keys.
+/// A server's packets that say what a seed says: mostly the next bytes of a stream, now and then
+/// something else, with other numbers, other offsets, a FIN, a length, a reserved bit, a forged
+/// tag, new keys.
 struct Author {
     rng: StdRng,
     next: u64,
     /// The streams' ids, and how far each was written.
     streams: [(StreamId, u64); 2],
     at: usize,
-    /// Whether the keys are updated in the next bundle, and the first number under the keys of now: RFC 9001 §6.4 has no
-    /// lower one under them.
+    /// Whether the keys are updated in the next bundle, and the first number under the keys of
+    /// now: RFC 9001 §6.4 has no lower one under them.
     turns: bool,
     first: u64,
 }

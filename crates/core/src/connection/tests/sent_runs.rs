@@ -21,7 +21,8 @@ use crate::stream::send::StreamRange;
 struct Seen {
     extent: (usize, usize),
     in_flight: u64,
-    /// Of each packet: length, number, header length, the range at its end, and its bytes up to there.
+    /// Of each packet: length, number, header length, the range at its end, and its bytes up to
+    /// there.
     packets: Vec<(u32, u64, u16, StreamRange, Vec<u8>)>,
     /// What is remembered of each.
     records: Vec<(u16, bool, Vec<SentFrame>)>,
@@ -65,7 +66,8 @@ fn write(pair: &mut Pair, way: Way, segment: usize, count: usize) -> Seen {
     }
 }
 
-/// What a server writes that is told the same things for the same seed, and how many packets came in runs.
+/// What a server writes that is told the same things for the same seed, and how many packets came
+/// in runs.
 fn bundles(seed: u64, way: Way) -> Vec<Seen> {
     let mut pair = Pair::with(TransportConfig {
         initial_stream_window: 400_000,
@@ -103,8 +105,8 @@ fn bundles(seed: u64, way: Way) -> Vec<Seen> {
     seen
 }
 
-/// A run is what its packets would have been one by one: with streams of all lengths, chunks of all sizes, credit that ends,
-/// losses, FIN, resets, and offsets that become wider.
+/// A run is what its packets would have been one by one: with streams of all lengths, chunks of all
+/// sizes, credit that ends, losses, FIN, resets, and offsets that become wider.
 #[test]
 fn a_run_is_its_packets_one_by_one() {
     let histories = assert_equal(0..60, bundles);
@@ -112,7 +114,8 @@ fn a_run_is_its_packets_one_by_one() {
     assert!(written > 5000, "{written}");
 }
 
-/// Streams that end with a packet or a byte before or behind that, with a FIN or without, and another one after them.
+/// Streams that end with a packet or a byte before or behind that, with a FIN or without, and
+/// another one after them.
 #[test]
 fn a_run_ends_where_its_stream_does() {
     let play = |_, way| {

@@ -12,16 +12,9 @@ use crate::stages::{Stage, Stages};
 use crate::time::Time;
 
 impl Connection {
-    /// Whether data goes into 0-RTT packets now.
-    fn sends_zero_rtt(&self) -> bool {
-        self.side == Side::Client
-            && self.spaces.ring.is_none()
-            && self.spaces[SpaceId::Data].keys.is_some()
-    }
-
     /// Whether a datagram with a 0-RTT packet is due.
     pub(super) fn early_data_wants(&self) -> bool {
-        self.sends_zero_rtt()
+        self.spaces.send_zero_rtt(self.side)
             && matches!(self.state, State::Handshaking)
             && self.wants_data()
             && !self.paths.active.flow.is_full()
@@ -101,7 +94,7 @@ impl Connection {
             // server.
             SpaceId::Data if self.side == Side::Client => {
                 let established = matches!(self.state, State::Established);
-                self.sends_zero_rtt() || (self.spaces.ring.is_some() && established)
+                self.spaces.send_zero_rtt(self.side) || (self.spaces.ring.is_some() && established)
             }
             _ => self.spaces.has_keys(id),
         };
@@ -159,7 +152,7 @@ impl Connection {
         let (ty, version, token) = match id {
             SpaceId::Initial => (LongType::Initial, version, self.handshake.token()),
             SpaceId::Handshake => (LongType::Handshake, version, &[][..]),
-            SpaceId::Data if self.sends_zero_rtt() => {
+            SpaceId::Data if self.spaces.send_zero_rtt(self.side) => {
                 // RFC 9369 §4.1.
                 let original = self.handshake.original_version();
                 (LongType::ZeroRtt, original, &[][..])

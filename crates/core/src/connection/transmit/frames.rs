@@ -2,18 +2,19 @@
 
 use squall_wire::{Writer, frame};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Stats};
+use crate::datagram::Datagrams;
 use crate::event::Event;
 use crate::sent_frame::SentFrame;
+use crate::space::sent::SentPackets;
 use crate::space::{Space, SpaceId};
+use crate::stream::Streams;
 use crate::stream::send::StreamRange;
 use crate::time::Time;
 use crate::token;
 
 /// ACK-only packets after which a PING asks for a sign that they arrive (RFC 9000 §13.2.4).
 const MAX_ACK_ONLY: u32 = 64;
-/// The ack_delay_exponent that we declare: the default of RFC 9000 §18.2.
-const ACK_DELAY_EXPONENT: u32 = 3;
 
 /// What went into a packet.
 pub(super) struct Written {
@@ -42,7 +43,7 @@ impl Connection {
             tail: None,
         };
         if first {
-            self.write_ack(id, now, w);
+            self.stats.acks_sent += u64::from(self.spaces.write_ack(id, now, w));
         }
         if ack_only {
             // RFC 9000 §13.2.4: an endpoint that only acknowledges asks for an acknowledgement now
@@ -67,9 +68,14 @@ impl Connection {
         }
         if id == SpaceId::Data {
             if self.datagrams.wants_to_send() {
-                self.write_datagrams(w);
+                let most = self.max_datagram_size();
+                write_datagrams(&mut self.datagrams, most, &mut self.stats, w);
+                if std::mem::take(&mut self.datagrams.writer_waits) {
+                    self.streams.events.push_back(Event::DatagramsWritable);
+                }
             }
-            written.tail = self.write_streams(w);
+            let sent = &mut self.spaces[id].sent;
+            written.tail = write_streams(&mut self.streams, sent, w);
             if written.tail.is_none() && self.streams.is_blocked() {
                 // Found out only now, and perhaps all that there is to say.
                 self.write_stream_control(now, w);
@@ -81,26 +87,6 @@ impl Connection {
         written.ack_eliciting = w.len() > before;
         written.in_flight = written.ack_eliciting;
         written
-    }
-
-    fn write_ack(&mut self, id: SpaceId, now: Time, w: &mut Writer<'_>) {
-        let space = &mut self.spaces[id];
-        let received = &mut space.received;
-        let Some(largest) = received.largest_to_report().filter(|_| received.may_ack()) else {
-            return;
-        };
-        let delay = u64::try_from(received.delay(now).as_micros()).unwrap_or(0);
-        let (delay, ecn) = (delay >> ACK_DELAY_EXPONENT, received.ecn_counts());
-        if frame::write::ack(w, received.ranges(), delay, ecn) == 0 {
-            return;
-        }
-        received.on_ack_sent();
-        space.idle_acks += u32::from(id != SpaceId::Data);
-        space.sent.push_frame(SentFrame::Ack { largest });
-        self.stats.acks_sent += 1;
-        if let Some(ring) = self.spaces.ring.as_mut().filter(|_| id == SpaceId::Data) {
-            ring.on_ack_sent();
-        }
     }
 
     /// Frames of the connection as a whole, and control frames of streams.
@@ -160,67 +146,6 @@ impl Connection {
         self.streams
             .write_control(now, rtt, w, |frame| sent.push_frame(frame));
     }
-
-    /// Datagrams that fit into the packet.
-    fn write_datagrams(&mut self, w: &mut Writer<'_>) {
-        while let Some(data) = self.datagrams.peek() {
-            let size = frame::write::datagram_header_size(Some(data.len())) + data.len();
-            if size > w.remaining() {
-                // RFC 9221 §5: the path became smaller than the datagram, which cannot be split.
-                let most = self.max_datagram_size();
-                if most.is_none_or(|most| data.len() > most) {
-                    self.datagrams.next();
-                    self.stats.datagram_frames_dropped += 1;
-                    continue;
-                }
-                return;
-            }
-            frame::write::datagram_header(w, Some(data.len()));
-            w.bytes(data);
-            self.datagrams.next();
-            self.stats.datagram_frames_sent += 1;
-        }
-        if std::mem::take(&mut self.datagrams.writer_waits) {
-            self.streams.events.push_back(Event::DatagramsWritable);
-        }
-    }
-
-    /// Stream data until the packet is full or nothing is left. The last piece is only given room:
-    /// sealing reads it from where it lies.
-    fn write_streams(&mut self, w: &mut Writer<'_>) -> Option<StreamRange> {
-        let mut tail: Option<(StreamRange, usize)> = None;
-        while let Some((range, fills)) = self.streams.next_range(w.remaining()) {
-            if let Some((previous, at)) = tail.take() {
-                // Another frame follows: the piece before is no tail, and copied.
-                let place = &mut w.written_mut()[at..at + previous.len as usize];
-                self.streams.copy_head(&previous, place);
-            }
-            let len = (!fills).then_some(range.len as usize);
-            frame::write::stream_header(w, range.id, range.start, len, range.fin);
-            if range.len > 0 {
-                tail = Some((range, w.len()));
-                w.advance(range.len as usize);
-            }
-            self.streams.on_sent(&range);
-            let StreamRange {
-                id,
-                start,
-                len,
-                fin,
-            } = range;
-            let frame = SentFrame::Stream {
-                id,
-                start,
-                len,
-                fin,
-            };
-            self.spaces[SpaceId::Data].sent.push_frame(frame);
-            if fills {
-                break;
-            }
-        }
-        tail.map(|(range, _)| range)
-    }
 }
 
 /// Handshake data of a space.
@@ -240,4 +165,61 @@ fn write_crypto(space: &mut Space, w: &mut Writer<'_>) {
         let len = len as u32;
         space.sent.push_frame(SentFrame::Crypto { start, len });
     }
+}
+
+/// Datagrams that fit into the packet. `most`: the size of the largest that may be sent.
+fn write_datagrams(
+    datagrams: &mut Datagrams,
+    most: Option<usize>,
+    stats: &mut Stats,
+    w: &mut Writer<'_>,
+) {
+    while let Some(data) = datagrams.peek() {
+        let size = frame::write::datagram_header_size(Some(data.len())) + data.len();
+        if size <= w.remaining() {
+            frame::write::datagram_header(w, Some(data.len()));
+            w.bytes(data);
+            stats.datagram_frames_sent += 1;
+        } else if most.is_none_or(|most| data.len() > most) {
+            // RFC 9221 §5: the path became smaller than the datagram, which cannot be split.
+            stats.datagram_frames_dropped += 1;
+        } else {
+            return;
+        }
+        datagrams.next();
+    }
+}
+
+/// Stream data until the packet is full or nothing is left. The last piece is only given room:
+/// sealing reads it from where it lies.
+fn write_streams(
+    streams: &mut Streams,
+    sent: &mut SentPackets,
+    w: &mut Writer<'_>,
+) -> Option<StreamRange> {
+    let mut tail: Option<(StreamRange, usize)> = None;
+    while let Some((range, fills)) = streams.next_range(w.remaining()) {
+        if let Some((previous, at)) = tail.take() {
+            // Another frame follows: the piece before is no tail, and copied.
+            let place = &mut w.written_mut()[at..at + previous.len as usize];
+            streams.copy_head(&previous, place);
+        }
+        let len = (!fills).then_some(range.len as usize);
+        frame::write::stream_header(w, range.id, range.start, len, range.fin);
+        if range.len > 0 {
+            tail = Some((range, w.len()));
+            w.advance(range.len as usize);
+        }
+        streams.on_sent(&range);
+        sent.push_frame(SentFrame::Stream {
+            id: range.id,
+            start: range.start,
+            len: range.len,
+            fin: range.fin,
+        });
+        if fills {
+            break;
+        }
+    }
+    tail.map(|(range, _)| range)
 }

@@ -3,7 +3,7 @@
 //! | step | where |
 //! |---|---|
 //! | 1 allow, 2 plan | here |
-//! | 3 write | `packet`: a packet, written and booked; `frames`: what goes into it; `run`: packets that one stream fills |
+//! | 3 write | `packet`: one packet; `frames`: what goes into it; `run`: a bundle and its runs |
 //! | 4 seal, 5 settle | here |
 //!
 //! `flight` writes the datagrams of the handshake, `probe` those that probe paths and their size,
@@ -173,8 +173,8 @@ impl Connection {
         Some(self.paths.transmit(plan.segment.min(len), len))
     }
 
-    /// What congestion control, the pacer, the amplification limit, the records of packets in flight
-    /// and the buffer allow.
+    /// What congestion control, the pacer, the amplification limit, the records of packets in
+    /// flight and the buffer allow.
     fn plan(&mut self, now: Time, room: usize, max_segments: usize) -> Allowed {
         let space = &self.spaces[SpaceId::Data];
         let mut probes = usize::from(space.probes);
@@ -192,7 +192,9 @@ impl Connection {
         }
         let most = most.min(room / segment).min(MAX_GROUP);
         let budget = if wants_data || probes > 0 {
-            self.budget(now, segment, most)
+            let (budget, release) = self.paths.active.flow.budget(now, segment, most);
+            self.clock.set(Timer::Pacing, release);
+            budget
         } else {
             0
         };
@@ -211,33 +213,6 @@ impl Connection {
             count,
             wants_data,
         })
-    }
-
-    /// Bytes that congestion control and pacer let go now; sets the pacing timer if it is the pacer
-    /// that holds them back.
-    fn budget(&mut self, now: Time, segment: usize, most: usize) -> u64 {
-        let flow = &mut self.paths.active.flow;
-        let room = flow.room();
-        self.clock.set(Timer::Pacing, None);
-        if room < segment as u64 {
-            flow.pacer.on_window_full();
-            return 0;
-        }
-        let slow_start = flow.congestion.is_slow_start();
-        let paced = flow.pacer.budget(
-            now,
-            flow.congestion.pacing_rate(),
-            flow.congestion.window(),
-            &flow.rtt,
-            slow_start,
-            segment as u16,
-            most * segment,
-        );
-        if paced < segment as u64 {
-            let release = flow.pacer.next_release(now);
-            self.clock.set(Timer::Pacing, release);
-        }
-        room.min(paced)
     }
 
     /// Whether the data space has anything to send but acknowledgements.

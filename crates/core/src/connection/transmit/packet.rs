@@ -1,7 +1,7 @@
 //! Step 3: the one place where a packet is written and booked.
 //!
 //! ```text
-//!  PacketWriter::new   header ──▶ frames ──▶ padding ──▶ finish ──▶ Draft ──▶ Connection::book ──▶ span, to be sealed
+//!  PacketWriter  header ─▶ frames ─▶ padding ─▶ finish ─▶ Draft ─▶ Connection::book ─▶ span
 //! ```
 //!
 //! A draft may still grow: the last packet of a datagram that holds an Initial is padded when the
@@ -165,7 +165,7 @@ impl Accounting {
         window_limited: false,
         is_mtu_probe: false,
     };
-    /// A packet that is in nobody's flight, and is not repeated.
+    /// A packet that is not counted in flight, and not repeated.
     pub(super) const UNCOUNTED: Self = Self {
         ack_eliciting: false,
         in_flight: false,
@@ -197,7 +197,8 @@ pub(super) struct PacketWriter<'a> {
 }
 
 impl<'a> PacketWriter<'a> {
-    /// Writes the header of packet `number` at `place` in the buffer, which leaves room for the tag.
+    /// Writes the header of packet `number` at `place` in the buffer, which leaves room for the
+    /// tag.
     #[inline]
     pub(super) fn new(
         buffer: &'a mut [u8],
@@ -273,8 +274,8 @@ impl Connection {
         }
     }
 
-    /// Books a packet of the active path: as sent, in flight, and in the log. Returns where it lies,
-    /// for sealing.
+    /// Books a packet of the active path: as sent, in flight, and in the log. Returns where it
+    /// lies, for sealing.
     #[inline]
     pub(super) fn book(&mut self, now: Time, draft: &Draft, buffer: &mut [u8]) -> PacketSpan {
         let flow = self.paths.active.flow.tag;
@@ -290,8 +291,8 @@ impl Connection {
         span
     }
 
-    /// Books a packet that is in nobody's flight, for it goes to another path: as sent, and in the
-    /// log.
+    /// Books a packet that goes to another path, so that it is not counted in the flight of this
+    /// one: as sent, and in the log.
     #[inline]
     pub(super) fn book_elsewhere(
         &mut self,

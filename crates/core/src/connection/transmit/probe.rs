@@ -6,22 +6,12 @@ use rand::Rng;
 use squall_wire::{Ecn, Side, Transmit, frame};
 
 use super::packet::{Accounting, Header, PacketWriter};
-use crate::config::{MAX_PATH_RESPONSES, MAX_PATHS, MIN_UDP_PAYLOAD};
+use crate::config::{MAX_PATH_RESPONSES, MAX_PATHS};
+use crate::connection::parts::paths::Probed;
 use crate::connection::{Connection, State};
 use crate::space::SpaceId;
 use crate::stages::{Stage, Stages};
 use crate::time::Time;
-
-/// A path that is probed now.
-struct Probed {
-    tag: u8,
-    /// Whether it is the active path.
-    active: bool,
-    /// Bytes of the datagram.
-    size: usize,
-    /// Whether a challenge is due.
-    challenge: bool,
-}
 
 impl Connection {
     // ---- path MTU -------------------------------------------------------------------------------
@@ -75,8 +65,8 @@ impl Connection {
         if !matches!(self.state, State::Established) {
             return None;
         }
-        // Probes of other paths are in nobody's flight, and remembered all the same (`SECURITY.md`
-        // rows 1 and 34).
+        // Probes of other paths are not counted in flight, but remembered all the same
+        // (`SECURITY.md` rows 1 and 34).
         if !self.spaces.may_acknowledge(SpaceId::Data) {
             return None;
         }
@@ -90,7 +80,8 @@ impl Connection {
             !flow.is_full() || last.is_none_or(|last| now - last >= flow.rtt.smoothed());
         for _ in 0..=MAX_PATHS + MAX_PATH_RESPONSES {
             let tag = self.paths.next_probe(now, window_open)?;
-            if let Some(probed) = self.probed(now, buffer.len(), tag) {
+            let room = buffer.len().min(self.config.max_udp_payload.into());
+            if let Some(probed) = self.paths.probed(now, room, tag) {
                 let sent = self.write_path_probe(now, buffer, &probed);
                 stages.mark(Stage::Aead);
                 self.arm_path_timer(now);
@@ -102,23 +93,6 @@ impl Connection {
             }
         }
         None
-    }
-
-    /// What a probe of the path with this tag may be; `None` if none may be sent.
-    fn probed(&self, now: Time, room: usize, tag: u8) -> Option<Probed> {
-        let state = self.paths.iter().find(|p| p.tag == tag)?;
-        // RFC 9000 §8.2.1, §8.2.2: 1200 bytes, but no more than the amplification limit leaves.
-        let size = usize::try_from(state.credit())
-            .unwrap_or(usize::MAX)
-            .min(MIN_UDP_PAYLOAD.min(self.config.max_udp_payload).into())
-            .min(room);
-        let fits = size >= self.paths.least_probe(tag) && self.paths.may_send_on(state);
-        fits.then(|| Probed {
-            tag,
-            active: tag == self.paths.active.tag,
-            size,
-            challenge: state.validation.as_ref().is_some_and(|v| v.is_due(now)),
-        })
     }
 
     fn write_path_probe(
@@ -173,8 +147,8 @@ impl Connection {
             self.set_loss_timer(now);
             span
         } else {
-            // Neither its loss nor its acknowledgement says anything about the active path (RFC 9000
-            // §9.4), and there are few: they are in nobody's flight.
+            // Neither its loss nor its acknowledgement says anything about the active path (RFC
+            // 9000 §9.4), and there are few: they are not counted in flight.
             let draft = packet.finish(Accounting::UNCOUNTED);
             if let Some(state) = self.paths.get_mut(tag) {
                 state.on_sent(size);

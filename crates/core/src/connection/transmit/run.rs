@@ -2,8 +2,8 @@
 //!
 //! A bulk transfer's packets are alike but for the packet number and the offset of their one STREAM
 //! frame. Header and frame header are made once a run; a packet costs three stores and its place in
-//! the records. What such a run writes and books is what `write_packet` would have, packet by packet
-//! (`tests/twins.rs` compares).
+//! the records. What such a run writes and books is what `write_packet` would have, packet by
+//! packet (`tests/twins.rs` compares).
 
 use std::ops::Range;
 
@@ -101,8 +101,8 @@ impl Template {
 }
 
 impl Connection {
-    /// Writes up to `count` packets; one with acknowledgements alone if `count` is zero. Returns how
-    /// many, and the bytes from the first to the last with its tag.
+    /// Writes up to `count` packets; one with acknowledgements alone if `count` is zero. Returns
+    /// how many, and the bytes from the first to the last with its tag.
     pub(in crate::connection) fn write_bundle(
         &mut self,
         now: Time,
@@ -203,9 +203,9 @@ impl Connection {
         Some((draft, contents.tail))
     }
 
-    /// Writes and books packets of the bundle, from the first of `packets` on, as long as the stream
-    /// in front fills them by itself and there is nothing else to send; returns how many. Zero is no
-    /// end: `write_packet` knows better.
+    /// Writes and books packets of the bundle, from the first of `packets` on, as long as the
+    /// stream in front fills them by itself and there is nothing else to send; returns how
+    /// many. Zero is no end: `write_packet` knows better.
     fn write_stream_run(
         &mut self,
         now: Time,

@@ -1,8 +1,8 @@
 //! AES-GCM by the AES and PMULL instructions of the Cryptographic Extension, one lane wide.
 //!
-//! The AES instruction is cut elsewhere than x86's: AESE adds a key, *then* substitutes and shifts; AESMC mixes the
-//! columns. So the key of one round is added by the next one's instruction, the first key comes with the counters, and only
-//! the last key needs an addition of its own:
+//! The AES instruction is cut elsewhere than x86's: AESE adds a key, *then* substitutes and shifts;
+//! AESMC mixes the columns. So the key of one round is added by the next one's instruction, the
+//! first key comes with the counters, and only the last key needs an addition of its own:
 //!
 //! ```text
 //!   x86         state ^ k0 | sub shift mix ^ k1 | ... | sub shift ^ kR
@@ -12,7 +12,8 @@
 use std::arch::aarch64::*;
 use std::arch::is_aarch64_feature_detected;
 
-use crate::kernel::lanes::{Block, Lanes, Work, one_lane};
+use crate::kernel::lanes::{Lanes, Work};
+use crate::kernel::registers::{Block, Crypto, Registers, one_lane};
 use crate::kernel::stitch::{Rounds, Stitch, middle_rounds};
 
 /// Proof that Advanced SIMD, AES and PMULL were detected; only [`NeonAes::detect`] makes one.
@@ -44,19 +45,8 @@ impl NeonAes {
     }
 }
 
-impl Lanes for NeonAes {
+impl Registers for NeonAes {
     one_lane!(uint8x16_t);
-
-    #[inline(always)]
-    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
-        #[inline(never)]
-        #[target_feature(enable = "neon,aes")]
-        fn called<T, W: Work<NeonAes, T>>(l: NeonAes, work: W) -> T {
-            work.run(l)
-        }
-        // SAFETY: the token proves the features.
-        unsafe { called(self, work) }
-    }
 
     #[inline(always)]
     fn zero(self) -> uint8x16_t {
@@ -105,7 +95,9 @@ impl Lanes for NeonAes {
         // SAFETY: the token proves NEON.
         unsafe { vreinterpretq_u8_u32(vaddq_u32(vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b))) }
     }
+}
 
+impl Crypto for NeonAes {
     #[inline(always)]
     fn reverse(self, v: uint8x16_t) -> uint8x16_t {
         // SAFETY: the token proves NEON.
@@ -151,6 +143,26 @@ impl Lanes for NeonAes {
     #[inline(always)]
     fn aes_last(self, state: uint8x16_t, key: uint8x16_t) -> uint8x16_t {
         self.xor(self.half_round(state, self.zero()), key)
+    }
+}
+
+impl Lanes for NeonAes {
+    type Single = Self;
+
+    #[inline(always)]
+    fn single(self) -> Self {
+        self
+    }
+
+    #[inline(always)]
+    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
+        #[inline(never)]
+        #[target_feature(enable = "neon,aes")]
+        fn called<T, W: Work<NeonAes, T>>(l: NeonAes, work: W) -> T {
+            work.run(l)
+        }
+        // SAFETY: the token proves the features.
+        unsafe { called(self, work) }
     }
 
     #[inline(always)]
@@ -221,8 +233,9 @@ impl NeonAes {
     }
 }
 
-// The instructions that not every AArch64 has. The compiler's names for them are to be inlined always, which it refuses to
-// do in a method without the feature; these dissolve with the method, in an entry point that has it.
+// The instructions that not every AArch64 has. The compiler's names for them are to be inlined
+// always, which it refuses to do in a method without the feature; these dissolve with the method,
+// in an entry point that has it.
 
 #[inline]
 #[target_feature(enable = "neon,aes")]

@@ -1,4 +1,5 @@
-//! The block function of ChaCha20 (RFC 8439 §2.3): in registers, for many blocks at once, and for one without.
+//! The block function of ChaCha20 (RFC 8439 §2.3): in registers, for many blocks at once, and for
+//! one without.
 //!
 //! ```text
 //!   register   a row of the state, four words, of as many blocks as a register has room for
@@ -6,7 +7,8 @@
 //!   pass       twenty rounds of one or more groups, with some other work between the rounds
 //! ```
 
-use super::choir::Choir;
+use super::meanwhile::{Meanwhile, Nothing};
+use super::parallel::Parallel;
 use super::poly1305::{self, POLY_BLOCK_LEN};
 
 /// Bytes of a key-stream block.
@@ -27,18 +29,18 @@ pub(in crate::kernel) type Row = [u32; 4];
 /// RFC 8439 §2.3: "expand 32-byte k".
 pub(in crate::kernel) const CONSTANTS: Row = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
-/// What the kernel needs from a CPU: registers of a row each of [`WIDTH`](Rows::WIDTH) blocks. A value is the proof that
-/// the CPU has them.
+/// What the kernel needs from a CPU: registers of a row each of [`WIDTH`](Rows::WIDTH) blocks. A
+/// value is the proof that the CPU has them.
 pub(in crate::kernel) trait Rows: Copy {
     type V: Copy;
     /// What the rotations by whole bytes need in registers, if anything.
     type Rotations: Copy;
 
-    /// Poly1305 of many packets side by side.
-    type Choir<'a>: Choir<'a, Token = Self>;
+    /// Poly1305 of many packets in parallel.
+    type Parallel<'a>: Parallel<'a, Token = Self>;
 
     /// Whether there is one.
-    const CHOIR: bool;
+    const HAS_PARALLEL: bool;
     /// Blocks in a register.
     const WIDTH: usize;
 
@@ -71,7 +73,8 @@ pub(in crate::kernel) trait Rows: Copy {
         poly1305::absorb(h, r, u128::from_le_bytes(*block));
     }
 
-    /// The blocks of `G` groups, with some other work between the rounds: this way, unless the CPU has a better one.
+    /// The blocks of `G` groups, with some other work between the rounds: this way, unless the CPU
+    /// has a better one.
     #[inline(always)]
     fn pass<const G: usize>(
         self,
@@ -87,7 +90,8 @@ pub(in crate::kernel) trait Rows: Copy {
     }
 }
 
-/// Where a lane of a pass gets the last row of its state: the row of a nonce, to whose first word a number is added.
+/// Where a lane of a pass gets the last row of its state: the row of a nonce, to whose first word a
+/// number is added.
 #[derive(Copy, Clone)]
 pub(in crate::kernel) struct Lane {
     pub(in crate::kernel) nonce: Row,
@@ -101,25 +105,8 @@ impl Lane {
     };
 }
 
-/// Pauses between the rounds, for other work.
-pub(in crate::kernel) const PAUSES: usize = 20;
-
-/// Work to do in the pauses. A trait, because a closure cannot be made to dissolve in the rounds, and a call there
-/// costs every vector register.
-pub(in crate::kernel) trait Meanwhile {
-    /// Called [`PAUSES`] times.
-    fn step(&mut self);
-}
-
-/// No work.
-pub(in crate::kernel) struct Nothing;
-
-impl Meanwhile for Nothing {
-    #[inline(always)]
-    fn step(&mut self) {}
-}
-
-/// The states of `G` groups after the twenty rounds and the final addition. `meanwhile` steps between the rounds.
+/// The states of `G` groups after the twenty rounds and the final addition. `meanwhile` steps
+/// between the rounds.
 #[inline(always)]
 pub(in crate::kernel) fn states<W: Rows, const G: usize>(
     w: W,
@@ -192,7 +179,8 @@ pub(super) fn first_rows<W: Rows, const G: usize>(
     }
 }
 
-/// The first row of one block, without vector registers: a lone block takes two thirds of the time of a pass so.
+/// The first row of one block, without vector registers: a lone block takes two thirds of the time
+/// of a pass so.
 #[inline(always)]
 pub(super) fn first_row(key: &[u32; 8], input: &Row) -> Row {
     let mut x = [0; 16];

@@ -1,4 +1,5 @@
-//! Where the generic ChaCha20-Poly1305 is compiled, once for each register width; as `entry` for AES-GCM.
+//! Where the generic ChaCha20-Poly1305 is compiled, once for each register width; as `entry` for
+//! AES-GCM.
 
 macro_rules! define_chacha {
     ($token:ident, $groups:expr, $middle:expr, $features:literal) => {

@@ -1,16 +1,13 @@
-//! Poly1305 (RFC 8439 §2.5), one message at a time or two in step.
+//! Poly1305 (RFC 8439 §2.5) of one message.
 //!
 //! ```text
-//!   h = (h + block) * r   modulo 2^130 - 5      h and r in limbs of 64 bits; h a little above the modulus at times
+//!   h = (h + block) * r   modulo 2^130 - 5      h and r in limbs of 64 bits
 //! ```
-//! It is a chain of multiplications, each waiting for the last one; two chains in step take little longer than one.
-
-use std::iter::Zip;
-use std::slice::Iter;
+//! At times h is a little above the modulus.
+//! It is a chain of multiplications, each waiting for the last one: `pair` runs two chains in step.
 
 use zeroize::Zeroize;
 
-use super::block::{Meanwhile, PAUSES, Rows};
 use crate::span::TAG_LEN;
 
 /// What Poly1305 takes at a time.
@@ -86,8 +83,8 @@ impl Poly {
         absorb(&mut self.h, &self.r, block);
     }
 
-    /// The last bytes of a part of the message, filled up with zeros to a block (RFC 8439 §2.8): the first `len`, up to
-    /// 15, of `bytes`.
+    /// The last bytes of a part of the message, filled up with zeros to a block (RFC 8439 §2.8):
+    /// the first `len`, up to 15, of `bytes`.
     #[inline(always)]
     pub(super) fn part(&mut self, bytes: &[u8; POLY_BLOCK_LEN], len: usize) {
         if len > 0 {
@@ -105,70 +102,6 @@ impl Poly {
         let mask = 0_u128.wrapping_sub(u128::from(above >> 2));
         let h = (reduced & mask) | (low & !mask);
         h.wrapping_add(self.pad).to_le_bytes()
-    }
-}
-
-/// A message that is on its way in a duet. The key stays where it is: there are no registers for two.
-#[derive(Copy, Clone)]
-pub(super) struct Voice<'a> {
-    r: &'a [u64; 3],
-    pub(super) h: [u64; 3],
-}
-
-/// Two messages in step while both have blocks, then the rest of one.
-pub(super) struct Duet<'a, W> {
-    w: W,
-    pub(super) a: Voice<'a>,
-    pub(super) b: Voice<'a>,
-    both: Zip<Iter<'a, [u8; POLY_BLOCK_LEN]>, Iter<'a, [u8; POLY_BLOCK_LEN]>>,
-    rest: Iter<'a, [u8; POLY_BLOCK_LEN]>,
-    /// Steps between two rounds of the cipher.
-    stride: usize,
-}
-
-impl<'a, W: Rows> Duet<'a, W> {
-    /// `a` has at least as many blocks as `b`.
-    #[inline(always)]
-    pub(super) fn new(
-        w: W,
-        (a, blocks_a): (&'a Poly, &'a [[u8; POLY_BLOCK_LEN]]),
-        (b, blocks_b): (&'a Poly, &'a [[u8; POLY_BLOCK_LEN]]),
-    ) -> Self {
-        let (in_step, rest) = blocks_a.split_at(blocks_a.len().min(blocks_b.len()));
-        Self {
-            w,
-            a: Voice { r: &a.r, h: a.h },
-            b: Voice { r: &b.r, h: b.h },
-            both: in_step.iter().zip(blocks_b),
-            rest: rest.iter(),
-            stride: blocks_a.len().div_ceil(PAUSES),
-        }
-    }
-
-    /// All the steps that are left.
-    #[inline(always)]
-    pub(super) fn finish(&mut self) {
-        for (a, b) in self.both.by_ref() {
-            self.w.absorb(&mut self.a.h, self.a.r, a);
-            self.w.absorb(&mut self.b.h, self.b.r, b);
-        }
-        for a in self.rest.by_ref() {
-            self.w.absorb(&mut self.a.h, self.a.r, a);
-        }
-    }
-}
-
-impl<W: Rows> Meanwhile for Duet<'_, W> {
-    #[inline(always)]
-    fn step(&mut self) {
-        for _ in 0..self.stride {
-            if let Some((a, b)) = self.both.next() {
-                self.w.absorb(&mut self.a.h, self.a.r, a);
-                self.w.absorb(&mut self.b.h, self.b.r, b);
-            } else if let Some(a) = self.rest.next() {
-                self.w.absorb(&mut self.a.h, self.a.r, a);
-            }
-        }
     }
 }
 

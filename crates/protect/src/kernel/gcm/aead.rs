@@ -1,4 +1,5 @@
-//! Expanded keys with the proof that their instructions exist: where the doors to the generic code are.
+//! Expanded keys with the proof that their instructions exist: where the doors to the generic code
+//! are.
 
 use super::{Key, Masking, mask, open, seal};
 use crate::kernel::job::{Headers, Toggle};

@@ -1,7 +1,9 @@
-//! Header protection with AES (RFC 9001 §5.4.3): the masks of several packets in one pass, a lane for each.
+//! Header protection with AES (RFC 9001 §5.4.3): the masks of several packets in one pass, a lane
+//! for each.
 
 use crate::kernel::job::{Headers, Toggle};
 use crate::kernel::lanes::{Lanes, Work};
+use crate::kernel::registers::Registers;
 use crate::kernel::stitch::Rounds;
 
 /// Masks or unmasks some headers.

@@ -5,12 +5,13 @@ use super::{CHUNK, CounterSource, Key, Masking, Shape, Stream, mask, tag_pads};
 use crate::kernel::Job;
 use crate::kernel::ghash;
 use crate::kernel::job::Toggle;
-use crate::kernel::lanes::{Block, Lanes, Work};
+use crate::kernel::lanes::{Lanes, Work};
+use crate::kernel::registers::Block;
 use crate::kernel::stitch::Rounds;
 use crate::span::TAG_LEN;
 
-/// Unmasks the headers where that is asked for, and decrypts the payloads; bit `i` of the answer says that the tag of job `i`
-/// is right.
+/// Unmasks the headers where that is asked for, and decrypts the payloads; bit `i` of the answer
+/// says that the tag of job `i` is right.
 pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
@@ -117,8 +118,8 @@ fn open_one<L: Lanes, const R: usize>(
     is_right(tail, &stream.hash.finish(l, pad))
 }
 
-/// The `N` registers of a tail as GHASH takes them: zeros behind the `last_len` bytes of the last one. `tail` ends with
-/// the packet's tag.
+/// The `N` registers of a tail as GHASH takes them: zeros behind the `last_len` bytes of the last
+/// one. `tail` ends with the packet's tag.
 #[inline(always)]
 fn gather<L: Lanes, const N: usize>(
     l: L,
@@ -150,8 +151,8 @@ fn decrypt_tail<L: Lanes, const N: usize>(l: L, tail: &mut [u8], last_len: usize
     l.store_part(last, opened);
 }
 
-/// Whether some bytes end with the tag that they should. No byte decides alone when the comparison ends: all are
-/// compared at once.
+/// Whether some bytes end with the tag that they should. No byte decides alone when the comparison
+/// ends: all are compared at once.
 #[inline(always)]
 fn is_right(tail: &[u8], expected: &[u8; TAG_LEN]) -> bool {
     let tag = tail.last_chunk().expect("a job has room for a tag");

@@ -1,4 +1,5 @@
-//! Short packets of one length in blocks: a lane for each packet, so that no lane is idle and nothing is folded.
+//! Short packets of one length in blocks: a lane for each packet, so that no lane is idle and
+//! nothing is folded.
 //!
 //! ```text
 //!               lane 0     lane 1
@@ -8,25 +9,27 @@
 //!               C1 of a    C1 of b     times H^(N+1), ...
 //!               L of a     L of b      times H
 //! ```
-//! All packets of a pass take the same powers of H, each of them broadcast, and one reduction serves a register's worth of
-//! packets. `G` such registers go side by side, because the states of one do not fill the pipelines.
+//! All packets of a pass take the same powers of H, each of them broadcast, and one reduction
+//! serves a register's worth of packets. `G` such registers go side by side, because the states of
+//! one do not fill the pipelines.
 
 use super::{COUNTERS, Key, mask};
 use crate::kernel::Job;
 use crate::kernel::ghash::{self, Sum};
 use crate::kernel::job::Toggle;
 use crate::kernel::lanes::{Lanes, Work};
+use crate::kernel::registers::{Crypto, Registers};
 use crate::kernel::stitch::Rounds;
 
-/// Bytes in the payload of the longest packet that is worked on here, if its number has four bytes: with a shorter number
-/// the payload has up to three more, and reaches into a fifth block.
+/// Bytes in the payload of the longest packet that is worked on here, if its number has four bytes:
+/// with a shorter number the payload has up to three more, and reaches into a fifth block.
 const MAX_LEN: usize = 64;
 
 /// Bytes in the longest header.
 const MAX_HEADER_LEN: usize = 16;
 
-/// Jobs for one form of the algorithm. The long one takes half as long again for 64 bytes, so the choice must not depend on
-/// how long a received number is: it is made by [`Job::public_lens`].
+/// Jobs for one form of the algorithm. The long one takes half as long again for 64 bytes, so the
+/// choice must not depend on how long a received number is: it is made by [`Job::public_lens`].
 pub(super) enum Run<'r, 'a> {
     /// All of one length in blocks, 1 to 5, with headers of at most one.
     Short(&'r mut [Job<'a>]),
@@ -67,9 +70,9 @@ fn blocks_of(job: &Job<'_>) -> usize {
     }
 }
 
-/// Cuts a run into passes and calls a macro for each, by the lanes of a register and the blocks of a payload: `N` blocks, `G`
-/// registers of packets, `P` packets, `T` AES states. What is left fills one register at a time; packets that do not fill
-/// one go one by one.
+/// Cuts a run into passes and calls a macro for each, by the lanes of a register and the blocks of
+/// a payload: `N` blocks, `G` registers of packets, `P` packets, `T` AES states. What is left fills
+/// one register at a time; packets that do not fill one go one by one.
 macro_rules! passes {
     ($l:ident, $jobs:ident, $pass:ident) => {
         match (L::BLOCKS, $jobs.first().map_or(0, |job| job.payload_len().div_ceil(16))) {
@@ -108,7 +111,8 @@ macro_rules! passes {
     }};
 }
 
-/// Encrypts the payloads and writes the tags of a short run, and masks the headers if there are round keys for that.
+/// Encrypts the payloads and writes the tags of a short run, and masks the headers if there are
+/// round keys for that.
 pub(super) fn seal<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
@@ -127,7 +131,8 @@ pub(super) fn seal<L: Lanes, const R: usize, const S: usize>(
     passes!(l, jobs, pass);
 }
 
-/// Decrypts the payloads of a short run; bit `i` of the answer says that the tag of job `i` is right.
+/// Decrypts the payloads of a short run; bit `i` of the answer says that the tag of job `i` is
+/// right.
 pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
     l: L,
     key: &Key<R, S>,
@@ -329,11 +334,7 @@ impl<'k, L: Lanes, const N: usize, const G: usize, const T: usize> Pass<'k, L, N
 
 /// The blocks for the lanes of register `g`.
 #[inline(always)]
-fn lanes<L: Lanes, const P: usize>(
-    l: L,
-    blocks: &[<L::Single as Lanes>::V; P],
-    g: usize,
-) -> [<L::Single as Lanes>::V; 4] {
+fn lanes<L: Lanes, const P: usize>(l: L, blocks: &[L::Lane; P], g: usize) -> [L::Lane; 4] {
     let mut lanes = [l.single().zero(); 4];
     lanes[..L::BLOCKS].copy_from_slice(&blocks[g * L::BLOCKS..][..L::BLOCKS]);
     lanes

@@ -3,33 +3,25 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
+use super::tokens::Avx2;
 use crate::kernel::Job;
-use crate::kernel::chacha::block::{
-    BLOCK_LEN, Block, CONSTANTS, Lane, Meanwhile, Row, Rows, states,
-};
-use crate::kernel::chacha::choir::NoChoir;
+use crate::kernel::chacha::block::{BLOCK_LEN, Block, CONSTANTS, Lane, Row, Rows, states};
 use crate::kernel::chacha::entry::define_chacha;
+use crate::kernel::chacha::meanwhile::Meanwhile;
+use crate::kernel::chacha::parallel::NoParallel;
 use crate::kernel::chacha::poly1305::POLY_BLOCK_LEN;
 use crate::kernel::chacha::{self, HeaderKey, Key};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
 use crate::suite::Suite;
 
-/// Groups of two blocks in a pass that is full. A full pass has one word of its eight blocks in each register; left to
-/// the compiler, as four groups or so, a round spilled about twenty registers and took a fifth more time.
+/// Groups of two blocks in a pass that is full. A full pass has one word of its eight blocks in
+/// each register; left to the compiler, as four groups or so, a round spilled about twenty
+/// registers and took a fifth more time.
 const GROUPS: usize = 4;
 
-/// Proof that AVX2 and BMI2 were detected; only [`Avx2::detect`] makes one.
-#[derive(Copy, Clone)]
-pub(crate) struct Avx2(());
-
-impl Avx2 {
-    pub(crate) fn detect() -> Option<Self> {
-        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2")).then_some(Self(()))
-    }
-}
-
-/// The same value, which the compiler does not know: where it knows a shuffle it finds two others for it.
+/// The same value, which the compiler does not know: where it knows a shuffle it finds two others
+/// for it.
 #[inline]
 #[target_feature(enable = "avx")]
 fn opaque(v: __m256i) -> __m256i {
@@ -46,20 +38,22 @@ impl Rows for Avx2 {
     /// The shuffles that rotate each word left by 16 and by 8 bits.
     type Rotations = [__m256i; 2];
 
-    type Choir<'a> = NoChoir<Self>;
+    type Parallel<'a> = NoParallel<Self>;
 
-    const CHOIR: bool = false;
+    const HAS_PARALLEL: bool = false;
     const WIDTH: usize = 2;
 
     #[inline(always)]
     fn splat(self, row: &Row) -> __m256i {
-        // SAFETY: `row` is 16 readable bytes, and the load is an unaligned one; the token proves AVX2.
+        // SAFETY: `row` is 16 readable bytes, and the load is an unaligned one; the token proves
+        // AVX2.
         unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(row.as_ptr().cast())) }
     }
 
     #[inline(always)]
     fn inputs(self, lanes: &[Lane]) -> __m256i {
-        // SAFETY: `nonce` is 16 readable bytes, and the loads are unaligned ones; the token proves AVX2.
+        // SAFETY: `nonce` is 16 readable bytes, and the loads are unaligned ones; the token proves
+        // AVX2.
         unsafe {
             let input = |lane: &Lane| {
                 let nonce = _mm_loadu_si128(lane.nonce.as_ptr().cast());
@@ -139,7 +133,8 @@ impl Rows for Avx2 {
     #[inline(always)]
     fn store_row(self, v: __m256i, rows: &mut [Row]) {
         let rows = &mut rows[..Self::WIDTH];
-        // SAFETY: `rows` is 32 writable bytes, and the store is an unaligned one; the token proves AVX2.
+        // SAFETY: `rows` is 32 writable bytes, and the store is an unaligned one; the token proves
+        // AVX2.
         unsafe { _mm256_storeu_si256(rows.as_mut_ptr().cast(), v) }
     }
 
@@ -147,8 +142,8 @@ impl Rows for Avx2 {
     fn store(self, rows: [__m256i; 4], blocks: &mut [Block]) {
         let [a, b, c, d] = rows;
         let to: *mut __m256i = blocks[..Self::WIDTH].as_mut_ptr().cast();
-        // SAFETY: `to` is 128 writable bytes, four registers' worth, and the stores are unaligned ones; the token
-        // proves AVX2.
+        // SAFETY: `to` is 128 writable bytes, four registers' worth, and the stores are unaligned
+        // ones; the token proves AVX2.
         unsafe {
             _mm256_storeu_si256(to, _mm256_permute2x128_si256::<0x20>(a, b));
             _mm256_storeu_si256(to.add(1), _mm256_permute2x128_si256::<0x20>(c, d));
@@ -162,8 +157,8 @@ impl Rows for Avx2 {
         let to: *mut __m256i = output.as_mut_ptr().cast();
         let from: *const __m256i = input.map_or(to.cast_const(), |input| input.as_ptr().cast());
         let pad: *const __m256i = pad.0.as_ptr().cast();
-        // SAFETY: all three are 64 bytes, two registers' worth, of which `output`'s are writable; loads and stores are
-        // unaligned ones; the token proves AVX2.
+        // SAFETY: all three are 64 bytes, two registers' worth, of which `output`'s are writable;
+        // loads and stores are unaligned ones; the token proves AVX2.
         unsafe {
             let low = _mm256_xor_si256(_mm256_loadu_si256(from), _mm256_loadu_si256(pad));
             let high = _mm256_xor_si256(
@@ -238,8 +233,8 @@ impl Rows for Avx2 {
     }
 }
 
-/// What the rounds keep in memory: two shuffles, and of the third row of the state one word at a time: one word of
-/// eight blocks each in fifteen registers leaves one for what is on its way.
+/// What the rounds keep in memory: two shuffles, and of the third row of the state one word at a
+/// time: one word of eight blocks each in fifteen registers leaves one for what is on its way.
 #[repr(C, align(32))]
 struct Frame {
     rotate_16: [Row; 2],
@@ -251,8 +246,8 @@ struct Frame {
 const ROTATE_16: Row = [0x0100_0302, 0x0504_0706, 0x0908_0b0a, 0x0d0c_0f0e];
 const ROTATE_8: Row = [0x0201_0003, 0x0605_0407, 0x0a09_080b, 0x0e0d_0c0f];
 
-/// Two quarter rounds; registers are words of the state. What is added to the fourth word of each comes first from where
-/// the third word is.
+/// Two quarter rounds; registers are words of the state. What is added to the fourth word of each
+/// comes first from where the third word is.
 macro_rules! two_quarter_rounds {
     (
         $a:literal $b:literal $c:literal ($from_c:literal) $d:literal,
@@ -482,8 +477,8 @@ define_round!(
     two_quarter_rounds!(3 4 9 ("ymm9") 14, 2 7 8 ("[{frame} + 64]") 13)
 );
 
-/// Four registers of a word each of eight blocks become registers of four words each of two: blocks 0 and 4, 1 and 5, 2
-/// and 6, 3 and 7. And back.
+/// Four registers of a word each of eight blocks become registers of four words each of two: blocks
+/// 0 and 4, 1 and 5, 2 and 6, 3 and 7. And back.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn transposed(x: [__m256i; 4]) -> [__m256i; 4] {
@@ -511,7 +506,8 @@ unsafe fn sliced_pass(
     blocks: &mut [Block],
     meanwhile: &mut impl Meanwhile,
 ) {
-    // SAFETY: the caller's promise; loads and stores are unaligned ones within `lanes` and `blocks`.
+    // SAFETY: the caller's promise; loads and stores are unaligned ones within `lanes` and
+    // `blocks`.
     unsafe {
         let lanes = &lanes[..8];
         let blocks = &mut blocks[..8];
@@ -577,7 +573,7 @@ define_chacha!(Avx2, GROUPS, 2, "avx2,bmi2");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::chacha::block::Nothing;
+    use crate::kernel::chacha::meanwhile::Nothing;
     use crate::kernel::chacha::poly1305;
 
     #[test]

@@ -1,8 +1,10 @@
-//! AVX-512, for ChaCha20-Poly1305. Chosen only on CPU families where a gain was measured, see `choice`.
+//! AVX-512, for ChaCha20-Poly1305. Chosen only on CPU families where a gain was measured, see
+//! `choice`.
 
 use std::arch::x86_64::*;
 
-use super::choir::Choir512;
+use super::poly1305x8::Poly1305x8;
+use super::tokens::Avx512;
 use crate::kernel::Job;
 use crate::kernel::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
 use crate::kernel::chacha::entry::define_chacha;
@@ -11,44 +13,30 @@ use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
 use crate::suite::Suite;
 
-/// Groups of registers in a pass. Zen 5 takes 9.2 ns a block with four and 8.0 ns with six; eight do not fit the 32
-/// registers.
+/// Groups of registers in a pass. Zen 5 takes 9.2 ns a block with four and 8.0 ns with six; eight
+/// do not fit the 32 registers.
 const GROUPS: usize = 6;
-
-/// Proof that AVX-512 F, BW, VL and IFMA, AVX2 and BMI2 were detected; only [`Avx512::detect`] makes one.
-#[derive(Copy, Clone)]
-pub(crate) struct Avx512(());
-
-impl Avx512 {
-    pub(crate) fn detect() -> Option<Self> {
-        let all = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512ifma")
-            && is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("bmi2");
-        all.then_some(Self(()))
-    }
-}
 
 impl Rows for Avx512 {
     type V = __m512i;
     type Rotations = ();
 
-    type Choir<'a> = Choir512<'a>;
+    type Parallel<'a> = Poly1305x8<'a>;
 
-    const CHOIR: bool = true;
+    const HAS_PARALLEL: bool = true;
     const WIDTH: usize = 4;
 
     #[inline(always)]
     fn splat(self, row: &Row) -> __m512i {
-        // SAFETY: `row` is 16 readable bytes, and the load is an unaligned one; the token proves AVX-512F.
+        // SAFETY: `row` is 16 readable bytes, and the load is an unaligned one; the token proves
+        // AVX-512F.
         unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(row.as_ptr().cast())) }
     }
 
     #[inline(always)]
     fn inputs(self, lanes: &[Lane]) -> __m512i {
-        // SAFETY: `nonce` is 16 readable bytes, and the loads are unaligned ones; the token proves AVX-512F.
+        // SAFETY: `nonce` is 16 readable bytes, and the loads are unaligned ones; the token proves
+        // AVX-512F.
         unsafe {
             let input = |lane: &Lane| {
                 let nonce = _mm_loadu_si128(lane.nonce.as_ptr().cast());
@@ -120,7 +108,8 @@ impl Rows for Avx512 {
     #[inline(always)]
     fn store_row(self, v: __m512i, rows: &mut [Row]) {
         let rows = &mut rows[..Self::WIDTH];
-        // SAFETY: `rows` is 64 writable bytes, and the store is an unaligned one; the token proves AVX-512F.
+        // SAFETY: `rows` is 64 writable bytes, and the store is an unaligned one; the token proves
+        // AVX-512F.
         unsafe { _mm512_storeu_si512(rows.as_mut_ptr().cast(), v) }
     }
 
@@ -128,8 +117,8 @@ impl Rows for Avx512 {
     fn store(self, rows: [__m512i; 4], blocks: &mut [Block]) {
         let [a, b, c, d] = rows;
         let to: *mut __m512i = blocks[..Self::WIDTH].as_mut_ptr().cast();
-        // SAFETY: `to` is 256 writable bytes, four registers' worth, and the stores are unaligned ones; the token
-        // proves AVX-512F.
+        // SAFETY: `to` is 256 writable bytes, four registers' worth, and the stores are unaligned
+        // ones; the token proves AVX-512F.
         unsafe {
             // Four by four lanes, turned over.
             let ab_low = _mm512_shuffle_i32x4::<0x44>(a, b);
@@ -147,8 +136,8 @@ impl Rows for Avx512 {
     fn apply(self, input: Option<&[u8; BLOCK_LEN]>, pad: &Block, output: &mut [u8; BLOCK_LEN]) {
         let to: *mut __m512i = output.as_mut_ptr().cast();
         let from: *const __m512i = input.map_or(to.cast_const(), |input| input.as_ptr().cast());
-        // SAFETY: all three are 64 bytes, of which `output`'s are writable; loads and stores are unaligned ones; the
-        // token proves AVX-512F.
+        // SAFETY: all three are 64 bytes, of which `output`'s are writable; loads and stores are
+        // unaligned ones; the token proves AVX-512F.
         unsafe {
             let pad = _mm512_loadu_si512(pad.0.as_ptr().cast());
             _mm512_storeu_si512(to, _mm512_xor_si512(_mm512_loadu_si512(from), pad));

@@ -1,27 +1,30 @@
 //! The inner step in a fixed order.
 //!
-//! Left to itself the compiler does all of AES and then all of GHASH, spills registers in between, and nothing overlaps.
-//! Here each AES round carries one register's worth of GHASH, and the order is the assembler's: 15 % fewer cycles on
-//! Zen 3, 10 % on Zen 5. The same work in the compiler's order is [`Stitch::run`], which a test compares with this.
+//! Left to itself the compiler does all of AES and then all of GHASH, spills registers in between,
+//! and nothing overlaps. Here each AES round carries one register's worth of GHASH, and the order
+//! is the assembler's: 15 % fewer cycles on Zen 3, 10 % on Zen 5. The same work in the compiler's
+//! order is [`Stitch::run`], which a test compares with this.
 //!
 //! ```text
 //!   s0..s7      AES states                      low high middle   GHASH, unreduced
 //!   k           round key                       x y               a register of data, a product
 //! ```
-//! One text serves all numbers of states and of data registers: lines that a smaller number has no use for are
-//! turned into comments by a `#` in front. And it serves 256-bit and 512-bit registers, whose instructions for the
-//! same things have other names; these, and a register's bytes, are the list `$f`.
+//! One text serves all numbers of states and of data registers: lines that a smaller number has no
+//! use for are turned into comments by a `#` in front. And it serves 256-bit and 512-bit registers,
+//! whose instructions for the same things have other names; these, and a register's bytes, are the
+//! list `$f`.
 
 use std::arch::asm;
 use std::arch::x86_64::{__m128i, __m256i, __m512i};
 
-use super::vaes512::Vaes512;
-use super::{Vaes128, Vaes256};
-use crate::kernel::ghash::Acc;
+use super::Vaes128;
+use super::tokens::{Vaes256, Vaes512};
+use crate::kernel::acc::Acc;
 use crate::kernel::lanes::Lanes;
 use crate::kernel::stitch::{Rounds, Stitch, aes_rounds};
 
-/// A round with a register of data: its product with a power of H by Karatsuba, three multiplications.
+/// A round with a register of data: its product with a power of H by Karatsuba, three
+/// multiplications.
 #[rustfmt::skip]
 macro_rules! round {
     ([$broadcast:literal $xor:literal $load:literal $width:literal], $r:literal, $i:literal, $h:literal,
@@ -104,8 +107,8 @@ macro_rules! last_rounds {
     };
 }
 
-/// The whole step: `$s` has an empty string for each state that is in use and a `#` for the others, `$h` likewise for
-/// the registers of data.
+/// The whole step: `$s` has an empty string for each state that is in use and a `#` for the others,
+/// `$h` likewise for the registers of data.
 #[rustfmt::skip]
 macro_rules! step {
     ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt,
@@ -113,9 +116,10 @@ macro_rules! step {
         let (s0, s1, s2, s3, s4, s5, s6, s7): ($v, $v, $v, $v, $v, $v, $v, $v);
         // Named, because the compiler writes a wrong name for an unnamed 512-bit register.
         let (_k, _x, _y): ($v, $v, $v);
-        // SAFETY: what is read are the eleven or fifteen round keys of `rounds`, `N` registers at `counters` and `M`
-        // each at `data` and the powers, all behind references to arrays of these lengths; nothing is written to
-        // memory. The caller's features are those of the instructions.
+        // SAFETY: what is read are the eleven or fifteen round keys of `rounds`, `N` registers at
+        // `counters` and `M` each at `data` and the powers, all behind references to arrays of
+        // these lengths; nothing is written to memory. The caller's features are those of the
+        // instructions.
         unsafe {
             asm!(
                 concat!(
@@ -197,8 +201,8 @@ struct Work<'a, L: Lanes> {
     halves: *const L::Bytes,
 }
 
-/// The numbers of registers that packets need: whole chunks; a tail with the chunk before it; a chunk with the tail of
-/// the packet before; a tail that is opened.
+/// The numbers of registers that packets need: whole chunks; a tail with the chunk before it; a
+/// chunk with the tail of the packet before; a tail that is opened.
 #[rustfmt::skip]
 macro_rules! by_registers {
     (packets, $($rest:tt)*) => {
@@ -215,7 +219,8 @@ macro_rules! by_registers {
     };
 }
 
-/// Defines [`Stitch::run`] in a fixed order for a register width, for the numbers of registers that packets need.
+/// Defines [`Stitch::run`] in a fixed order for a register width, for the numbers of registers that
+/// packets need.
 macro_rules! define_stitch {
     ($name:ident, $token:ty, $class:ident, $v:ty, $f:tt, $features:literal) => {
         #[inline]
@@ -261,8 +266,9 @@ define_stitch!(
     "vaes,vpclmulqdq,avx512f,avx512bw,avx512vl"
 );
 
-/// The rounds of some states side by side, each round for all of them before the next one: the compiler would take two
-/// states through all rounds, and then the next two, and keep one of two pipelines waiting.
+/// The rounds of some states side by side, each round for all of them before the next one: the
+/// compiler would take two states through all rounds, and then the next two, and keep one of two
+/// pipelines waiting.
 #[rustfmt::skip]
 macro_rules! rounds_of {
     ($broadcast:literal, $class:ident, $v:ty, $states:ident, $rounds:ident, [$($r:literal)*], $last:literal, $names:tt) => {{
@@ -276,8 +282,8 @@ macro_rules! rounds_of {
         concat!($( $op, " {", stringify!($s), "}, {", stringify!($s), "}, {k}\n", )*)
     };
     (asm $class:ident, $states:ident, $rounds:ident, $k:ident, $text:expr, [$($i:tt $s:ident)*]) => {
-        // SAFETY: what is read are the eleven or fifteen round keys of `rounds`; nothing is written to memory. The
-        // caller's features are those of the instructions.
+        // SAFETY: what is read are the eleven or fifteen round keys of `rounds`; nothing is written
+        // to memory. The caller's features are those of the instructions.
         unsafe {
             asm!(
                 $text,

@@ -1,23 +1,15 @@
-//! 512-bit registers: four lanes. Chosen only on CPU families where a gain was measured, see `choice`.
+//! 512-bit registers: four lanes. Chosen only on CPU families where a gain was measured, see
+//! `choice`.
 
 use std::arch::x86_64::*;
 
-use super::{REVERSAL, Vaes128, Vaes256, pinned};
-use crate::kernel::lanes::{Block, Lanes, Work};
+use super::tokens::Vaes512;
+use super::{REVERSAL, Vaes128, pinned};
+use crate::kernel::lanes::{Lanes, Work};
+use crate::kernel::registers::{Block, Crypto, Registers};
 use crate::kernel::stitch::{Rounds, Stitch, aes_rounds};
 
-/// Proof that, beside what [`Vaes256`] proves, AVX-512 F, BW and VL were detected; only [`Vaes512::detect`] makes one.
-#[derive(Copy, Clone)]
-pub(crate) struct Vaes512(Vaes256);
-
 impl Vaes512 {
-    pub(crate) fn detect() -> Option<Self> {
-        let all = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl");
-        Vaes256::detect().filter(|_| all).map(Self)
-    }
-
     #[inline(always)]
     pub(super) fn reversal(self) -> __m512i {
         self.splat(REVERSAL.0, REVERSAL.1)
@@ -29,29 +21,13 @@ fn elements(blocks: usize) -> __mmask8 {
     ((1_u16 << (2 * blocks)) - 1) as __mmask8
 }
 
-impl Lanes for Vaes512 {
+impl Registers for Vaes512 {
     type V = __m512i;
     type Bytes = [u8; 64];
-    type Single = Vaes128;
+    type Lane = __m128i;
 
     const BLOCKS: usize = 4;
     const ZEROS: [u8; 64] = [0; 64];
-
-    #[inline(always)]
-    fn single(self) -> Vaes128 {
-        self.0.single()
-    }
-
-    #[inline(always)]
-    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
-        #[inline(never)]
-        #[target_feature(enable = "vaes,vpclmulqdq,avx512f,avx512bw,avx512vl,avx2,aes,pclmulqdq")]
-        fn called<T, W: Work<Vaes512, T>>(l: Vaes512, work: W) -> T {
-            work.run(l)
-        }
-        // SAFETY: the token proves the features.
-        unsafe { called(self, work) }
-    }
 
     #[inline(always)]
     fn vectors(bytes: &[u8]) -> (&[[u8; 64]], &[u8]) {
@@ -110,12 +86,12 @@ impl Lanes for Vaes512 {
     #[inline(always)]
     fn pair(self, first: __m128i, second: __m128i) -> __m512i {
         // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_zextsi256_si512(self.0.pair(first, second)) }
+        unsafe { _mm512_zextsi256_si512(self.narrow().pair(first, second)) }
     }
 
     #[inline(always)]
     fn lanes(self, [a, b, c, d]: [__m128i; 4]) -> __m512i {
-        let (low, high) = (self.0.pair(a, b), self.0.pair(c, d));
+        let (low, high) = (self.narrow().pair(a, b), self.narrow().pair(c, d));
         // SAFETY: the token proves AVX-512F.
         unsafe { _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high) }
     }
@@ -142,33 +118,7 @@ impl Lanes for Vaes512 {
     fn fold(self, v: __m512i) -> __m128i {
         // SAFETY: the token proves AVX-512F.
         let (low, high) = unsafe { (_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64::<1>(v)) };
-        self.0.fold(self.0.xor(low, high))
-    }
-
-    #[inline(always)]
-    fn aes_rounds<const R: usize, const N: usize>(
-        self,
-        states: &mut [Self::V; N],
-        rounds: &Rounds,
-    ) {
-        // Miri runs no assembly.
-        if cfg!(miri) {
-            return aes_rounds::<_, R, N>(self, states, rounds);
-        }
-        // SAFETY: the token proves VAES and AVX-512F.
-        unsafe { pinned::rounds_512::<R, N>(self, states, rounds) }
-    }
-
-    #[inline(always)]
-    fn stitch<const R: usize, const N: usize, const M: usize>(
-        self,
-        work: &mut Stitch<'_, Self, N, M>,
-    ) -> [__m512i; N] {
-        if cfg!(miri) {
-            return work.run::<R>(self);
-        }
-        // SAFETY: the token proves VAES, VPCLMULQDQ and AVX-512 F, BW and VL.
-        unsafe { pinned::stitch_512::<R, N, M>(work, self) }
+        self.narrow().fold(self.narrow().xor(low, high))
     }
 
     #[inline(always)]
@@ -188,7 +138,9 @@ impl Lanes for Vaes512 {
         // SAFETY: the token proves the instruction.
         unsafe { _mm512_add_epi32(a, b) }
     }
+}
 
+impl Crypto for Vaes512 {
     #[inline(always)]
     fn reverse(self, v: __m512i) -> __m512i {
         // SAFETY: the token proves the instruction.
@@ -235,5 +187,51 @@ impl Lanes for Vaes512 {
     fn aes_last(self, state: __m512i, key: __m512i) -> __m512i {
         // SAFETY: the token proves the instruction.
         unsafe { _mm512_aesenclast_epi128(state, key) }
+    }
+}
+
+impl Lanes for Vaes512 {
+    type Single = Vaes128;
+
+    #[inline(always)]
+    fn single(self) -> Vaes128 {
+        self.narrow().single()
+    }
+
+    #[inline(always)]
+    fn call<T, W: Work<Self, T>>(self, work: W) -> T {
+        #[inline(never)]
+        #[target_feature(enable = "vaes,vpclmulqdq,avx512f,avx512bw,avx512vl,avx2,aes,pclmulqdq")]
+        fn called<T, W: Work<Vaes512, T>>(l: Vaes512, work: W) -> T {
+            work.run(l)
+        }
+        // SAFETY: the token proves the features.
+        unsafe { called(self, work) }
+    }
+
+    #[inline(always)]
+    fn aes_rounds<const R: usize, const N: usize>(
+        self,
+        states: &mut [Self::V; N],
+        rounds: &Rounds,
+    ) {
+        // Miri runs no assembly.
+        if cfg!(miri) {
+            return aes_rounds::<_, R, N>(self, states, rounds);
+        }
+        // SAFETY: the token proves VAES and AVX-512F.
+        unsafe { pinned::rounds_512::<R, N>(self, states, rounds) }
+    }
+
+    #[inline(always)]
+    fn stitch<const R: usize, const N: usize, const M: usize>(
+        self,
+        work: &mut Stitch<'_, Self, N, M>,
+    ) -> [__m512i; N] {
+        if cfg!(miri) {
+            return work.run::<R>(self);
+        }
+        // SAFETY: the token proves VAES, VPCLMULQDQ and AVX-512 F, BW and VL.
+        unsafe { pinned::stitch_512::<R, N, M>(work, self) }
     }
 }

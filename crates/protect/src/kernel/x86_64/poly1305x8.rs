@@ -1,27 +1,27 @@
-//! Poly1305 (RFC 8439 §2.5) of eight messages side by side, a lane of a 512-bit register each.
+//! Poly1305 (RFC 8439 §2.5) of eight messages in parallel, a lane of a 512-bit register each.
 //!
 //! ```text
-//!   h, r    limbs of 44, 44 and 42 bits, in three registers; products by IFMA, which adds the low or the high 52 bits
-//!           of a product to a sum
+//!   h, r    limbs of 44, 44 and 42 bits, in three registers; products by IFMA, which adds the low
+//!           or the high 52 bits of a product to a sum
 //! ```
-//! Each message has its own key and its own chain of blocks, so there are no powers of r and nothing to add up at the
-//! end; the wait for a multiplication is hidden by the cipher's rounds.
+//! Each message has its own key and its own chain of blocks, so there are no powers of r and
+//! nothing to add up at the end; the wait for a multiplication is hidden by the cipher's rounds.
 
 use std::arch::x86_64::*;
 
-use super::avx512::Avx512;
-use crate::kernel::chacha::block::{Meanwhile, PAUSES};
-use crate::kernel::chacha::choir::{Choir, VOICES, Voices};
+use super::tokens::Avx512;
+use crate::kernel::chacha::meanwhile::{Meanwhile, PAUSES};
+use crate::kernel::chacha::parallel::{Messages, PARALLEL, Parallel};
 use crate::kernel::chacha::poly1305::POLY_BLOCK_LEN;
 
 /// Eight messages on their way.
-pub(crate) struct Choir512<'a> {
+pub(crate) struct Poly1305x8<'a> {
     r: [__m512i; 3],
     /// The upper limbs of r times 20: 2^132 is 20.
     s: [__m512i; 2],
     h: [__m512i; 3],
     /// Each has `count` blocks.
-    data: [&'a [[u8; POLY_BLOCK_LEN]]; VOICES],
+    data: [&'a [[u8; POLY_BLOCK_LEN]]; PARALLEL],
     at: usize,
     count: usize,
     stride: usize,
@@ -64,7 +64,7 @@ fn round(
         _mm512_add_epi64(h[1], block[1]),
         _mm512_add_epi64(h[2], block[2]),
     ];
-    // A limb of the product: three products, their low and their high parts apart.
+    // A limb of the product: three products, their low and their high parts amessage.
     let limb = |a: __m512i, b: __m512i, c: __m512i| {
         let low = _mm512_madd52lo_epu64(zero, h0, a);
         let low = _mm512_madd52lo_epu64(low, h1, b);
@@ -104,7 +104,7 @@ fn load(block: &[u8; POLY_BLOCK_LEN]) -> __m128i {
 /// A block of each message: their low halves and their high halves, in the order of [`ORDER`].
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn gather([a, b, c, d, e, f, g, h]: [&[u8; POLY_BLOCK_LEN]; VOICES]) -> (__m512i, __m512i) {
+fn gather([a, b, c, d, e, f, g, h]: [&[u8; POLY_BLOCK_LEN]; PARALLEL]) -> (__m512i, __m512i) {
     let first = _mm512_castsi128_si512(load(a));
     let first = _mm512_inserti32x4::<1>(first, load(b));
     let first = _mm512_inserti32x4::<2>(first, load(c));
@@ -119,23 +119,24 @@ fn gather([a, b, c, d, e, f, g, h]: [&[u8; POLY_BLOCK_LEN]; VOICES]) -> (__m512i
     )
 }
 
-/// The register's order of the voices.
-const ORDER: [usize; VOICES] = [0, 4, 1, 5, 2, 6, 3, 7];
+/// The order of the messages in a register.
+const ORDER: [usize; PARALLEL] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-impl<'a> Choir<'a> for Choir512<'a> {
+impl<'a> Parallel<'a> for Poly1305x8<'a> {
     type Token = Avx512;
 
     #[inline(always)]
-    fn new(_: Avx512, voices: Voices<'a>, count: usize) -> Self {
-        let mut columns = [[0; VOICES]; 5];
-        let mut data = [&[][..]; VOICES];
-        for (lane, voice) in ORDER.into_iter().enumerate() {
-            let part = &voices[voice];
-            [columns[0][lane], columns[1][lane]] = part.r;
-            [columns[2][lane], columns[3][lane], columns[4][lane]] = part.h;
-            data[voice] = &part.data[..count];
+    fn new(_: Avx512, messages: Messages<'a>, count: usize) -> Self {
+        let mut columns = [[0; PARALLEL]; 5];
+        let mut data = [&[][..]; PARALLEL];
+        for (lane, i) in ORDER.into_iter().enumerate() {
+            let message = &messages[i];
+            [columns[0][lane], columns[1][lane]] = message.r;
+            [columns[2][lane], columns[3][lane], columns[4][lane]] = message.h;
+            data[i] = &message.data[..count];
         }
-        // SAFETY: each column is 64 readable bytes, and the loads are unaligned ones; the token proves AVX-512 F.
+        // SAFETY: each column is 64 readable bytes, and the loads are unaligned ones; the token
+        // proves AVX-512 F.
         unsafe {
             let row = |row: usize| _mm512_loadu_si512(columns[row].as_ptr().cast());
             let [r0, r1, h0, h1, h2] = [row(0), row(1), row(2), row(3), row(4)];
@@ -154,23 +155,23 @@ impl<'a> Choir<'a> for Choir512<'a> {
     }
 
     #[inline(always)]
-    fn finish(mut self) -> [[u64; 3]; VOICES] {
+    fn finish(mut self) -> [[u64; 3]; PARALLEL] {
         while self.at < self.count {
             self.one();
         }
-        let mut limbs = [[0_u64; VOICES]; 3];
+        let mut limbs = [[0_u64; PARALLEL]; 3];
         for (limb, h) in limbs.iter_mut().zip(self.h) {
-            // SAFETY: `limb` is 64 writable bytes, and the store is an unaligned one; the token that made the choir
-            // proves AVX-512 F.
+            // SAFETY: `limb` is 64 writable bytes, and the store is an unaligned one; the token
+            // that made the value proves AVX-512 F.
             unsafe { _mm512_storeu_si512(limb.as_mut_ptr().cast(), h) };
         }
-        let mut out = [[0; 3]; VOICES];
-        for (lane, voice) in ORDER.into_iter().enumerate() {
+        let mut out = [[0; 3]; PARALLEL];
+        for (lane, i) in ORDER.into_iter().enumerate() {
             let [l0, l1, l2] = limbs.map(|limb| u128::from(limb[lane]));
             // The limbs may be a little longer than 44 bits: they are added, not joined.
             let low = l0 + (l1 << 44);
             let (low, carry) = low.overflowing_add(l2 << 88);
-            out[voice] = [
+            out[i] = [
                 low as u64,
                 (low >> 64) as u64,
                 (l2 >> 40) as u64 + u64::from(carry),
@@ -180,14 +181,14 @@ impl<'a> Choir<'a> for Choir512<'a> {
     }
 }
 
-impl Choir512<'_> {
+impl Poly1305x8<'_> {
     #[inline(always)]
     fn one(&mut self) {
         let at = self.at;
-        // SAFETY: each slice has `count` blocks, and `at` is below. The token that made the choir proves AVX-512 F and
-        // IFMA.
+        // SAFETY: each slice has `count` blocks, and `at` is below. The token that made the value
+        // proves AVX-512 F and IFMA.
         unsafe {
-            let block = |voice: usize| self.data[voice].get_unchecked(at);
+            let block = |i: usize| self.data[i].get_unchecked(at);
             let (low, high) = gather([
                 block(0),
                 block(1),
@@ -204,7 +205,7 @@ impl Choir512<'_> {
     }
 }
 
-impl Meanwhile for Choir512<'_> {
+impl Meanwhile for Poly1305x8<'_> {
     #[inline(always)]
     fn step(&mut self) {
         for _ in 0..self.stride {

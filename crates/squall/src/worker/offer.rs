@@ -1,0 +1,56 @@
+//! A connection attempt on its way to the application, and the datagrams kept with it.
+
+use std::net::SocketAddr;
+
+use squall_wire::{ConnectionId, DatagramBatch, Ecn, Path};
+
+/// Names an attempt: where it comes from, and the destination id of its packets.
+pub(crate) type AttemptKey = (SocketAddr, ConnectionId);
+
+/// A run of datagrams kept aside: the receive buffer is reused at once.
+#[derive(Debug)]
+pub(crate) struct HeldRun {
+    pub(crate) path: Path,
+    pub(crate) ecn: Ecn,
+    pub(crate) segment_size: u16,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl HeldRun {
+    /// A copy of a run.
+    pub(crate) fn of(run: &DatagramBatch<'_>) -> Self {
+        Self {
+            path: run.path,
+            ecn: run.ecn,
+            segment_size: run.segment_size,
+            bytes: run.bytes.to_vec(),
+        }
+    }
+
+    /// The run, as it came.
+    pub(crate) fn batch(&mut self) -> DatagramBatch<'_> {
+        DatagramBatch {
+            path: self.path,
+            ecn: self.ecn,
+            segment_size: self.segment_size,
+            bytes: &mut self.bytes,
+        }
+    }
+}
+
+/// A connection attempt that waits for the application's word, with the datagrams that made it.
+pub(crate) struct Offer {
+    /// The worker that it came to, and that the connection will live on.
+    pub(crate) worker: usize,
+    /// Which of the worker's lives: one that was restarted knows nothing of what came before.
+    pub(crate) life: u32,
+    pub(crate) incoming: squall_core::Incoming,
+    pub(crate) run: HeldRun,
+}
+
+impl Offer {
+    /// Which attempt it is about.
+    pub(crate) fn key(&self) -> AttemptKey {
+        (self.run.path.remote, self.incoming.destination_id())
+    }
+}
