@@ -72,8 +72,8 @@ pub struct End {
 impl End {
     /// An endpoint whose randomness follows from `seed`. It is a server if it has a configuration.
     pub fn new(server: Option<Arc<ServerConfig>>, seed: u8) -> Self {
-        // Nobody else reaches this endpoint: nothing here has to be unpredictable. Nor does it have
-        // to defend itself, however many handshakes begin at once.
+        // Nothing else reaches this endpoint, so nothing here has to be unpredictable, and it need
+        // not defend itself however many handshakes begin at once.
         let config = EndpointConfig {
             retry_from: usize::MAX,
             max_handshakes: usize::MAX,
@@ -233,7 +233,7 @@ impl Pair {
         }
     }
 
-    /// Begins so many connections together, and goes over them in turn until all are at rest:
+    /// Starts this many connections together, and serves them in turn until all are at rest:
     /// handshakes are confirmed, tickets delivered, and the size of the path is known.
     ///
     /// # Errors
