@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   main      arguments in, exit code out
-//!   perf/     what QUIC costs, beside TLS over TCP and plain TCP
+//!   perf/     what QUIC costs, compared with TLS over TCP and plain TCP
 //!   bench/    what one part costs by itself: packet protection
 //!   doctor    what this machine has, and what was chosen for it
 //!   kernels   kernels of packet protection by name; SQUALL_CPU
@@ -51,13 +51,13 @@ fn main() -> ExitCode {
     // A wrong argument ends in clap with one line, a hint and exit code 2.
     let matches = numbers_are_values(Cli::command()).get_matches();
     let Cli { command } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    // The library takes its own choice then; whoever set it should know.
+    // The library then ignores the variable, which the user should know.
     if !matches!(command, Command::Doctor(_))
         && let Some(complaint) = kernels::Wish::read().complaint()
     {
         eprintln!("squall: {complaint}");
     }
-    // A build for one measurement: it speaks to nobody else.
+    // A build for one measurement: it must not connect to anything else.
     if cfg!(squall_unprotected) && !matches!(&command, Command::Bench(bench) if bench.is_core()) {
         eprintln!(
             "squall: this build has no packet protection and only supports `squall bench core`"

@@ -15,8 +15,8 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Prints a line. A reader that has gone away (`| head`) is no reason to stop or to complain; of a
-/// full disk [`complaint`] tells at the end.
+/// Prints a line. A reader that has gone away (`| head`) is no reason to stop or to complain; a
+/// full disk is reported by [`complaint`] at the end.
 pub(crate) fn say(text: &str) {
     if let Err(error) = writeln!(std::io::stdout().lock(), "{text}")
         && error.kind() != ErrorKind::BrokenPipe

@@ -1,4 +1,4 @@
-//! What CPU time is charged to whom.
+//! CPU time, and to which end it is charged.
 //!
 //! An end is one or more OS threads; its CPU is the user and system time on those threads' own
 //! scheduler clocks (nanoseconds), plus that of `ksoftirqd` on the core that the end is pinned

@@ -1,4 +1,4 @@
-//! What the user is told when something fails: one line that says what to do.
+//! Errors as the user sees them: one line that says what to do.
 
 use std::fmt;
 

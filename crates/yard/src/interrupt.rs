@@ -1,4 +1,4 @@
-//! Ctrl-C: a measurement ends early and tells what it has; a server says goodbye.
+//! Ctrl-C: a measurement ends early and reports what it has; a server closes its connections.
 //!
 //! ```text
 //!   SIGINT, SIGTERM  ->  blocked in every thread, awaited by one  ->  raised(), wait()
@@ -40,12 +40,12 @@ pub fn listen() -> Result<()> {
         .map_err(context("cannot start a thread"))
 }
 
-/// Whether the user wants an end.
+/// Whether the user has asked to end.
 pub fn raised() -> bool {
     RAISED.load(Ordering::Relaxed)
 }
 
-/// Waits until the user wants an end.
+/// Waits until the user asks to end.
 pub async fn wait() {
     let mut notified = std::pin::pin!(WAITING.notified());
     // Registered before the look, so that no signal falls between.
@@ -55,7 +55,7 @@ pub async fn wait() {
     }
 }
 
-/// Whether it is time to end: by the clock, or by the user.
+/// Whether it is time to end: the deadline has passed, or the user has asked to.
 pub fn due(deadline: Option<Instant>) -> bool {
     raised() || deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }

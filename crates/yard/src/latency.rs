@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// The longest time that is told apart from longer ones, in nanoseconds: 18 minutes.
+/// The longest time that is distinguished from longer ones, in nanoseconds: 18 minutes.
 const LONGEST_NS: u64 = 1 << 40;
 /// Significant decimal digits.
 const DIGITS: u8 = 2;

@@ -24,7 +24,7 @@ impl Counter {
     }
 }
 
-/// What the counter counts, and so how its speed is told.
+/// What a counter counts, which decides how its speed is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes received.
@@ -45,7 +45,7 @@ impl Unit {
     }
 }
 
-/// What transfers tell while they run.
+/// What transfers report while they run.
 #[derive(Clone, Debug, Default)]
 pub struct Gauges {
     /// What was done so far.

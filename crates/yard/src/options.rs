@@ -15,7 +15,7 @@ use crate::error::{Failure, Result, context};
 /// The variable that names the file for TLS secrets.
 const KEY_LOG_VARIABLE: &str = "SSLKEYLOGFILE";
 
-/// UDP payload of a full datagram where nothing else is said: what IPv4 leaves of Ethernet's 1,500
+/// UDP payload of a full datagram by default: what IPv4 leaves of Ethernet's 1,500
 /// bytes.
 const DEFAULT_PAYLOAD: u16 = 1472;
 
@@ -153,7 +153,7 @@ impl Group {
 }
 
 impl Options {
-    /// The transport's settings, for so many streams at a time.
+    /// The transport's settings, for this many concurrent streams.
     pub fn transport(&self, streams: usize) -> Arc<TransportConfig> {
         let mut config = TransportConfig {
             max_udp_payload: self.payload,

@@ -72,8 +72,8 @@ pub struct End {
 impl End {
     /// An endpoint whose randomness follows from `seed`. It is a server if it has a configuration.
     pub fn new(server: Option<Arc<ServerConfig>>, seed: u8) -> Self {
-        // Nobody else reaches this endpoint: nothing here has to be unpredictable. Nor does it have
-        // to defend itself, however many handshakes begin at once.
+        // Nothing else reaches this endpoint, so nothing here has to be unpredictable, and it need
+        // not defend itself however many handshakes begin at once.
         let config = EndpointConfig {
             retry_from: usize::MAX,
             max_handshakes: usize::MAX,
@@ -233,7 +233,7 @@ impl Pair {
         }
     }
 
-    /// Begins so many connections together, and goes over them in turn until all are at rest:
+    /// Starts this many connections together, and serves them in turn until all are at rest:
     /// handshakes are confirmed, tickets delivered, and the size of the path is known.
     ///
     /// # Errors
@@ -341,5 +341,51 @@ impl Pair {
             self.server.remove(link.server);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_core::TransportConfig;
+
+    use super::*;
+    use crate::certificate::Certificate;
+
+    #[test]
+    fn connections_stand_side_by_side_and_leave_nothing_behind() {
+        let certificate = Certificate::generate().expect("a certificate");
+        let transport = Arc::new(TransportConfig::default());
+        let mut server = certificate.server(squall::provider()).expect("TLS");
+        let mut client = certificate.client(squall::provider()).expect("TLS");
+        server.alpn_protocols = vec![b"test".to_vec()];
+        client.alpn_protocols = vec![b"test".to_vec()];
+        let server = ServerConfig {
+            tls: Arc::new(server),
+            transport: Arc::clone(&transport),
+        };
+        let client = ClientConfig {
+            tls: Arc::new(client),
+            transport,
+        };
+        let mut pair = Pair::new(server);
+        let links = pair.connect(&client, 3).expect("handshakes");
+        for (at, link) in links.iter().enumerate() {
+            assert_eq!((link.server.0, link.client.0), (at, at));
+            let datagram = [at as u8; 100];
+            let end = pair.client.connection(link.client).expect("it stands");
+            end.send_datagram(datagram.to_vec().into()).expect("room");
+        }
+        pair.settle(&links).expect("all is delivered");
+        for (at, link) in links.iter().enumerate() {
+            let end = pair.server.connection(link.server).expect("it stands");
+            let datagram = end.read_datagram().expect("it arrived");
+            assert_eq!(datagram, [at as u8; 100][..]);
+            assert_eq!(end.stats().packets_lost, 0);
+        }
+        pair.close(&links).expect("closed");
+        for end in [&pair.server, &pair.client] {
+            assert_eq!(end.endpoint.connections(), 0);
+        }
+        assert!(pair.server.connection(links[0].server).is_err());
     }
 }

@@ -29,7 +29,7 @@ pub struct Row {
     pub latency_us: Option<Percentiles>,
 }
 
-/// squall's name in rows, where other stacks may stand beside it.
+/// squall's name in rows, where other stacks may appear too.
 pub const SQUALL: &str = "squall";
 /// CPU of bulk transfer.
 pub const PER_GB: &str = "s/GB";

@@ -2,10 +2,10 @@
 //!
 //! A worker stamps the time-stamp counter when it passes from one stage to the next, once a
 //! batch. Ticks become nanoseconds by the rate of that counter. Ticks of waiting are mostly no CPU
-//! time: what a wait costs, the system calls that put the thread to sleep and wake it, is read off
+//! time: what a wait costs (the system calls that put the thread to sleep and wake it) is read from
 //! the thread's CPU clock before and after, for one wait in seven. What is left of the thread's CPU
-//! time after that is *unattributed*; should the stages claim more (the thread was preempted inside
-//! one) they are all scaled down to it. So each table sums to its thread's CPU time.
+//! time after that is *unattributed*; if the stages claim more (the thread was preempted inside
+//! one), they are all scaled down to it. So each table sums to its thread's CPU time.
 
 use std::fmt::Write as _;
 use std::time::Duration;

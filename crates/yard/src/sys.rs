@@ -33,7 +33,7 @@ pub fn stream_pair() -> io::Result<(Stream, Stream)> {
     Ok((near, listener.accept()?.0))
 }
 
-/// Whether this system has the CPU clocks that every measurement here stands on.
+/// Checks that this system has the CPU clocks that every measurement here relies on.
 ///
 /// # Errors
 /// It has none: `Unsupported`, with the reason.

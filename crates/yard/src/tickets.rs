@@ -34,7 +34,7 @@ impl Watch {
     pub fn over(tls: &mut ClientConfig) -> Arc<Self> {
         let watch = Arc::new(Self::default());
         tls.resumption = Resumption::store(Arc::clone(&watch) as Arc<dyn ClientSessionStore>);
-        // Sent only by those who ask for it before the handshake's end.
+        // Sent only if the application asks for it before the end of the handshake.
         tls.enable_early_data = true;
         watch
     }
@@ -57,12 +57,12 @@ impl Watch {
         tickets.kept.len()
     }
 
-    /// Number of tickets that have come since the beginning.
+    /// Number of tickets that have arrived since the beginning.
     pub fn count(&self) -> u64 {
         self.arrived.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many tickets have come since the beginning.
+    /// Waits until this many tickets have arrived since the beginning.
     pub async fn arrived(&self, count: u64) {
         loop {
             let mut news = std::pin::pin!(self.news.notified());

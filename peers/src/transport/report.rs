@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 use squall_yard::error::{Failure, Result, context};
+use squall_yard::stats;
 
 use super::job::{Contender, Sample, Workload};
 
@@ -195,16 +196,9 @@ impl fmt::Display for Report {
     }
 }
 
-/// The value in the middle; the mean of the two middle ones of an even number.
+/// The median, or NaN of nothing.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        len if len.is_multiple_of(2) => f64::midpoint(values[middle - 1], values[middle]),
-        _ => values[middle],
-    }
+    stats::median(values.collect()).unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]
@@ -245,11 +239,5 @@ mod tests {
         assert!(of(after).is_ok());
         after[1].full = 50;
         assert!(of(after).is_err());
-    }
-
-    #[test]
-    fn medians() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
     }
 }

@@ -212,12 +212,12 @@ fn present(course: &Course, cell: Cell, left_out: &mut Vec<LeftOut>) -> Vec<Entr
     entries
 }
 
-/// What stands under the tables.
+/// The legend below the tables.
 const LEGEND: &str = "
 Lower quartiles; all variants of one size alternated within the same rounds. Columns: bytes of payload.
 \"as shipped\" is what PacketKey::seal, or HeaderKey::unprotect with PacketKey::open, does.";
 
-/// Two tables, one below the other: ns a packet, and percent above the AEAD alone.
+/// Two tables, one below the other: ns per packet, and percent above the AEAD alone.
 fn tables(group: &Group, rows: &[Row], left_out: &[LeftOut]) -> String {
     let mut text = format!("\n{}", group.title);
     for (unit, first) in [("ns per packet", true), ("% above AEAD alone", false)] {

@@ -246,7 +246,7 @@ impl Protect {
     }
 }
 
-/// What was given, ascending and each once; what stands for nothing given.
+/// The given values, ascending and each once; the default if there are none.
 fn given_or(given: &[usize], default: &[usize]) -> Vec<usize> {
     let mut values = if given.is_empty() { default } else { given }.to_vec();
     values.sort_unstable();

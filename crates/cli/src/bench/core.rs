@@ -152,7 +152,7 @@ impl Transfer {
     }
 }
 
-/// CPU ns a packet, of one round.
+/// CPU ns per packet, of one round.
 struct Round {
     sender: f64,
     receiver: f64,
@@ -171,7 +171,7 @@ fn protection_ticks(link: &Transfer) -> u64 {
     of(&link.pair.server.stages) + of(&link.pair.client.stages)
 }
 
-/// Moves so many packets on these streams.
+/// Moves this many packets on these streams.
 fn round(link: &mut Transfer, streams: &[StreamId], wanted: u64) -> Result<Round> {
     let before = packets(link)?;
     let (mut shares, mut turns) = (Shares::default(), 0_u32);
@@ -194,14 +194,13 @@ fn round(link: &mut Transfer, streams: &[StreamId], wanted: u64) -> Result<Round
     Ok(Round {
         sender: ns * shares.sender.as_nanos() as f64 / parts,
         receiver: ns * shares.receiver.as_nanos() as f64 / parts,
-        // Ticks are of the wall's clock; while another process has the core both stand for more
-        // than was worked.
+        // Ticks are wall-clock time; while another process has the core, they include its time.
         protection: protection / ticks.max(1) as f64 * wall.as_nanos() as f64 / count
             * (cpu.as_nanos() as f64 / wall.as_nanos() as f64).min(1.0),
     })
 }
 
-/// What the looks at the clock of so many turns cost, and the loop around them.
+/// CPU time of reading the clock in this many turns, and of the loop around it.
 fn empty_loop(turns: u32) -> Duration {
     let began = sys::thread_cpu();
     let mut shares = Shares::default();
@@ -229,7 +228,7 @@ fn cold_copy(source: &[u8], packets: u64) -> f64 {
     (sys::thread_cpu() - began).as_nanos() as f64 / count as f64
 }
 
-/// One line of the table: CPU ns a packet.
+/// One line of the table: CPU ns per packet.
 #[derive(Debug, Serialize)]
 struct Row {
     streams: usize,

@@ -27,10 +27,10 @@ use crate::output::{print_json, say};
 
 /// The application protocol of this measurement.
 const ALPN: &[u8] = b"idle";
-/// Handshakes under way at a time.
+/// Concurrent handshakes.
 const AT_A_TIME: usize = 50;
-/// How long what handshakes leave behind (tickets, tokens, acknowledgements, probes of the path)
-/// takes to settle.
+/// How long it takes until the last packets of handshakes are sent: tickets, tokens,
+/// acknowledgements, probes of the path.
 const SETTLE: Duration = Duration::from_secs(5);
 /// How long the server's allocator takes to give memory back, at most.
 const TRIM: Duration = Duration::from_millis(500);
@@ -119,7 +119,7 @@ fn transport() -> Arc<TransportConfig> {
     })
 }
 
-/// The child: accepts, tells its address, and waits until its input ends.
+/// The child: accepts, prints its address, and waits until its input ends.
 fn serve(connections: usize) -> Result<()> {
     let mut tls = Certificate::generate()?.server(squall::provider())?;
     tls.alpn_protocols = vec![ALPN.to_vec()];

@@ -1,11 +1,11 @@
-//! Rounds of alternated sides over the same packets, each round beside a fixed loop.
+//! Rounds of alternated sides over the same packets, each round next to a fixed loop.
 //!
 //! ```text
 //!   a round     additions | side 1 | side 2 | ... | additions
 //!               the order of the sides turns with each round; one with slow additions is dropped
 //!   a side      restore | work, timed | restore | work, timed | ...  at least 40 µs of work
 //! ```
-//! Packets lie directly behind each other, 64 distinct ones and copies of them up to what the
+//! Packets lie directly one after the other, 64 distinct ones and copies of them up to what the
 //! first-level cache holds. Restoring brings the bytes back to where they were, and into the cache.
 //!
 //! The additions (a chain in which each waits for the one before) take the same number of core
@@ -34,7 +34,7 @@ const PN_OFFSET: usize = 9;
 pub(crate) const HEADER_LEN: usize = PN_OFFSET + 4;
 /// Short header (RFC 9000 §17.3.1): the fixed bit, and a number of four bytes.
 const FIRST_BYTE: u8 = 0x43;
-/// Copies of the 64 packets may take so many bytes: a first-level cache's worth.
+/// Bytes that copies of the 64 packets may take: as much as a first-level cache holds.
 const COPIES_LEN: usize = 32 * 1024;
 /// The least time that a side works in a round.
 const LEAST_WORK: Duration = Duration::from_micros(40);
@@ -64,10 +64,10 @@ pub(crate) enum Side {
     Pieces(Way),
 }
 
-/// Packets as they stand at one moment.
+/// The packets at one moment.
 #[derive(Clone)]
 struct Packets {
-    /// Header, payload, and the tag or room for it, one packet directly behind the other.
+    /// Header, payload, and the tag or room for it, one packet directly after the other.
     buf: Vec<u8>,
     spans: Vec<PacketSpan>,
 }
@@ -272,7 +272,7 @@ impl Reference {
 
 /// One round as it was measured.
 struct Round {
-    /// ns a packet, one for each side.
+    /// ns per packet, one for each side.
     ns: Vec<f64>,
     /// The slower of the two runs of additions around it.
     additions: Duration,
@@ -281,7 +281,7 @@ struct Round {
 /// Figures of the rounds that count.
 #[derive(Clone, Debug)]
 pub(crate) struct Samples {
-    /// For each side ns a packet; what stands at the same place comes from the same round.
+    /// For each side ns per packet; values at the same index are of the same round.
     pub(crate) sides: Vec<Vec<f64>>,
     pub(crate) used: usize,
     pub(crate) dropped: usize,
@@ -307,7 +307,7 @@ pub(crate) fn measure(
         if samples.quiet || attempt == ATTEMPTS {
             return Ok(samples);
         }
-        // Perhaps the clock was up for a moment, and everything else is slow beside that.
+        // Perhaps the clock was up for a moment, and everything else is slow in comparison.
         dropped = samples.dropped + samples.used;
     }
     Err(Failure::new("no attempt was made"))

@@ -1,5 +1,5 @@
 //! An ordinary workload on all cores, a share of whose time goes to packet protection: what wide
-//! instructions cost those who do not use them.
+//! instructions cost code that does not use them.
 //!
 //! ```text
 //!   each core    compress 32 KiB of text | seal or open packets | compress | seal or open | ...
@@ -34,7 +34,7 @@ const RUN: Duration = Duration::from_millis(200);
 /// Text that is compressed in one go: about a millisecond.
 const TEXT_LEN: usize = 32 * 1024;
 
-/// A kernel beside the text.
+/// A kernel among the text.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     #[serde(flatten)]
@@ -261,7 +261,7 @@ fn run(cell: Option<Cell>, share: f64, cores: &[usize]) -> Result<Tally> {
     Ok(sum)
 }
 
-/// One core. All times are the thread's own CPU time: who else runs here does not count.
+/// One core. All times are the thread's own CPU time: other processes do not count.
 fn work(
     cell: Option<Cell>,
     share: f64,

@@ -1,5 +1,5 @@
-//! `squall bench protect`: what a packet costs to protect, and what header protection adds. `squall
-//! bench core`: what the transport costs beside it (core.rs). `squall bench idle`: connections on
+//! `squall bench protect`: what protecting a packet costs, and what header protection adds. `squall
+//! bench core`: what the rest of the transport costs (core.rs). `squall bench idle`: connections on
 //! which nothing happens (idle.rs).
 //!
 //! ```text
@@ -158,7 +158,8 @@ impl Setup {
         }
     }
 
-    /// Measures the core's clock on a thread of its own, whose pinning nobody inherits.
+    /// Measures the core's clock on a thread of its own, so that no other thread inherits its
+    /// pinning.
     fn with_clock(mut self) -> Self {
         let clock = std::thread::spawn(|| reference().core_ghz());
         self.core_ghz = clock.join().unwrap_or_default();

@@ -2,12 +2,12 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A line on standard error, drawn by whoever measures, between two measurements: a thread of its
-/// own would take turns with them. Gone when dropped.
+/// A line on standard error, drawn by the measuring thread between two measurements: a thread of
+/// its own would take turns with them. Gone when dropped.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A line for so many steps.
+    /// A line for this many steps.
     pub(crate) fn start(steps: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
         let template = "{spinner} {pos} of {len} {msg} (left: {eta})";

@@ -153,7 +153,7 @@ fn heading(group: &Group) -> String {
     )
 }
 
-/// What stands under the tables.
+/// The legend below the tables.
 const LEGEND: &str = "\
 bytes: payload. Limits, in calls of 8 packets: 10 % at 64 bytes, 5 % at 256, 2 % from 1000 on;
 \"?\": the limit is within the interval. \"!\": the machine was too busy to keep the requested pairs.";

@@ -5,12 +5,12 @@ use squall_yard::stats::Random;
 /// Words of the made-up language.
 const WORDS: usize = 4_000;
 
-/// So many bytes of text: words of a fixed vocabulary, frequent ones often (Zipf's law), in
+/// `len` bytes of text: words of a fixed vocabulary, frequent ones often (Zipf's law), in
 /// sentences and lines. Deflate makes about 40 % of it, as of English prose.
 pub(super) fn generate(len: usize, seed: u64) -> Vec<u8> {
     // The same language for all texts.
     let words = vocabulary(&mut Random(0x2545_f491_4f6c_dd1d));
-    // A seed of 0 would stand still.
+    // A seed of 0 would yield zeroes only.
     let mut random = Random(seed | 1 << 63);
     let mut text = Vec::with_capacity(len + 32);
     let (mut line_len, mut sentence_words) = (0, 0);

@@ -129,7 +129,7 @@ fn rows_of(
     let mut rates = vec![Vec::with_capacity(repetitions); counts.len()];
     for repetition in 0..repetitions {
         for step in 0..counts.len() {
-            // No count always runs behind the same one.
+            // No count always runs after the same one.
             let at = (step + repetition) % counts.len();
             if let Some((&count, rates)) = counts.get(at).zip(rates.get_mut(at)) {
                 rates.push(run(cell, count, cores)?);
@@ -160,7 +160,7 @@ fn rows_of(
     Ok(rows.collect())
 }
 
-/// Packets a second of the mean of so many threads.
+/// Packets per second, the mean of this many threads.
 fn run(cell: Cell, threads: usize, cores: &[usize]) -> Result<f64> {
     let barrier = Barrier::new(threads);
     let rates: Vec<Result<f64>> = thread::scope(|scope| {

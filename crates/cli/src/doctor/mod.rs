@@ -46,7 +46,7 @@ pub(crate) fn main(args: &Doctor) -> Result<()> {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Cpu {
     architecture: &'static str,
-    /// As it calls itself; empty where it does not tell.
+    /// The name it gives itself; empty if it gives none.
     vendor: String,
     name: String,
     /// By the vendor's own count; absent on an architecture without families.

@@ -73,7 +73,7 @@ pub(crate) struct Network {
     drops: Drops,
 }
 
-/// What a socket of ours tells.
+/// What one of our sockets reports.
 #[derive(Debug, Serialize)]
 struct SocketFindings {
     offload: Offload,

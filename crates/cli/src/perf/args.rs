@@ -151,7 +151,7 @@ pub(crate) struct Local {
     pub(crate) output: Output,
 }
 
-/// In which form results are told.
+/// The form in which results are printed.
 #[derive(Args, Debug)]
 pub(crate) struct Output {
     /// Print one JSON object

@@ -1,4 +1,4 @@
-//! Bulk transfer: QUIC beside TLS over TCP and plain TCP, the contenders taking turns.
+//! Bulk transfer: QUIC, TLS over TCP and plain TCP, the contenders taking turns.
 
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ impl Plan {
         }
     }
 
-    /// Runs one contender once, a live line beside it.
+    /// Runs one contender once, with a live line.
     fn run_one(&self, contender: Contender, load: &Load, title: String) -> Result<Outcome> {
         let _live = live::Live::start(title, Unit::Bytes, &load.gauges.live);
         match (contender, &self.tls) {

@@ -48,7 +48,7 @@ pub(crate) fn measure(args: &Client) -> Result<()> {
             session.rates(&jobs, plot)
         }
     };
-    // The peer is told before the process ends, however it went.
+    // The connection is closed before the process ends, even after a failure.
     endpoint::close(&session.endpoint, b"")?;
     result
 }
@@ -114,7 +114,7 @@ impl<'a> Session<'a> {
     fn tell_connections(&self, connections: &[Connection]) {
         if self.args.conn_stats {
             for (at, connection) in connections.iter().enumerate() {
-                // Beside the one JSON object or the rows, not among them.
+                // To standard error: standard output has the JSON object or the rows alone.
                 eprintln!(
                     "connection {}: {}",
                     at + 1,
@@ -322,7 +322,7 @@ impl fmt::Display for ClientReport<'_> {
     }
 }
 
-/// Whom the client trusts: anyone, the given anchors, or the system's.
+/// The certificates that the client trusts: all, the given anchors, or the system's.
 fn trust(args: &Client) -> Result<ClientConfig> {
     let provider = args.options.provider();
     if args.insecure {
@@ -340,7 +340,7 @@ fn trust(args: &Client) -> Result<ClientConfig> {
     certificate::trusting(&system, provider)
 }
 
-/// `HOST[:PORT]`; IPv6 addresses stand in brackets where a port follows.
+/// `HOST[:PORT]`; an IPv6 address is in brackets if a port follows.
 fn split(text: &str) -> Result<(String, Option<u16>)> {
     let wrong = || {
         Failure::new(format!(

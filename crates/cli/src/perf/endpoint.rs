@@ -8,7 +8,7 @@ use squall::{CloseReason, ConnectError, Connection, Endpoint};
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::interrupt;
 
-/// Connects so many times, from the client's worker. Ctrl-C gives up.
+/// Makes `count` connections from the client's worker. Ctrl-C gives up.
 ///
 /// # Errors
 /// There is no connection; what to do about it.
@@ -46,7 +46,7 @@ where
         let results = results.clone();
         count += 1;
         connection.spawn(async move {
-            // Nobody listens any more once another one has failed.
+            // Nothing receives it once another task has failed.
             let _ = results.send(task.await);
         });
     }
@@ -76,8 +76,7 @@ where
         .map_err(|_| Failure::new("the endpoint's worker ended prematurely"))
 }
 
-/// Closes an endpoint and waits until its peers were told, for a second at most: one that is gone
-/// is not waited for.
+/// Closes an endpoint and waits up to a second until its peers know.
 ///
 /// # Errors
 /// The worker ended.
@@ -86,7 +85,7 @@ pub(crate) fn close(endpoint: &Endpoint, reason: &'static [u8]) -> Result<()> {
     wait_idle(endpoint)
 }
 
-/// Waits for a second at most until no connection is left: then peers are told and qlogs are whole.
+/// Waits up to a second until no connection is left: then peers know, and qlogs are complete.
 pub(crate) fn wait_idle(endpoint: &Endpoint) -> Result<()> {
     let idle = endpoint.clone();
     wait(endpoint, async move {

@@ -1,13 +1,12 @@
-//! Handshakes (draft-banks-quic-performance §3.3): connections that are closed as soon as they
-//! stand.
+//! Handshakes (draft-banks-quic-performance §3.3): connections that are closed once established.
 //!
 //! ```text
-//!   so many at a time:  connect ... all stand  ->  their tickets are here  ->  close all, again
+//!   N at a time:  connect ... all are established -> their tickets are here -> close all, again
 //! ```
 //! Both kinds wait for the server's session tickets before they close: then both have had the whole
-//! exchange, HANDSHAKE_DONE included, and the next resumption has a ticket of its own. How many a
-//! server sends, a first handshake finds out.
-//! A server need not take a ticket, nor early data: what came of each handshake is looked at.
+//! exchange, HANDSHAKE_DONE included, and the next resumption has a ticket of its own. A
+//! first handshake finds out how many a server sends.
+//! A server need not accept a ticket, nor early data, so the outcome of each handshake is checked.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -125,8 +124,8 @@ impl Target {
         Ok(tickets)
     }
 
-    /// So many handshakes at a time, to their tickets and their end. Returns how many were not of
-    /// the kind wanted.
+    /// Makes concurrent handshakes, waits for their tickets and closes them. Returns how many were
+    /// not of the kind wanted.
     async fn batch(
         self: &Arc<Self>,
         work: &Handshakes,

@@ -73,8 +73,8 @@ pub(crate) struct Tally {
     pub(crate) answered: AtomicU64,
 }
 
-/// Serves connections until the endpoint closes, each on its own worker. `report` is told of each
-/// connection's end.
+/// Serves connections until the endpoint closes, each on its own worker. `report` is
+/// called at the end of each connection.
 pub(crate) async fn serve<R>(endpoint: Endpoint, service: Arc<Service>, report: R)
 where
     R: Fn(&Connection, &Tally) + Clone + Send + 'static,
@@ -89,7 +89,7 @@ where
         connection.clone().spawn(async move {
             let tally = Arc::new(Tally::default());
             serve_connection(&connection, &service, &tally).await;
-            // A handshake that fails is the client's affair; it is told.
+            // A failed handshake is reported to the client, not here.
             if connection.handshake_kind().is_some() {
                 report(&connection, &tally);
             }
@@ -185,7 +185,7 @@ async fn read(recv: &mut RecvStream, received: &AtomicU64) -> Option<u64> {
     (known == wanted.len()).then(|| u64::from_be_bytes(wanted))
 }
 
-/// Writes so many bytes, and tells of each piece.
+/// Writes this many bytes, and reports each piece.
 async fn write(
     send: &mut SendStream,
     bytes: u64,
@@ -251,7 +251,7 @@ pub(crate) async fn download(
         }
         Ok::<(), squall::ReadError>(())
     };
-    // Ends a download that stands still; one that flows looks at the clock itself.
+    // Ends a download that has stalled; one that progresses looks at the clock itself.
     let read = interrupt::unless_due(deadline, read).await;
     let end = Instant::now();
     read.unwrap_or(Ok(()))
@@ -310,7 +310,7 @@ pub(crate) async fn upload(
     let written = interrupt::unless_due(deadline, write).await;
     written.unwrap_or(Ok(())).map_err(&error)?;
     send.finish().map_err(&error)?;
-    // The server's FIN says that everything has arrived; who is in a hurry does not wait for it.
+    // The server's FIN says that everything has arrived. Ctrl-C ends the wait for it.
     let confirmed = interrupt::unless_due(None, async {
         while recv.read_chunk(PIECE).await?.is_some() {}
         Ok::<(), squall::ReadError>(())

@@ -57,12 +57,12 @@ pub(crate) struct Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // Both before the first wait: each end is told by the other.
+        // Both before the first wait: each end learns it from the other.
         for end in [&self.client, &self.server] {
             end.close(0, b"");
         }
         for end in [&self.client, &self.server] {
-            // Whoever has ended has nothing left to tell.
+            // A worker that has ended has nothing left to report.
             let _ = wait_idle(end);
         }
     }

@@ -1,5 +1,4 @@
-//! Requests and handshakes over loopback: squall at both ends, the controls beside it, all in
-//! turns.
+//! Requests and handshakes over loopback: squall at both ends and the controls, in turns.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Requests and responses (draft-banks-quic-performance §3.2): each on a stream of its own, so many
-//! at a time on each connection, for some time.
+//! Requests and responses (draft-banks-quic-performance §3.2): each on its own stream, several at a
+//! time on each connection, for some time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use squall_yard::work::{PIECE, Requests, request};
 
 use super::endpoint::run_all;
 
-/// Does the work. Requests that are under way when the time is up are waited for.
+/// Does the work. Requests that are in flight when the time is up are waited for.
 ///
 /// # Errors
 /// A connection ended, or a response was not as long as asked for.

@@ -20,7 +20,7 @@ use crate::output::{print_json, say};
 /// Streams that a client may have open at a time on one connection.
 const STREAMS: usize = 10_000;
 
-/// Serves until the user ends it, then tells what was done.
+/// Serves until the user ends it, then prints a summary.
 ///
 /// # Errors
 /// The certificate, the port or the core cannot be had.

@@ -9,11 +9,11 @@ use squall_yard::parse::{count, seconds, size};
 use squall_yard::tickets::MAX_TICKETS;
 use squall_yard::work::{Amount, Flow, Handshakes, Kind, Requests};
 
-/// Bytes of a request where nothing else is said, its length field included.
+/// Default size of a request in bytes, its length field included.
 const REQUEST: u64 = 100;
-/// Bytes of a response where nothing else is said.
+/// Default size of a response in bytes.
 const RESPONSE: u64 = 1024;
-/// Requests at a time on a connection, and handshakes at a time, where nothing else is said.
+/// Default number of concurrent requests per connection, and of concurrent handshakes.
 const REQUESTS_IN_FLIGHT: usize = 100;
 const HANDSHAKES_IN_FLIGHT: usize = 10;
 

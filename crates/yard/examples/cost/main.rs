@@ -292,8 +292,8 @@ impl Work for Datagrams {
     }
 }
 
-/// Handshakes, so many at a time, each from the first packet until both ends are at rest and then
-/// closed. The unit is a handshake.
+/// Handshakes, `at_a_time` together, each from the first packet until both ends are at rest and
+/// then closed. The unit is a handshake.
 fn handshakes(at_a_time: usize, resumed: bool) -> Result<u64> {
     let (mut pair, client, watch) = pair()?;
     // A full handshake each, for the tickets, or for buffers alone.

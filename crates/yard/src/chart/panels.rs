@@ -18,7 +18,7 @@ const BOTTOM: f64 = 54.0;
 const HEAD: f64 = 44.0;
 /// Below the panels: what the lines are.
 const FOOT: f64 = 56.0;
-/// One for each batch; told apart by those who see no red or no green too.
+/// One per batch; distinguishable without seeing red or green.
 const COLOURS: [&str; 6] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00",
 ];

@@ -7,8 +7,8 @@ use std::net::TcpStream;
 use crate::source::Source;
 use crate::sys;
 
-/// Plaintext bytes a write call and at most a read call. Plain TCP's CPU-seconds a GB with 64, 128,
-/// 256, 512 and 1024 KiB (busy Zen 5, turn by turn): 0.48, 0.40, 0.34, 0.33, 0.34.
+/// Plaintext bytes per write call, and at most per read call. Plain TCP takes 0.48, 0.40, 0.34,
+/// 0.33 and 0.34 CPU-seconds per GB with 64, 128, 256, 512 and 1024 KiB (busy Zen 5, in turns).
 pub const BATCH: usize = 256 * 1024;
 
 /// One end of a connection, after its handshake.
@@ -44,11 +44,11 @@ pub trait Protocol: Send + Sync + 'static {
 
 /// The congestion control of the controls, where the kernel has it: Linux's own default, and the
 /// algorithm that QUIC uses here. A machine set to BBR would pace loopback and pay for it (0.39
-/// against 0.21 CPU-seconds a GB on a Zen 5).
+/// against 0.21 CPU-seconds per GB on a Zen 5).
 const CONGESTION_CONTROL: &str = "cubic";
 
 /// A receiver wakes for half a batch, not for a segment: the sender is the slower end, and reads
-/// of what is just there would be small ones (0.27 against 0.32 CPU-seconds a GB, busy Zen 5).
+/// of what is just there would be small ones (0.27 against 0.32 CPU-seconds per GB, busy Zen 5).
 const RECEIVE_LOW_WATER: i32 = BATCH as i32 / 2;
 
 /// Sets what a bulk sender would set; before the handshake, at both ends.

@@ -65,7 +65,7 @@ fn sum(servers: &[Duration], clients: &[Client]) -> (Done, Cpu) {
     (done, cpu)
 }
 
-/// Runs one round of requests, on so many connections.
+/// Runs one round of requests on this many connections.
 ///
 /// # Errors
 /// A connection broke.
@@ -205,7 +205,7 @@ pub struct TlsHandshakes {
     watch: Arc<Watch>,
 }
 
-/// What ends the work of a client's thread, and tells its server's, however it ends.
+/// Tells the server's thread when the client's thread ends, however it ends.
 struct Ending {
     address: SocketAddr,
     over: Arc<AtomicBool>,
@@ -263,7 +263,7 @@ impl TlsHandshakes {
         Ok((done, cpu))
     }
 
-    /// Makes handshakes on so many pairs of threads: for that time, or one each.
+    /// Makes handshakes on this many pairs of threads: for that time, or one each.
     fn repeat(
         &self,
         pairs: usize,

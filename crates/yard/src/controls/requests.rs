@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::channel::{BATCH, Channel};
 use crate::source::Source;
 
-/// Bytes of requests that are under way at most, where there is more than one. Both ends block
+/// Maximum bytes of requests in flight, if there is more than one. Both ends block
 /// while they write: with more than the sockets hold, each could wait for the other to read.
 const UNDER_WAY: usize = 64 * 1024;
 
@@ -30,7 +30,7 @@ pub struct Pipeline {
 
 /// What looks at a client's responses.
 pub trait Responses {
-    /// The next bytes of the response under way.
+    /// The next bytes of the current response.
     fn take(&mut self, bytes: &[u8]);
     /// Those were its last ones.
     ///
@@ -42,12 +42,12 @@ pub trait Responses {
     fn wanted(&mut self, room: usize) -> usize;
 }
 
-/// Requests of that size that are under way at most.
+/// Maximum number of requests of that size in flight.
 pub fn depth(request: usize, in_flight: usize) -> usize {
     in_flight.min(UNDER_WAY / request.max(1)).max(1)
 }
 
-/// A client: keeps requests under way until no more are wanted and all are answered.
+/// A client: keeps requests in flight until no more are wanted and all are answered.
 ///
 /// # Errors
 /// The connection broke, or a response is not what was asked for.
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Wants so many responses.
+    /// Wants this many responses.
     struct Wanting {
         more: usize,
         bytes: usize,

@@ -288,7 +288,7 @@ impl<S: Read + Write> TlsChannel<S> {
         })
     }
 
-    /// Seals one more record, behind a key update where the key has done its share.
+    /// Seals one more record, after a key update if the key has reached its limit.
     fn push(&mut self, typ: ContentType, plaintext: &[u8]) -> io::Result<()> {
         if self.sealer.sequence >= self.suite.common.confidentiality_limit {
             // RFC 8446 §4.6.3: update_not_requested, the last record of the old key.

@@ -204,6 +204,7 @@ impl Paths {
     ///
     /// # Errors
     /// The code, and what the frame does wrong.
+    #[cold]
     pub(crate) fn take_id_frame(
         &mut self,
         frame: &Frame<'_>,

@@ -60,11 +60,9 @@ impl Index<SpaceId> for Spaces {
 
     #[inline]
     fn index(&self, id: SpaceId) -> &Space {
-        match (id, &self.early) {
-            (SpaceId::Data, _) => &self.data,
-            (SpaceId::Initial, Some(early)) => &early[0],
-            (SpaceId::Handshake, Some(early)) => &early[1],
-            (_, None) => &GONE,
+        match id {
+            SpaceId::Data => &self.data,
+            _ => self.early(id),
         }
     }
 }
@@ -74,8 +72,7 @@ impl IndexMut<SpaceId> for Spaces {
     fn index_mut(&mut self, id: SpaceId) -> &mut Space {
         match id {
             SpaceId::Data => &mut self.data,
-            SpaceId::Initial => &mut self.early_mut()[0],
-            SpaceId::Handshake => &mut self.early_mut()[1],
+            _ => self.early_mut(id),
         }
     }
 }
@@ -98,10 +95,19 @@ impl Spaces {
         spaces
     }
 
-    fn early_mut(&mut self) -> &mut [Space; 2] {
+    /// A space of the handshake. Out of line, since most packets are 1-RTT packets.
+    #[cold]
+    fn early(&self, id: SpaceId) -> &Space {
+        let early = self.early.as_ref();
+        early.map_or(&*GONE, |early| &early[usize::from(id != SpaceId::Initial)])
+    }
+
+    #[cold]
+    fn early_mut(&mut self, id: SpaceId) -> &mut Space {
         // Nothing is written to a space that is gone; if it were, it would stay discarded.
         let gone = || Box::new([Space::gone(), Space::gone()]);
-        self.early.get_or_insert_with(gone)
+        let early = self.early.get_or_insert_with(gone);
+        &mut early[usize::from(id != SpaceId::Initial)]
     }
 
     /// The handshake is confirmed: its spaces are dropped.

@@ -272,20 +272,7 @@ impl Connection {
             } => return take_stream(&mut self.streams, id, offset, data, fin),
             Frame::PathChallenge(data) => self.on_path_challenge(data, trip),
             Frame::PathResponse(data) => self.on_path_response(trip.now, data)?,
-            Frame::NewToken { .. } if self.side == Side::Server => {
-                // RFC 9000 §19.7.
-                return Err(violation(frame.ty(), "a NEW_TOKEN from a client"));
-            }
-            // More than a server of ours ever gives are of no use: a packet could hold hundreds.
-            Frame::NewToken { token } => {
-                if token.len() <= MAX_TOKEN_LEN && trip.tokens < MAX_NEW_TOKENS {
-                    trip.tokens += 1;
-                    self.endpoint.events.push_back(EndpointEvent::NewToken {
-                        version: self.handshake.version,
-                        token: token.into(),
-                    });
-                }
-            }
+            Frame::NewToken { token } => self.on_new_token(token, trip)?,
             Frame::HandshakeDone => {
                 // RFC 9000 §19.20.
                 if self.side == Side::Server {
@@ -316,6 +303,23 @@ impl Connection {
             }
         }
         Ok(true)
+    }
+
+    /// Takes a NEW_TOKEN frame (RFC 9000 §19.7).
+    #[cold]
+    fn on_new_token(&mut self, token: &[u8], trip: &mut Trip<'_>) -> Result<(), TransportError> {
+        if self.side == Side::Server {
+            return Err(violation(frame::ty::NEW_TOKEN, "a NEW_TOKEN from a client"));
+        }
+        // More than a server of ours ever gives are of no use: a packet could hold hundreds.
+        if token.len() <= MAX_TOKEN_LEN && trip.tokens < MAX_NEW_TOKENS {
+            trip.tokens += 1;
+            self.endpoint.events.push_back(EndpointEvent::NewToken {
+                version: self.handshake.version,
+                token: token.into(),
+            });
+        }
+        Ok(())
     }
 
     /// Takes a DATAGRAM frame (RFC 9221 §3).
@@ -363,6 +367,7 @@ fn take_stream(
 }
 
 /// Takes a frame about a stream that carries none of its data.
+#[inline(never)]
 fn take_stream_control(
     streams: &mut Streams,
     frame: &Frame<'_>,

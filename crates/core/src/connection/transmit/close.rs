@@ -38,23 +38,23 @@ impl Connection {
             let (number, mut short) = (self.spaces[id].sent.next_number(), None);
             let header = self.flight_header(id, PN_LEN, &mut short);
             let space = &self.spaces[id];
-            let mut packet = PacketWriter::new(buffer, at..limit, id, &header, number, space);
-            let w = packet.frames();
+            let (packet, mut w) =
+                PacketWriter::begin(buffer, at..limit, id, &header, number, space);
             // RFC 9000 §10.2.3: an application's code and reason do not go out before the handshake
             // is done.
             if frame_type.is_none() && id != SpaceId::Data {
-                frame::write::connection_close(w, APPLICATION_ERROR, Some(0), &[]);
+                frame::write::connection_close(&mut w, APPLICATION_ERROR, Some(0), &[]);
             } else {
                 let room = w.remaining().saturating_sub(24);
                 let words = &reason[..reason.len().min(room)];
-                frame::write::connection_close(w, code, frame_type, words);
+                frame::write::connection_close(&mut w, code, frame_type, words);
             }
             if id == SpaceId::Initial && self.side == Side::Client {
-                packet.fill();
+                PacketWriter::fill(&mut w);
             }
-            let draft = packet.finish(Accounting::UNCOUNTED);
+            let draft = packet.finish(&w, Accounting::UNCOUNTED);
             at = draft.end();
-            let span = self.book(now, &draft, buffer);
+            let span = self.book_single(now, &draft, buffer);
             self.seal_one(id, buffer, span);
         }
         (at > 0).then(|| self.paths.transmit(at, at))

@@ -55,16 +55,16 @@ impl Connection {
         }
         let (_, last) = drafts.iter_mut().flatten().last()?;
         if pad && at < limit {
-            let end = last.start + last.len;
+            let end = last.end() - TAG_LEN;
             buffer[end..end + (limit - at)].fill(0);
-            last.len += limit - at;
+            last.len += (limit - at) as u32;
             last.accounting.in_flight = true;
             at = limit;
         }
         stages.mark(Stage::PacketBuilding);
         let mut wrote_handshake = false;
         for (id, draft) in drafts.into_iter().flatten() {
-            let span = self.book(now, &draft, buffer);
+            let span = self.book_single(now, &draft, buffer);
             self.seal_one(id, buffer, span);
             let space = &mut self.spaces[id];
             space.probes = space.probes.saturating_sub(1);
@@ -115,21 +115,22 @@ impl Connection {
             return None;
         }
         let place = start..datagram.len();
-        let mut packet = PacketWriter::new(datagram, place, id, &header, number, space);
-        let contents = self.write_frames(id, now, packet.frames(), true, ack_only);
-        if packet.is_empty() {
+        let (packet, mut w) = PacketWriter::begin(datagram, place, id, &header, number, space);
+        let contents = self.write_frames(id, now, &mut w, true, ack_only);
+        if packet.is_empty(&w) {
             return None;
         }
-        packet.pad_for_sample();
-        let draft = packet.finish(Accounting {
+        packet.pad_for_sample(&mut w);
+        let accounting = Accounting {
             ack_eliciting: contents.ack_eliciting,
             in_flight: contents.in_flight,
             window_limited: true,
             is_mtu_probe: false,
-        });
+        };
+        let draft = packet.finish(&w, accounting);
         if let Some(tail) = contents.tail {
             // Few bytes, in a packet whose end may yet be padded: copied.
-            let end = start + draft.len;
+            let end = draft.end() - TAG_LEN;
             let place = &mut datagram[end - tail.len as usize..end];
             self.streams.copy_head(&tail, place);
         }

@@ -2,8 +2,7 @@
 
 use squall_wire::{Writer, frame};
 
-use crate::connection::{Connection, Stats};
-use crate::datagram::Datagrams;
+use crate::connection::Connection;
 use crate::event::Event;
 use crate::sent_frame::SentFrame;
 use crate::space::sent::SentPackets;
@@ -55,7 +54,8 @@ impl Connection {
             return written;
         }
         let before = w.len();
-        let probing = self.spaces[id].probes > 0;
+        let space = &self.spaces[id];
+        let (probing, has_crypto) = (space.probes > 0, space.crypto_send.wants_to_send());
         if first && id == SpaceId::Data {
             if probing && self.handshake.peer.min_ack_delay.is_some() && w.remaining() > 0 {
                 // draft-ietf-quic-ack-frequency §7: a probe asks not to wait for the peer's delay.
@@ -63,18 +63,14 @@ impl Connection {
             }
             self.write_control(now, w);
         }
-        if self.spaces[id].crypto_send.wants_to_send() {
+        if has_crypto {
             write_crypto(&mut self.spaces[id], w);
         }
         if id == SpaceId::Data {
             if self.datagrams.wants_to_send() {
-                let most = self.max_datagram_size();
-                write_datagrams(&mut self.datagrams, most, &mut self.stats, w);
-                if std::mem::take(&mut self.datagrams.writer_waits) {
-                    self.streams.events.push_back(Event::DatagramsWritable);
-                }
+                self.write_datagrams(w);
             }
-            let sent = &mut self.spaces[id].sent;
+            let sent = &mut self.spaces[SpaceId::Data].sent;
             written.tail = write_streams(&mut self.streams, sent, w);
             if written.tail.is_none() && self.streams.is_blocked() {
                 // Found out only now, and perhaps all that there is to say.
@@ -140,6 +136,30 @@ impl Connection {
         }
     }
 
+    /// Datagrams that fit into the packet.
+    fn write_datagrams(&mut self, w: &mut Writer<'_>) {
+        while let Some(data) = self.datagrams.peek() {
+            let size = frame::write::datagram_header_size(Some(data.len())) + data.len();
+            if size > w.remaining() {
+                // RFC 9221 §5: the path became smaller than the datagram, which cannot be split.
+                let most = self.max_datagram_size();
+                if most.is_none_or(|most| data.len() > most) {
+                    self.datagrams.next();
+                    self.stats.datagram_frames_dropped += 1;
+                    continue;
+                }
+                return;
+            }
+            frame::write::datagram_header(w, Some(data.len()));
+            w.bytes(data);
+            self.datagrams.next();
+            self.stats.datagram_frames_sent += 1;
+        }
+        if std::mem::take(&mut self.datagrams.writer_waits) {
+            self.streams.events.push_back(Event::DatagramsWritable);
+        }
+    }
+
     fn write_stream_control(&mut self, now: Time, w: &mut Writer<'_>) {
         let sent = &mut self.spaces[SpaceId::Data].sent;
         let rtt = self.paths.active.flow.rtt.smoothed();
@@ -149,6 +169,7 @@ impl Connection {
 }
 
 /// Handshake data of a space.
+#[inline(never)]
 fn write_crypto(space: &mut Space, w: &mut Writer<'_>) {
     let crypto = &mut space.crypto_send;
     while let Some(range) = crypto.next_range(w.remaining() as u64, u64::MAX) {
@@ -164,29 +185,6 @@ fn write_crypto(space: &mut Space, w: &mut Writer<'_>) {
         crypto.on_sent(&(start..start + len as u64));
         let len = len as u32;
         space.sent.push_frame(SentFrame::Crypto { start, len });
-    }
-}
-
-/// Datagrams that fit into the packet. `most`: the size of the largest that may be sent.
-fn write_datagrams(
-    datagrams: &mut Datagrams,
-    most: Option<usize>,
-    stats: &mut Stats,
-    w: &mut Writer<'_>,
-) {
-    while let Some(data) = datagrams.peek() {
-        let size = frame::write::datagram_header_size(Some(data.len())) + data.len();
-        if size <= w.remaining() {
-            frame::write::datagram_header(w, Some(data.len()));
-            w.bytes(data);
-            stats.datagram_frames_sent += 1;
-        } else if most.is_none_or(|most| data.len() > most) {
-            // RFC 9221 §5: the path became smaller than the datagram, which cannot be split.
-            stats.datagram_frames_dropped += 1;
-        } else {
-            return;
-        }
-        datagrams.next();
     }
 }
 

@@ -122,23 +122,21 @@ impl Header<'_> {
     }
 }
 
-/// A packet that is written, and neither booked nor sealed.
+/// A packet that is written, and neither booked nor sealed. It is small, for it is copied.
 #[derive(Clone, Copy)]
 pub(super) struct Draft {
-    space: SpaceId,
-    /// Whether it has a short header.
-    short: bool,
-    /// Where it begins in the buffer.
-    pub(super) start: usize,
     number: u64,
-    header_len: usize,
-    pn_len: usize,
-    /// Where the Length field of a long header lies.
-    length: Option<header::LengthOffset>,
     /// The mark of its first frame.
     first_frame: u64,
+    /// Where the Length field of a long header lies.
+    length: Option<header::LengthOffset>,
+    /// Where it begins in the buffer.
+    pub(super) start: u32,
     /// Bytes from `start` on, without the tag.
-    pub(super) len: usize,
+    pub(super) len: u32,
+    header_len: u16,
+    pn_len: u8,
+    space: SpaceId,
     /// How it is booked.
     pub(super) accounting: Accounting,
 }
@@ -175,90 +173,99 @@ impl Accounting {
 
 impl Draft {
     /// Where the packet ends in the buffer, with its tag.
+    #[inline]
     pub(super) const fn end(&self) -> usize {
-        self.start + self.len + TAG_LEN
+        self.start as usize + self.len as usize + TAG_LEN
     }
 
     /// Where it lies.
     #[inline]
     fn span(&self) -> PacketSpan {
-        let pn_offset = (self.header_len - self.pn_len) as u16;
-        let size = (self.len + TAG_LEN) as u32;
-        let mut span = PacketSpan::new(self.start as u32, size, pn_offset);
-        (span.header_len, span.packet_number) = (self.header_len as u16, self.number);
+        let pn_offset = self.header_len - u16::from(self.pn_len);
+        let size = self.len + TAG_LEN as u32;
+        let mut span = PacketSpan::new(self.start, size, pn_offset);
+        (span.header_len, span.packet_number) = (self.header_len, self.number);
         span
     }
 }
 
-/// A packet whose header is written and whose frames follow.
-pub(super) struct PacketWriter<'a> {
-    w: Writer<'a>,
-    draft: Draft,
+/// A packet whose header is written. Its frames are written through the `Writer` beside it: apart,
+/// so that the compiler keeps what is here in registers.
+#[derive(Clone, Copy)]
+pub(super) struct PacketWriter {
+    number: u64,
+    first_frame: u64,
+    length: Option<header::LengthOffset>,
+    start: u32,
+    header_len: u16,
+    pn_len: u8,
+    space: SpaceId,
 }
 
-impl<'a> PacketWriter<'a> {
+impl PacketWriter {
     /// Writes the header of packet `number` at `place` in the buffer, which leaves room for the
     /// tag.
     #[inline]
-    pub(super) fn new(
+    pub(super) fn begin<'a>(
         buffer: &'a mut [u8],
         place: Range<usize>,
         id: SpaceId,
         header: &Header<'_>,
         number: u64,
         space: &Space,
-    ) -> Self {
+    ) -> (Self, Writer<'a>) {
         let start = place.start;
         let mut w = Writer::new(&mut buffer[start..place.end - TAG_LEN]);
         let length = header.write(&mut w, number);
-        let draft = Draft {
-            space: id,
-            short: matches!(header, Header::Short(_)),
-            start,
+        let packet = Self {
             number,
-            header_len: w.len(),
-            pn_len: header.pn_len(),
-            length,
             first_frame: space.sent.frame_mark(),
-            len: 0,
-            accounting: Accounting::PROBE,
+            length,
+            start: start as u32,
+            header_len: w.len() as u16,
+            pn_len: header.pn_len() as u8,
+            space: id,
         };
-        Self { w, draft }
-    }
-
-    /// Where frames are written.
-    #[inline]
-    pub(super) const fn frames(&mut self) -> &mut Writer<'a> {
-        &mut self.w
+        (packet, w)
     }
 
     /// Whether no frame is written.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.w.len() == self.draft.header_len
+    pub(super) fn is_empty(self, w: &Writer<'_>) -> bool {
+        w.len() == usize::from(self.header_len)
     }
 
     /// Pads the packet so that there is a sample for header protection (RFC 9001 §5.4.2).
     #[inline]
-    pub(super) fn pad_for_sample(&mut self) {
-        let least = MIN_PROTECTED + self.draft.header_len - self.draft.pn_len;
-        let short = least.saturating_sub(self.w.len());
-        frame::write::padding(&mut self.w, short);
+    pub(super) fn pad_for_sample(self, w: &mut Writer<'_>) {
+        let least = MIN_PROTECTED + usize::from(self.header_len) - usize::from(self.pn_len);
+        let short = least.saturating_sub(w.len());
+        if short > 0 {
+            frame::write::padding(w, short);
+        }
     }
 
     /// Pads the packet to the end of its place.
     #[inline]
-    pub(super) fn fill(&mut self) {
-        let room = self.w.remaining();
-        frame::write::padding(&mut self.w, room);
+    pub(super) fn fill(w: &mut Writer<'_>) {
+        let room = w.remaining();
+        frame::write::padding(w, room);
     }
 
     /// Ends the packet.
     #[inline]
-    pub(super) fn finish(mut self, accounting: Accounting) -> Draft {
-        self.draft.len = self.w.len();
-        self.draft.accounting = accounting;
-        self.draft
+    pub(super) fn finish(self, w: &Writer<'_>, accounting: Accounting) -> Draft {
+        Draft {
+            number: self.number,
+            first_frame: self.first_frame,
+            length: self.length,
+            start: self.start,
+            len: w.len() as u32,
+            header_len: self.header_len,
+            pn_len: self.pn_len,
+            space: self.space,
+            accounting,
+        }
     }
 }
 
@@ -274,9 +281,20 @@ impl Connection {
         }
     }
 
+    /// Books a packet of the active path that leaves alone or with few others.
+    #[cold]
+    pub(super) fn book_single(
+        &mut self,
+        now: Time,
+        draft: &Draft,
+        buffer: &mut [u8],
+    ) -> PacketSpan {
+        self.book(now, draft, buffer)
+    }
+
     /// Books a packet of the active path: as sent, in flight, and in the log. Returns where it
     /// lies, for sealing.
-    #[inline]
+    #[inline(always)]
     pub(super) fn book(&mut self, now: Time, draft: &Draft, buffer: &mut [u8]) -> PacketSpan {
         let flow = self.paths.active.flow.tag;
         let span = self.book_elsewhere(now, draft, flow, buffer);
@@ -293,7 +311,7 @@ impl Connection {
 
     /// Books a packet that goes to another path, so that it is not counted in the flight of this
     /// one: as sent, and in the log.
-    #[inline]
+    #[inline(always)]
     pub(super) fn book_elsewhere(
         &mut self,
         now: Time,
@@ -303,24 +321,26 @@ impl Connection {
     ) -> PacketSpan {
         let span = draft.span();
         if let Some(length) = draft.length {
-            let behind = (span.len - u32::from(span.pn_offset)) as usize;
-            header::patch_length(&mut buffer[draft.start..], length, behind);
+            let rest = (span.len - u32::from(span.pn_offset)) as usize;
+            header::patch_length(&mut buffer[draft.start as usize..], length, rest);
         }
         if self.log.is_on() {
-            let at = draft.start + draft.header_len;
+            let start = draft.start as usize;
+            let frames = start + usize::from(draft.header_len)..start + draft.len as usize;
             let packet = Packet {
                 ty: match draft.space {
-                    SpaceId::Data if !draft.short => PacketType::ZeroRtt,
+                    SpaceId::Data if draft.length.is_some() => PacketType::ZeroRtt,
                     space => packet_type(space),
                 },
                 number: draft.number,
-                len: span.len as usize,
-                payload: &buffer[at..draft.start + draft.len],
+                len: draft.end() - start,
+                payload: &buffer[frames],
             };
-            self.log
-                .packet_sent(now, packet, draft.accounting.is_mtu_probe);
+            let is_mtu_probe = draft.accounting.is_mtu_probe;
+            self.log.packet_sent(now, packet, is_mtu_probe);
         }
-        let counted = if draft.accounting.in_flight {
+        let accounting = draft.accounting;
+        let counted = if accounting.in_flight {
             span.len as u16
         } else {
             0
@@ -328,9 +348,9 @@ impl Connection {
         self.spaces[draft.space].sent.push(
             now,
             counted,
-            draft.accounting.ack_eliciting,
+            accounting.ack_eliciting,
             flow,
-            draft.accounting.window_limited,
+            accounting.window_limited,
             draft.first_frame,
         );
         self.stats.packets_sent += 1;

@@ -38,14 +38,18 @@ impl Connection {
         let header = self.short_header(self.paths.remote_ids.current(), spin);
         let (number, _) = self.spaces.next_number(SpaceId::Data);
         let (header, space) = (Header::Short(&header), &self.spaces[SpaceId::Data]);
-        let mut packet = PacketWriter::new(buffer, 0..size, SpaceId::Data, &header, number, space);
-        frame::write::ping(packet.frames());
-        packet.fill();
-        let draft = packet.finish(Accounting {
-            is_mtu_probe: true,
-            ..Accounting::PROBE
-        });
-        let span = self.book(now, &draft, buffer);
+        let (packet, mut w) =
+            PacketWriter::begin(buffer, 0..size, SpaceId::Data, &header, number, space);
+        frame::write::ping(&mut w);
+        PacketWriter::fill(&mut w);
+        let draft = packet.finish(
+            &w,
+            Accounting {
+                is_mtu_probe: true,
+                ..Accounting::PROBE
+            },
+        );
+        let span = self.book_single(now, &draft, buffer);
         self.paths.active.mtu.on_probe_sent(number, size as u16);
         self.seal_one(SpaceId::Data, buffer, span);
         self.set_loss_timer(now);
@@ -109,20 +113,20 @@ impl Connection {
         let header = self.short_header(self.paths.remote_ids.of(tag), spin);
         let (number, _) = self.spaces.next_number(SpaceId::Data);
         let (header, space) = (Header::Short(&header), &self.spaces[SpaceId::Data]);
-        let mut packet = PacketWriter::new(buffer, 0..size, SpaceId::Data, &header, number, space);
-        let w = packet.frames();
+        let (packet, mut w) =
+            PacketWriter::begin(buffer, 0..size, SpaceId::Data, &header, number, space);
         let paths = self.paths.inactive.get_or_insert_default();
         let mut responded = false;
         while w.remaining() >= frame::write::PATH_CHALLENGE_SIZE
             && let Some(data) = paths.take_response(tag)
         {
             // RFC 9000 §13.3: never repeated.
-            frame::write::path_response(w, data);
+            frame::write::path_response(&mut w, data);
             responded = true;
         }
         if probed.challenge && w.remaining() >= frame::write::PATH_CHALLENGE_SIZE {
             let data: [u8; 8] = self.endpoint.rng.random();
-            frame::write::path_challenge(w, data);
+            frame::write::path_challenge(&mut w, data);
             paths.has_challenged = true;
             let state = self.paths.get_mut(tag);
             if let Some(validation) = state.and_then(|s| s.validation.as_mut()) {
@@ -132,9 +136,9 @@ impl Connection {
         if responded && active && self.side == Side::Client && w.remaining() > 0 {
             // RFC 9000 §9.3.3: a packet that is no probe brings the peer back, if an attacker has
             // led it astray.
-            frame::write::ping(w);
+            frame::write::ping(&mut w);
         }
-        packet.fill();
+        PacketWriter::fill(&mut w);
         let span = if active {
             let window_full = self.paths.active.flow.is_full();
             if let Some(paths) = &mut self.paths.inactive
@@ -142,14 +146,14 @@ impl Connection {
             {
                 paths.response_beyond_window = Some(now);
             }
-            let draft = packet.finish(Accounting::PROBE);
-            let span = self.book(now, &draft, buffer);
+            let draft = packet.finish(&w, Accounting::PROBE);
+            let span = self.book_single(now, &draft, buffer);
             self.set_loss_timer(now);
             span
         } else {
             // Neither its loss nor its acknowledgement says anything about the active path (RFC
             // 9000 §9.4), and there are few: they are not counted in flight.
-            let draft = packet.finish(Accounting::UNCOUNTED);
+            let draft = packet.finish(&w, Accounting::UNCOUNTED);
             if let Some(state) = self.paths.get_mut(tag) {
                 state.on_sent(size);
             }

@@ -11,7 +11,7 @@ use rand::RngCore;
 use squall_protect::{MAX_GROUP, PacketSpan, TAG_LEN};
 use squall_wire::{StreamId, Writer, frame, packet_number, varint};
 
-use super::packet::{Accounting, Draft, Header, PacketWriter, ShortHeader};
+use super::packet::{Accounting, Header, PacketWriter, ShortHeader};
 use crate::connection::Connection;
 use crate::space::SpaceId;
 use crate::space::sent::SentPacket;
@@ -129,12 +129,11 @@ impl Connection {
             if buffer.len() < (i + 1) * segment {
                 break;
             }
-            let Some((draft, tail)) = self.write_packet(now, buffer, form, i, count) else {
+            let Some((span, tail)) = self.write_packet(now, buffer, form, i, count) else {
                 break;
             };
-            spans[i] = self.book(now, &draft, buffer);
-            tails[i] = tail.unwrap_or(StreamRange::NONE);
-            (written, len) = (i + 1, draft.end());
+            (spans[i], tails[i]) = (span, tail.unwrap_or(StreamRange::NONE));
+            (written, len) = (i + 1, (span.start + span.len) as usize);
             if len < (i + 1) * segment {
                 break;
             }
@@ -164,8 +163,8 @@ impl Connection {
         }
     }
 
-    /// Writes packet `i` of a bundle of `count`; returns it, and the stream data that sealing puts
-    /// at its end. `None`: there is nothing to send.
+    /// Writes and books packet `i` of a bundle of `count`; returns where it lies, and the stream
+    /// data that sealing puts at its end. `None`: there is nothing to send.
     #[inline]
     fn write_packet(
         &mut self,
@@ -174,33 +173,34 @@ impl Connection {
         form: &Form,
         i: usize,
         count: usize,
-    ) -> Option<(Draft, Option<StreamRange>)> {
+    ) -> Option<(PacketSpan, Option<StreamRange>)> {
         let place = i * form.segment..(i + 1) * form.segment;
         let header = Header::Short(&form.header);
         let space = &self.spaces[SpaceId::Data];
-        let mut packet =
-            PacketWriter::new(buffer, place, SpaceId::Data, &header, form.number(i), space);
-        let w = packet.frames();
-        let contents = self.write_frames(SpaceId::Data, now, w, i == 0, count == 0);
-        if packet.is_empty() {
+        let number = form.number(i);
+        let (packet, mut w) =
+            PacketWriter::begin(buffer, place, SpaceId::Data, &header, number, space);
+        let contents = self.write_frames(SpaceId::Data, now, &mut w, i == 0, count == 0);
+        if packet.is_empty(&w) {
             return None;
         }
-        let (more, room) = (i + 1 < count, packet.frames().remaining());
         if contents.tail.is_none() {
             // A packet that is almost full is filled, because a shorter one ends the bundle.
-            if more && room < FILL {
-                packet.fill();
+            let more = i + 1 < count;
+            if more && w.remaining() < FILL {
+                PacketWriter::fill(&mut w);
             } else {
-                packet.pad_for_sample();
+                packet.pad_for_sample(&mut w);
             }
         }
-        let draft = packet.finish(Accounting {
+        let accounting = Accounting {
             ack_eliciting: contents.ack_eliciting,
             in_flight: contents.in_flight,
             window_limited: form.window_limited,
             is_mtu_probe: false,
-        });
-        Some((draft, contents.tail))
+        };
+        let draft = packet.finish(&w, accounting);
+        Some((self.book(now, &draft, buffer), contents.tail))
     }
 
     /// Writes and books packets of the bundle, from the first of `packets` on, as long as the
