@@ -213,9 +213,9 @@ fn root_discipline(text: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-// Figures are those of BENCHMARKING.md, "What the network's settings are worth", or follow from
-// them.
-const WORTH_OFFLOAD: &str = "135 ns of CPU to send a datagram of 1,450 bytes in a bundle of 44, 1,970 ns alone (measured, BENCHMARKING.md)";
+// Figures are those of docs/figures/2026-11-21-amd-zen3.md, "What the network's settings are
+// worth", or follow from them.
+const WORTH_OFFLOAD: &str = "135 ns of CPU to send a datagram of 1,450 bytes in a bundle of 44, 1,970 ns alone (measured, AMD Zen 3)";
 const WORTH_BUFFERS: &str = "at 10 Gbit/s, 4 MiB hold 3.4 ms of payload and Linux's usual 208 KiB 0.17 ms; datagrams beyond that are lost (arithmetic)";
 const WORTH_FQ: &str = "no figure: squall paces its bundles itself and does not hand departure times to fq (`squall perf --no-pacing` shows what pacing costs)";
 const WORTH_DROPS: &str = "a loss costs a retransmission and reduces the congestion window by 30 % (CUBIC, RFC 9438 §4.6) or by half (NewReno, RFC 9002 §7.3.2)";
