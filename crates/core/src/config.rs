@@ -190,8 +190,8 @@ pub enum AckFrequencyRequest {
     /// No request: the peer follows RFC 9000 §13.2.
     Nothing,
     /// One acknowledgement per eighth of the congestion window, none delayed for more than a
-    /// quarter of the round-trip time (5 to 25 ms). No request while the window is below 32
-    /// packets.
+    /// quarter of the round-trip time (5 to 25 ms). While the window is below 32 packets, the
+    /// behaviour of RFC 9000 §13.2.
     #[default]
     Adaptive,
     /// A constant request.

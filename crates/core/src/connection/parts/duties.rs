@@ -1,4 +1,5 @@
-//! What is owed to the peer once: it is sent, and owed again if it is lost (RFC 9000 §13.3).
+//! Frames that the connection owes now and then, and `on_lost`, which hands what any lost frame
+//! carried back to its owner (RFC 9000 §13.3).
 
 use std::time::Duration;
 
@@ -11,13 +12,12 @@ use crate::sent_frame::SentFrame;
 use crate::space::Space;
 use crate::stream::Streams;
 
-/// Acknowledgements of a full congestion window, where they may be asked for: enough for slow start
-/// to see in time that round trips take longer (RFC 9406 §4.2 wants 8 samples), and later for
-/// little of the window to be known late. What is not known to have arrived takes up room in the
-/// window, but none on the path: with four of them, CUBIC was left with a third of a link that it
-/// shared with another system's, which acknowledges every second packet.
+/// Acknowledgements to ask for in each congestion window. Slow start needs 8 samples in a round to
+/// see the delay rise (RFC 9406 §4.2). Later, packets that have arrived but are not acknowledged
+/// yet fill the window without filling the path: with 4 instead of 8, CUBIC got a third of a link
+/// that it shared with a stack that acknowledges every second packet.
 const ACKS_OF_A_WINDOW: u64 = 8;
-/// Fewer packets than this are not worth a request.
+/// A threshold below this becomes 1, the behaviour of RFC 9000 §13.2.
 const LEAST_ACK_THRESHOLD: u64 = 4;
 /// Packets between two acknowledgements, at most: about twenty bundles.
 const MOST_ACK_THRESHOLD: u64 = 1024;
@@ -28,12 +28,13 @@ const ACK_DELAYS: [Duration; 2] = [Duration::from_millis(5), Duration::from_mill
 /// Frames that are due once.
 #[derive(Debug)]
 pub(crate) struct Duties {
-    /// A PING.
+    /// A PING. It is not repeated when it is lost.
     pub(crate) ping: bool,
     /// Servers: HANDSHAKE_DONE.
     pub(crate) handshake_done: bool,
-    /// Servers: NEW_TOKEN frames, and how many are due at most.
+    /// Servers: NEW_TOKEN frames that are still due.
     pub(crate) new_tokens: u8,
+    /// How many may be due.
     most_new_tokens: u8,
     /// ACK_FREQUENCY.
     pub(crate) ack_frequency: AckRequest,
@@ -76,14 +77,14 @@ impl AckRequest {
         }
     }
 
-    /// Ack-eliciting packets that the peer leaves unacknowledged for a while.
+    /// Ack-eliciting packets that the peer may receive without acknowledging at once.
     pub(crate) const fn threshold(&self) -> u64 {
         self.wanted.ack_eliciting_threshold
     }
 
-    /// Asks for acknowledgements as rare as the congestion window allows, when that has doubled or
-    /// become a quarter less (draft-ietf-quic-ack-frequency §6): each is a system call there, and
-    /// one here. `packets` is the window in packets.
+    /// Derives the threshold from the window (`packets`), and makes a request due once it has
+    /// doubled or fallen by a quarter (draft-ietf-quic-ack-frequency §6): each acknowledgement
+    /// costs a system call at either end.
     pub(crate) fn adapt(&mut self, packets: u64, rtt: Duration) {
         if self.how != AckFrequencyRequest::Adaptive {
             return;
@@ -93,7 +94,8 @@ impl AckRequest {
             many => many.min(MOST_ACK_THRESHOLD),
         };
         let before = self.wanted.ack_eliciting_threshold;
-        // Sooner where they are too rare: a window that is reduced to 0.7 gets as many as before.
+        // The bound for falling is tighter, since too few acknowledgements do harm: a window that
+        // is reduced to 0.7 brings a request at once.
         if threshold >= 2 * before || 4 * threshold <= 3 * before {
             self.wanted.ack_eliciting_threshold = threshold;
             self.wanted.max_ack_delay = (rtt / 4).clamp(ACK_DELAYS[0], ACK_DELAYS[1]);

@@ -110,7 +110,7 @@ impl Connection {
         }
         let taken = self.take_frames(id, payload, trip)?;
         let received = &mut self.spaces[id].received;
-        if trip.strange && id == SpaceId::Data {
+        if trip.new_address && id == SpaceId::Data {
             // RFC 9000 §9.3: only the newest packet moves the connection, not one that was
             // overtaken.
             trip.moved |= received.largest() == Some(span.packet_number) && !is_probing(payload);

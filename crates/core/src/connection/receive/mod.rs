@@ -5,9 +5,9 @@
 //! | 1 split | `split`: datagrams become packets |
 //! | 2 unprotect, 3 number, 4 open | `open`: a group of packets at a time |
 //! | 5 frames | `run`: packets that continue one stream; `frames`: all others; `ack`: ACK frames |
-//! | 6 settle | `settle`: once a run |
+//! | 6 settle | `settle`: once a run; `loss`: losses found, what they carried queued again |
 //!
-//! `early` holds packets that arrive before their keys.
+//! `trip` is the state of one run on its way, `early` keeps packets that arrive before their keys.
 
 mod ack;
 mod early;
@@ -31,7 +31,8 @@ impl Connection {
     /// Receives a run: consecutive datagrams of one bundle whose first packets have the same
     /// destination.
     ///
-    /// The packets are decrypted in place; nothing is kept of the bytes but copies of stream data.
+    /// The packets are decrypted in place. Nothing refers to the buffer afterwards: whatever is
+    /// kept (stream, CRYPTO and DATAGRAM data, tokens, packets that wait for keys) is a copy.
     pub fn receive(&mut self, now: Time, run: DatagramBatch<'_>, stages: &mut Stages) {
         let DatagramBatch {
             path,
@@ -49,8 +50,8 @@ impl Connection {
             State::Closing(_) => return self.answer_while_closing(datagrams),
             State::Handshaking | State::Established => {}
         }
-        let own = same(&path, &self.paths.active.path);
-        let home = own || self.paths.follows_system(&path);
+        let new_address = !same(&path, &self.paths.active.path);
+        let home = !new_address || self.paths.follows_system(&path);
         let mut uncredited = 0;
         if home {
             let active = &mut self.paths.active;
@@ -66,7 +67,7 @@ impl Connection {
             .and_then(ConnectionId::new)
             .unwrap_or(ConnectionId::EMPTY);
         let mut trip = Trip::new(now, dcid, path, home, ecn, stages);
-        (trip.strange, trip.uncredited) = (!own, uncredited);
+        (trip.new_address, trip.uncredited) = (new_address, uncredited);
         self.split_run(bytes, segment, &mut trip);
         self.replay_early(&mut trip);
         if trip.moved && !self.is_closed() {

@@ -19,11 +19,11 @@ pub(crate) struct Trip<'a> {
     pub(crate) path: Path,
     /// Its ECN mark.
     pub(crate) ecn: Ecn,
-    /// Whether the path is the active one.
+    /// Whether the run counts as arriving on the active path. A client's own address may differ
+    /// from that of the path, if it lets the system choose (`new_address`).
     pub(crate) home: bool,
-    /// Whether its addresses are not those of the active path. Where a client lets the system
-    /// choose its address, another one is strange but on the active path all the same.
-    pub(crate) strange: bool,
+    /// Whether the addresses of the run differ from those of the active path.
+    pub(crate) new_address: bool,
     /// Bytes of a run from elsewhere that no path was credited with yet.
     pub(crate) uncredited: usize,
     /// Whether the newest packet came from elsewhere and was no probe.
@@ -59,7 +59,7 @@ impl<'a> Trip<'a> {
             path,
             ecn,
             home,
-            strange: !home,
+            new_address: !home,
             uncredited: 0,
             moved: false,
             datagram_len: 0,

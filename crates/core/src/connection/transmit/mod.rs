@@ -41,19 +41,18 @@ struct Plan {
     wants_data: bool,
 }
 
-/// What may leave now.
-enum Allowed {
-    /// There is nothing to send.
-    Idle,
+/// What leaves next.
+enum Next {
+    NothingToSend,
     /// What there is to send may not leave yet.
-    Nothing,
-    /// A bundle.
+    Blocked,
     Bundle(Plan),
 }
 
 impl Connection {
     /// Writes the next datagrams to be sent into `buffer`: all of one size but perhaps the last, at
-    /// most `max_segments`. `None`: nothing may or need be sent now. Call it until then.
+    /// most `max_segments`. Call it until it returns `None`: there is nothing to send, or it may
+    /// not leave yet.
     pub fn transmit(
         &mut self,
         now: Time,
@@ -79,7 +78,7 @@ impl Connection {
             }
             let datagrams = transmit.count() as u64;
             if transmit.ecn != Ecn::NotEct {
-                // One packet a datagram: nothing is marked before the handshake is confirmed.
+                // Datagrams equal packets here: none is marked before the handshake is confirmed.
                 let next = self.spaces[SpaceId::Data].sent.next_number();
                 flow.ecn.on_sent(datagrams, next);
                 self.paths.ecn.on_sent(datagrams);
@@ -140,7 +139,7 @@ impl Connection {
         if self.handshake.confirmed {
             self.paths.active.flow.ecn.begin(next);
         }
-        // A search goes on under load, but does not hold a short exchange up.
+        // The search for the path MTU goes on under load, but must not delay a short exchange.
         if next >= SHORT_EXCHANGE
             && let Some(probe) = self.transmit_mtu_probe(now, buffer, stages)
         {
@@ -148,9 +147,9 @@ impl Connection {
         }
         // 1 allow, 2 plan
         let plan = match self.plan(now, buffer.len(), max_segments) {
-            Allowed::Idle => return self.transmit_idle_probe(now, buffer, stages),
-            Allowed::Nothing => return None,
-            Allowed::Bundle(plan) => plan,
+            Next::NothingToSend => return self.transmit_idle_probe(now, buffer, stages),
+            Next::Blocked => return None,
+            Next::Bundle(plan) => plan,
         };
         // 3 write
         let (mut spans, mut tails) = (
@@ -173,9 +172,9 @@ impl Connection {
         Some(self.paths.transmit(plan.segment.min(len), len))
     }
 
-    /// What congestion control, the pacer, the amplification limit, the records of packets in
-    /// flight and the buffer allow.
-    fn plan(&mut self, now: Time, room: usize, max_segments: usize) -> Allowed {
+    /// Steps 1 and 2: how much may leave, by congestion control, pacer, amplification limit,
+    /// records and buffer, and how it is cut.
+    fn plan(&mut self, now: Time, room: usize, max_segments: usize) -> Next {
         let space = &self.spaces[SpaceId::Data];
         let mut probes = usize::from(space.probes);
         if !self.spaces.may_probe() {
@@ -184,7 +183,7 @@ impl Connection {
         let must_ack = space.received.must_ack(now) && self.spaces.may_acknowledge(SpaceId::Data);
         let wants_data = self.wants_data();
         if !wants_data && !must_ack && probes == 0 {
-            return Allowed::Idle;
+            return Next::NothingToSend;
         }
         let (mut segment, mut most) = (usize::from(self.paths.active.mtu.current()), max_segments);
         if probes > 0 && std::mem::take(&mut self.duties.small_probe) {
@@ -206,9 +205,9 @@ impl Connection {
             .min(most)
             .min(allowed);
         if count == 0 && !(must_ack && most > 0 && allowed > 0) {
-            return Allowed::Nothing;
+            return Next::Blocked;
         }
-        Allowed::Bundle(Plan {
+        Next::Bundle(Plan {
             segment,
             count,
             wants_data,

@@ -1,11 +1,12 @@
-//! Step 3: the one place where a packet is written and booked.
+//! Step 3 for one packet: it is written and booked, that is, recorded as sent. All packets pass
+//! through here but the runs of `run`.
 //!
 //! ```text
 //!  PacketWriter  header ─▶ frames ─▶ padding ─▶ finish ─▶ Draft ─▶ Connection::book ─▶ span
 //! ```
 //!
 //! A draft may still grow: the last packet of a datagram that holds an Initial is padded when the
-//! datagram is complete. Only runs of packets that one stream fills are written otherwise (`run`).
+//! datagram is complete.
 
 use std::ops::Range;
 
@@ -147,7 +148,8 @@ pub(super) struct Accounting {
     /// Whether it asks for an acknowledgement.
     pub(super) ack_eliciting: bool,
     /// Whether congestion control counts it (RFC 9002 §2): it holds more than ACK and
-    /// CONNECTION_CLOSE.
+    /// CONNECTION_CLOSE. The PING that asks about packets with acknowledgements alone is not
+    /// counted, so that it may leave when the window is full.
     pub(super) in_flight: bool,
     /// Whether the congestion window, not the application, is the limit.
     pub(super) window_limited: bool,
@@ -163,11 +165,12 @@ impl Accounting {
         window_limited: false,
         is_mtu_probe: false,
     };
-    /// A packet that is not counted in flight, and not repeated.
+    /// A packet that is neither ack-eliciting nor in flight: its loss goes unnoticed.
     pub(super) const UNCOUNTED: Self = Self {
         ack_eliciting: false,
         in_flight: false,
-        ..Self::PROBE
+        window_limited: false,
+        is_mtu_probe: false,
     };
 }
 
@@ -189,8 +192,8 @@ impl Draft {
     }
 }
 
-/// A packet whose header is written. Its frames are written through the `Writer` beside it: apart,
-/// so that the compiler keeps what is here in registers.
+/// A packet whose header is written. The `Writer` of its frames is a separate value, so that the
+/// compiler keeps these fields in registers.
 #[derive(Clone, Copy)]
 pub(super) struct PacketWriter {
     number: u64,
@@ -281,7 +284,7 @@ impl Connection {
         }
     }
 
-    /// Books a packet of the active path that leaves alone or with few others.
+    /// [`book`](Self::book), out of line: for packets that leave alone or with few others.
     #[cold]
     pub(super) fn book_single(
         &mut self,
@@ -297,7 +300,7 @@ impl Connection {
     #[inline(always)]
     pub(super) fn book(&mut self, now: Time, draft: &Draft, buffer: &mut [u8]) -> PacketSpan {
         let flow = self.paths.active.flow.tag;
-        let span = self.book_elsewhere(now, draft, flow, buffer);
+        let span = self.record_sent(now, draft, flow, buffer);
         if draft.accounting.ack_eliciting {
             self.note_eliciting(draft.space, now);
         } else {
@@ -309,10 +312,10 @@ impl Connection {
         span
     }
 
-    /// Books a packet that goes to another path, so that it is not counted in the flight of this
-    /// one: as sent, and in the log.
+    /// Patches the Length field, logs the packet, and records it as sent on `flow`. Bytes in flight
+    /// and timers are left to the caller. Returns where the packet lies, for sealing.
     #[inline(always)]
-    pub(super) fn book_elsewhere(
+    pub(super) fn record_sent(
         &mut self,
         now: Time,
         draft: &Draft,

@@ -157,7 +157,7 @@ impl Connection {
             if let Some(state) = self.paths.get_mut(tag) {
                 state.on_sent(size);
             }
-            self.book_elsewhere(now, &draft, flow, buffer)
+            self.record_sent(now, &draft, flow, buffer)
         };
         self.seal_one(SpaceId::Data, buffer, span);
         let transmit = self.paths.transmit(size, size);
