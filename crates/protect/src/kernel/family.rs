@@ -37,7 +37,10 @@ pub(super) type CpuFamily = ([u8; 12], u32, u32);
 
 /// Whether 512-bit registers are to be used on a CPU, and why.
 pub(super) fn is_wide_cpu(cpu: Option<CpuFamily>) -> (bool, &'static str) {
-    let unknown = (false, "nobody has measured 512 bits on this CPU family yet");
+    let unknown = (
+        false,
+        "512 bits have not been measured on this CPU family yet",
+    );
     let Some((vendor, family, model)) = cpu else {
         return unknown;
     };
