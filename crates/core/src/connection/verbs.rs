@@ -107,8 +107,8 @@ impl Connection {
 
     /// Resets a stream whose owner dropped it without ending it: the written data may be an
     /// incomplete message, which must not look complete to the peer. `code` defaults to
-    /// [`TransportConfig::reset_on_drop_code`]. Returns how many streams of the connection have
-    /// ended this way, or `None` if there was nothing left to reset.
+    /// [`reset_on_drop_code`](crate::TransportConfig::reset_on_drop_code). Returns how many streams
+    /// of the connection have ended this way, or `None` if there was nothing left to reset.
     pub fn reset_dropped(&mut self, id: StreamId, code: Option<u64>) -> Option<u64> {
         self.reset(id, code.unwrap_or(self.config.reset_on_drop_code))
             .ok()?;
