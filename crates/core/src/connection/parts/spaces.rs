@@ -96,18 +96,24 @@ impl Spaces {
     }
 
     /// A space of the handshake. Out of line, since most packets are 1-RTT packets.
-    #[cold]
+    #[inline(never)]
     fn early(&self, id: SpaceId) -> &Space {
-        let early = self.early.as_ref();
-        early.map_or(&*GONE, |early| &early[usize::from(id != SpaceId::Initial)])
+        match (id, &self.early) {
+            (_, None) => &GONE,
+            (SpaceId::Initial, Some(early)) => &early[0],
+            (_, Some(early)) => &early[1],
+        }
     }
 
-    #[cold]
+    #[inline(never)]
     fn early_mut(&mut self, id: SpaceId) -> &mut Space {
         // Nothing is written to a space that is gone; if it were, it would stay discarded.
         let gone = || Box::new([Space::gone(), Space::gone()]);
         let early = self.early.get_or_insert_with(gone);
-        &mut early[usize::from(id != SpaceId::Initial)]
+        match id {
+            SpaceId::Initial => &mut early[0],
+            _ => &mut early[1],
+        }
     }
 
     /// The handshake is confirmed: its spaces are dropped.
