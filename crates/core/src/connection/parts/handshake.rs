@@ -66,6 +66,7 @@ impl PeerParameters {
 
 /// The handshake of a connection, and what it has settled.
 pub(crate) struct Handshake {
+    /// Client or server.
     pub(crate) side: Side,
     /// The QUIC version in use.
     pub(crate) version: u32,
@@ -78,7 +79,7 @@ pub(crate) struct Handshake {
     pub(crate) peer: PeerParameters,
     /// Whether the handshake is confirmed (RFC 9001 §4.1.2).
     pub(crate) confirmed: bool,
-    /// Until then.
+    /// What is known only until then; `None` afterwards.
     pub(crate) attempt: Option<Box<Attempt>>,
 }
 
