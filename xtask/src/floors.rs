@@ -32,10 +32,6 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
     &["endpoint"],
 ];
 
-/// Folders of crates whose files still import from each other in circles. This list only gets
-/// shorter.
-pub(crate) const WITH_CIRCLES_OF_FILES: &[&str] = &[];
-
 /// Which crates of this workspace a crate may depend on. External crates are free, with the reason
 /// in the manifest.
 pub(crate) const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
@@ -144,10 +140,3 @@ pub(crate) const PARTS: (&str, &[&str]) = (
         "crates/core/src/connection/parts/",
     ],
 );
-
-/// Where functions are still longer, or take more, than the limits above. This list only gets
-/// shorter.
-pub(crate) const WITH_LONG_FUNCTIONS: &[&str] = &[];
-
-/// Where comments are still wider than the limit above. This list only gets shorter.
-pub(crate) const WITH_WIDE_COMMENTS: &[&str] = &[];

@@ -55,15 +55,10 @@ fn check(files: &[File]) -> Vec<Finding> {
                 &source,
                 floors::WITHOUT_CLOCK,
             ));
-            let is_in = |places: &[&str]| places.iter().any(|place| file.path.starts_with(place));
             let tokens = source.without_tests();
             findings.extend(limits::check_parts(&file.path, &tokens));
-            if !is_in(floors::WITH_LONG_FUNCTIONS) {
-                findings.extend(limits::check_functions(&file.path, &tokens));
-            }
-            if !is_in(floors::WITH_WIDE_COMMENTS) {
-                findings.extend(limits::wide_comments(&file.path, &file.text, &source));
-            }
+            findings.extend(limits::check_functions(&file.path, &tokens));
+            findings.extend(limits::wide_comments(&file.path, &file.text, &source));
             if member.is_some_and(|member| file.path[member.len()..] == *"/src/lib.rs") {
                 findings.extend(code::check_lib(&file.path, &source));
             }
@@ -76,9 +71,7 @@ fn check(files: &[File]) -> Vec<Finding> {
         for root in tree::crate_roots(member, files) {
             let imports = Imports::of(root, files);
             findings.extend(imports.check_circles());
-            if !floors::WITH_CIRCLES_OF_FILES.contains(&root) {
-                findings.extend(imports.check_file_circles());
-            }
+            findings.extend(imports.check_file_circles());
             if root == "crates/core/src" {
                 findings.extend(imports.check_floors(floors::CORE_FLOORS));
             }
