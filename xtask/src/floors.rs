@@ -85,7 +85,7 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     "crates/protect/tests/no_allocation.rs",
     "crates/core/tests/common/counting.rs",
     // The CPU time of a thread, for the test that compares costs.
-    "crates/sim/tests/work.rs",
+    "crates/sim/tests/work/main.rs",
     "crates/yard/src/sys.rs",
     // Glue to C libraries in shared objects of their own, and what loads them.
     "peers/boringssl/src/lib.rs",

@@ -13,8 +13,8 @@
 //!
 //! A segment of its own for each small piece would let a peer that sends single bytes make us
 //! allocate for each of them, and move thousands of segments for one that lies between others: 161
-//! ns a byte of input where bulk costs 0.5 (`crates/sim/tests/work.rs`). In a cell a piece is a
-//! look-up and a copy, wherever it lies. When the bytes before it have come, it is copied into a
+//! ns a byte of input where bulk costs 0.5 (`crates/sim/tests/work/main.rs`). In a cell a piece is
+//! a look-up and a copy, wherever it lies. When the bytes before it have come, it is copied into a
 //! segment.
 
 use std::collections::VecDeque;
