@@ -243,7 +243,7 @@ impl Connection {
         self.handshake.peer = PeerParameters::of(&params);
         let theirs = Duration::from_millis(params.max_idle_timeout_ms);
         self.clock.limit_idle_timeout(theirs);
-        self.paths.limit_size(params.max_udp_payload_size);
+        self.paths.active.mtu.limit(params.max_udp_payload_size);
         self.paths
             .local_ids
             .set_peer_limit(params.active_connection_id_limit);

@@ -16,7 +16,6 @@ use std::time::Duration;
 use squall_wire::{Path, Side, TransportError, TransportErrorCode};
 
 use super::parts::clock::Timer;
-use super::parts::paths::Paths;
 use super::receive::Trip;
 use super::{Connection, State};
 use crate::error::{CloseReason, MigrateError};
@@ -285,10 +284,12 @@ impl Connection {
         self.arm_path_timer(now);
     }
 
-    /// The time between two challenges.
+    /// The time between two challenges (RFC 9000 §8.2.4): the larger of the probe timeouts of the
+    /// path in use and of one of which nothing is known.
     fn validation_interval(&self) -> Duration {
-        let (pto, initial_rtt) = (self.probe_timeout(), self.config.initial_rtt);
-        Paths::validation_interval(pto, initial_rtt, self.handshake.peer.max_ack_delay)
+        let unknown = RttEstimator::new(self.config.initial_rtt).pto_base();
+        let unknown = unknown + self.handshake.peer.max_ack_delay;
+        self.probe_timeout().max(unknown)
     }
 
     /// Ends a client's search with the path in use, which is the one that it had left; `active`: it

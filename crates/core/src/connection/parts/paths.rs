@@ -17,7 +17,7 @@ use crate::path::mtu::Mtu;
 use crate::path::spin::Spin;
 use crate::path::validation::Validation;
 use crate::path::{self, InactivePaths, PathState};
-use crate::recovery::rtt::{GRANULARITY, RttEstimator};
+use crate::recovery::rtt::GRANULARITY;
 use crate::space::sent::SentPacket;
 use crate::time::Time;
 
@@ -380,17 +380,6 @@ impl Paths {
         self.active.flow.rtt.pto_base().max(GRANULARITY)
     }
 
-    /// The time between two challenges, given the probe timeout of the path in use. RFC 9000
-    /// §8.2.4: the larger of that and the one of a path of which nothing is known.
-    pub(crate) fn validation_interval(
-        probe_timeout: Duration,
-        initial_rtt: Duration,
-        max_ack_delay: Duration,
-    ) -> Duration {
-        let unknown = RttEstimator::new(initial_rtt).pto_base();
-        probe_timeout.max(unknown + max_ack_delay)
-    }
-
     /// Whether sending `bytes` more shows that the window, not the application, is the limit (RFC
     /// 9002 §7.8).
     pub(crate) fn is_window_limited(&self, bytes: usize) -> bool {
@@ -451,11 +440,6 @@ impl Paths {
     /// The smallest datagram that holds a challenge.
     fn least_probe(&self, tag: u8) -> usize {
         LEAST_PROBE + self.remote_ids.of(tag).len()
-    }
-
-    /// Lowers the limit of the path MTU search to what the peer accepts.
-    pub(crate) fn limit_size(&mut self, limit: u64) {
-        self.active.mtu.limit(limit);
     }
 }
 

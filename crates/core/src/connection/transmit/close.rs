@@ -35,8 +35,8 @@ impl Connection {
             if !self.spaces.has_keys(id) || limit < at + needed {
                 continue;
             }
-            let (number, mut short) = (self.spaces[id].sent.next_number(), None);
-            let header = self.flight_header(id, PN_LEN, &mut short);
+            let number = self.spaces[id].sent.next_number();
+            let header = self.flight_header(id, PN_LEN);
             let space = &self.spaces[id];
             let (packet, mut w) =
                 PacketWriter::begin(buffer, at..limit, id, &header, number, space);

@@ -108,8 +108,7 @@ impl Connection {
             return None;
         }
         let (number, pn_len) = self.spaces.next_number(id);
-        let mut short = None;
-        let header = self.flight_header(id, pn_len, &mut short);
+        let header = self.flight_header(id, pn_len);
         let least = header.len() + MIN_PROTECTED + FILL + TAG_LEN;
         if datagram.len().checked_sub(start)? < least {
             return None;
@@ -137,14 +136,8 @@ impl Connection {
         Some(draft)
     }
 
-    /// The header of a packet in a datagram of the handshake, or of the end. That of a 1-RTT packet
-    /// is put into `short`.
-    pub(super) fn flight_header<'a>(
-        &'a self,
-        id: SpaceId,
-        pn_len: usize,
-        short: &'a mut Option<ShortHeader>,
-    ) -> Header<'a> {
+    /// The header of a packet in a datagram of the handshake, or of the end.
+    pub(super) fn flight_header(&self, id: SpaceId, pn_len: usize) -> Header<'_> {
         let (dcid, scid) = (
             self.paths.remote_ids.current(),
             self.paths.local_ids.current(),
@@ -160,11 +153,10 @@ impl Connection {
             }
             SpaceId::Data => {
                 let spin = self.paths.active.spin.value();
-                let header = ShortHeader {
+                return Header::Short(ShortHeader {
                     pn_len,
                     ..self.short_header(dcid, spin)
-                };
-                return Header::Short(short.insert(header));
+                });
             }
         };
         Header::Long {

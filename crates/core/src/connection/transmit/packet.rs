@@ -61,10 +61,32 @@ impl ShortHeader {
     }
 }
 
-/// The header of a packet but for the number.
+/// A header that lacks nothing but the number.
+pub(super) trait NumberedHeader {
+    /// Bytes of the packet number.
+    fn pn_len(&self) -> usize;
+
+    /// Writes the header; returns where its Length field lies, if it has one.
+    fn write_numbered(&self, w: &mut Writer<'_>, number: u64) -> Option<header::LengthOffset>;
+}
+
+impl NumberedHeader for ShortHeader {
+    #[inline]
+    fn pn_len(&self) -> usize {
+        self.pn_len
+    }
+
+    #[inline]
+    fn write_numbered(&self, w: &mut Writer<'_>, number: u64) -> Option<header::LengthOffset> {
+        self.write(w, number);
+        None
+    }
+}
+
+/// The header of a packet of any type.
 pub(super) enum Header<'a> {
     /// Of a 1-RTT packet.
-    Short(&'a ShortHeader),
+    Short(ShortHeader),
     /// Of an Initial, 0-RTT or Handshake packet.
     Long {
         ty: LongType,
@@ -94,21 +116,19 @@ impl Header<'_> {
             }
         }
     }
+}
 
-    const fn pn_len(&self) -> usize {
+impl NumberedHeader for Header<'_> {
+    fn pn_len(&self) -> usize {
         match self {
             Self::Short(short) => short.pn_len,
             Self::Long { pn_len, .. } => *pn_len,
         }
     }
 
-    #[inline]
-    fn write(&self, w: &mut Writer<'_>, number: u64) -> Option<header::LengthOffset> {
+    fn write_numbered(&self, w: &mut Writer<'_>, number: u64) -> Option<header::LengthOffset> {
         match self {
-            Self::Short(short) => {
-                short.write(w, number);
-                None
-            }
+            Self::Short(short) => short.write_numbered(w, number),
             Self::Long {
                 ty,
                 version,
@@ -213,13 +233,13 @@ impl PacketWriter {
         buffer: &'a mut [u8],
         place: Range<usize>,
         id: SpaceId,
-        header: &Header<'_>,
+        header: &impl NumberedHeader,
         number: u64,
         space: &Space,
     ) -> (Self, Writer<'a>) {
         let start = place.start;
         let mut w = Writer::new(&mut buffer[start..place.end - TAG_LEN]);
-        let length = header.write(&mut w, number);
+        let length = header.write_numbered(&mut w, number);
         let packet = Self {
             number,
             first_frame: space.sent.frame_mark(),

@@ -5,7 +5,7 @@
 use rand::Rng;
 use squall_wire::{Ecn, Side, Transmit, frame};
 
-use super::packet::{Accounting, Header, PacketWriter};
+use super::packet::{Accounting, PacketWriter};
 use crate::config::{MAX_PATH_RESPONSES, MAX_PATHS};
 use crate::connection::parts::paths::Probed;
 use crate::connection::{Connection, State};
@@ -37,7 +37,7 @@ impl Connection {
         let spin = path.spin.value();
         let header = self.short_header(self.paths.remote_ids.current(), spin);
         let (number, _) = self.spaces.next_number(SpaceId::Data);
-        let (header, space) = (Header::Short(&header), &self.spaces[SpaceId::Data]);
+        let space = &self.spaces[SpaceId::Data];
         let (packet, mut w) =
             PacketWriter::begin(buffer, 0..size, SpaceId::Data, &header, number, space);
         frame::write::ping(&mut w);
@@ -112,7 +112,7 @@ impl Connection {
         let (route, flow, spin) = (state.route(), state.flow.tag, state.spin.value());
         let header = self.short_header(self.paths.remote_ids.of(tag), spin);
         let (number, _) = self.spaces.next_number(SpaceId::Data);
-        let (header, space) = (Header::Short(&header), &self.spaces[SpaceId::Data]);
+        let space = &self.spaces[SpaceId::Data];
         let (packet, mut w) =
             PacketWriter::begin(buffer, 0..size, SpaceId::Data, &header, number, space);
         let paths = self.paths.inactive.get_or_insert_default();

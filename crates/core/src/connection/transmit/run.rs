@@ -11,7 +11,7 @@ use rand::RngCore;
 use squall_protect::{MAX_GROUP, PacketSpan, TAG_LEN};
 use squall_wire::{StreamId, Writer, frame, packet_number, varint};
 
-use super::packet::{Accounting, Header, PacketWriter, ShortHeader};
+use super::packet::{Accounting, PacketWriter, ShortHeader};
 use crate::connection::Connection;
 use crate::space::SpaceId;
 use crate::space::sent::SentPacket;
@@ -175,11 +175,10 @@ impl Connection {
         count: usize,
     ) -> Option<(PacketSpan, Option<StreamRange>)> {
         let place = i * form.segment..(i + 1) * form.segment;
-        let header = Header::Short(&form.header);
         let space = &self.spaces[SpaceId::Data];
         let number = form.number(i);
         let (packet, mut w) =
-            PacketWriter::begin(buffer, place, SpaceId::Data, &header, number, space);
+            PacketWriter::begin(buffer, place, SpaceId::Data, &form.header, number, space);
         let contents = self.write_frames(SpaceId::Data, now, &mut w, i == 0, count == 0);
         if packet.is_empty(&w) {
             return None;
