@@ -78,50 +78,65 @@ async fn tickets_arrive(pair: &Pair) {
 
 /// A client comes again with a ticket, and its first stream travels with its first packets (RFC
 /// 9001 §4.6).
+///
+/// quinn calls a stream early if the handshake is still open when the application accepts it. On a
+/// busy machine the client's Finished can overtake the application, so several tries are allowed.
 #[test]
 fn squall_resumes_with_early_data() {
     run(0, async {
         let pair = Pair::new(SquallIs::Client).await;
-        tickets_arrive(&pair).await;
-        let (client, server) = &pair.endpoints;
-        let to = server.local_addr().expect("an address");
-        let connecting = client.connect(to, NAME).expect("a start");
-        let written = Notify::new();
-        let asking = async {
-            let Ok((connection, accepted)) = connecting.into_0rtt().await else {
-                panic!("quinn's ticket is not good for early data");
-            };
-            let (mut send, mut recv) = connection.open_bi().await.expect("squall opens");
-            send.write_all(b"early").await.expect("squall writes");
-            send.finish().expect("squall finishes");
-            written.notify_one();
-            let answer = recv.read_to_end(100).await.expect("squall reads");
-            assert_eq!(answer, b"late");
-            assert!(accepted.await, "quinn did not take early data");
-            assert_eq!(connection.handshake_kind(), Some(HandshakeKind::Resumed));
-        };
-        let answering = async {
-            let incoming = server.accept().await.expect("an attempt");
-            written.notified().await;
-            tokio::time::sleep(A_WHILE).await;
-            let connecting = incoming.accept().expect("quinn accepts");
-            let Ok((connection, accepted)) = connecting.into_0rtt() else {
-                panic!("a server can always read early");
-            };
-            let (mut send, mut recv) = connection.accept_bi().await.expect("quinn accepts");
-            assert!(recv.is_0rtt());
-            let early = recv.read_to_end(100).await.expect("quinn reads");
-            assert_eq!(early, b"early");
-            send.write_all(b"late").await.expect("quinn writes");
-            send.finish().expect("quinn finishes");
-            accepted.await;
-            connection.closed().await;
-        };
-        tokio::select! {
-            () = asking => {}
-            () = answering => panic!("squall closed too early"),
+        for _ in 0..10 {
+            tickets_arrive(&pair).await;
+            if quinn_takes_early_data(&pair).await {
+                return;
+            }
         }
+        panic!("no stream of ten connections was early for quinn");
     });
+}
+
+/// Whether quinn accepts the first stream of a resumed connection before the handshake is complete.
+///
+/// # Panics
+/// squall does not send early data, quinn does not take it, or something of it is wrong.
+async fn quinn_takes_early_data(pair: &Pair) -> bool {
+    let (client, server) = &pair.endpoints;
+    let to = server.local_addr().expect("an address");
+    let connecting = client.connect(to, NAME).expect("a start");
+    let written = Notify::new();
+    let asking = async {
+        let Ok((connection, accepted)) = connecting.into_0rtt().await else {
+            panic!("quinn's ticket is not good for early data");
+        };
+        let (mut send, mut recv) = connection.open_bi().await.expect("squall opens");
+        send.write_all(b"early").await.expect("squall writes");
+        send.finish().expect("squall finishes");
+        written.notify_one();
+        let answer = recv.read_to_end(100).await.expect("squall reads");
+        assert_eq!(answer, b"late");
+        assert!(accepted.await, "quinn did not take early data");
+        assert_eq!(connection.handshake_kind(), Some(HandshakeKind::Resumed));
+        connection
+    };
+    let answering = async {
+        let incoming = server.accept().await.expect("an attempt");
+        written.notified().await;
+        tokio::time::sleep(A_WHILE).await;
+        let connecting = incoming.accept().expect("quinn accepts");
+        let Ok((connection, accepted)) = connecting.into_0rtt() else {
+            panic!("a server can always read early");
+        };
+        let (mut send, mut recv) = connection.accept_bi().await.expect("quinn accepts");
+        let was_early = recv.is_0rtt();
+        let early = recv.read_to_end(100).await.expect("quinn reads");
+        assert_eq!(early, b"early");
+        send.write_all(b"late").await.expect("quinn writes");
+        send.finish().expect("quinn finishes");
+        accepted.await;
+        (connection, was_early)
+    };
+    let (_squall, (_quinn, was_early)) = tokio::join!(asking, answering);
+    was_early
 }
 
 #[test]
