@@ -40,6 +40,9 @@ pub struct Builder {
     /// CPUs to pin the worker threads to: worker `i` runs on entry `i`, starting over at the end of
     /// the list. Empty: not pinned.
     pub cpus: Vec<usize>,
+    /// Runtime whose tasks the workers are. `None`, the default: each worker has a thread of its
+    /// own. See [`on_runtime`](Self::on_runtime).
+    pub runtime: Option<tokio::runtime::Handle>,
     /// Send bundles of datagrams (GSO) where the kernel supports it.
     pub gso: bool,
     /// Receive bundles of datagrams (GRO) where the kernel supports it.
@@ -117,6 +120,7 @@ impl Builder {
             client: None,
             workers: 1,
             cpus: Vec::new(),
+            runtime: None,
             gso: udp.gso,
             gro: udp.gro,
             receive_buffer: udp.receive_buffer,
@@ -170,6 +174,20 @@ impl Builder {
         self
     }
 
+    /// Runs the workers as tasks of this tokio runtime instead of threads of their own. The runtime
+    /// must have its I/O and time drivers enabled
+    /// ([`enable_all`](tokio::runtime::Builder::enable_all)).
+    ///
+    /// An application whose tasks run on the same runtime then uses a connection without waking
+    /// another thread. The workers share the runtime's threads with all its tasks, though, and a
+    /// task that blocks holds up the network. When the runtime shuts down, the endpoint's
+    /// connections end without a CONNECTION_CLOSE.
+    #[must_use]
+    pub fn on_runtime(mut self, runtime: tokio::runtime::Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
     /// Turns sending of bundles (GSO) on or off.
     #[must_use]
     pub fn gso(mut self, on: bool) -> Self {
@@ -208,6 +226,11 @@ impl Builder {
     pub(crate) fn check(&self) -> io::Result<()> {
         if self.workers == 0 || self.workers > MAX_WORKERS {
             return Err(invalid(format!("workers must be from 1 to {MAX_WORKERS}")));
+        }
+        if self.runtime.is_some() && !self.cpus.is_empty() {
+            return Err(invalid(
+                "a CPU can be chosen only for worker threads, not for tasks of a runtime",
+            ));
         }
         if self.ipv4_prefix_bits > 32 || self.ipv6_prefix_bits > 128 {
             return Err(invalid(

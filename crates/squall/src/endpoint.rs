@@ -68,7 +68,7 @@ impl Inner {
         told.count() > 0
     }
 
-    /// Starts a worker; returns its thread's number.
+    /// Starts a worker; returns its thread's number, 0 if it is a task.
     fn start(&self, index: usize, socket: Arc<Socket>) -> io::Result<i32> {
         let shared = &self.shared[index];
         let server = worker::lock(&self.server);
@@ -88,9 +88,11 @@ impl Inner {
             socket,
             endpoint,
             watch_addresses: self.settings.client.is_some() || self.settings.server.is_none(),
-            cpu: cpus.get(index % cpus.len().max(1)).copied(),
         };
-        start.start()
+        match &self.settings.runtime {
+            Some(runtime) => start.on_runtime(runtime).map(|()| 0),
+            None => start.on_thread(cpus.get(index % cpus.len().max(1)).copied()),
+        }
     }
 }
 
@@ -335,7 +337,8 @@ impl Endpoint {
     /// its former connections receive a stateless reset (RFC 9000 §10.3) when they next send; the
     /// workers that stood in for it send the same resets.
     ///
-    /// Blocks until the thread runs: well below a millisecond on an idle machine.
+    /// Blocks until the worker's thread, if it has one, runs: well below a millisecond on an idle
+    /// machine.
     ///
     /// # Errors
     /// There is no such worker (`InvalidInput`), it is running (`AlreadyExists`), the endpoint is
@@ -459,7 +462,8 @@ impl Endpoint {
     }
 
     /// The worker threads' ids in the operating system (on Linux: their tids), for CPU accounting;
-    /// 0 where there is none.
+    /// 0 where there is none, and for workers that are tasks of a
+    /// [runtime](Builder::on_runtime).
     #[must_use]
     pub fn worker_thread_ids(&self) -> Vec<i32> {
         let threads = self.0.workers.iter();

@@ -95,6 +95,7 @@ impl SendStream {
                 (squall_core::WriteError::Stopped(code), _) => WriteError::Stopped(code),
                 (_, Some(reason)) => WriteError::ConnectionLost(reason.clone()),
                 (squall_core::WriteError::Blocked, None) => {
+                    state.note_relay();
                     register(&mut state.waiters(self.id).writer, cx.waker());
                     return Poll::Pending;
                 }
@@ -285,6 +286,7 @@ impl SendStream {
                     }
                     (None, None) if self.given_up => Poll::Ready(Err(WriteError::Closed)),
                     (None, None) => {
+                        state.note_relay();
                         register(&mut state.waiters(self.id).ended, cx.waker());
                         Poll::Pending
                     }
@@ -451,6 +453,7 @@ impl RecvStream {
                 (_, Some(reason)) => ReadError::ConnectionLost(reason.clone()),
                 (squall_core::ReadError::Closed, None) => ReadError::Closed,
                 (squall_core::ReadError::Blocked, None) => {
+                    state.note_relay();
                     register(&mut state.waiters(id).reader, cx.waker());
                     return Poll::Pending;
                 }

@@ -38,8 +38,18 @@ pub(super) const UNLIMITED: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Contender {
+    /// The application's tasks run on squall's worker.
     Squall,
+    /// The application's tasks run on a multi-thread runtime, the connections on squall's worker.
+    SquallAcross,
+    /// squall and the application on one current-thread runtime.
+    SquallCurrent,
+    /// squall and the application on one multi-thread runtime.
+    SquallMulti,
+    /// quinn and the application on one current-thread runtime.
     Quinn,
+    /// quinn and the application on one multi-thread runtime.
+    QuinnMulti,
     S2nQuic,
     Quiche,
     TlsTcp,
@@ -47,6 +57,7 @@ pub(super) enum Contender {
 }
 
 impl Contender {
+    /// Each library as it does best.
     pub(super) const ALL: [Self; 6] = [
         Self::Squall,
         Self::Quinn,
@@ -56,10 +67,24 @@ impl Contender {
         Self::Tcp,
     ];
 
+    /// The two libraries that run on tokio, by where their work and the application's is done.
+    pub(super) const RUNTIMES: [Self; 6] = [
+        Self::Squall,
+        Self::SquallAcross,
+        Self::SquallCurrent,
+        Self::SquallMulti,
+        Self::Quinn,
+        Self::QuinnMulti,
+    ];
+
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Squall => "squall",
+            Self::SquallAcross => "squall-across",
+            Self::SquallCurrent => "squall-current",
+            Self::SquallMulti => "squall-multi",
             Self::Quinn => "quinn",
+            Self::QuinnMulti => "quinn-multi",
             Self::S2nQuic => "s2n-quic",
             Self::Quiche => "quiche",
             Self::TlsTcp => "tls-tcp",

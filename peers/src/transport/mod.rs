@@ -52,6 +52,9 @@ pub(crate) struct Transport {
     /// Only this contender; may be given several times.
     #[arg(long, value_enum)]
     only: Vec<Contender>,
+    /// squall and quinn by the runtime that they and the application run on, and nothing else.
+    #[arg(long, conflicts_with = "only")]
+    runtimes: bool,
     /// Rounds of every workload.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -83,10 +86,11 @@ pub(crate) fn run(args: &Transport) -> Result<()> {
         [] => Workload::MEASURED.to_vec(),
         chosen => chosen.to_vec(),
     };
-    let contenders: Vec<Contender> = Contender::ALL
-        .into_iter()
-        .filter(|one| args.only.is_empty() || args.only.contains(one))
-        .collect();
+    let contenders = match args.only.as_slice() {
+        [] if args.runtimes => Contender::RUNTIMES.to_vec(),
+        [] => Contender::ALL.to_vec(),
+        chosen => chosen.to_vec(),
+    };
     let bench = Bench::new()?;
     if args.check {
         let same = |contender| {
@@ -152,8 +156,11 @@ pub(crate) fn run_end() -> Result<()> {
 
 fn work(job: &Job, count: &Arc<Count>) -> Result<()> {
     match job.contender {
-        Contender::Squall => squall::run(job, count),
-        Contender::Quinn => quinn::run(job, count),
+        Contender::Squall
+        | Contender::SquallAcross
+        | Contender::SquallCurrent
+        | Contender::SquallMulti => squall::run(job, count),
+        Contender::Quinn | Contender::QuinnMulti => quinn::run(job, count),
         Contender::Tcp | Contender::TlsTcp => controls::run(job, count),
         Contender::S2nQuic => s2n::run(job, count),
         Contender::Quiche => quiche::run(job, count),

@@ -1,4 +1,4 @@
-//! quinn with ring, on a runtime of one thread: the process has one core.
+//! quinn with ring, on a current-thread runtime, or a multi-thread one.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
 use squall_yard::error::{Result, context};
 
-use super::job::{CONNECTION_WINDOW, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, Role, STREAM_WINDOW};
+use super::job::{CONNECTION_WINDOW, Contender, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, Role, STREAM_WINDOW};
 use super::process::Count;
 use super::stack::{self, Client, Connection, Opener, Rx, Server, Spawn, Tokio, Tx};
 use super::{identity, socket};
 
 /// Does one end's work.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(context("no runtime"))?;
-    runtime.block_on(work(job, count))
+    let runtime = stack::runtime(job.contender == Contender::QuinnMulti)?;
+    // A task, and not what `block_on` drives: it is scheduled like those that it spawns.
+    let (job, count) = (job.clone(), Arc::clone(count));
+    let work = runtime.spawn(async move { work(&job, &count).await });
+    runtime.block_on(work).map_err(context("quinn's task"))?
 }
 
 async fn work(job: &Job, count: &Arc<Count>) -> Result<()> {

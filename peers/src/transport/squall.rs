@@ -1,15 +1,24 @@
-//! squall: the endpoint's worker is the only busy thread; the application's tasks run on it.
+//! squall, by where the endpoint's worker and the application's tasks run.
+//!
+//! | contender | worker | tasks |
+//! |---|---|---|
+//! | `squall` | a thread of its own | on the worker |
+//! | `squall-across` | a thread of its own | on a multi-thread runtime |
+//! | `squall-current` | on the tasks' runtime | on a current-thread runtime |
+//! | `squall-multi` | on the tasks' runtime | on a multi-thread runtime |
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use squall::{Builder, Endpoint, TransportConfig};
-use squall_yard::error::{Failure, Result, context};
+use squall_yard::error::{Result, context};
+use tokio::runtime::{Handle, Runtime};
+use tokio::task::JoinHandle;
 
 use super::identity;
 use super::job::{
-    CONNECTION_WINDOW, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, PIECE, Role, SOCKET_BUFFER,
+    CONNECTION_WINDOW, Contender, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, PIECE, Role, SOCKET_BUFFER,
     STREAM_WINDOW,
 };
 use super::process::Count;
@@ -21,35 +30,43 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
     builder.receive_buffer = SOCKET_BUFFER;
     builder.send_buffer = SOCKET_BUFFER;
     let provider = identity::limited(&squall::provider());
-    let bind = context("cannot start squall on loopback");
-    let workload = job.workload;
+    let runtime = match job.contender {
+        Contender::Squall => None,
+        other => Some(stack::runtime(other != Contender::SquallCurrent)?),
+    };
+    let handle = runtime.as_ref().map(Runtime::handle);
+    if let (Some(handle), Contender::SquallCurrent | Contender::SquallMulti) =
+        (handle, job.contender)
+    {
+        builder = builder.on_runtime(handle.clone());
+    }
+    builder = match job.role {
+        Role::Server => builder.server(squall::ServerConfig {
+            tls: Arc::new(identity::server(job, provider)?),
+            transport: Arc::new(transport()),
+        }),
+        Role::Client(_) => builder.client(squall::ClientConfig {
+            tls: Arc::new(identity::client(job, provider, count)?),
+            transport: Arc::new(transport()),
+        }),
+    };
+    let endpoint = builder
+        .bind()
+        .map_err(context("cannot start squall on loopback"))?;
+    let tasks = Tasks {
+        endpoint: endpoint.clone(),
+        runtime: handle.cloned(),
+    };
+    let (workload, spawn) = (job.workload, tasks.clone());
     match job.role {
         Role::Server => {
-            let endpoint = builder
-                .server(squall::ServerConfig {
-                    tls: Arc::new(identity::server(job, provider)?),
-                    transport: Arc::new(transport()),
-                })
-                .bind()
-                .map_err(bind)?;
             let address = endpoint.local_addr().map_err(context("local address"))?;
-            let server = Accepting(endpoint.clone());
-            on_worker(
-                &endpoint,
-                stack::serve(server, endpoint.clone(), address, workload),
-            )
+            let serve = stack::serve(Accepting(endpoint), spawn, address, workload);
+            to_the_end(tasks.task(serve), runtime)
         }
         Role::Client(address) => {
-            let endpoint = builder
-                .client(squall::ClientConfig {
-                    tls: Arc::new(identity::client(job, provider, count)?),
-                    transport: Arc::new(transport()),
-                })
-                .bind()
-                .map_err(bind)?;
-            let (check, count) = (job.check, Arc::clone(count));
-            let load = stack::load(endpoint.clone(), address, workload, check, count);
-            on_worker(&endpoint, load)
+            let load = stack::load(spawn, address, workload, job.check, Arc::clone(count));
+            to_the_end(tasks.task(load), runtime)
         }
     }
 }
@@ -66,31 +83,48 @@ fn transport() -> TransportConfig {
     }
 }
 
-/// Runs a task on the endpoint's worker and waits for it here.
-fn on_worker(
-    endpoint: &Endpoint,
-    task: impl Future<Output = Result<()>> + Send + 'static,
-) -> Result<()> {
-    let (result, done) = std::sync::mpsc::sync_channel(1);
-    endpoint.spawn(async move {
-        // The receiver is waiting below.
-        let _ = result.send(task.await);
-    });
-    done.recv()
-        .map_err(|_| Failure::new("squall's worker ended"))?
+/// Waits for a task's end, here or on the current-thread runtime that only runs meanwhile.
+fn to_the_end(task: JoinHandle<Result<()>>, runtime: Option<Runtime>) -> Result<()> {
+    let runtime = match runtime {
+        Some(runtime) => runtime,
+        None => stack::runtime(false)?,
+    };
+    runtime
+        .block_on(task)
+        .map_err(context("a task of squall's"))?
 }
 
-impl Spawn for Endpoint {
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        Endpoint::spawn(self, task);
+/// An endpoint, and the runtime of the application's tasks; `None`: they run on the worker.
+#[derive(Clone)]
+struct Tasks {
+    endpoint: Endpoint,
+    runtime: Option<Handle>,
+}
+
+impl Tasks {
+    fn task<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        match &self.runtime {
+            Some(runtime) => runtime.spawn(task),
+            None => self.endpoint.spawn(task),
+        }
     }
 }
 
-impl Client for Endpoint {
+impl Spawn for Tasks {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.task(task);
+    }
+}
+
+impl Client for Tasks {
     type Connection = squall::Connection;
 
     async fn connect(&self, address: SocketAddr) -> Result<squall::Connection> {
-        Endpoint::connect(self, address, NAME)
+        (self.endpoint)
+            .connect(address, NAME)
             .map_err(context("cannot connect"))?
             .await
             .map_err(context("handshake"))

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use squall_yard::error::{Failure, Result};
+use squall_yard::error::{Failure, Result, context};
 use squall_yard::source::Source;
 use tokio::sync::mpsc;
 
@@ -33,6 +33,18 @@ impl Spawn for Tokio {
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         tokio::spawn(task);
     }
+}
+
+/// A runtime of one thread, or of two.
+pub(super) fn runtime(multi: bool) -> Result<tokio::runtime::Runtime> {
+    let mut builder = match multi {
+        true => tokio::runtime::Builder::new_multi_thread(),
+        false => tokio::runtime::Builder::new_current_thread(),
+    };
+    if multi {
+        builder.worker_threads(2);
+    }
+    builder.enable_all().build().map_err(context("no runtime"))
 }
 
 /// A client's endpoint.

@@ -115,6 +115,8 @@ pub(crate) struct Common {
     pub(crate) qlog_warnings: WarningLimit,
     accept: Mutex<AcceptQueue>,
     max_incoming: usize,
+    /// The workers are tasks of the application's runtime.
+    pub(crate) on_runtime: bool,
 }
 
 impl Common {
@@ -133,6 +135,7 @@ impl Common {
             idle: Notify::new(),
             accept: Mutex::default(),
             max_incoming: settings.max_incoming.max(1),
+            on_runtime: settings.runtime.is_some(),
         }
     }
 

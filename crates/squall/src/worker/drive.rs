@@ -115,10 +115,15 @@ async fn turns(
                 room_from: worker.blocked.then_some(worker.ask_for_room_at),
                 retry_receive: worker.backoff.retry_at(),
             };
-            let room = sleep(&fd, addresses.as_ref(), &shared, until, &mut alarm)
+            let wake = sleep(&fd, addresses.as_ref(), &shared, until, &mut alarm)
                 .await
                 .map_err(WorkerEndReason::Socket)?;
-            if room {
+            if wake == Wake::Doorbell && shared.on_shared_runtime() {
+                // A runtime of several threads runs a task that was just woken next, before those
+                // that are about to write too.
+                let_tasks_run().await;
+            }
+            if wake == Wake::Room {
                 worker.blocked = false;
                 let mut stages = lock(&shared.stages);
                 worker
@@ -132,7 +137,7 @@ async fn turns(
 /// Goes to the end of the runtime's queue: every task that is ready runs first. Unlike `yield_now`
 /// this does not make the runtime look at the socket in between, which would cost a system call;
 /// the runtime polls it on its own now and then.
-async fn let_tasks_run() {
+pub(super) async fn let_tasks_run() {
     let mut passed = false;
     poll_fn(|cx| {
         if passed {
@@ -200,15 +205,26 @@ struct Until {
     retry_receive: Option<Time>,
 }
 
-/// Sleeps until there is something to do. Returns whether a socket that was full has room.
+/// What ended a worker's sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wake {
+    /// The socket, a timer, or an address of the machine.
+    Event,
+    /// A socket that was full has room.
+    Room,
+    /// The application, or another worker.
+    Doorbell,
+}
+
+/// Sleeps until there is something to do.
 async fn sleep(
     fd: &Readable,
     addresses: Option<&AddressWatch>,
     shared: &Shared,
     until: Until,
     alarm: &mut Alarm,
-) -> std::io::Result<bool> {
-    let mut room = false;
+) -> std::io::Result<Wake> {
+    let mut wake = Wake::Event;
     // A new registration reports at once if there is room by now. Without one a timer has to do.
     let now = until.now;
     let ask = until.room_from.is_some_and(|from| from <= now);
@@ -218,11 +234,17 @@ async fn sleep(
         .map(|from| from.max(if ask { now + BLOCKED_RETRY } else { now }));
     let deadlines = [until.deadline, retry_send, until.retry_receive];
     alarm.set(deadlines.into_iter().flatten().min());
+    // A thread of its own counts the time in which it is parked; here the thread may have other
+    // work.
+    let is_task = shared.accounting && shared.on_shared_runtime();
+    if is_task {
+        lock(&shared.stages).wait_begins(Stage::Runtime);
+    }
     let result = poll_fn(|cx| {
         if let Some(writable) = &writable
             && let Poll::Ready(ready) = writable.poll_write_ready(cx)
         {
-            room = true;
+            wake = Wake::Room;
             return Poll::Ready(ready.map(drop));
         }
         // While receiving fails, there may always be something to receive.
@@ -234,14 +256,21 @@ async fn sleep(
         if addresses.is_some_and(|watch| watch.poll_ready(cx).is_ready()) {
             return Poll::Ready(Ok(()));
         }
-        if alarm.poll(cx).is_ready() || !shared.fall_asleep(cx.waker()) {
+        if alarm.poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        if !shared.fall_asleep(cx.waker()) {
+            wake = Wake::Doorbell;
             return Poll::Ready(Ok(()));
         }
         Poll::Pending
     })
     .await;
     shared.wake_up();
-    result.map(|()| room)
+    if is_task {
+        lock(&shared.stages).wait_ends();
+    }
+    result.map(|()| wake)
 }
 
 /// Runs a task on the worker's thread.

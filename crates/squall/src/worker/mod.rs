@@ -23,6 +23,7 @@ mod incoming;
 mod limits;
 mod lock;
 mod offer;
+mod relay;
 mod shared;
 mod start;
 mod state;
@@ -57,6 +58,7 @@ use backoff::ReceiveBackoff;
 use incoming::Held;
 use limits::{OwnMemory, apply_endpoint_events};
 use offer::HeldRun;
+use relay::Relay;
 use shared::Inbox;
 use timer_wheel::TimerWheel;
 
@@ -111,6 +113,8 @@ pub(crate) struct Worker {
     forwarded: Vec<HeldRun>,
     held: Held,
     wakers: Vec<Waker>,
+    /// Tasks that a relay wakes, by relay.
+    relayed: Vec<(Arc<Relay>, Vec<Waker>)>,
     due: Vec<usize>,
     now: Time,
     /// The socket's buffer is full: nothing is sealed until it has room.
@@ -127,7 +131,8 @@ pub(crate) struct Worker {
     warned_of: u64,
     /// Clients' connections that an application has moved to an address of its choice.
     pinned: HashSet<usize>,
-    /// Why the worker ends, for the connections that end with it; empty: it panicked.
+    /// Why the worker ends, for the connections that end with it; empty: it panicked, or its
+    /// runtime has shut down.
     end: String,
     /// The receive call did not empty the socket.
     more_to_receive: bool,
@@ -159,6 +164,7 @@ impl Worker {
             forwarded: Vec::new(),
             held: Held::default(),
             wakers: Vec::new(),
+            relayed: Vec::new(),
             due: Vec::new(),
             now,
             blocked: false,
@@ -296,7 +302,7 @@ impl Worker {
             state.core.swap_chunks(&mut chunks);
         }
         apply_endpoint_events(&mut self.endpoint, handle, &mut state.core, self.now);
-        state.take_events(&mut self.wakers);
+        collect_wakers(&mut state, &mut self.wakers, &mut self.relayed);
         let enqueue = !std::mem::replace(&mut state.queued, true);
         drop(state);
         if enqueue {
@@ -342,7 +348,7 @@ impl Worker {
             };
             let mut state = connection.lock();
             state.core.on_timeout(self.now);
-            state.take_events(&mut self.wakers);
+            collect_wakers(&mut state, &mut self.wakers, &mut self.relayed);
             let enqueue = !std::mem::replace(&mut state.queued, true);
             drop(state);
             if enqueue {
@@ -594,7 +600,7 @@ impl Worker {
             &mut state.core,
             self.now,
         );
-        state.take_events(&mut self.wakers);
+        collect_wakers(&mut state, &mut self.wakers, &mut self.relayed);
         let round = end.unwrap_or_else(|| {
             state.queued = false;
             state.stalled = state.core.wants_transmit();
@@ -740,6 +746,12 @@ impl Worker {
         let woken = self.wakers.len();
         self.shared.counters.wakeups.add(woken as u64);
         self.wakers.drain(..).for_each(Waker::wake);
+        for (relay, wakers) in &mut self.relayed {
+            if !wakers.is_empty() {
+                self.shared.counters.wakeups.add(wakers.len() as u64);
+                relay.wake_all(wakers);
+            }
+        }
         woken > 0
     }
 
@@ -749,11 +761,30 @@ impl Worker {
     }
 }
 
+/// Takes a connection's events, and collects the tasks to wake by who wakes them.
+fn collect_wakers(
+    state: &mut State,
+    wakers: &mut Vec<Waker>,
+    relayed: &mut Vec<(Arc<Relay>, Vec<Waker>)>,
+) {
+    let before = wakers.len();
+    state.take_events(wakers);
+    let Some(relay) = state.relay.as_ref().filter(|_| wakers.len() > before) else {
+        return;
+    };
+    let woken = wakers.drain(before..);
+    match relayed.iter_mut().find(|(one, _)| Arc::ptr_eq(one, relay)) {
+        Some((_, list)) => list.extend(woken),
+        None => relayed.push((Arc::clone(relay), woken.collect())),
+    }
+}
+
 impl Drop for Worker {
     /// However the worker ends, regularly or by a panic, no task waits for it for ever.
     fn drop(&mut self) {
         let why = match self.end.as_str() {
-            "" => "it panicked",
+            "" if std::thread::panicking() => "it panicked",
+            "" => "its runtime has shut down",
             why => why,
         };
         let reason = squall_core::CloseReason::Transport {
@@ -810,18 +841,17 @@ enum Round {
 #[cfg(test)]
 mod tests {
     use squall_core::EndpointConfig;
-    use squall_udp::Options;
 
     use super::*;
 
     /// A worker whose clock the test sets.
     fn worker() -> Worker {
-        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-        let group = SocketGroup::bind(any, &Options::default(), 1).unwrap();
-        let socket = Arc::clone(group.sockets().next().unwrap());
-        let common = Arc::new(Common::new(&crate::Builder::new(any), None, group));
-        let shared = Shared::new(0, common, Arc::clone(&socket), Stages::off());
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared::for_tests());
+        let socket = lock(&shared.common.sockets)
+            .sockets()
+            .next()
+            .cloned()
+            .unwrap();
         let endpoint = squall_core::Endpoint::new(EndpointConfig::new([0; 32]), None, [0; 32]);
         shared.common.on_worker_start();
         Worker::new(Arc::clone(&shared), Arc::from([shared]), socket, endpoint)

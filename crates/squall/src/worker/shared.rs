@@ -16,7 +16,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
@@ -30,8 +30,11 @@ use tokio::sync::oneshot;
 
 use super::common::{Clock, Common};
 use super::counters::{EndpointStats, WorkerCounters};
+#[cfg(test)]
+use super::group::SocketGroup;
 use super::lock::lock;
 use super::offer::{AttemptKey, HeldRun, Offer};
+use super::relay::Relay;
 use super::state::{Line, State};
 use super::waiters::Ticket;
 use crate::error::ConnectError;
@@ -108,10 +111,18 @@ impl Inbox {
     }
 }
 
+/// The worker looks into the inbox before it sleeps.
+const AWAKE: u8 = 0;
+/// The worker sleeps until somebody rings.
+const ASLEEP: u8 = 1;
+/// The worker sleeps, and a relay is going to ring.
+const RELAYED: u8 = 2;
+
 /// Sleeping and waking of the worker.
 #[derive(Default)]
 struct Doorbell {
-    asleep: AtomicBool,
+    /// One of the three below.
+    state: AtomicU8,
     worker: Mutex<Option<Waker>>,
 }
 
@@ -153,6 +164,8 @@ pub(crate) struct Shared {
     pub(crate) chunks: Mutex<ChunkPool>,
     /// Whether stages are timed.
     pub(crate) accounting: bool,
+    /// The worker is a task of the application's runtime, and has no thread of its own.
+    on_runtime: bool,
     /// The worker's thread, set as it starts.
     runtime: Mutex<Option<tokio::runtime::Handle>>,
     udp: Mutex<Udp>,
@@ -176,13 +189,14 @@ impl Shared {
         Self {
             index,
             clock: common.clock,
-            common,
             counters: WorkerCounters::default(),
             unrouted: Mutex::default(),
             chunks: Mutex::default(),
             accounting: stages.is_on(),
+            on_runtime: common.on_runtime,
             stages: Mutex::new(stages),
             runtime: Mutex::new(None),
+            common,
             udp: Mutex::new(Udp {
                 socket: Some(socket),
                 before: squall_udp::Stats::default(),
@@ -195,17 +209,27 @@ impl Shared {
         }
     }
 
+    /// The only worker of an endpoint, with a socket and nothing else.
+    #[cfg(test)]
+    pub(super) fn for_tests() -> Self {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let group = SocketGroup::bind(any, &squall_udp::Options::default(), 1).unwrap();
+        let socket = Arc::clone(group.sockets().next().unwrap());
+        let common = Common::new(&crate::Builder::new(any), None, group);
+        Self::new(0, Arc::new(common), socket, Stages::off())
+    }
+
     // ---- from the application ------------------------------------------------------------------
 
     /// Queues a connection for transmission. Its `queued` flag was clear and is set.
-    pub(crate) fn enqueue(&self, connection: Arc<ConnectionShared>) {
+    pub(crate) fn enqueue(self: &Arc<Self>, connection: Arc<ConnectionShared>) {
         let mut inbox = lock(&self.inbox);
         if inbox.dead {
             return;
         }
         inbox.ready.push(connection);
         drop(inbox);
-        self.ring();
+        self.ring_soon();
     }
 
     /// Sends a command; `false` if the worker has ended and will not execute it.
@@ -221,7 +245,7 @@ impl Shared {
         }
         inbox.commands.push(command);
         drop(inbox);
-        self.ring();
+        self.ring_now();
         true
     }
 
@@ -274,12 +298,35 @@ impl Shared {
         }
     }
 
-    fn ring(&self) {
-        if self.doorbell.asleep.swap(false, Ordering::SeqCst)
+    /// Wakes the worker once the caller's runtime has run what is ready there.
+    pub(super) fn ring_soon(self: &Arc<Self>) {
+        let state = &self.doorbell.state;
+        match state.load(Ordering::SeqCst) {
+            AWAKE | RELAYED => {}
+            // The worker is a task, on a runtime that has its own way to wake it.
+            _ if self.on_runtime => self.ring_now(),
+            _ => {
+                let asleep =
+                    state.compare_exchange(ASLEEP, RELAYED, Ordering::SeqCst, Ordering::SeqCst);
+                if asleep.is_ok() && !Relay::ring(self) {
+                    self.ring_now();
+                }
+            }
+        }
+    }
+
+    /// Wakes the worker if it sleeps.
+    pub(super) fn ring_now(&self) {
+        if self.doorbell.state.swap(AWAKE, Ordering::SeqCst) != AWAKE
             && let Some(waker) = &*lock(&self.doorbell.worker)
         {
             waker.wake_by_ref();
         }
+    }
+
+    /// Whether the worker is a task beside those of the application.
+    pub(super) fn on_shared_runtime(&self) -> bool {
+        self.on_runtime
     }
 
     /// Whether no connection is left, and no pending command could change that.
@@ -303,7 +350,7 @@ impl Shared {
         inbox.forwarded.push(run);
         self.has_forwarded.store(true, Ordering::Release);
         drop(inbox);
-        self.ring();
+        self.ring_now();
         true
     }
 
@@ -372,7 +419,7 @@ impl Shared {
             *worker = Some(waker.clone());
         }
         drop(worker);
-        self.doorbell.asleep.store(true, Ordering::SeqCst);
+        self.doorbell.state.store(ASLEEP, Ordering::SeqCst);
         let inbox = lock(&self.inbox);
         if inbox.ready.is_empty() && inbox.commands.is_empty() && inbox.forwarded.is_empty() {
             return true;
@@ -384,7 +431,7 @@ impl Shared {
 
     /// Records that the worker is awake.
     pub(crate) fn wake_up(&self) {
-        self.doorbell.asleep.store(false, Ordering::SeqCst);
+        self.doorbell.state.store(AWAKE, Ordering::SeqCst);
     }
 
     /// The worker ends: nothing more is taken, and the contents of the inbox are dropped (replies
@@ -542,6 +589,9 @@ impl<C: Deref<Target = ConnectionShared>> Place<C> {
         result: Poll<R>,
         waker: &Waker,
     ) -> Poll<R> {
+        if result.is_pending() {
+            state.note_relay();
+        }
         let line = state.line(self.line);
         if result.is_pending() {
             line.register(&mut self.ticket, waker);

@@ -1,11 +1,12 @@
-//! How a worker's thread starts.
+//! How a worker starts: on a thread of its own, or as a task of the application's runtime.
 
+use std::future::Future;
 use std::io;
 use std::sync::{Arc, mpsc};
 
 use squall_core::Stage;
 use squall_udp::Socket;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 
 use super::Worker;
 use super::drive::run;
@@ -14,7 +15,7 @@ use super::lock::lock;
 use super::shared::Shared;
 use crate::sys;
 
-/// What a worker's thread begins with.
+/// What a worker begins with.
 pub(crate) struct Start {
     pub(crate) shared: Arc<Shared>,
     /// All workers of the endpoint, by index.
@@ -23,34 +24,53 @@ pub(crate) struct Start {
     pub(crate) endpoint: squall_core::Endpoint,
     /// Whether to watch for changes of the machine's addresses, for clients' connections.
     pub(crate) watch_addresses: bool,
-    /// The only CPU that the thread runs on.
-    pub(crate) cpu: Option<usize>,
 }
 
 impl Start {
-    /// Starts the thread and waits until it is ready; returns its id in the operating system.
+    /// Starts a thread, pinned to `cpu` if there is one, and waits until it is ready; returns its
+    /// id in the operating system.
     ///
     /// # Errors
     /// The system refused the thread, the CPU or the runtime.
-    pub(crate) fn start(self) -> io::Result<i32> {
+    pub(crate) fn on_thread(self, cpu: Option<usize>) -> io::Result<i32> {
         let (report, started) = mpsc::sync_channel(1);
         std::thread::Builder::new()
             .name(format!("squall-worker-{}", self.shared.index))
-            .spawn(move || self.run(&report))?;
+            .spawn(move || self.run_thread(cpu, &report))?;
         let gone = || io::Error::other("the worker thread ended before it started");
         started.recv().map_err(|_| gone())?
     }
 
-    fn run(self, report: &mpsc::SyncSender<io::Result<i32>>) {
-        let runtime = match prepare(self.cpu, &self.shared) {
-            Ok(runtime) => runtime,
-            Err(error) => return drop(report.send(Err(error))),
-        };
+    fn run_thread(self, cpu: Option<usize>, report: &mpsc::SyncSender<io::Result<i32>>) {
+        let started = prepare(cpu, &self.shared).and_then(|runtime| {
+            let supervisor = self.spawn(runtime.handle())?;
+            Ok((runtime, supervisor))
+        });
+        match started {
+            Ok((runtime, supervisor)) => {
+                let _ = report.send(Ok(sys::thread_id()));
+                runtime.block_on(supervisor);
+            }
+            Err(error) => drop(report.send(Err(error))),
+        }
+    }
+
+    /// Starts the worker as a task of the application's runtime.
+    ///
+    /// # Errors
+    /// The system refused to watch the socket.
+    pub(crate) fn on_runtime(self, runtime: &Handle) -> io::Result<()> {
+        let supervisor = self.spawn(runtime)?;
+        runtime.spawn(supervisor);
+        Ok(())
+    }
+
+    /// Spawns the worker; the future that is returned reports its end. A task of its own, and not
+    /// the future that `block_on` drives: the worker is then scheduled like the applications'
+    /// tasks. Whatever ends it, its state is dropped, which wakes all waiting tasks.
+    fn spawn(self, runtime: &Handle) -> io::Result<impl Future<Output = ()> + Send + use<>> {
         let entered = runtime.enter();
-        let fd = match sys::readable(Arc::clone(&self.socket)) {
-            Ok(fd) => fd,
-            Err(error) => return drop(report.send(Err(error))),
-        };
+        let fd = sys::readable(Arc::clone(&self.socket))?;
         // A client finds out without it too, but later.
         let addresses = (self.watch_addresses)
             .then(sys::AddressWatch::new)
@@ -58,28 +78,26 @@ impl Start {
         drop(entered);
         let shared = Arc::clone(&self.shared);
         let lost_before = shared.counters.connections_lost.get();
-        shared.begin(runtime.handle().clone(), &self.socket);
+        shared.begin(runtime.clone(), &self.socket);
         let worker = Worker::new(self.shared, self.workers, self.socket, self.endpoint);
-        let _ = report.send(Ok(sys::thread_id()));
-        // A task of its own, and not the future that `block_on` drives: the worker is then
-        // scheduled like the applications' tasks. Whatever ends it, its state is dropped, which
-        // wakes all waiting tasks.
         let worker = runtime.spawn(run(worker, fd, addresses));
-        let reason = match runtime.block_on(worker) {
-            Ok(Ok(())) => return,
-            Ok(Err(reason)) => reason,
-            Err(error) => match error.try_into_panic() {
-                Ok(payload) => WorkerEndReason::of_panic(payload.as_ref()),
-                // It is never cancelled.
-                Err(_) => return,
-            },
-        };
-        shared.counters.worker_ends.add(1);
-        shared.common.on_worker_end(WorkerEnd {
-            worker: shared.index,
-            reason,
-            connections: shared.counters.connections_lost.get() - lost_before,
-        });
+        Ok(async move {
+            let reason = match worker.await {
+                Ok(Ok(())) => return,
+                Ok(Err(reason)) => reason,
+                Err(error) => match error.try_into_panic() {
+                    Ok(payload) => WorkerEndReason::of_panic(payload.as_ref()),
+                    // The runtime shuts down; nothing runs there any more.
+                    Err(_) => return,
+                },
+            };
+            shared.counters.worker_ends.add(1);
+            shared.common.on_worker_end(WorkerEnd {
+                worker: shared.index,
+                reason,
+                connections: shared.counters.connections_lost.get() - lost_before,
+            });
+        })
     }
 }
 

@@ -1,13 +1,14 @@
 //! A connection's state under its lock: the core's connection, and the tasks that wait for
 //! something of it.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 use squall_core::{ChunkPool, CloseReason, Event, StreamMap, Time};
 use squall_wire::{Direction, Path, StreamId};
 
+use super::relay::Relay;
 use super::waiters::Waiters;
 
 /// A connection without streams keeps room for this many.
@@ -94,6 +95,8 @@ pub(crate) struct State {
     /// How the last move to another path went.
     pub(crate) moved: Option<(Path, bool)>,
     streams: StreamMap<StreamWaiters>,
+    /// What wakes the tasks that wait, if the last one to wait runs on a multi-thread runtime.
+    pub(super) relay: Option<Arc<Relay>>,
 }
 
 /// Stores a waker in a slot, unless an equivalent one is there.
@@ -117,6 +120,7 @@ impl State {
             lines: Default::default(),
             moved: None,
             streams: StreamMap::default(),
+            relay: None,
         }
     }
 
@@ -318,6 +322,11 @@ impl State {
             chunks.absorb(spare);
         }
         result
+    }
+
+    /// Notes where the task that begins to wait is to be woken.
+    pub(crate) fn note_relay(&mut self) {
+        Relay::store(&mut self.relay);
     }
 
     /// The tasks that wait on a stream that the application holds.

@@ -1,0 +1,350 @@
+//! What stands between a worker and the tasks of a multi-thread runtime: one crossing a turn in
+//! each direction, however many tasks are concerned.
+//!
+//! ```text
+//! worker ── tasks to wake, one list a turn ──> relay ──> task 1, task 2, task 3 ...
+//! worker <── one ring of the doorbell ──────── relay <── task 1, task 2, task 3 ... changed
+//!                                                        something
+//! ```
+//! Waking another thread costs a system call and a context switch, more than a request does. Done
+//! once per task, it also breaks up the bundles: a thread that was woken by the first of many tasks
+//! runs at once and finds little to do. The relay is a task on the application's runtime. The worker
+//! wakes it with the whole list. It rings the doorbell when it is its turn again, behind all tasks
+//! that are ready there.
+//!
+//! A task that computes for long before that turn delays the ring. The relay measures how long it
+//! waited; after a long wait, the next callers ring by themselves.
+//!
+//! There is a relay only where a runtime's threads run whatever the application does: on a
+//! multi-thread runtime, not on a current-thread one, which stands still outside of `block_on`.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::{self, Handle, RuntimeFlavor};
+
+use super::drive::let_tasks_run;
+use super::lock::lock;
+use super::shared::Shared;
+
+/// A relay that waited longer than this was in the way of work.
+const SLOW: Duration = Duration::from_micros(200);
+/// How many callers ring by themselves after that, before the relay is tried again.
+const DIRECT_AFTER_SLOW: u32 = 64;
+
+/// The relays of all runtimes.
+static RELAYS: LazyLock<Mutex<HashMap<runtime::Id, Weak<Relay>>>> = LazyLock::new(Mutex::default);
+
+thread_local! {
+    /// The relay of this thread's runtime, once known.
+    static OF_THREAD: RefCell<OfThread> = const { RefCell::new(OfThread::Unknown) };
+}
+
+enum OfThread {
+    Unknown,
+    /// Not a thread of a multi-thread runtime.
+    None,
+    Relay(Arc<Relay>),
+}
+
+impl OfThread {
+    fn relay(&mut self) -> Option<&Arc<Relay>> {
+        if matches!(self, Self::Unknown) {
+            *self = Relay::find().map_or(Self::None, Self::Relay);
+        }
+        match self {
+            Self::Relay(relay) => Some(relay),
+            Self::None | Self::Unknown => None,
+        }
+    }
+}
+
+/// A task on a multi-thread runtime that wakes other tasks there, and rings doorbells for them.
+#[derive(Default)]
+pub(super) struct Relay {
+    queue: Mutex<Queue>,
+    /// Callers that are still to ring by themselves.
+    direct: AtomicU32,
+}
+
+#[derive(Default)]
+struct Queue {
+    wakers: Vec<Waker>,
+    bells: Vec<Arc<Shared>>,
+    /// Since when the first of them waits.
+    since: Option<Instant>,
+    task: Option<Waker>,
+    /// The runtime has shut down.
+    gone: bool,
+}
+
+impl Relay {
+    /// Has the relay of the calling thread's runtime ring this worker's doorbell soon; `false` if
+    /// there is none, or it is too slow now.
+    pub(super) fn ring(worker: &Arc<Shared>) -> bool {
+        OF_THREAD
+            .try_with(|of_thread| {
+                let Ok(mut of_thread) = of_thread.try_borrow_mut() else {
+                    return false;
+                };
+                let Some(relay) = of_thread.relay() else {
+                    return false;
+                };
+                relay.push(worker).unwrap_or_else(|Gone| {
+                    *of_thread = OfThread::Unknown;
+                    false
+                })
+            })
+            .unwrap_or(false)
+    }
+
+    /// Stores the calling thread's relay, or that it has none.
+    pub(super) fn store(place: &mut Option<Arc<Self>>) {
+        // Without the thread's storage the thread ends, and waits for nothing.
+        let _ = OF_THREAD.try_with(|of_thread| {
+            let Ok(mut of_thread) = of_thread.try_borrow_mut() else {
+                return;
+            };
+            let relay = of_thread.relay();
+            if place.as_ref().map(Arc::as_ptr) != relay.map(Arc::as_ptr) {
+                *place = relay.cloned();
+            }
+        });
+    }
+
+    /// Has the relay wake these tasks, all at once.
+    pub(super) fn wake_all(&self, wakers: &mut Vec<Waker>) {
+        let mut queue = lock(&self.queue);
+        if queue.gone {
+            drop(queue);
+            wakers.drain(..).for_each(Waker::wake);
+            return;
+        }
+        queue.wakers.append(wakers);
+        let task = queue.task.take();
+        drop(queue);
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+
+    /// The bells are rung; the first has waited since then.
+    fn on_rung(&self, since: Option<Instant>) {
+        if since.is_some_and(|since| since.elapsed() > SLOW) {
+            self.direct.store(DIRECT_AFTER_SLOW, Ordering::Relaxed);
+        }
+    }
+
+    /// The relay of the runtime whose task calls.
+    fn find() -> Option<Arc<Self>> {
+        // What `block_on` drives is not such a task, and runs on a thread of its own.
+        tokio::task::try_id()?;
+        let handle = Handle::try_current().ok()?;
+        if handle.runtime_flavor() != RuntimeFlavor::MultiThread {
+            return None;
+        }
+        let mut relays = lock(&RELAYS);
+        if let Some(relay) = relays.get(&handle.id()).and_then(Weak::upgrade) {
+            return Some(relay);
+        }
+        relays.retain(|_, relay| relay.strong_count() > 0);
+        let relay = Arc::new(Self::default());
+        relays.insert(handle.id(), Arc::downgrade(&relay));
+        drop(relays);
+        handle.spawn(Task(Arc::clone(&relay)).run());
+        Some(relay)
+    }
+
+    /// Takes over a ring; `false` if the caller has to ring.
+    fn push(&self, worker: &Arc<Shared>) -> Result<bool, Gone> {
+        let direct = self.direct.load(Ordering::Relaxed);
+        if direct > 0 {
+            self.direct.store(direct - 1, Ordering::Relaxed);
+            return Ok(false);
+        }
+        let mut queue = lock(&self.queue);
+        if queue.gone {
+            return Err(Gone);
+        }
+        queue.bells.push(Arc::clone(worker));
+        if queue.since.is_none() {
+            queue.since = Some(Instant::now());
+        }
+        let task = queue.task.take();
+        drop(queue);
+        if let Some(task) = task {
+            task.wake();
+        }
+        Ok(true)
+    }
+}
+
+/// The relay's runtime has shut down.
+#[derive(Debug)]
+struct Gone;
+
+/// The relay as its runtime drives it. Dropping it rings what it has not yet rung.
+struct Task(Arc<Relay>);
+
+impl Task {
+    async fn run(self) {
+        let (mut bells, mut wakers) = (Vec::new(), Vec::new());
+        loop {
+            poll_fn(|cx| {
+                let mut queue = lock(&self.0.queue);
+                if queue.bells.is_empty() && queue.wakers.is_empty() {
+                    queue.task = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+                std::mem::swap(&mut queue.wakers, &mut wakers);
+                Poll::Ready(())
+            })
+            .await;
+            wakers.drain(..).for_each(Waker::wake);
+            let_tasks_run().await;
+            let mut queue = lock(&self.0.queue);
+            std::mem::swap(&mut queue.bells, &mut bells);
+            let since = queue.since.take();
+            drop(queue);
+            self.0.on_rung(since);
+            bells.drain(..).for_each(|worker| worker.ring_now());
+        }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        let mut queue = lock(&self.0.queue);
+        queue.gone = true;
+        let bells = std::mem::take(&mut queue.bells);
+        let wakers = std::mem::take(&mut queue.wakers);
+        drop(queue);
+        wakers.into_iter().for_each(Waker::wake);
+        bells.into_iter().for_each(|worker| worker.ring_now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
+    use std::task::Wake;
+
+    use super::*;
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A worker that sleeps, and how often it was woken.
+    fn sleeper() -> (Arc<Shared>, Arc<Count>) {
+        let count = Arc::new(Count::default());
+        let worker = Arc::new(Shared::for_tests());
+        assert!(worker.fall_asleep(&Waker::from(Arc::clone(&count))));
+        (worker, count)
+    }
+
+    fn runtime() -> runtime::Runtime {
+        let mut builder = runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).build().unwrap()
+    }
+
+    #[test]
+    fn only_tasks_of_a_multi_thread_runtime_have_a_relay() {
+        assert!(Relay::find().is_none());
+        let multi = runtime();
+        assert!(multi.block_on(async { Relay::find() }).is_none());
+        let find = || async { (Relay::find(), Relay::find()) };
+        let (one, same) = multi.block_on(multi.spawn(find())).unwrap();
+        assert!(Arc::ptr_eq(&one.unwrap(), &same.unwrap()));
+        let current = runtime::Builder::new_current_thread().build().unwrap();
+        let (none, _) = current.block_on(current.spawn(find())).unwrap();
+        assert!(none.is_none());
+    }
+
+    #[test]
+    fn the_bell_rings_once_behind_the_tasks_that_are_ready() {
+        let runtime = runtime();
+        let (worker, woken) = sleeper();
+        let (ring, seen) = (Arc::clone(&worker), Arc::clone(&woken));
+        let rung_before_the_others = runtime.block_on(runtime.spawn(async move {
+            // The relay's own task starts.
+            assert!(Relay::find().is_some());
+            tokio::task::yield_now().await;
+            let others: Vec<_> = (0..10)
+                .map(|_| {
+                    let (worker, seen) = (Arc::clone(&ring), Arc::clone(&seen));
+                    tokio::spawn(async move {
+                        worker.ring_soon();
+                        seen.0.load(Ordering::SeqCst)
+                    })
+                })
+                .collect();
+            let mut rung = 0;
+            for other in others {
+                rung += other.await.unwrap();
+            }
+            rung
+        }));
+        assert_eq!(rung_before_the_others.unwrap(), 0);
+        while woken.0.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        // The worker looks into its inbox, and would ring anew only after it sleeps again.
+        worker.ring_now();
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_runtime_that_shuts_down_forgets_nobody() {
+        let runtime = runtime();
+        let (worker, rung) = sleeper();
+        let ring = Arc::clone(&worker);
+        // The only thread is kept busy until the runtime is asked to shut down.
+        let (end, ended) = mpsc::channel::<()>();
+        let relay = runtime.block_on(runtime.spawn(async move {
+            let relay = Relay::find();
+            tokio::task::yield_now().await;
+            ring.ring_soon();
+            tokio::spawn(async move { ended.recv() });
+            relay
+        }));
+        let relay = relay.unwrap().unwrap();
+        let woken = Arc::new(Count::default());
+        let waker = || Waker::from(Arc::clone(&woken));
+        relay.wake_all(&mut vec![waker(), waker()]);
+        drop(end);
+        drop(runtime);
+        assert_eq!(woken.0.load(Ordering::SeqCst), 2);
+        assert_eq!(rung.0.load(Ordering::SeqCst), 1);
+        // There is nobody left to do it.
+        relay.wake_all(&mut vec![waker()]);
+        assert_eq!(woken.0.load(Ordering::SeqCst), 3);
+        assert!(relay.push(&worker).is_err());
+    }
+
+    #[test]
+    fn callers_ring_by_themselves_after_a_long_wait() {
+        let relay = Relay::default();
+        let (worker, _) = sleeper();
+        assert!(relay.push(&worker).is_ok_and(|taken| taken));
+        relay.on_rung(Some(Instant::now().checked_sub(2 * SLOW).unwrap()));
+        for _ in 0..DIRECT_AFTER_SLOW {
+            assert!(relay.push(&worker).is_ok_and(|taken| !taken));
+        }
+        assert!(relay.push(&worker).is_ok_and(|taken| taken));
+        relay.on_rung(Some(Instant::now() + SLOW));
+        assert!(relay.push(&worker).is_ok_and(|taken| taken));
+    }
+}
