@@ -232,7 +232,6 @@ impl Drop for Task {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
-    use std::sync::mpsc;
     use std::task::Wake;
 
     use super::*;
@@ -308,24 +307,15 @@ mod tests {
 
     #[test]
     fn a_runtime_that_shuts_down_forgets_nobody() {
-        let runtime = runtime();
+        let relay = Arc::new(Relay::default());
+        let task = Task(Arc::clone(&relay));
         let (worker, rung) = sleeper();
-        let ring = Arc::clone(&worker);
-        // The only thread is kept busy until the runtime is asked to shut down.
-        let (end, ended) = mpsc::channel::<()>();
-        let relay = runtime.block_on(runtime.spawn(async move {
-            let relay = Relay::find();
-            tokio::task::yield_now().await;
-            ring.ring_soon();
-            tokio::spawn(async move { ended.recv() });
-            relay
-        }));
-        let relay = relay.unwrap().unwrap();
         let woken = Arc::new(Count::default());
         let waker = || Waker::from(Arc::clone(&woken));
         relay.wake_all(&mut vec![waker(), waker()]);
-        drop(end);
-        drop(runtime);
+        assert!(relay.push(&worker).is_ok_and(|taken| taken));
+        // What shutting down does to a task.
+        drop(task);
         assert_eq!(woken.0.load(Ordering::SeqCst), 2);
         assert_eq!(rung.0.load(Ordering::SeqCst), 1);
         // There is nobody left to do it.
