@@ -111,10 +111,7 @@ async fn squall_to_quinn() -> Outcome<Pair> {
         quinn::Endpoint::server(quinn::ServerConfig::with_crypto(Arc::new(crypto)), any())?;
 
     let tls = Arc::new(squall::client_tls(identity.roots()?, &[ALPN])?);
-    let config = squall::ClientConfig {
-        tls,
-        transport: Arc::default(),
-    };
+    let config = squall::ClientConfig::new(tls);
     let client = squall::Builder::new(any()).client(config).bind()?;
     let connecting = client.connect(server.local_addr()?, NAME)?;
     let accepting = async {
@@ -138,10 +135,7 @@ async fn quinn_to_squall() -> Outcome<Pair> {
     let identity = Identity::new()?;
     let roots = identity.roots()?;
     let tls = squall::server_tls(vec![identity.certificate], identity.key.into(), &[ALPN])?;
-    let config = squall::ServerConfig {
-        tls: Arc::new(tls),
-        transport: Arc::default(),
-    };
+    let config = squall::ServerConfig::new(tls);
     let server = squall::Endpoint::server(any(), config)?;
 
     let mut tls =

@@ -64,8 +64,28 @@ const _: () = assert!(MAX_EARLY_BYTES >= MAX_EARLY_PACKETS * MIN_UDP_PAYLOAD as 
 const _: () = assert!(MAX_PATHS as u64 <= MAX_REMOTE_IDS);
 const _: () = assert!(MAX_LOCAL_IDS >= 2 && MAX_REMOTE_IDS >= 2);
 
+/// Writes a setter for each field: the same name, by value, to be chained.
+macro_rules! setters {
+    ($($field:ident: $type:ty,)*) => {$(
+        #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+        #[must_use]
+        pub fn $field(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        }
+    )*};
+}
+
 /// Transport settings of a connection.
+///
+/// ```
+/// use std::time::Duration;
+/// let config = squall_core::TransportConfig::default()
+///     .max_idle_timeout(Duration::from_secs(60))
+///     .max_concurrent_bidi_streams(500);
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct TransportConfig {
     /// Idle time after which the connection ends silently (RFC 9000 §10.1); zero: never.
     pub max_idle_timeout: Duration,
@@ -186,6 +206,7 @@ pub struct Exporter {
 /// What a sender requests of the receiver of its packets, if anything
 /// (draft-ietf-quic-ack-frequency).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AckFrequencyRequest {
     /// No request: the peer follows RFC 9000 §13.2.
     Nothing,
@@ -255,6 +276,43 @@ impl Default for TransportConfig {
 }
 
 impl TransportConfig {
+    setters! {
+        max_idle_timeout: Duration,
+        handshake_timeout: Duration,
+        keep_alive: Option<Duration>,
+        initial_stream_window: u64,
+        initial_window: u64,
+        stream_receive_window: u64,
+        receive_window: u64,
+        stream_send_window: u64,
+        send_window: u64,
+        reset_on_drop_code: u64,
+        max_concurrent_bidi_streams: u64,
+        max_concurrent_uni_streams: u64,
+        max_udp_payload: u16,
+        initial_rtt: Duration,
+        congestion: CongestionAlgorithm,
+        pacing: bool,
+        key_update_after: u64,
+        confidentiality_limit: u64,
+        integrity_limit: u64,
+        max_ack_delay: Duration,
+        allow_migration: bool,
+        ecn: bool,
+        spin_bit: bool,
+        preferred_ipv4: Option<SocketAddrV4>,
+        preferred_ipv6: Option<SocketAddrV6>,
+        follow_preferred_address: bool,
+        versions: Vec<u32>,
+        keep_peer_certificates: bool,
+        exporters: Vec<Exporter>,
+        new_tokens: u8,
+        ack_frequency: AckFrequencyRequest,
+        datagram_receive_buffer: usize,
+        datagram_send_buffer: usize,
+        max_packets_in_flight: usize,
+    }
+
     /// Checks the settings.
     ///
     /// # Errors
@@ -335,6 +393,7 @@ impl TransportConfig {
 
 /// Settings of a client connection.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ClientConfig {
     /// A regular rustls configuration, built from `squall_tls::provider()`.
     pub tls: Arc<rustls::ClientConfig>,
@@ -342,8 +401,27 @@ pub struct ClientConfig {
     pub transport: Arc<TransportConfig>,
 }
 
+impl ClientConfig {
+    /// These TLS settings, with the default transport settings.
+    #[must_use]
+    pub fn new(tls: impl Into<Arc<rustls::ClientConfig>>) -> Self {
+        Self {
+            tls: tls.into(),
+            transport: Arc::default(),
+        }
+    }
+
+    /// Sets the transport settings.
+    #[must_use]
+    pub fn transport(mut self, transport: impl Into<Arc<TransportConfig>>) -> Self {
+        self.transport = transport.into();
+        self
+    }
+}
+
 /// Settings of server connections.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ServerConfig {
     /// A regular rustls configuration, built from `squall_tls::provider()`.
     pub tls: Arc<rustls::ServerConfig>,
@@ -351,8 +429,27 @@ pub struct ServerConfig {
     pub transport: Arc<TransportConfig>,
 }
 
+impl ServerConfig {
+    /// These TLS settings, with the default transport settings.
+    #[must_use]
+    pub fn new(tls: impl Into<Arc<rustls::ServerConfig>>) -> Self {
+        Self {
+            tls: tls.into(),
+            transport: Arc::default(),
+        }
+    }
+
+    /// Sets the transport settings.
+    #[must_use]
+    pub fn transport(mut self, transport: impl Into<Arc<TransportConfig>>) -> Self {
+        self.transport = transport.into();
+        self
+    }
+}
+
 /// How an endpoint generates the connection ids that it issues.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConnectionIdGenerator {
     /// The worker's index followed by random bytes.
     Plain {
@@ -484,6 +581,7 @@ impl QuicLb {
 
 /// Settings of an endpoint, shared by all connections on a socket.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct EndpointConfig {
     /// How connection ids are generated.
     pub cid_generator: ConnectionIdGenerator,
@@ -550,6 +648,24 @@ pub const fn worker_of(first_byte: u8, workers: u8) -> u8 {
 }
 
 impl EndpointConfig {
+    setters! {
+        cid_generator: ConnectionIdGenerator,
+        workers: u8,
+        reset_key: [u8; 32],
+        max_connections: usize,
+        token_key: [u8; 32],
+        retry_token_lifetime: Duration,
+        new_token_lifetime: Duration,
+        unix_time_at_zero: Duration,
+        retry_from: usize,
+        max_handshakes: usize,
+        max_incoming: usize,
+        max_connections_per_prefix: Option<usize>,
+        ipv4_prefix_bits: u8,
+        ipv6_prefix_bits: u8,
+        max_memory: Option<usize>,
+    }
+
     /// Checks the settings.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use std::io;
 
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CloseReason {
     /// A CONNECTION_CLOSE of type 0x1c, sent or received (RFC 9000 §19.19).
     Transport {
@@ -35,6 +36,9 @@ pub enum CloseReason {
     Reset,
     /// The peer supports none of our versions (RFC 9000 §6.2).
     VersionMismatch,
+    /// No packet was sent: the endpoint is closed, or a limit of it is reached, as this sentence
+    /// says.
+    NotStarted(String),
 }
 
 impl fmt::Display for CloseReason {
@@ -81,6 +85,7 @@ impl fmt::Display for CloseReason {
             Self::VersionMismatch => {
                 write!(f, "the peer supports neither QUIC version 1 nor version 2")
             }
+            Self::NotStarted(why) => write!(f, "the connection could not be started: {why}"),
         }
     }
 }
@@ -93,7 +98,9 @@ impl From<CloseReason> for io::Error {
         let kind = match &reason {
             CloseReason::IdleTimeout | CloseReason::HandshakeTimeout => io::ErrorKind::TimedOut,
             CloseReason::Reset => io::ErrorKind::ConnectionReset,
-            CloseReason::Application { remote: false, .. } => io::ErrorKind::NotConnected,
+            CloseReason::Application { remote: false, .. } | CloseReason::NotStarted(_) => {
+                io::ErrorKind::NotConnected
+            }
             _ => io::ErrorKind::ConnectionAborted,
         };
         Self::new(kind, reason)
@@ -114,6 +121,7 @@ impl fmt::Display for OneLine<'_> {
 
 /// Why a connection cannot migrate to another path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MigrateError {
     /// Only clients migrate (RFC 9000 §9).
     NotAClient,
@@ -153,6 +161,7 @@ impl std::error::Error for MigrateError {}
 
 /// Why a write, finish or reset had no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WriteError {
     /// The send buffer is full; `Event::Writable` follows.
     Blocked,
@@ -178,6 +187,7 @@ impl std::error::Error for WriteError {}
 
 /// Why a read returned no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReadError {
     /// No in-order data has arrived; `Event::Readable` follows.
     Blocked,
@@ -201,6 +211,7 @@ impl std::error::Error for ReadError {}
 
 /// Why a datagram was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DatagramError {
     /// The peer does not accept datagrams (RFC 9221 §3), or the handshake has not yet shown whether
     /// it does.

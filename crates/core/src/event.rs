@@ -8,6 +8,7 @@ use crate::error::CloseReason;
 
 /// Events for the application. Each kind names a stream at most once per received run.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// The handshake is complete: data can be sent, and the peer is authenticated.
     Connected,
@@ -45,6 +46,7 @@ pub enum Event {
 
 /// Events for the endpoint that routes datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EndpointEvent {
     /// Datagrams to this connection id belong to the connection.
     AddId(ConnectionId),

@@ -54,7 +54,7 @@ pub use config::{
 };
 pub use connection::{Connection, Move, Stats};
 pub use endpoint::{
-    AcceptError, ConnectError, ConnectionHandle, Endpoint, EndpointCounts, Incoming, Route, Run,
+    AcceptError, ConnectionHandle, Endpoint, EndpointCounts, Incoming, Route, Run, StartError,
 };
 pub use error::{CloseReason, DatagramError, MigrateError, ReadError, WriteError};
 pub use event::{EndpointEvent, Event};

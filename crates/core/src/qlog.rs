@@ -166,6 +166,7 @@ impl Qlog {
             }
             CloseReason::Reset => json!({ "initiator": "remote", "trigger": "stateless_reset" }),
             CloseReason::VersionMismatch => json!({ "trigger": "version_mismatch" }),
+            CloseReason::NotStarted(why) => json!({ "initiator": "local", "reason": why }),
         };
         self.ended = true;
         self.event(now, "quic:connection_closed", data);

@@ -9,6 +9,7 @@ use std::time::Duration;
 /// What the time went into; the rows of the cost table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
+#[non_exhaustive]
 pub enum Stage {
     /// System calls that send.
     UdpSend,

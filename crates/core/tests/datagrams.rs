@@ -52,11 +52,11 @@ fn arrive_in_both_directions_and_in_order() {
 // test: SECURITY.md row 45
 #[test]
 fn queues_are_bounded() {
-    let mut pair = Pair::with(TransportConfig {
-        datagram_receive_buffer: 10_000,
-        datagram_send_buffer: 10_000,
-        ..TransportConfig::default()
-    });
+    let mut pair = Pair::with(
+        TransportConfig::default()
+            .datagram_receive_buffer(10_000)
+            .datagram_send_buffer(10_000),
+    );
     pair.run();
     let client = pair.connection(Side::Client);
     let mut taken = 0;

@@ -220,12 +220,10 @@ fn rejected_early_data_is_sent_again() {
 #[test]
 fn a_server_that_has_lowered_its_limits_rejects() {
     let tls = tls();
-    let lower = TransportConfig {
-        max_concurrent_uni_streams: 3,
-        initial_window: 20_000,
-        initial_stream_window: 5_000,
-        ..TransportConfig::default()
-    };
+    let lower = TransportConfig::default()
+        .max_concurrent_uni_streams(3)
+        .initial_window(20_000)
+        .initial_stream_window(5_000);
     let mut link = link(&tls, lower);
     let handle = connect(&mut link, &tls);
     let data = bytes(2_000);
@@ -366,10 +364,7 @@ fn early_data_keeps_to_the_version_of_its_ticket() {
     // The server now changes the version: early data is sent in the original one, and accepted.
     let mut link = link(
         &tls,
-        TransportConfig {
-            versions: vec![VERSION_2, VERSION_1],
-            ..TransportConfig::default()
-        },
+        TransportConfig::default().versions(vec![VERSION_2, VERSION_1]),
     );
     let handle = connect(&mut link, &tls);
     let data = bytes(4_000);
@@ -387,13 +382,7 @@ fn early_data_keeps_to_the_version_of_its_ticket() {
     assert_eq!(read(server, id), (data.to_vec(), true));
     // RFC 9369 §5: no ticket of version 1 in version 2. The server wants that alone: the client
     // begins anew.
-    let mut link = self::link(
-        &tls,
-        TransportConfig {
-            versions: vec![VERSION_2],
-            ..TransportConfig::default()
-        },
-    );
+    let mut link = self::link(&tls, TransportConfig::default().versions(vec![VERSION_2]));
     let handle = connect(&mut link, &tls);
     let id = write(link.client.connections.get_mut(&handle).unwrap(), &data);
     link.run();
@@ -408,10 +397,7 @@ fn early_data_keeps_to_the_version_of_its_ticket() {
     let fresh = self::tls();
     link.server = self::server(
         &fresh,
-        TransportConfig {
-            versions: vec![VERSION_2, VERSION_1],
-            ..TransportConfig::default()
-        },
+        TransportConfig::default().versions(vec![VERSION_2, VERSION_1]),
     );
     for _ in 0..2 {
         let handle = connect(&mut link, &fresh);

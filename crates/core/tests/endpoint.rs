@@ -259,10 +259,7 @@ fn a_flood_of_one_kind_leaves_the_answers_of_the_others() {
     let honest = "198.51.100.7:7".parse().unwrap();
     for (flooded, flood) in kinds {
         let mut server = Host::server(
-            EndpointConfig {
-                max_connections: 0,
-                ..config()
-            },
+            config().max_connections(0),
             tls().1,
             TransportConfig::default(),
         );
@@ -330,10 +327,7 @@ fn quic_lb(key: Option<[u8; 16]>, nonce_len: usize) -> ConnectionIdGenerator {
 fn a_server_behind_a_load_balancer_hands_out_ids_that_name_it() {
     for (key, nonce_len) in [(None, 8), (Some([8; 16]), 4), (Some([8; 16]), 13)] {
         let (client_tls, server_tls) = tls();
-        let config = EndpointConfig {
-            cid_generator: quic_lb(key, nonce_len),
-            ..config()
-        };
+        let config = config().cid_generator(quic_lb(key, nonce_len));
         let server = Host::server(config, server_tls, TransportConfig::default());
         let mut link = Link::new(Host::client(), server);
         let handle = link
@@ -410,14 +404,12 @@ impl ResetTokenDirectory for Directory {
 }
 
 fn worker(index: u8, workers: u8) -> EndpointConfig {
-    EndpointConfig {
-        cid_generator: ConnectionIdGenerator::Plain {
+    config()
+        .cid_generator(ConnectionIdGenerator::Plain {
             len: 8,
             worker_index: index,
-        },
-        workers,
-        ..config()
-    }
+        })
+        .workers(workers)
 }
 
 #[test]

@@ -23,10 +23,7 @@ fn is_retry(datagram: &[u8]) -> bool {
 }
 
 fn limited(limit: usize) -> EndpointConfig {
-    EndpointConfig {
-        max_connections_per_prefix: Some(limit),
-        ..EndpointConfig::new([1; 32])
-    }
+    EndpointConfig::new([1; 32]).max_connections_per_prefix(Some(limit))
 }
 
 struct Setup {
@@ -36,10 +33,7 @@ struct Setup {
 
 fn setup(config: EndpointConfig) -> Setup {
     let (tls, server_tls) = tls();
-    let transport = TransportConfig {
-        new_tokens: 0,
-        ..TransportConfig::default()
-    };
+    let transport = TransportConfig::default().new_tokens(0);
     let server = Host::server(config, server_tls, transport);
     let link = Link::new(Host::client(), server);
     Setup { link, tls }
@@ -269,10 +263,7 @@ impl Setup {
 // test: SECURITY.md row 53
 #[test]
 fn memory_leads_to_a_retry_first_and_then_to_refusal() {
-    let config = EndpointConfig {
-        max_memory: Some(1_000_000),
-        ..EndpointConfig::new([1; 32])
-    };
+    let config = EndpointConfig::new([1; 32]).max_memory(Some(1_000_000));
     for (memory, retried, refused) in [
         (0, false, false),
         (749_999, false, false),
@@ -299,10 +290,10 @@ fn memory_leads_to_a_retry_first_and_then_to_refusal() {
 
 #[test]
 fn what_a_prefix_cannot_be_is_told() {
-    let config = |ipv4_prefix_bits, ipv6_prefix_bits| EndpointConfig {
-        ipv4_prefix_bits,
-        ipv6_prefix_bits,
-        ..EndpointConfig::new([1; 32])
+    let config = |ipv4_prefix_bits, ipv6_prefix_bits| {
+        EndpointConfig::new([1; 32])
+            .ipv4_prefix_bits(ipv4_prefix_bits)
+            .ipv6_prefix_bits(ipv6_prefix_bits)
     };
     assert!(config(33, 56).check().is_err());
     assert!(config(32, 129).check().is_err());

@@ -115,11 +115,9 @@ fn a_handshake_says_what_it_takes() {
 
 #[test]
 fn data_that_waits_is_in_what_a_connection_says() {
-    let unread = TransportConfig {
-        initial_stream_window: 4 << 20,
-        initial_window: 8 << 20,
-        ..TransportConfig::default()
-    };
+    let unread = TransportConfig::default()
+        .initial_stream_window(4 << 20)
+        .initial_window(8 << 20);
     // Written and not sent, in large pieces and in small ones.
     for size in [1 << 20, 1000, 10] {
         let (mut link, handle, _) = pair(&unread);
@@ -253,10 +251,7 @@ fn datagrams_that_open_nothing_leave_nothing() {
 // packet
 #[test]
 fn clients_that_are_sent_a_retry_leave_nothing() {
-    let mut server = server(EndpointConfig {
-        retry_from: 0,
-        ..config()
-    });
+    let mut server = server(config().retry_from(0));
     let mut before = 0;
     for n in 0..20_000u32 {
         if n == 100 {

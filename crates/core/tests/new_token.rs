@@ -108,10 +108,7 @@ fn a_server_gives_as_many_as_it_is_set_to_and_a_client_uses_each_once() {
 
 #[test]
 fn none_are_given_where_none_are_wanted() {
-    let mut setup = setup(TransportConfig {
-        new_tokens: 0,
-        ..TransportConfig::default()
-    });
+    let mut setup = setup(TransportConfig::default().new_tokens(0));
     setup.connect();
     assert_eq!(setup.tokens(), []);
 }
@@ -209,21 +206,14 @@ fn tokens_that_are_old_or_of_another_address_server_or_version_are_as_none() {
     ] {
         let mut one = setup(TransportConfig::default());
         one.connect();
-        let config = EndpointConfig {
-            token_key: key,
-            unix_time_at_zero,
-            ..config()
-        };
+        let config = config().token_key(key).unix_time_at_zero(unix_time_at_zero);
         let tls = Arc::clone(&one.server_tls);
         one.link.server = Host::server(config, tls, TransportConfig::default());
         one.link.client.connections.clear();
         assert_eq!((one.connect(), one.was_sent_a_retry()), (good, retried));
     }
     // RFC 9369 §5: a connection that was changed to version 2 gives tokens for version 2.
-    let mut one = setup(TransportConfig {
-        versions: vec![VERSION_2, VERSION_1],
-        ..TransportConfig::default()
-    });
+    let mut one = setup(TransportConfig::default().versions(vec![VERSION_2, VERSION_1]));
     one.connect();
     assert_eq!(one.tokens()[0].1, VERSION_2);
     assert!(!one.connect(), "it begins with version 1");
@@ -300,10 +290,7 @@ fn more_packets_of_an_attempt_are_no_replay() {
 
 #[test]
 fn the_token_of_an_attempt_that_is_refused_is_not_spent() {
-    let (mut server, setup, token) = waiting(EndpointConfig {
-        max_incoming: 1,
-        ..config()
-    });
+    let (mut server, setup, token) = waiting(config().max_incoming(1));
     let (now, from) = (setup.link.now, setup.link.client.address);
     server.receive(now, from, &initial(VERSION_1, &[1; 8], &[]));
     let first = initial(VERSION_1, &[2; 8], &token);

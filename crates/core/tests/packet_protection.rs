@@ -43,10 +43,7 @@ fn is_aead_limit(event: &Event) -> bool {
 #[test]
 fn the_connection_ends_at_the_integrity_limit() {
     let integrity_limit = 5;
-    let mut pair = connected(TransportConfig {
-        integrity_limit,
-        ..TransportConfig::default()
-    });
+    let mut pair = connected(TransportConfig::default().integrity_limit(integrity_limit));
     let mut forged = short_packet(&mut pair);
     *forged.last_mut().unwrap() ^= 1;
     for tried in 1..=integrity_limit {
@@ -59,11 +56,11 @@ fn the_connection_ends_at_the_integrity_limit() {
 // test: RFC 9001 §6.6
 #[test]
 fn keys_are_updated_before_the_confidentiality_limit() {
-    let mut pair = connected(TransportConfig {
-        key_update_after: 40,
-        confidentiality_limit: 150,
-        ..TransportConfig::default()
-    });
+    let mut pair = connected(
+        TransportConfig::default()
+            .key_update_after(40)
+            .confidentiality_limit(150),
+    );
     let id = pair
         .connection(Side::Client)
         .open(Direction::Unidirectional)
@@ -92,11 +89,11 @@ fn keys_are_updated_before_the_confidentiality_limit() {
 // test: RFC 9001 §6.6
 #[test]
 fn a_peer_that_does_not_follow_an_update_ends_the_connection_at_the_confidentiality_limit() {
-    let mut pair = connected(TransportConfig {
-        key_update_after: 4,
-        confidentiality_limit: squall_protect::MAX_GROUP as u64 + 12,
-        ..TransportConfig::default()
-    });
+    let mut pair = connected(
+        TransportConfig::default()
+            .key_update_after(4)
+            .confidentiality_limit(squall_protect::MAX_GROUP as u64 + 12),
+    );
     let client = pair.connection(Side::Client);
     let id = client.open(Direction::Unidirectional).unwrap();
     client

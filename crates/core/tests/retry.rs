@@ -15,10 +15,7 @@ fn link(config: EndpointConfig, policy: Policy) -> (Link, usize) {
 
 fn link_in(config: EndpointConfig, policy: Policy, versions: Vec<u32>) -> (Link, usize) {
     let (client_tls, server_tls) = tls();
-    let transport = TransportConfig {
-        versions,
-        ..TransportConfig::default()
-    };
+    let transport = TransportConfig::default().versions(versions);
     let mut server = Host::server(config, server_tls, transport.clone());
     server.policy = policy;
     let mut link = Link::new(Host::client(), server);
@@ -165,13 +162,7 @@ fn attempt(n: u32) -> Vec<u8> {
 // test: SECURITY.md row 15
 #[test]
 fn from_a_threshold_on_initials_are_answered_with_a_retry_and_leave_nothing() {
-    let (mut link, _) = link(
-        EndpointConfig {
-            retry_from: 5,
-            ..config()
-        },
-        Policy::Wait,
-    );
+    let (mut link, _) = link(config().retry_from(5), Policy::Wait);
     let (now, from) = (link.now, link.client.address);
     for n in 0..5 {
         assert!(link.server.receive(now, from, &attempt(n)).is_empty());
@@ -197,13 +188,7 @@ fn from_a_threshold_on_initials_are_answered_with_a_retry_and_leave_nothing() {
 // test: SECURITY.md row 16
 #[test]
 fn an_application_that_never_accepts_has_clients_refused() {
-    let (mut link, handle) = link(
-        EndpointConfig {
-            max_incoming: 3,
-            ..config()
-        },
-        Policy::Wait,
-    );
+    let (mut link, handle) = link(config().max_incoming(3), Policy::Wait);
     let (now, from) = (link.now, link.client.address);
     for n in 0..3 {
         assert!(link.server.receive(now, from, &attempt(n)).is_empty());
@@ -222,13 +207,7 @@ fn an_application_that_never_accepts_has_clients_refused() {
 // test: SECURITY.md row 15: slow handshakes are limited too
 #[test]
 fn handshakes_are_limited() {
-    let (mut link, handle) = link(
-        EndpointConfig {
-            max_handshakes: 3,
-            ..config()
-        },
-        Policy::Accept,
-    );
+    let (mut link, handle) = link(config().max_handshakes(3), Policy::Accept);
     let (now, from) = (link.now, link.client.address);
     for n in 0..3 {
         link.server.receive(now, from, &attempt(n));

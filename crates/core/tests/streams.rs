@@ -34,13 +34,13 @@ fn read(pair: &mut Pair, id: StreamId) -> usize {
 
 fn paced_by_credit() -> Pair {
     // Little credit: what is sent first is what arrives at all.
-    let mut pair = Pair::with(TransportConfig {
-        initial_window: 30_000,
-        receive_window: 30_000,
-        initial_stream_window: 30_000,
-        stream_receive_window: 30_000,
-        ..TransportConfig::default()
-    });
+    let mut pair = Pair::with(
+        TransportConfig::default()
+            .initial_window(30_000)
+            .receive_window(30_000)
+            .initial_stream_window(30_000)
+            .stream_receive_window(30_000),
+    );
     pair.run();
     pair
 }
@@ -148,14 +148,14 @@ fn the_code_of_a_partial_reset_arrives_behind_its_data() {
 // test: RFC 9000 §4.1, §4.6
 #[test]
 fn limits_in_the_way_are_told_once() {
-    let mut pair = Pair::with(TransportConfig {
-        initial_window: 40_000,
-        receive_window: 40_000,
-        initial_stream_window: 10_000,
-        stream_receive_window: 10_000,
-        max_concurrent_uni_streams: 5,
-        ..TransportConfig::default()
-    });
+    let mut pair = Pair::with(
+        TransportConfig::default()
+            .initial_window(40_000)
+            .receive_window(40_000)
+            .initial_stream_window(10_000)
+            .stream_receive_window(10_000)
+            .max_concurrent_uni_streams(5),
+    );
     pair.run();
     let streams: Vec<StreamId> = (0..5).map(|_| open(&mut pair)).collect();
     let client = pair.connection(Side::Client);

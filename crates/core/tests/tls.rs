@@ -129,10 +129,7 @@ fn a_client_with_a_certificate_is_let_in_and_one_without_is_not() {
             None => builder.with_no_client_auth(),
         };
         client.alpn_protocols = vec![b"test".to_vec()];
-        let transport = TransportConfig {
-            keep_peer_certificates: true,
-            ..TransportConfig::default()
-        };
+        let transport = TransportConfig::default().keep_peer_certificates(true);
         let mut link = Link::new(Host::client(), host(server, transport));
         let transport = TransportConfig::default();
         let handle = (link.client).connect(link.now, Arc::new(client), transport);
@@ -226,13 +223,7 @@ fn a_server_that_is_not_who_it_should_be_is_refused_on_every_way() {
                 VersionNegotiation => vec![VERSION_2],
                 _ => transport().versions,
             };
-            link.server = host(
-                server_of(identity),
-                TransportConfig {
-                    versions,
-                    ..transport()
-                },
-            );
+            link.server = host(server_of(identity), transport().versions(versions));
             if way == Retry {
                 link.server.policy = Policy::Retry;
             }
@@ -334,10 +325,7 @@ fn what_was_asked_for_before_is_known_after_the_session_is_gone() {
         exporter(b"EXPORTER-one", Some(b"here"), 32),
         exporter(b"EXPORTER-two", None, 20),
     ];
-    let transport = TransportConfig {
-        exporters: asked.to_vec(),
-        ..TransportConfig::default()
-    };
+    let transport = TransportConfig::default().exporters(asked.to_vec());
     let server = server_of(authority.issue("localhost", 4000));
     let mut link = Link::new(Host::client(), host(server, transport.clone()));
     let client = Arc::new(authority.client());

@@ -15,10 +15,7 @@ use squall_wire::{
 
 fn link(client: &[u32], server: &[u32]) -> (Link, usize) {
     let (client_tls, server_tls) = tls();
-    let transport = |versions: &[u32]| TransportConfig {
-        versions: versions.to_vec(),
-        ..TransportConfig::default()
-    };
+    let transport = |versions: &[u32]| TransportConfig::default().versions(versions.to_vec());
     let config = EndpointConfig::new([1; 32]);
     let server = Host::server(config, server_tls, transport(server));
     let mut link = Link::new(Host::client(), server);

@@ -141,10 +141,7 @@ impl Pair {
         };
         let config = EndpointConfig::new(secret());
         let cid_len = config.cid_generator.len();
-        let server = ServerConfig {
-            tls: server_tls,
-            transport: Arc::clone(&server_transport),
-        };
+        let server = ServerConfig::new(server_tls).transport(Arc::clone(&server_transport));
         let hosts = [
             (Side::Client, None, client_transport),
             (Side::Server, Some(Arc::new(server)), server_transport),
@@ -181,10 +178,7 @@ impl Pair {
         };
         let path = pair.network.path_from(Side::Client);
         let client = &mut pair.hosts[Side::Client as usize];
-        let config = ClientConfig {
-            tls: client_tls,
-            transport: Arc::clone(&client.transport),
-        };
+        let config = ClientConfig::new(client_tls).transport(Arc::clone(&client.transport));
         let (handle, connection) = client
             .endpoint
             .connect(START, config, path, SERVER_NAME)

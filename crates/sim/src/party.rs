@@ -176,6 +176,7 @@ impl Party {
             Event::MigrationFailed(path) => self.failed_moves.push((now, path)),
             Event::DatagramsReadable | Event::DatagramsWritable => {}
             Event::Closed(reason) => self.closed = Some(reason),
+            other => return Err(format!("an event that no party knows: {other:?}")),
         }
         Ok(())
     }

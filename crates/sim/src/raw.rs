@@ -492,10 +492,7 @@ impl Duel {
             path.remote,
         );
         let server = (victim == Side::Server).then(|| {
-            Arc::new(ServerConfig {
-                tls: Arc::clone(&server_tls),
-                transport: Arc::clone(&transport),
-            })
+            Arc::new(ServerConfig::new(Arc::clone(&server_tls)).transport(Arc::clone(&transport)))
         });
         let mut endpoint = Endpoint::new(EndpointConfig::new([1; 32]), server, [2; 32]);
         let mut declared = TransportParameters {
@@ -530,10 +527,7 @@ impl Duel {
                 (peer, None, first)
             }
             Side::Client => {
-                let config = ClientConfig {
-                    tls: client_tls,
-                    transport,
-                };
+                let config = ClientConfig::new(client_tls).transport(transport);
                 let (handle, mut connection) = endpoint
                     .connect(now, config, path, SERVER_NAME)
                     .expect("good settings");

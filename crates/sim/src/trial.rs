@@ -297,18 +297,16 @@ impl Trial {
         setup.faults = [network.clone(), network];
         let patience = Duration::from_secs(30);
         for transport in &mut setup.transport {
-            *transport = TransportConfig {
-                initial_window: 32 << 20,
-                initial_stream_window: 32 << 20,
-                receive_window: 32 << 20,
-                stream_receive_window: 32 << 20,
-                stream_send_window: 32 << 20,
-                send_window: 32 << 20,
-                max_idle_timeout: patience,
-                handshake_timeout: patience,
-                congestion: congestion(rng),
-                ..TransportConfig::default()
-            };
+            *transport = TransportConfig::default()
+                .initial_window(32 << 20)
+                .initial_stream_window(32 << 20)
+                .receive_window(32 << 20)
+                .stream_receive_window(32 << 20)
+                .stream_send_window(32 << 20)
+                .send_window(32 << 20)
+                .max_idle_timeout(patience)
+                .handshake_timeout(patience)
+                .congestion(congestion(rng));
         }
         let streams = 1 + rng.below(20) as usize;
         let one = vec![Outgoing::both_ways(MUCH / streams, MUCH / streams); streams];
@@ -406,22 +404,22 @@ fn transport_of(rng: &mut Rng, patience: Duration) -> TransportConfig {
         vec![VERSION_2, VERSION_1],
         vec![VERSION_1],
     ];
-    TransportConfig {
-        handshake_timeout: patience,
-        max_idle_timeout: patience,
-        initial_window: window,
-        initial_stream_window: window / 4,
-        stream_send_window: pick(rng, &[8 << 10, 32 << 10, 4 << 20]),
-        send_window: pick(rng, &[16 << 10, 64 << 10, 16 << 20]),
-        max_concurrent_bidi_streams: pick(rng, &[1, 7, 100]),
-        max_concurrent_uni_streams: pick(rng, &[1, 7, 100]),
-        max_udp_payload: pick(rng, &[1200, 1472, 9000]) as u16,
-        congestion: congestion(rng),
-        pacing: rng.chance(0.75),
-        key_update_after: pick(rng, &[20, 300, 7 << 20]),
-        max_ack_delay: ms(pick(rng, &[1, 25, 25])),
-        versions: versions[rng.below(3) as usize].clone(),
-        ack_frequency: if rng.chance(0.2) {
+    TransportConfig::default()
+        .handshake_timeout(patience)
+        .max_idle_timeout(patience)
+        .initial_window(window)
+        .initial_stream_window(window / 4)
+        .stream_send_window(pick(rng, &[8 << 10, 32 << 10, 4 << 20]))
+        .send_window(pick(rng, &[16 << 10, 64 << 10, 16 << 20]))
+        .max_concurrent_bidi_streams(pick(rng, &[1, 7, 100]))
+        .max_concurrent_uni_streams(pick(rng, &[1, 7, 100]))
+        .max_udp_payload(pick(rng, &[1200, 1472, 9000]) as u16)
+        .congestion(congestion(rng))
+        .pacing(rng.chance(0.75))
+        .key_update_after(pick(rng, &[20, 300, 7 << 20]))
+        .max_ack_delay(ms(pick(rng, &[1, 25, 25])))
+        .versions(versions[rng.below(3) as usize].clone())
+        .ack_frequency(if rng.chance(0.2) {
             AckFrequencyRequest::Fixed(AckFrequencyConfig {
                 ack_eliciting_threshold: rng.below(20),
                 max_ack_delay: ms(1 + rng.below(50)),
@@ -429,7 +427,5 @@ fn transport_of(rng: &mut Rng, patience: Duration) -> TransportConfig {
             })
         } else {
             AckFrequencyRequest::Adaptive
-        },
-        ..TransportConfig::default()
-    }
+        })
 }

@@ -29,14 +29,12 @@ const WINDOW: u64 = 64 * 1024;
 
 fn terms() -> Terms {
     Terms {
-        transport: TransportConfig {
-            max_packets_in_flight: IN_FLIGHT,
-            initial_window: WINDOW,
-            receive_window: WINDOW,
-            initial_stream_window: WINDOW,
-            stream_receive_window: WINDOW,
-            ..TransportConfig::default()
-        },
+        transport: TransportConfig::default()
+            .max_packets_in_flight(IN_FLIGHT)
+            .initial_window(WINDOW)
+            .receive_window(WINDOW)
+            .initial_stream_window(WINDOW)
+            .stream_receive_window(WINDOW),
         ..Terms::default()
     }
 }
@@ -45,13 +43,12 @@ fn terms() -> Terms {
 fn roomy() -> Terms {
     let window = 8 * WINDOW;
     Terms {
-        transport: TransportConfig {
-            initial_window: window,
-            receive_window: window,
-            initial_stream_window: window,
-            stream_receive_window: window,
-            ..terms().transport
-        },
+        transport: terms()
+            .transport
+            .initial_window(window)
+            .receive_window(window)
+            .initial_stream_window(window)
+            .stream_receive_window(window),
         ..terms()
     }
 }

@@ -33,10 +33,10 @@ fn early_data_arrives_once_whether_it_is_accepted_or_not() {
             ..lossy(0.15)
         };
         let mut again = setup(seed, faults);
-        again.transport = [(); 2].map(|()| TransportConfig {
-            handshake_timeout: secs(120),
-            max_idle_timeout: secs(120),
-            ..TransportConfig::default()
+        again.transport = [(); 2].map(|()| {
+            TransportConfig::default()
+                .handshake_timeout(secs(120))
+                .max_idle_timeout(secs(120))
         });
         match seed % 4 {
             // The server has lost its tickets.

@@ -21,15 +21,13 @@ const STREAM_WINDOW: u64 = 10_000;
 const WINDOW: u64 = 15_000;
 
 fn transport() -> TransportConfig {
-    TransportConfig {
-        max_concurrent_bidi_streams: STREAMS,
-        max_concurrent_uni_streams: STREAMS,
-        initial_stream_window: STREAM_WINDOW,
-        stream_receive_window: STREAM_WINDOW,
-        initial_window: WINDOW,
-        receive_window: WINDOW,
-        ..TransportConfig::default()
-    }
+    TransportConfig::default()
+        .max_concurrent_bidi_streams(STREAMS)
+        .max_concurrent_uni_streams(STREAMS)
+        .initial_stream_window(STREAM_WINDOW)
+        .stream_receive_window(STREAM_WINDOW)
+        .initial_window(WINDOW)
+        .receive_window(WINDOW)
 }
 
 fn terms() -> Terms {

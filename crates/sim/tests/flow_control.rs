@@ -12,14 +12,14 @@ const RECEIVE: u64 = 128 << 10;
 const SEND: u64 = 96 << 10;
 
 fn small_windows() -> [TransportConfig; 2] {
-    [(); 2].map(|()| TransportConfig {
-        initial_window: 64 << 10,
-        receive_window: RECEIVE,
-        initial_stream_window: 16 << 10,
-        stream_receive_window: 64 << 10,
-        send_window: SEND,
-        stream_send_window: 32 << 10,
-        ..TransportConfig::default()
+    [(); 2].map(|()| {
+        TransportConfig::default()
+            .initial_window(64 << 10)
+            .receive_window(RECEIVE)
+            .initial_stream_window(16 << 10)
+            .stream_receive_window(64 << 10)
+            .send_window(SEND)
+            .stream_send_window(32 << 10)
     })
 }
 

@@ -8,10 +8,10 @@ use squall_sim::{Failure, Faults, Intrusion, Plan, Rng, Setup, Simulation};
 use squall_wire::Side;
 
 fn run(mut setup: Setup, bytes: usize) -> Result<Simulation, Failure> {
-    setup.transport = [(); 2].map(|()| TransportConfig {
-        handshake_timeout: secs(60),
-        key_update_after: 200,
-        ..TransportConfig::default()
+    setup.transport = [(); 2].map(|()| {
+        TransportConfig::default()
+            .handshake_timeout(secs(60))
+            .key_update_after(200)
     });
     let mut sim = Simulation::new(setup, Plan::one_stream(bytes));
     sim.run_until(secs(120), "all bytes", |sim| {

@@ -12,10 +12,10 @@ fn fifty_of_fifty_at_thirty_percent_loss() {
     let times = sweep(&seeds, |seed| {
         let mut setup = setup(seed, lossy(0.3));
         // Probe timeouts double: a few unlucky flights take a minute.
-        setup.transport = [(); 2].map(|()| TransportConfig {
-            handshake_timeout: secs(300),
-            max_idle_timeout: secs(300),
-            ..TransportConfig::default()
+        setup.transport = [(); 2].map(|()| {
+            TransportConfig::default()
+                .handshake_timeout(secs(300))
+                .max_idle_timeout(secs(300))
         });
         let mut sim = Simulation::new(setup, Plan::one_stream(1000));
         sim.run_until(secs(300), "both ends are connected", |sim| {

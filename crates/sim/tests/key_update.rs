@@ -10,10 +10,8 @@ use squall_wire::Side;
 /// 1 MB each way, with a key update of each side after so many packets.
 fn run(seed: u64, after: [u64; 2], loss: f64) -> Result<[Stats; 2], Failure> {
     let mut setup = setup(seed, lossy(loss));
-    setup.transport = after.map(|key_update_after| TransportConfig {
-        key_update_after,
-        ..TransportConfig::default()
-    });
+    setup.transport =
+        after.map(|key_update_after| TransportConfig::default().key_update_after(key_update_after));
     let mut sim = Simulation::new(setup, Plan::one_stream(1_000_000));
     sim.run_until(secs(90), "1 MB each way", |sim| {
         sim.is_complete() || sim.parties.iter().any(|p| p.closed.is_some())

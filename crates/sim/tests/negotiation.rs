@@ -20,10 +20,10 @@ fn faulty(seed: u64) -> Setup {
         noise: 0.05,
         elsewhere: 0.0,
     };
-    setup.transport = [(); 2].map(|()| TransportConfig {
-        handshake_timeout: secs(120),
-        max_idle_timeout: secs(120),
-        ..TransportConfig::default()
+    setup.transport = [(); 2].map(|()| {
+        TransportConfig::default()
+            .handshake_timeout(secs(120))
+            .max_idle_timeout(secs(120))
     });
     setup
 }

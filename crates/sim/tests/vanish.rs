@@ -140,10 +140,10 @@ fn a_silent_client_is_a_handshake_timeout_and_no_flood() {
 #[test]
 fn settings_decide_how_long_it_takes() {
     let mut setup = setup(1, Faults::default());
-    setup.transport = [secs(5), secs(70)].map(|max_idle_timeout| TransportConfig {
-        max_idle_timeout,
-        handshake_timeout: secs(3),
-        ..TransportConfig::default()
+    setup.transport = [secs(5), secs(70)].map(|max_idle_timeout| {
+        TransportConfig::default()
+            .max_idle_timeout(max_idle_timeout)
+            .handshake_timeout(secs(3))
     });
     let mut sim = Simulation::new(setup.clone(), plan());
     sim.pair.vanish(Side::Server);

@@ -12,10 +12,7 @@ fn ends(victim: Side, versions: &[u32], info: Option<VersionInformation>) -> Opt
     let mut duel = Duel::new(
         victim,
         Terms {
-            transport: TransportConfig {
-                versions: versions.to_vec(),
-                ..TransportConfig::default()
-            },
+            transport: TransportConfig::default().versions(versions.to_vec()),
             parameters: Box::new(move |p: &mut TransportParameters| p.version_information = info),
             ..Terms::default()
         },

@@ -23,20 +23,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let transport = Arc::new(TransportConfig::default());
 
     let tls = squall::server_tls(vec![certificate.clone()], key.into(), &[ALPN])?;
-    let config = ServerConfig {
-        tls: Arc::new(tls),
-        transport: Arc::clone(&transport),
-    };
+    let config = ServerConfig::new(tls).transport(Arc::clone(&transport));
     let server = Builder::new(ANY_PORT).server(config).workers(2).bind()?;
     let serving = server.clone();
     tokio::spawn(async move { serving.serve(echo).await });
 
     let mut roots = RootCertStore::empty();
     roots.add(certificate)?;
-    let config = ClientConfig {
-        tls: Arc::new(squall::client_tls(roots, &[ALPN])?),
-        transport,
-    };
+    let config = ClientConfig::new(squall::client_tls(roots, &[ALPN])?).transport(transport);
     let client = Endpoint::client(ANY_PORT)?;
     let connection = client
         .connect_with(config, server.local_addr()?, "localhost")?

@@ -14,10 +14,7 @@ use std::sync::Arc;
 
 use squall::rustls::RootCertStore;
 use squall::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use squall::{
-    ClientConfig, Connection, Endpoint, ReadError, RecvStream, SendStream, ServerConfig,
-    TransportConfig,
-};
+use squall::{ClientConfig, Connection, Endpoint, ReadError, RecvStream, SendStream, ServerConfig};
 use tokio::io::AsyncWriteExt;
 
 const ALPN: &[u8] = b"files";
@@ -53,10 +50,7 @@ async fn serve(folder: &Path) -> Result<()> {
     let certificate = identity.cert.der().clone();
     tokio::fs::write(folder.join("server.der"), &certificate).await?;
     let key = PrivatePkcs8KeyDer::from(identity.signing_key.serialize_der());
-    let config = ServerConfig {
-        tls: Arc::new(squall::server_tls(vec![certificate], key.into(), &[ALPN])?),
-        transport: Arc::new(TransportConfig::default()),
-    };
+    let config = ServerConfig::new(squall::server_tls(vec![certificate], key.into(), &[ALPN])?);
     let endpoint = Endpoint::server((Ipv6Addr::UNSPECIFIED, 0).into(), config)?;
     println!("[::1]:{}", endpoint.local_addr()?.port());
     let folder = Arc::new(folder.to_owned());
@@ -106,10 +100,7 @@ async fn send_file(mut send: SendStream, mut recv: RecvStream, folder: &Path) ->
 async fn get(address: SocketAddr, certificate: &str, name: &str) -> Result<()> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(tokio::fs::read(certificate).await?))?;
-    let config = ClientConfig {
-        tls: Arc::new(squall::client_tls(roots, &[ALPN])?),
-        transport: Arc::new(TransportConfig::default()),
-    };
+    let config = ClientConfig::new(squall::client_tls(roots, &[ALPN])?);
     let endpoint = Endpoint::client((Ipv6Addr::UNSPECIFIED, 0).into())?;
     let connection = endpoint.connect_with(config, address, "files")?.await?;
     let (mut send, mut recv) = connection.open_bi().await?;

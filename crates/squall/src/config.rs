@@ -13,19 +13,31 @@ use squall_core::{ClientConfig, ServerConfig};
 /// apart.
 const MAX_WORKERS: usize = 128;
 
+/// Writes a setter for each field: the same name, by value, to be chained.
+macro_rules! setters {
+    ($($field:ident: $type:ty,)*) => {$(
+        #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+        #[must_use]
+        pub fn $field(mut self, $field: $type) -> Self {
+            self.$field = $field.into();
+            self
+        }
+    )*};
+}
+
 /// All settings of an endpoint. [`Builder::bind`] builds it.
 ///
 /// ```no_run
 /// # async fn example(server: squall::ServerConfig) -> std::io::Result<()> {
-/// let addr = ([0, 0, 0, 0], 4433).into();
-/// let endpoint = squall::Builder {
-///     server: Some(server),
-///     ..squall::Builder::new(addr)
-/// }
-/// .bind()?;
+/// let endpoint = squall::Builder::new(([0, 0, 0, 0], 4433).into())
+///     .server(server)
+///     .workers(4)
+///     .max_connections(50_000)
+///     .bind()?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Builder {
     /// Address to bind. `[::]` serves both IPv6 and IPv4.
     pub addr: SocketAddr,
@@ -164,6 +176,24 @@ impl Builder {
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
         self
+    }
+
+    setters! {
+        receive_buffer: usize,
+        send_buffer: usize,
+        reuse_port: bool,
+        qlog_dir: PathBuf,
+        max_incoming: usize,
+        max_handshakes: usize,
+        retry_from: usize,
+        token_key: [u8; 32],
+        new_token_lifetime: Duration,
+        max_connections: usize,
+        max_connections_per_prefix: usize,
+        ipv4_prefix_bits: u8,
+        ipv6_prefix_bits: u8,
+        max_memory: usize,
+        reset_key: [u8; 32],
     }
 
     /// Adds a CPU to [`cpus`](Self::cpus): it takes the next worker's thread. Called once, it takes

@@ -13,7 +13,6 @@ use squall_wire::{Direction, Path, Side};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::error::ConnectError;
 use crate::stream::{RecvStream, SendStream};
 use crate::worker::{self, ConnectionShared, Handle, Line, Place, State};
 
@@ -269,9 +268,9 @@ pub struct Connecting(Progress);
 
 enum Progress {
     /// The worker has not answered yet.
-    Asked(oneshot::Receiver<Result<Handle, ConnectError>>),
+    Asked(oneshot::Receiver<Result<Handle, CloseReason>>),
     Handshaking(Handshake),
-    Failed(ConnectError),
+    Failed(CloseReason),
     Done,
 }
 
@@ -296,7 +295,7 @@ impl Handshake {
 }
 
 impl Connecting {
-    pub(crate) fn new(answer: oneshot::Receiver<Result<Handle, ConnectError>>) -> Self {
+    pub(crate) fn new(answer: oneshot::Receiver<Result<Handle, CloseReason>>) -> Self {
         Self(Progress::Asked(answer))
     }
 }
@@ -341,8 +340,8 @@ impl Connecting {
     fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Progress::Asked(answer) = &mut self.0 {
             // No answer: the worker is gone.
-            let handle =
-                ready!(Pin::new(answer).poll(cx)).unwrap_or(Err(ConnectError::EndpointClosed));
+            let handle = ready!(Pin::new(answer).poll(cx))
+                .unwrap_or_else(|_| Err(worker::endpoint_closed()));
             self.0 = match handle {
                 Ok(handle) => Progress::Handshaking(Handshake::new(Arc::new(handle))),
                 Err(error) => Progress::Failed(error),
@@ -353,7 +352,7 @@ impl Connecting {
 }
 
 impl Future for Connecting {
-    type Output = Result<Connection, ConnectError>;
+    type Output = Result<Connection, CloseReason>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         ready!(self.poll_begun(cx));
@@ -364,7 +363,7 @@ impl Future for Connecting {
             Progress::Asked(_) | Progress::Done => return Poll::Pending,
         };
         let end = handshake.poll(cx, |state| match (&state.closed, state.connected) {
-            (Some(reason), _) => Poll::Ready(Err(ConnectError::Closed(reason.clone()))),
+            (Some(reason), _) => Poll::Ready(Err(reason.clone())),
             (None, true) => Poll::Ready(Ok(())),
             (None, false) => Poll::Pending,
         });

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use rustls::pki_types::ServerName;
-use squall_core::{ClientConfig, ConnectionIdGenerator, EndpointConfig, ServerConfig, Stages};
+use squall_core::{
+    ClientConfig, CloseReason, ConnectionIdGenerator, EndpointConfig, ServerConfig, Stages,
+};
 use squall_udp::Socket;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -147,7 +149,7 @@ impl Endpoint {
         addr: SocketAddr,
         server_name: &str,
     ) -> Result<Connecting, ConnectError> {
-        check_client(&config).map_err(ConnectError::Refused)?;
+        check_client(&config).map_err(ConnectError::InvalidConfig)?;
         self.start(config, addr, server_name)
     }
 
@@ -635,7 +637,7 @@ impl Drop for Incoming {
 }
 
 impl IntoFuture for Incoming {
-    type Output = Result<crate::connection::Connection, ConnectError>;
+    type Output = Result<Connection, CloseReason>;
     type IntoFuture = Connecting;
 
     fn into_future(self) -> Connecting {

@@ -5,7 +5,8 @@ use std::{fmt, io};
 
 use squall_core::CloseReason;
 
-/// Why a connection could not be established.
+/// Why [`Endpoint::connect`](crate::Endpoint::connect) did not begin. What happens later is a
+/// [`CloseReason`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -19,10 +20,8 @@ pub enum ConnectError {
     /// The endpoint is closed, or none of its workers runs; see
     /// [`Endpoint::worker_ended`](crate::Endpoint::worker_ended).
     EndpointClosed,
-    /// The transport refused to start: a limit was reached, or the TLS configuration is unusable.
-    Refused(String),
-    /// The connection ended before its handshake completed.
-    Closed(CloseReason),
+    /// The client configuration is unusable, as this sentence says.
+    InvalidConfig(String),
 }
 
 impl fmt::Display for ConnectError {
@@ -39,8 +38,7 @@ impl fmt::Display for ConnectError {
                 )
             }
             Self::EndpointClosed => write!(f, "the endpoint is closed"),
-            Self::Refused(why) => write!(f, "the connection could not be started: {why}"),
-            Self::Closed(reason) => write!(f, "the handshake failed: {reason}"),
+            Self::InvalidConfig(why) => write!(f, "invalid client configuration: {why}"),
         }
     }
 }
@@ -53,9 +51,8 @@ impl From<ConnectError> for io::Error {
             ConnectError::NoClientConfig
             | ConnectError::InvalidServerName(_)
             | ConnectError::InvalidRemoteAddress(_)
-            | ConnectError::Refused(_) => io::ErrorKind::InvalidInput,
+            | ConnectError::InvalidConfig(_) => io::ErrorKind::InvalidInput,
             ConnectError::EndpointClosed => io::ErrorKind::NotConnected,
-            ConnectError::Closed(reason) => io::Error::from(reason.clone()).kind(),
         };
         Self::new(kind, error)
     }
@@ -63,6 +60,7 @@ impl From<ConnectError> for io::Error {
 
 /// Why a write failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WriteError {
     /// The peer stopped the stream with this code (RFC 9000 §19.5).
     Stopped(u64),
@@ -98,6 +96,7 @@ impl From<WriteError> for io::Error {
 
 /// Why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReadError {
     /// The peer reset the stream with this code (RFC 9000 §19.4).
     Reset(u64),
@@ -132,6 +131,7 @@ impl From<ReadError> for io::Error {
 
 /// Why a stream could not be read to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReadToEndError {
     /// Reading failed.
     Read(ReadError),
@@ -158,6 +158,7 @@ impl From<ReadError> for ReadToEndError {
 
 /// Why a buffer could not be filled.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReadExactError {
     /// Reading failed.
     Read(ReadError),
@@ -200,8 +201,10 @@ mod tests {
         );
         // What connecting, opening and accepting give passes through `?` there, too.
         let kind = |error: io::Error| error.kind();
-        let reset = ConnectError::Closed(CloseReason::Reset);
-        assert_eq!(kind(reset.into()), io::ErrorKind::ConnectionReset);
+        assert_eq!(
+            kind(CloseReason::Reset.into()),
+            io::ErrorKind::ConnectionReset
+        );
         assert_eq!(
             kind(ConnectError::NoClientConfig.into()),
             io::ErrorKind::InvalidInput

@@ -100,7 +100,7 @@ impl SendStream {
                     return Poll::Pending;
                 }
                 // A stream that the peer stopped may be gone by now; its code is not.
-                (squall_core::WriteError::Closed, None) => match state.waiters(self.id).send_end {
+                (_, None) => match state.waiters(self.id).send_end {
                     Some(SendEnd::Stopped(code)) => WriteError::Stopped(code),
                     _ => WriteError::Closed,
                 },
@@ -451,12 +451,13 @@ impl RecvStream {
                     ReadError::Reset(code)
                 }
                 (_, Some(reason)) => ReadError::ConnectionLost(reason.clone()),
-                (squall_core::ReadError::Closed, None) => ReadError::Closed,
                 (squall_core::ReadError::Blocked, None) => {
                     state.note_relay();
                     register(&mut state.waiters(id).reader, cx.waker());
                     return Poll::Pending;
                 }
+                // The stream is stopped.
+                (_, None) => ReadError::Closed,
             }))
         })
     }

@@ -34,10 +34,10 @@ fn change_address() {
 /// A client bound to all addresses and a server, on connections that do not live long without a
 /// word.
 async fn pair() -> Pair {
-    let transport = || TransportConfig {
-        max_idle_timeout: Duration::from_secs(10),
-        max_udp_payload: 1472,
-        ..TransportConfig::default()
+    let transport = || {
+        TransportConfig::default()
+            .max_idle_timeout(Duration::from_secs(10))
+            .max_udp_payload(1472)
     };
     let identity = Identity::new();
     let address: SocketAddr = SERVER.parse().unwrap();

@@ -255,10 +255,7 @@ async fn a_token_used_100_times_at_two_workers_validates_once() {
 async fn tokens_from_before_a_restart_cost_a_retry() {
     let identity = Identity::new();
     let config = identity.client(ALPN, TransportConfig::default());
-    let keyed = |builder| Builder {
-        token_key: Some([7; 32]),
-        ..builder
-    };
+    let keyed = |builder: Builder| builder.token_key([7; 32]);
     let first = server(&identity, keyed);
     accept_all(&first);
     let token = token_of(&first, &config).await;
@@ -339,10 +336,7 @@ async fn close_all(clients: Vec<Client>, server: &Endpoint, left: u64) {
 async fn workers_share_the_connections_of_a_prefix() {
     let identity = Identity::new();
     let config = identity.client(ALPN, TransportConfig::default());
-    let server = server(&identity, |builder| Builder {
-        max_connections_per_prefix: Some(7),
-        ..builder
-    });
+    let server = server(&identity, |builder| builder.max_connections_per_prefix(7));
     let ways = accept_all(&server);
     let (here, there) = (Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2));
     let greedy = clients(20, here, &server, &config).await;
@@ -367,10 +361,7 @@ async fn memory_of_all_workers_connections_is_limited() {
     const MAX: usize = 2 << 20;
     let identity = Identity::new();
     let config = identity.client(ALPN, TransportConfig::default());
-    let server = server(&identity, |builder| Builder {
-        max_memory: Some(MAX),
-        ..builder
-    });
+    let server = server(&identity, |builder| builder.max_memory(MAX));
     let ways = accept_all(&server);
     let memory = || usize::try_from(server.stats().memory).unwrap();
     let one = clients(1, Ipv4Addr::LOCALHOST, &server, &config).await;
@@ -435,10 +426,8 @@ async fn a_worker_that_ends_gives_back_what_it_counted() {
     const MAX: usize = 2 << 20;
     let identity = Identity::new();
     let config = identity.client(ALPN, TransportConfig::default());
-    let server = server(&identity, |builder| Builder {
-        max_connections_per_prefix: Some(6),
-        max_memory: Some(MAX),
-        ..builder
+    let server = server(&identity, |builder| {
+        builder.max_connections_per_prefix(6).max_memory(MAX)
     });
     accept_all(&server);
     let first = clients(6, Ipv4Addr::LOCALHOST, &server, &config).await;

@@ -67,20 +67,18 @@ struct Counters {
 
 #[tokio::test]
 async fn a_bundle_costs_one_of_everything() {
-    let transport = TransportConfig {
-        max_udp_payload: DATAGRAM,
+    let transport = TransportConfig::default()
+        .max_udp_payload(DATAGRAM)
         // One window for the whole test: no credit frames, and bundles that pacing leaves whole.
-        initial_stream_window: 64 << 20,
-        stream_receive_window: 64 << 20,
-        initial_window: 64 << 20,
-        receive_window: 64 << 20,
-        pacing: false,
+        .initial_stream_window(64 << 20)
+        .stream_receive_window(64 << 20)
+        .initial_window(64 << 20)
+        .receive_window(64 << 20)
+        .pacing(false)
         // A lone PING is acknowledged with the next bundle, however slow the machine is.
-        max_ack_delay: Duration::from_secs(10),
+        .max_ack_delay(Duration::from_secs(10))
         // The contract counts an acknowledgement a bundle.
-        ack_frequency: AckFrequencyRequest::Nothing,
-        ..TransportConfig::default()
-    };
+        .ack_frequency(AckFrequencyRequest::Nothing);
     let pair = within(Pair::with(transport.clone(), transport, |builder| builder)).await;
     let (server, client) = (pair.far.clone(), pair.near.clone());
     let arrived = Arc::new(Semaphore::new(0));

@@ -55,10 +55,7 @@ async fn a_handler_that_panics_resets_its_stream() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_is_cancelled_resets_its_stream_with_the_configured_code() {
-    let server = TransportConfig {
-        reset_on_drop_code: 0x10c,
-        ..TransportConfig::default()
-    };
+    let server = TransportConfig::default().reset_on_drop_code(0x10c);
     let pair = Pair::with(TransportConfig::default(), server, |builder| builder).await;
     let handler = |mut send: SendStream, _| async move {
         send.write_all(b"half of the ans").await.unwrap();
@@ -153,11 +150,9 @@ fn leaves_nothing<F: Future>(what: &str, future: F) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn futures_that_are_dropped_leave_no_waker_behind() {
-    let server = TransportConfig {
-        max_concurrent_bidi_streams: 0,
-        max_concurrent_uni_streams: 1,
-        ..TransportConfig::default()
-    };
+    let server = TransportConfig::default()
+        .max_concurrent_bidi_streams(0)
+        .max_concurrent_uni_streams(1);
     let pair = Pair::with(TransportConfig::default(), server, |builder| builder).await;
     let near: &Connection = &pair.near;
     leaves_nothing("closed", near.closed());
@@ -178,10 +173,7 @@ async fn futures_that_are_dropped_leave_no_waker_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_datagram_writer_that_is_dropped_leaves_no_waker_behind() {
-    let small = TransportConfig {
-        datagram_send_buffer: 1000,
-        ..TransportConfig::default()
-    };
+    let small = TransportConfig::default().datagram_send_buffer(1000);
     let pair = Pair::with(small, TransportConfig::default(), |builder| builder).await;
     let held = Arc::new(Held);
     let waker = Waker::from(Arc::clone(&held));

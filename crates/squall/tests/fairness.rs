@@ -26,10 +26,7 @@ fn jain(shares: &[f64]) -> f64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn saturated_connections_share_a_worker() {
-    let transport = || TransportConfig {
-        max_udp_payload: 1472,
-        ..TransportConfig::default()
-    };
+    let transport = || TransportConfig::default().max_udp_payload(1472);
     let (server, client) = endpoints(transport);
     let received: Arc<Vec<AtomicU64>> = Arc::new((0..CONNECTIONS).map(|_| 0.into()).collect());
     let mut kept = Vec::new();

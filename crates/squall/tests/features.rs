@@ -150,11 +150,9 @@ async fn a_farewell_loses_nothing_that_was_finished() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_farewell_does_not_wait_for_what_is_reset() {
     const WINDOW: usize = 100_000;
-    let narrow = TransportConfig {
-        initial_window: WINDOW as u64,
-        receive_window: WINDOW as u64,
-        ..TransportConfig::default()
-    };
+    let narrow = TransportConfig::default()
+        .initial_window(WINDOW as u64)
+        .receive_window(WINDOW as u64);
     let pair = Pair::with(TransportConfig::default(), narrow, |builder| builder).await;
     let mut send = pair.near.open_uni().await.unwrap();
     // The stream is not read: the connection's window is full before all is there.
@@ -258,10 +256,7 @@ async fn connections_are_logged_into_a_folder() {
     let pair = Pair::with(
         TransportConfig::default(),
         TransportConfig::default(),
-        |builder| Builder {
-            qlog_dir: Some(folder.clone()),
-            ..builder
-        },
+        |builder| builder.qlog_dir(folder.clone()),
     )
     .await;
     pair.near.close(0, b"");
@@ -330,10 +325,7 @@ async fn both_ends_show_certificates() {
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), squall::provider())
         .build()
         .unwrap();
-    let transport = TransportConfig {
-        keep_peer_certificates: true,
-        ..TransportConfig::default()
-    };
+    let transport = TransportConfig::default().keep_peer_certificates(true);
     let mut config = servers.server(ALPN, transport);
     let (chain, key) = servers.chain_and_key();
     let mut tls = rustls::ServerConfig::builder_with_provider(squall::provider())

@@ -57,10 +57,10 @@ async fn unread_streams_do_not_stop_another() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_unread_streams_do_not_stop_another_within_the_receive_window() {
-    let transport = || TransportConfig {
-        max_concurrent_uni_streams: 101,
-        receive_window: 101 * 512 * 1024 + (1 << 20),
-        ..TransportConfig::default()
+    let transport = || {
+        TransportConfig::default()
+            .max_concurrent_uni_streams(101)
+            .receive_window(101 * 512 * 1024 + (1 << 20))
     };
     let pair = Pair::with(transport(), transport(), |builder| builder).await;
     move_beside_unread(&pair.far, &pair.near, 100).await;
@@ -71,11 +71,9 @@ async fn a_hundred_unread_streams_do_not_stop_another_within_the_receive_window(
 // test: RFC 9000 §4.1
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_data_that_fills_the_receive_window_is_counted() {
-    let small = TransportConfig {
-        initial_window: 256 * 1024,
-        receive_window: 512 * 1024,
-        ..TransportConfig::default()
-    };
+    let small = TransportConfig::default()
+        .initial_window(256 * 1024)
+        .receive_window(512 * 1024);
     let pair = Pair::with(small, TransportConfig::default(), |builder| builder).await;
     write_for_ever(pair.far.open_uni().await.unwrap());
     let unread = within(pair.near.accept_uni()).await.unwrap();
@@ -91,11 +89,9 @@ async fn unread_data_that_fills_the_receive_window_is_counted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_takes_no_more_than_the_peers_credit_for_the_stream() {
     const CREDIT: u64 = 100_000;
-    let peer = TransportConfig {
-        initial_stream_window: CREDIT,
-        stream_receive_window: CREDIT,
-        ..TransportConfig::default()
-    };
+    let peer = TransportConfig::default()
+        .initial_stream_window(CREDIT)
+        .stream_receive_window(CREDIT);
     let pair = Pair::with(peer, TransportConfig::default(), |builder| builder).await;
     let mut send = pair.far.open_uni().await.unwrap();
     let bytes = vec![3; 4 * CREDIT as usize];

@@ -176,10 +176,7 @@ async fn fire(server: &Endpoint, socket: &UdpSocket, relay: &Relay, range: std::
 #[tokio::test]
 async fn a_million_hostile_datagrams_leave_nothing_behind() {
     // Forged packets keep no connection alive, and a busy machine takes its time.
-    let transport = || TransportConfig {
-        max_idle_timeout: Duration::from_secs(600),
-        ..TransportConfig::default()
-    };
+    let transport = || TransportConfig::default().max_idle_timeout(Duration::from_secs(600));
     let (server, client) = endpoints(transport);
     let relay = Relay::start(server.local_addr().unwrap());
     let connecting = client.connect(relay.address, "localhost").unwrap();
@@ -223,10 +220,7 @@ async fn a_million_hostile_datagrams_leave_nothing_behind() {
 #[tokio::test]
 async fn clients_that_vanish_are_forgotten() {
     let identity = Identity::new();
-    let transport = TransportConfig {
-        handshake_timeout: Duration::from_millis(500),
-        ..TransportConfig::default()
-    };
+    let transport = TransportConfig::default().handshake_timeout(Duration::from_millis(500));
     let server = Builder::new(ANY)
         .server(identity.server(ALPN, transport))
         .bind()

@@ -55,18 +55,12 @@ fn the_random_generator_is_started_by_bind() {
             let tls = squall::rustls::ServerConfig::builder_with_provider(Arc::new(provider));
             let tls = tls.with_protocol_versions(&versions).unwrap();
             let tls = tls.with_no_client_auth().with_single_cert(chain, key);
-            draws_at_bind(Builder::new(ANY).server(ServerConfig {
-                tls: Arc::new(tls.unwrap()),
-                transport: Arc::default(),
-            }))
+            draws_at_bind(Builder::new(ANY).server(ServerConfig::new(tls.unwrap())))
         } else {
             let tls = squall::rustls::ClientConfig::builder_with_provider(Arc::new(provider));
             let tls = tls.with_protocol_versions(&versions).unwrap();
             let tls = tls.with_root_certificates(squall::rustls::RootCertStore::empty());
-            draws_at_bind(Builder::new(ANY).client(ClientConfig {
-                tls: Arc::new(tls.with_no_client_auth()),
-                transport: Arc::default(),
-            }))
+            draws_at_bind(Builder::new(ANY).client(ClientConfig::new(tls.with_no_client_auth())))
         };
         assert!(draws > 0, "server: {is_server}");
     }
@@ -79,11 +73,9 @@ async fn the_handshake_tells_who_is_there() {
         context: None,
         len: 32,
     };
-    let transport = TransportConfig {
-        keep_peer_certificates: true,
-        exporters: vec![exporter.clone()],
-        ..TransportConfig::default()
-    };
+    let transport = TransportConfig::default()
+        .keep_peer_certificates(true)
+        .exporters(vec![exporter.clone()]);
     let pair = Pair::with(transport.clone(), transport, |builder| builder).await;
     assert_eq!(pair.near.alpn().as_deref(), Some(ALPN));
     assert_eq!(pair.far.alpn().as_deref(), Some(ALPN));
@@ -237,9 +229,9 @@ async fn closing_an_endpoint_ends_everything() {
         .connect(server.local_addr().unwrap(), "localhost")
         .unwrap();
     match within(again).await.unwrap_err() {
-        ConnectError::Closed(CloseReason::Transport {
+        CloseReason::Transport {
             code, remote: true, ..
-        }) => {
+        } => {
             assert_eq!(code, squall::TransportErrorCode::CONNECTION_REFUSED);
         }
         other => panic!("{other:?}"),
@@ -255,10 +247,7 @@ async fn closing_an_endpoint_ends_everything() {
 #[tokio::test]
 async fn an_unreachable_server_is_told_in_time() {
     let identity = Identity::new();
-    let short = TransportConfig {
-        handshake_timeout: Duration::from_millis(700),
-        ..TransportConfig::default()
-    };
+    let short = TransportConfig::default().handshake_timeout(Duration::from_millis(700));
     let client = Builder::new(ANY)
         .client(identity.client(ALPN, short))
         .bind()
@@ -272,7 +261,7 @@ async fn an_unreachable_server_is_told_in_time() {
     let error = within(client.connect(gone, "localhost").unwrap())
         .await
         .unwrap_err();
-    assert_eq!(error, ConnectError::Closed(CloseReason::HandshakeTimeout));
+    assert_eq!(error, CloseReason::HandshakeTimeout);
     let elapsed = start.elapsed();
     assert!(
         (Duration::from_millis(650)..Duration::from_secs(5)).contains(&elapsed),
@@ -287,7 +276,7 @@ async fn mismatch(
     client_alpn: &[u8],
     same_identity: bool,
     name: &str,
-) -> (ConnectError, ConnectError) {
+) -> (CloseReason, CloseReason) {
     let (identity, other) = (Identity::new(), Identity::new());
     let config = TransportConfig::default;
     let server = Endpoint::server(ANY, identity.server(ALPN, config())).unwrap();
@@ -302,8 +291,8 @@ async fn mismatch(
     (near.unwrap_err(), far.unwrap_err())
 }
 
-fn is_alert(error: &ConnectError, alerts: &[u8], by_peer: bool) -> bool {
-    matches!(error, ConnectError::Closed(CloseReason::Transport { code, remote, .. })
+fn is_alert(error: &CloseReason, alerts: &[u8], by_peer: bool) -> bool {
+    matches!(error, CloseReason::Transport { code, remote, .. }
         if alerts.iter().any(|alert| *code == squall::TransportErrorCode::crypto(*alert)) && *remote == by_peer)
 }
 
@@ -334,10 +323,7 @@ async fn no_common_protocol_ends_the_handshake() {
 #[tokio::test]
 async fn refused_and_ignored_attempts_are_told_so() {
     let identity = Identity::new();
-    let short = TransportConfig {
-        handshake_timeout: Duration::from_millis(500),
-        ..TransportConfig::default()
-    };
+    let short = TransportConfig::default().handshake_timeout(Duration::from_millis(500));
     let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
     let client = Builder::new(ANY)
         .client(identity.client(ALPN, short))
@@ -348,9 +334,9 @@ async fn refused_and_ignored_attempts_are_told_so() {
     let connecting = client.connect(to, "localhost").unwrap();
     within(server.accept()).await.unwrap().refuse();
     match within(connecting).await.unwrap_err() {
-        ConnectError::Closed(CloseReason::Transport {
+        CloseReason::Transport {
             code, remote: true, ..
-        }) => {
+        } => {
             assert_eq!(code, squall::TransportErrorCode::CONNECTION_REFUSED);
         }
         other => panic!("{other:?}"),
@@ -363,7 +349,7 @@ async fn refused_and_ignored_attempts_are_told_so() {
         }
     };
     tokio::select! {
-        result = within(connecting) => assert_eq!(result.unwrap_err(), ConnectError::Closed(CloseReason::HandshakeTimeout)),
+        result = within(connecting) => assert_eq!(result.unwrap_err(), CloseReason::HandshakeTimeout),
         () = ignoring => {}
     }
 }
@@ -404,10 +390,7 @@ async fn a_slow_acceptor_loses_no_client() {
 
 #[tokio::test]
 async fn an_idle_connection_ends() {
-    let idle = TransportConfig {
-        max_idle_timeout: Duration::from_millis(300),
-        ..TransportConfig::default()
-    };
+    let idle = TransportConfig::default().max_idle_timeout(Duration::from_millis(300));
     let pair = Pair::with(idle.clone(), idle, |builder| builder).await;
     assert_eq!(within(pair.near.closed()).await, CloseReason::IdleTimeout);
     assert_eq!(within(pair.far.closed()).await, CloseReason::IdleTimeout);
@@ -416,14 +399,8 @@ async fn an_idle_connection_ends() {
 
 #[tokio::test]
 async fn keep_alive_keeps_it() {
-    let idle = TransportConfig {
-        max_idle_timeout: Duration::from_millis(400),
-        ..TransportConfig::default()
-    };
-    let alive = TransportConfig {
-        keep_alive: Some(Duration::from_millis(100)),
-        ..idle.clone()
-    };
+    let idle = TransportConfig::default().max_idle_timeout(Duration::from_millis(400));
+    let alive = idle.clone().keep_alive(Some(Duration::from_millis(100)));
     let pair = Pair::with(alive, idle, |builder| builder).await;
     tokio::time::sleep(Duration::from_millis(1200)).await;
     assert!(pair.near.close_reason().is_none() && pair.far.close_reason().is_none());
@@ -432,10 +409,7 @@ async fn keep_alive_keeps_it() {
 #[tokio::test]
 async fn settings_that_cannot_work_are_told_at_once() {
     let identity = Identity::new();
-    let bad = TransportConfig {
-        max_udp_payload: 500,
-        ..TransportConfig::default()
-    };
+    let bad = TransportConfig::default().max_udp_payload(500);
     let error = Endpoint::server(ANY, identity.server(ALPN, bad.clone())).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     assert!(error.to_string().contains("max_udp_payload"), "{error}");
@@ -447,7 +421,10 @@ async fn settings_that_cannot_work_are_told_at_once() {
     let refused = client
         .connect_with(identity.client(ALPN, bad), ANY, "localhost")
         .unwrap_err();
-    assert!(matches!(refused, ConnectError::Refused(_)), "{refused:?}");
+    assert!(
+        matches!(refused, ConnectError::InvalidConfig(_)),
+        "{refused:?}"
+    );
     let good = identity.client(ALPN, TransportConfig::default());
     let named = client.connect_with(good, ANY, "not a name").unwrap_err();
     assert_eq!(

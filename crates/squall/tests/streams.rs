@@ -205,16 +205,12 @@ async fn a_stream_that_was_cut_off_never_looks_whole() {
 
 #[tokio::test]
 async fn a_full_send_buffer_suspends_the_writer() {
-    let small = TransportConfig {
-        send_window: 100_000,
-        stream_send_window: 100_000,
-        ..TransportConfig::default()
-    };
-    let narrow = TransportConfig {
-        initial_window: 50_000,
-        receive_window: 50_000,
-        ..TransportConfig::default()
-    };
+    let small = TransportConfig::default()
+        .send_window(100_000)
+        .stream_send_window(100_000);
+    let narrow = TransportConfig::default()
+        .initial_window(50_000)
+        .receive_window(50_000);
     let pair = Pair::with(small, narrow, |builder| builder).await;
     let mut send = within(pair.near.open_uni()).await.unwrap();
     let data = pattern(1_000_000, 5);
@@ -291,10 +287,7 @@ async fn limits_of_reading_are_told() {
 
 #[tokio::test]
 async fn opening_waits_for_the_peers_limit() {
-    let two = TransportConfig {
-        max_concurrent_uni_streams: 2,
-        ..TransportConfig::default()
-    };
+    let two = TransportConfig::default().max_concurrent_uni_streams(2);
     let pair = Pair::with(TransportConfig::default(), two, |builder| builder).await;
     let mut first = within(pair.near.open_uni()).await.unwrap();
     let _second = within(pair.near.open_uni()).await.unwrap();

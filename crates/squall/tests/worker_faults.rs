@@ -349,13 +349,10 @@ async fn a_panic_in_a_callback_is_the_end_of_a_worker_and_not_of_the_endpoint() 
         armed: AtomicBool::new(false),
         inner: Arc::new(CertifiedKey::new(chain, key)),
     });
-    let ServerConfig { tls, transport } = identity.server(ALPN, TransportConfig::default());
-    let mut tls = squall::rustls::ServerConfig::clone(&tls);
+    let config = identity.server(ALPN, TransportConfig::default());
+    let mut tls = squall::rustls::ServerConfig::clone(&config.tls);
     tls.cert_resolver = Arc::clone(&resolver) as Arc<dyn ResolvesServerCert>;
-    let config = ServerConfig {
-        tls: Arc::new(tls),
-        transport,
-    };
+    let config = ServerConfig::new(tls);
     let server = Builder::new(ANY).server(config).workers(WORKERS);
     let server = server.bind().unwrap();
     let client = client(&identity);
@@ -454,10 +451,7 @@ async fn qlogs_that_cannot_be_opened_are_counted_and_reported_once() {
     let folder = std::env::temp_dir().join(format!("squall-no-qlog-{}", std::process::id()));
     let identity = Identity::new();
     let build = |builder: Builder| {
-        let builder = Builder {
-            qlog_dir: Some(folder.clone()),
-            ..builder
-        };
+        let builder = builder.qlog_dir(folder.clone());
         builder.bind().unwrap()
     };
     let config = identity.server(ALPN, TransportConfig::default());
@@ -499,10 +493,7 @@ impl Shaped {
     async fn new() -> Self {
         let identity = Identity::new();
         let config = identity.server(ALPN, TransportConfig::default());
-        let builder = Builder {
-            send_buffer: 64 << 10,
-            ..Builder::new(ANY).server(config)
-        };
+        let builder = Builder::new(ANY).server(config).send_buffer(64 << 10);
         let server = builder.bind().unwrap();
         let config = identity.client(ALPN, TransportConfig::default());
         let behind = "127.0.0.5:0".parse().unwrap();

@@ -238,10 +238,7 @@ async fn tokens_and_tickets_are_good_at_the_other_worker() {
     let config = identity.server(ALPN, TransportConfig::default());
     let builder = Builder::new(ANY).server(config).workers(WORKERS);
     // Whoever has no token is sent a Retry.
-    let builder = Builder {
-        retry_from: 0,
-        ..builder
-    };
+    let builder = builder.retry_from(0);
     let server = builder.bind().unwrap();
     let client = client(&identity);
     let address = server.local_addr().unwrap();

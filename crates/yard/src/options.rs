@@ -155,16 +155,14 @@ impl Group {
 impl Options {
     /// The transport's settings, for this many concurrent streams.
     pub fn transport(&self, streams: usize) -> Arc<TransportConfig> {
-        let mut config = TransportConfig {
-            max_udp_payload: self.payload,
-            pacing: !self.no_pacing,
-            congestion: match self.congestion {
+        let mut config = TransportConfig::default()
+            .max_udp_payload(self.payload)
+            .pacing(!self.no_pacing)
+            .congestion(match self.congestion {
                 Congestion::Newreno => CongestionAlgorithm::NewReno,
                 Congestion::Cubic => CongestionAlgorithm::Cubic,
                 Congestion::Bbr => CongestionAlgorithm::Bbr,
-            },
-            ..TransportConfig::default()
-        };
+            });
         config.max_concurrent_bidi_streams = config.max_concurrent_bidi_streams.max(streams as u64);
         Arc::new(config)
     }

@@ -74,13 +74,11 @@ impl End {
     pub fn new(server: Option<Arc<ServerConfig>>, seed: u8) -> Self {
         // Nothing else reaches this endpoint, so nothing here has to be unpredictable, and it need
         // not defend itself however many handshakes begin at once.
-        let config = EndpointConfig {
-            retry_from: usize::MAX,
-            max_handshakes: usize::MAX,
-            max_incoming: usize::MAX,
-            max_connections_per_prefix: None,
-            ..EndpointConfig::new([7; 32])
-        };
+        let config = EndpointConfig::new([7; 32])
+            .retry_from(usize::MAX)
+            .max_handshakes(usize::MAX)
+            .max_incoming(usize::MAX)
+            .max_connections_per_prefix(None);
         Self {
             endpoint: Endpoint::new(config, server, [seed; 32]),
             connections: Vec::new(),
@@ -359,14 +357,8 @@ mod tests {
         let mut client = certificate.client(squall::provider()).expect("TLS");
         server.alpn_protocols = vec![b"test".to_vec()];
         client.alpn_protocols = vec![b"test".to_vec()];
-        let server = ServerConfig {
-            tls: Arc::new(server),
-            transport: Arc::clone(&transport),
-        };
-        let client = ClientConfig {
-            tls: Arc::new(client),
-            transport,
-        };
+        let server = ServerConfig::new(server).transport(Arc::clone(&transport));
+        let client = ClientConfig::new(client).transport(transport);
         let mut pair = Pair::new(server);
         let links = pair.connect(&client, 3).expect("handshakes");
         for (at, link) in links.iter().enumerate() {

@@ -355,10 +355,7 @@ fn new_keys_and_new_ids() {
 #[test]
 fn our_new_keys() {
     run(0, async {
-        let often = TransportConfig {
-            key_update_after: 100,
-            ..TransportConfig::default()
-        };
+        let often = TransportConfig::default().key_update_after(100);
         let (connection, mut peer) = connect_with(&[], often).await;
         for _ in 0..3 {
             echo_both_ways(&connection, &mut peer, 200_000).await;
@@ -373,10 +370,7 @@ fn our_new_keys() {
 #[test]
 fn version_2_as_client() {
     run(0, async {
-        let transport = TransportConfig {
-            versions: vec![squall::VERSION_2],
-            ..TransportConfig::default()
-        };
+        let transport = TransportConfig::default().versions(vec![squall::VERSION_2]);
         let (connection, mut peer) = connect_with(&[], transport).await;
         assert_connected(&connection, &mut peer, 2);
         echo_both_ways(&connection, &mut peer, 50_000).await;

@@ -55,10 +55,7 @@ pub(crate) fn squall_server(identity: &Identity, transport: TransportConfig) -> 
     .expect("squall's server TLS");
     // For those who ask for it.
     tls.max_early_data_size = u32::MAX;
-    let config = squall::ServerConfig {
-        tls: Arc::new(tls),
-        transport: Arc::new(transport),
-    };
+    let config = squall::ServerConfig::new(tls).transport(transport);
     squall::Endpoint::server(ANY, config).expect("squall's server")
 }
 
@@ -66,10 +63,7 @@ pub(crate) fn squall_server(identity: &Identity, transport: TransportConfig) -> 
 pub(crate) fn squall_client(identity: &Identity, transport: TransportConfig) -> squall::Endpoint {
     let mut tls = squall::client_tls(identity.roots(), &[ALPN]).expect("squall's client TLS");
     tls.enable_early_data = true;
-    let config = squall::ClientConfig {
-        tls: Arc::new(tls),
-        transport: Arc::new(transport),
-    };
+    let config = squall::ClientConfig::new(tls).transport(transport);
     squall::Builder::new(ANY)
         .client(config)
         .bind()

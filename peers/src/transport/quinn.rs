@@ -8,7 +8,9 @@ use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
 use squall_yard::error::{Result, context};
 
-use super::job::{CONNECTION_WINDOW, Contender, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, Role, STREAM_WINDOW};
+use super::job::{
+    CONNECTION_WINDOW, Contender, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, Role, STREAM_WINDOW,
+};
 use super::process::Count;
 use super::stack::{self, Client, Connection, Opener, Rx, Server, Spawn, Tokio, Tx};
 use super::{identity, socket};

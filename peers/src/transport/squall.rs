@@ -18,8 +18,8 @@ use tokio::task::JoinHandle;
 
 use super::identity;
 use super::job::{
-    CONNECTION_WINDOW, Contender, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, PIECE, Role, SOCKET_BUFFER,
-    STREAM_WINDOW,
+    CONNECTION_WINDOW, Contender, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, PIECE, Role,
+    SOCKET_BUFFER, STREAM_WINDOW,
 };
 use super::process::Count;
 use super::stack::{self, Client, Connection, Opener, Rx, Server, Spawn, Tx};
@@ -41,14 +41,13 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
         builder = builder.on_runtime(handle.clone());
     }
     builder = match job.role {
-        Role::Server => builder.server(squall::ServerConfig {
-            tls: Arc::new(identity::server(job, provider)?),
-            transport: Arc::new(transport()),
-        }),
-        Role::Client(_) => builder.client(squall::ClientConfig {
-            tls: Arc::new(identity::client(job, provider, count)?),
-            transport: Arc::new(transport()),
-        }),
+        Role::Server => builder.server(
+            squall::ServerConfig::new(identity::server(job, provider)?).transport(transport()),
+        ),
+        Role::Client(_) => builder.client(
+            squall::ClientConfig::new(identity::client(job, provider, count)?)
+                .transport(transport()),
+        ),
     };
     let endpoint = builder
         .bind()
@@ -72,15 +71,13 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
 }
 
 fn transport() -> TransportConfig {
-    TransportConfig {
-        max_udp_payload: MAX_UDP_PAYLOAD,
-        stream_receive_window: STREAM_WINDOW.into(),
-        receive_window: CONNECTION_WINDOW.into(),
-        stream_send_window: STREAM_WINDOW.into(),
-        send_window: CONNECTION_WINDOW.into(),
-        max_concurrent_bidi_streams: MAX_STREAMS.into(),
-        ..TransportConfig::default()
-    }
+    TransportConfig::default()
+        .max_udp_payload(MAX_UDP_PAYLOAD)
+        .stream_receive_window(STREAM_WINDOW.into())
+        .receive_window(CONNECTION_WINDOW.into())
+        .stream_send_window(STREAM_WINDOW.into())
+        .send_window(CONNECTION_WINDOW.into())
+        .max_concurrent_bidi_streams(MAX_STREAMS.into())
 }
 
 /// Waits for a task's end, here or on the current-thread runtime that only runs meanwhile.

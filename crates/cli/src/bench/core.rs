@@ -56,23 +56,17 @@ impl Transfer {
     /// Connected, the path's size known.
     fn new(source: Bytes) -> Result<Self> {
         let certificate = Certificate::generate()?;
-        let transport = Arc::new(TransportConfig {
-            max_udp_payload: UDP_PAYLOAD,
-            pacing: false,
-            ..TransportConfig::default()
-        });
+        let transport = Arc::new(
+            TransportConfig::default()
+                .max_udp_payload(UDP_PAYLOAD)
+                .pacing(false),
+        );
         let mut server_tls = certificate.server(squall::provider())?;
         let mut client_tls = certificate.client(squall::provider())?;
         server_tls.alpn_protocols = vec![b"bench".to_vec()];
         client_tls.alpn_protocols = vec![b"bench".to_vec()];
-        let server = ServerConfig {
-            tls: Arc::new(server_tls),
-            transport: Arc::clone(&transport),
-        };
-        let client = ClientConfig {
-            tls: Arc::new(client_tls),
-            transport,
-        };
+        let server = ServerConfig::new(server_tls).transport(Arc::clone(&transport));
+        let client = ClientConfig::new(client_tls).transport(transport);
         let mut pair = Pair::new(server);
         let links = pair.connect(&client, 1)?;
         let link = links.first().copied();

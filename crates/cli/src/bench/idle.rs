@@ -112,27 +112,23 @@ pub(crate) fn main(args: &Idle) -> Result<()> {
 }
 
 fn transport() -> Arc<TransportConfig> {
-    Arc::new(TransportConfig {
-        max_idle_timeout: IDLE_TIMEOUT,
-        keep_alive: None,
-        ..TransportConfig::default()
-    })
+    Arc::new(
+        TransportConfig::default()
+            .max_idle_timeout(IDLE_TIMEOUT)
+            .keep_alive(None),
+    )
 }
 
 /// The child: accepts, prints its address, and waits until its input ends.
 fn serve(connections: usize) -> Result<()> {
     let mut tls = Certificate::generate()?.server(squall::provider())?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
-    let config = ServerConfig {
-        tls: Arc::new(tls),
-        transport: transport(),
-    };
-    let endpoint = Builder {
-        max_connections: connections + 2,
-        ..Builder::new((Ipv4Addr::LOCALHOST, 0).into()).server(config)
-    }
-    .bind()
-    .map_err(context("cannot start the server"))?;
+    let config = ServerConfig::new(tls).transport(transport());
+    let endpoint = Builder::new((Ipv4Addr::LOCALHOST, 0).into())
+        .server(config)
+        .max_connections(connections + 2)
+        .bind()
+        .map_err(context("cannot start the server"))?;
     say(&endpoint
         .local_addr()
         .map_err(context("no address"))?
@@ -291,10 +287,7 @@ impl Drop for Server {
 fn client(server: SocketAddr) -> Result<Endpoint> {
     let mut tls = certificate::trusting_anyone(squall::provider())?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
-    let config = ClientConfig {
-        tls: Arc::new(tls),
-        transport: transport(),
-    };
+    let config = ClientConfig::new(tls).transport(transport());
     let mut any = server;
     any.set_port(0);
     Builder::new(any)

@@ -87,10 +87,10 @@ impl<'a> Session<'a> {
             (Ipv6Addr::UNSPECIFIED, 0).into()
         };
         let (tls, watch) = client_tls(trust(args)?, &args.options)?;
-        let mut builder = args.options.builder(any).client(squall::ClientConfig {
-            tls: Arc::new(tls),
-            transport: args.options.transport(args.work.open_streams()),
-        });
+        let mut builder = args.options.builder(any).client(
+            squall::ClientConfig::new(tls)
+                .transport(args.options.transport(args.work.open_streams())),
+        );
         builder.cpus = super::these_cores(&args.cpu)?;
         let endpoint = builder
             .bind()

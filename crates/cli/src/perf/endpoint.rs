@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use squall::{CloseReason, ConnectError, Connection, Endpoint};
+use squall::{CloseReason, Connection, Endpoint};
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::interrupt;
 
@@ -94,44 +94,40 @@ pub(crate) fn wait_idle(endpoint: &Endpoint) -> Result<()> {
 }
 
 /// Why there is no connection, and what to do about it.
-pub(crate) fn explain(error: &ConnectError, address: SocketAddr) -> Failure {
+pub(crate) fn explain(error: &CloseReason, address: SocketAddr) -> Failure {
     /// RFC 9001 §4.8: the crypto error of TLS alert no_application_protocol.
     const NO_APPLICATION_PROTOCOL: u64 = 0x100 + 120;
     /// The same of handshake_failure: no suite or group in common.
     const HANDSHAKE_FAILURE: u64 = 0x100 + 40;
     Failure::new(match error {
-        ConnectError::Closed(CloseReason::HandshakeTimeout | CloseReason::IdleTimeout) => format!(
+        CloseReason::HandshakeTimeout | CloseReason::IdleTimeout => format!(
             "no answer from {address}: check that a server is listening there (squall perf server) and that UDP is not blocked"
         ),
-        ConnectError::Closed(CloseReason::Transport { code, .. })
-            if code.0 == NO_APPLICATION_PROTOCOL =>
-        {
+        CloseReason::Transport { code, .. } if code.0 == NO_APPLICATION_PROTOCOL => {
             format!(
                 "{address} is a QUIC server but does not support the perf protocol: start squall perf server there"
             )
         }
-        ConnectError::Closed(CloseReason::Transport { code, .. })
-            if code.0 == HANDSHAKE_FAILURE =>
-        {
+        CloseReason::Transport { code, .. } if code.0 == HANDSHAKE_FAILURE => {
             format!(
                 "{address} and this end have no cipher suite in common: omit --suite at one end"
             )
         }
         // What `openssl req -x509` makes by itself, and webpki does not take from a server (RFC
         // 5280 §4.2.1.9).
-        ConnectError::Closed(CloseReason::Transport {
+        CloseReason::Transport {
             reason,
             remote: false,
             ..
-        }) if reason.contains("CaUsedAsEndEntity") => format!(
+        } if reason.contains("CaUsedAsEndEntity") => format!(
             "{address} presents a CA certificate as its own: create one with basicConstraints=critical,CA:FALSE (openssl \
              req -addext), or pass -k to skip verification"
         ),
-        ConnectError::Closed(CloseReason::Transport {
+        CloseReason::Transport {
             code,
             reason,
             remote: false,
-        }) if (0x100..0x200).contains(&code.0) => format!(
+        } if (0x100..0x200).contains(&code.0) => format!(
             "{address} is not trusted ({reason}): pass its certificate with --cacert FILE, or -k to skip verification"
         ),
         error => format!("cannot connect to {address}: {error}"),
@@ -145,16 +141,13 @@ mod tests {
     #[test]
     fn a_silent_server_and_a_wrong_certificate_are_told_apart() {
         let address = ([127, 0, 0, 1], 4433).into();
-        let silent = explain(
-            &ConnectError::Closed(CloseReason::HandshakeTimeout),
-            address,
-        );
+        let silent = explain(&CloseReason::HandshakeTimeout, address);
         assert!(silent.to_string().contains("no answer"));
-        let untrusted = ConnectError::Closed(CloseReason::Transport {
+        let untrusted = CloseReason::Transport {
             code: squall::TransportErrorCode::crypto(48),
             reason: "unknown issuer".to_owned(),
             remote: false,
-        });
+        };
         assert!(
             explain(&untrusted, address)
                 .to_string()

@@ -107,18 +107,14 @@ impl Quic {
             tls.max_early_data_size = EARLY_DATA;
         }
         let here = || self.options.builder((Ipv4Addr::LOCALHOST, 0).into());
-        let mut builder = here().server(squall::ServerConfig {
-            tls: Arc::new(tls),
-            transport: Arc::clone(&transport),
-        });
+        let mut builder =
+            here().server(squall::ServerConfig::new(tls).transport(Arc::clone(&transport)));
         builder.cpus.extend(cores.server);
         let server = builder
             .bind()
             .map_err(context("cannot start the QUIC server on loopback"))?;
-        let mut builder = here().client(squall::ClientConfig {
-            tls: Arc::clone(&self.client),
-            transport,
-        });
+        let mut builder =
+            here().client(squall::ClientConfig::new(Arc::clone(&self.client)).transport(transport));
         builder.cpus.extend(cores.client);
         let client = builder
             .bind()

@@ -81,10 +81,10 @@ fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
     let mut tls = ends::server_tls(certificate, &args.options)?;
     // A request of this protocol does no harm when somebody repeats it.
     tls.max_early_data_size = ends::EARLY_DATA;
-    let mut builder = args.options.builder(listen).server(squall::ServerConfig {
-        tls: Arc::new(tls),
-        transport: args.options.transport(STREAMS),
-    });
+    let mut builder = args
+        .options
+        .builder(listen)
+        .server(squall::ServerConfig::new(tls).transport(args.options.transport(STREAMS)));
     builder.cpus = super::these_cores(&args.cpu)?;
     builder.bind().map_err(|error| {
         Failure::new(format!(

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// Counters since the connection began. Sizes are bytes of UDP payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stats {
     /// Datagrams received, including discarded ones.
     pub datagrams_received: u64,

@@ -47,7 +47,8 @@ pub struct ConnectionHandle(pub usize);
 
 /// Why a connection could not be started.
 #[derive(Debug)]
-pub enum ConnectError {
+#[non_exhaustive]
+pub enum StartError {
     /// The server's name is neither a DNS name nor an IP address.
     ServerName(String),
     /// rustls returned an error, or its configuration was not built from our provider.
@@ -58,7 +59,7 @@ pub enum ConnectError {
     TooMany,
 }
 
-impl fmt::Display for ConnectError {
+impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ServerName(name) => write!(f, "'{name}' is neither a DNS name nor an IP address"),
@@ -69,7 +70,7 @@ impl fmt::Display for ConnectError {
     }
 }
 
-impl std::error::Error for ConnectError {}
+impl std::error::Error for StartError {}
 
 /// What is routed to one connection.
 #[derive(Debug, Default)]
@@ -223,20 +224,20 @@ impl Endpoint {
     /// Starts a connection to `path.remote`, which must present a certificate for `server_name`.
     ///
     /// # Errors
-    /// See [`ConnectError`].
+    /// See [`StartError`].
     pub fn connect(
         &mut self,
         now: Time,
         config: ClientConfig,
         path: Path,
         server_name: &str,
-    ) -> Result<(ConnectionHandle, Connection), ConnectError> {
-        config.transport.check().map_err(ConnectError::Config)?;
+    ) -> Result<(ConnectionHandle, Connection), StartError> {
+        config.transport.check().map_err(StartError::Config)?;
         if self.connections() >= self.config.max_connections {
-            return Err(ConnectError::TooMany);
+            return Err(StartError::TooMany);
         }
         let name = ServerName::try_from(server_name.to_owned())
-            .map_err(|_| ConnectError::ServerName(server_name.to_owned()))?;
+            .map_err(|_| StartError::ServerName(server_name.to_owned()))?;
         let local_id = self.ids.make(&mut self.rng);
         // RFC 9000 §7.2: at least 8 unpredictable bytes.
         let mut first = [0; 8];
@@ -261,7 +262,7 @@ impl Endpoint {
             rng: self.fork_rng(),
             grease: self.grease(),
         };
-        let connection = Connection::new(start, now).map_err(ConnectError::Tls)?;
+        let connection = Connection::new(start, now).map_err(StartError::Tls)?;
         let handle = self.occupy(&[local_id]);
         self.slots[handle.0].server_name = Some(server_name.into());
         Ok((handle, connection))

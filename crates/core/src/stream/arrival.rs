@@ -251,13 +251,11 @@ mod tests {
     use crate::config::{MAX_STREAM_FRAGMENTS, TransportConfig};
 
     fn streams(initial_window: u64) -> (Streams, [StreamId; 2]) {
-        let config = TransportConfig {
-            initial_stream_window: 1 << 24,
-            stream_receive_window: 1 << 24,
-            initial_window,
-            receive_window: 1 << 24,
-            ..TransportConfig::default()
-        };
+        let config = TransportConfig::default()
+            .initial_stream_window(1 << 24)
+            .stream_receive_window(1 << 24)
+            .initial_window(initial_window)
+            .receive_window(1 << 24);
         let ids = [0, 1].map(|i| StreamId::new(Side::Client, Direction::Unidirectional, i));
         (Streams::new(Side::Server, &config), ids)
     }

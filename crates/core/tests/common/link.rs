@@ -56,7 +56,7 @@ impl Host {
     ) -> Self {
         transport.check().expect("settings are good");
         let transport = Arc::new(transport);
-        let server = Some(Arc::new(ServerConfig { tls, transport }));
+        let server = Some(Arc::new(ServerConfig::new(tls).transport(transport)));
         Self::new(Endpoint::new(config, server, [2; 32]), SERVER)
     }
 
@@ -77,7 +77,7 @@ impl Host {
             local: None,
         };
         let transport = Arc::new(transport);
-        let config = ClientConfig { tls, transport };
+        let config = ClientConfig::new(tls).transport(transport);
         let (ConnectionHandle(handle), connection) = self
             .endpoint
             .connect(now, config, path, "localhost")

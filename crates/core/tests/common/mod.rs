@@ -77,10 +77,8 @@ impl Pair {
         let transport = Arc::new(transport);
         let (client_tls, server_tls) = tls();
         let now = Time::from_nanos(1_000_000_000);
-        let server_config = Arc::new(ServerConfig {
-            tls: server_tls,
-            transport: Arc::clone(&transport),
-        });
+        let server_config =
+            Arc::new(ServerConfig::new(server_tls).transport(Arc::clone(&transport)));
         let server = End {
             endpoint: Endpoint::new(EndpointConfig::new([1; 32]), Some(server_config), [2; 32]),
             connection: None,
@@ -99,10 +97,7 @@ impl Pair {
             remote: server.address,
             local: None,
         };
-        let config = ClientConfig {
-            tls: client_tls,
-            transport,
-        };
+        let config = ClientConfig::new(client_tls).transport(transport);
         client.connection = Some(
             client
                 .endpoint

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use squall_core::{Endpoint, EndpointConfig, Route, ServerConfig, Time, TransportConfig};
+use squall_core::{Endpoint, EndpointConfig, Route, ServerConfig, Time};
 use squall_wire::{ConnectionId, FixedBit, Header, Path, Writer, header, is_long, packet_number};
 
 use crate::certificate::tls;
@@ -186,10 +186,7 @@ fn route(datagrams: &[u8], segment_size: u16) {
         remote: SocketAddr::from(([10, 0, 0, 9], 999)),
         local: None,
     };
-    let server = ServerConfig {
-        tls: tls().1,
-        transport: Arc::new(TransportConfig::default()),
-    };
+    let server = ServerConfig::new(tls().1);
     let config = EndpointConfig::new([1; 32]);
     let mut endpoint = Endpoint::new(config, Some(Arc::new(server)), [2; 32]);
     let now = Time::from_nanos(1_000_000_000);

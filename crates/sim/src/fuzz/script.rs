@@ -85,9 +85,9 @@ fn run(victim: Side, input: &[u8]) {
 fn terms(victim: Side, input: &mut Input<'_>) -> Terms {
     let [ours, theirs] = [input.u16(), input.u16()];
     let is = |bits: u16, n: u16| bits & (1 << n) != 0;
-    let transport = TransportConfig {
-        congestion: CongestionAlgorithm::ALL[usize::from(ours & 3).min(2)],
-        ack_frequency: if is(ours, 2) {
+    let transport = TransportConfig::default()
+        .congestion(CongestionAlgorithm::ALL[usize::from(ours & 3).min(2)])
+        .ack_frequency(if is(ours, 2) {
             AckFrequencyRequest::Fixed(AckFrequencyConfig {
                 ack_eliciting_threshold: 4,
                 max_ack_delay: Duration::from_millis(20),
@@ -95,35 +95,33 @@ fn terms(victim: Side, input: &mut Input<'_>) -> Terms {
             })
         } else {
             AckFrequencyRequest::Adaptive
-        },
-        allow_migration: !is(ours, 3),
-        keep_alive: is(ours, 4).then_some(Duration::from_secs(5)),
-        key_update_after: if ours & 0x60 != 0 { 20 } else { 1 << 20 },
-        confidentiality_limit: if is(ours, 6) { 64 } else { u64::MAX },
-        integrity_limit: if is(ours, 7) { 8 } else { u64::MAX },
-        pacing: !is(ours, 8),
-        spin_bit: !is(ours, 9),
-        max_idle_timeout: Duration::from_secs(if is(ours, 10) { 1 } else { 30 }),
-        versions: if is(ours, 11) {
+        })
+        .allow_migration(!is(ours, 3))
+        .keep_alive(is(ours, 4).then_some(Duration::from_secs(5)))
+        .key_update_after(if ours & 0x60 != 0 { 20 } else { 1 << 20 })
+        .confidentiality_limit(if is(ours, 6) { 64 } else { u64::MAX })
+        .integrity_limit(if is(ours, 7) { 8 } else { u64::MAX })
+        .pacing(!is(ours, 8))
+        .spin_bit(!is(ours, 9))
+        .max_idle_timeout(Duration::from_secs(if is(ours, 10) { 1 } else { 30 }))
+        .versions(if is(ours, 11) {
             vec![VERSION_1]
         } else {
             TransportConfig::default().versions
-        },
-        max_packets_in_flight: if is(ours, 12) { 256 } else { 4096 },
-        datagram_receive_buffer: if is(ours, 13) { 0 } else { 4096 },
-        datagram_send_buffer: 4096,
-        max_udp_payload: if is(ours, 14) { 1200 } else { 9000 },
-        initial_stream_window: 4 * 1024,
-        initial_window: 8 * 1024,
-        stream_receive_window: 32 * 1024,
-        receive_window: 64 * 1024,
-        stream_send_window: SEND_WINDOW / 2,
-        send_window: SEND_WINDOW,
-        max_concurrent_bidi_streams: STREAMS,
-        max_concurrent_uni_streams: STREAMS,
-        preferred_ipv4: is(ours, 15).then_some(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1)),
-        ..TransportConfig::default()
-    };
+        })
+        .max_packets_in_flight(if is(ours, 12) { 256 } else { 4096 })
+        .datagram_receive_buffer(if is(ours, 13) { 0 } else { 4096 })
+        .datagram_send_buffer(4096)
+        .max_udp_payload(if is(ours, 14) { 1200 } else { 9000 })
+        .initial_stream_window(4 * 1024)
+        .initial_window(8 * 1024)
+        .stream_receive_window(32 * 1024)
+        .receive_window(64 * 1024)
+        .stream_send_window(SEND_WINDOW / 2)
+        .send_window(SEND_WINDOW)
+        .max_concurrent_bidi_streams(STREAMS)
+        .max_concurrent_uni_streams(STREAMS)
+        .preferred_ipv4(is(ours, 15).then_some(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1)));
     let more_parameters = match is(theirs, 15) {
         true => input.some_bytes().to_vec(),
         false => Vec::new(),

@@ -16,12 +16,10 @@ use PacketType::{Handshake, Initial, OneRtt};
 /// numbers in flight.
 fn loaded(window: u64) -> (Duel, Vec<RangeInclusive<u64>>) {
     let terms = Terms {
-        transport: TransportConfig {
-            stream_send_window: window,
-            send_window: window,
-            pacing: false,
-            ..TransportConfig::default()
-        },
+        transport: TransportConfig::default()
+            .stream_send_window(window)
+            .send_window(window)
+            .pacing(false),
         parameters: Box::new(|p| {
             p.initial_max_data = 1 << 40;
             p.initial_max_stream_data_uni = 1 << 40;
@@ -294,13 +292,11 @@ fn bytes_of_many_streams(streams: u64) -> Cost {
 /// twice.
 fn dropped_for_want_of_room() -> Cost {
     let terms = Terms {
-        transport: TransportConfig {
-            initial_window: 1 << 20,
-            receive_window: 1 << 20,
-            initial_stream_window: 1 << 20,
-            stream_receive_window: 1 << 20,
-            ..TransportConfig::default()
-        },
+        transport: TransportConfig::default()
+            .initial_window(1 << 20)
+            .receive_window(1 << 20)
+            .initial_stream_window(1 << 20)
+            .stream_receive_window(1 << 20),
         ..Terms::default()
     };
     let mut duel = victim(Side::Server, terms);

@@ -27,10 +27,7 @@ pub(crate) const SEND_BUFFER: usize = 128 << 10;
 
 /// Both ends' settings: windows for a fast link, and no more than 10 seconds without a word.
 pub(crate) fn transport() -> TransportConfig {
-    TransportConfig {
-        max_idle_timeout: Duration::from_secs(10),
-        ..TransportConfig::default()
-    }
+    TransportConfig::default().max_idle_timeout(Duration::from_secs(10))
 }
 
 /// What all lanes share.
@@ -74,10 +71,7 @@ async fn load(certificate: &str, seed: u64) -> Result<(), Trouble> {
         .collect();
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(certificate))?;
-    let config = ClientConfig {
-        tls: Arc::new(squall::client_tls(roots, &[ALPN])?),
-        transport: Arc::new(transport()),
-    };
+    let config = ClientConfig::new(squall::client_tls(roots, &[ALPN])?).transport(transport());
     let endpoint = bind(&config)?;
     let client = Arc::new(Client {
         pulse: Arc::default(),
@@ -121,10 +115,9 @@ async fn load(certificate: &str, seed: u64) -> Result<(), Trouble> {
 }
 
 fn bind(config: &ClientConfig) -> std::io::Result<Endpoint> {
-    let builder = Builder {
-        send_buffer: SEND_BUFFER,
-        ..Builder::new(([0, 0, 0, 0], 0).into()).client(config.clone())
-    };
+    let builder = Builder::new(([0, 0, 0, 0], 0).into())
+        .client(config.clone())
+        .send_buffer(SEND_BUFFER);
     builder.bind()
 }
 

@@ -61,19 +61,16 @@ async fn serve() -> Result<(), Trouble> {
     let identity = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
     let certificate = identity.cert.der().clone();
     let key = PrivatePkcs8KeyDer::from(identity.signing_key.serialize_der());
-    let config = ServerConfig {
-        tls: Arc::new(squall::server_tls(
-            vec![certificate.clone()],
-            key.into(),
-            &[ALPN],
-        )?),
-        transport: Arc::new(transport()),
-    };
+    let config = ServerConfig::new(squall::server_tls(
+        vec![certificate.clone()],
+        key.into(),
+        &[ALPN],
+    )?)
+    .transport(transport());
     // Small, so that slow links fill them.
-    let builder = Builder {
-        send_buffer: SEND_BUFFER,
-        ..Builder::new(([0, 0, 0, 0], PORT).into()).server(config)
-    };
+    let builder = Builder::new(([0, 0, 0, 0], PORT).into())
+        .server(config)
+        .send_buffer(SEND_BUFFER);
     let endpoint = builder.workers(2).bind()?;
     let mut hex = String::new();
     for byte in certificate.iter() {

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
 use super::ended::WorkerEndReason;
+use super::let_tasks_run::let_tasks_run;
 use super::lock::lock;
 use super::shared::Shared;
 use super::{MESSAGE_BYTES, RECV_BYTES, RECV_MESSAGES, Worker};
@@ -132,22 +133,6 @@ async fn turns(
             }
         }
     }
-}
-
-/// Goes to the end of the runtime's queue: every task that is ready runs first. Unlike `yield_now`
-/// this does not make the runtime look at the socket in between, which would cost a system call;
-/// the runtime polls it on its own now and then.
-pub(super) async fn let_tasks_run() {
-    let mut passed = false;
-    poll_fn(|cx| {
-        if passed {
-            return Poll::Ready(());
-        }
-        passed = true;
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// The runtime's timer, reset only if it would fire too late: deadlines mostly move later, and an

@@ -2,6 +2,8 @@
 
 use std::{fmt, io};
 
+use squall_core::CloseReason;
+
 /// A worker that ended while its endpoint was in use, as reported by
 /// [`Endpoint::worker_ended`](crate::Endpoint::worker_ended).
 #[derive(Debug)]
@@ -59,4 +61,9 @@ impl WorkerEndReason {
         let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
         Self::Panic(message.unwrap_or("no message").to_owned())
     }
+}
+
+/// Why a connection is not started on an endpoint that is closed, or whose worker has ended.
+pub(crate) fn endpoint_closed() -> CloseReason {
+    CloseReason::NotStarted("the endpoint is closed".to_owned())
 }

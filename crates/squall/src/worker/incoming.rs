@@ -12,13 +12,13 @@
 
 use std::collections::HashMap;
 
-use squall_core::{Stage, Stages};
+use squall_core::{CloseReason, Stage, Stages};
 use squall_wire::DatagramBatch;
 
 use super::Worker;
+use super::ended::endpoint_closed;
 use super::offer::{AttemptKey, HeldRun, Offer};
 use super::shared::Handle;
-use crate::error::ConnectError;
 
 /// Bytes held for an attempt that is not decided.
 const MAX_HELD_OF_ONE: usize = 64 * 1024;
@@ -103,14 +103,14 @@ impl Worker {
         &mut self,
         offer: Box<Offer>,
         stages: &mut Stages,
-    ) -> Result<Handle, ConnectError> {
+    ) -> Result<Handle, CloseReason> {
         let offer = *offer;
         let path = offer.run.path;
         let held = self.held.decide(&offer.key());
         if self.closing {
             let response = self.endpoint.refuse(offer.incoming);
             self.respond(path, &response);
-            return Err(ConnectError::EndpointClosed);
+            return Err(endpoint_closed());
         }
         let result = match self.endpoint.accept(self.now, offer.incoming) {
             Ok((handle, core)) => {
@@ -125,7 +125,7 @@ impl Worker {
                 if let Some(response) = error.response {
                     self.respond(path, &response);
                 }
-                Err(ConnectError::Refused(why))
+                Err(CloseReason::NotStarted(why))
             }
         };
         // Routed again: datagrams of this attempt find its connection, and those that begin another

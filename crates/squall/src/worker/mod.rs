@@ -20,6 +20,7 @@ mod drive;
 mod ended;
 mod group;
 mod incoming;
+mod let_tasks_run;
 mod limits;
 mod lock;
 mod offer;
@@ -34,6 +35,7 @@ mod waiters;
 pub(crate) use common::Common;
 pub use counters::EndpointStats;
 pub(crate) use drive::spawn;
+pub(crate) use ended::endpoint_closed;
 pub use ended::{WorkerEnd, WorkerEndReason};
 pub(crate) use group::SocketGroup;
 pub(crate) use lock::lock;
@@ -50,7 +52,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use squall_core::{ConnectionHandle, EndpointCounts, Route, Stage, Stages, Time};
+use squall_core::{CloseReason, ConnectionHandle, EndpointCounts, Route, Stage, Stages, Time};
 use squall_udp::{RecvBatch, SendBatch, Socket};
 use squall_wire::{DatagramBatch, Ecn, Path, Side, Transmit};
 
@@ -390,11 +392,11 @@ impl Worker {
                     local: None,
                 };
                 let result = if self.closing {
-                    Err(crate::error::ConnectError::EndpointClosed)
+                    Err(endpoint_closed())
                 } else {
                     match self.endpoint.connect(self.now, config, path, &server_name) {
                         Ok((handle, core)) => Ok(Handle(self.insert(handle, core))),
-                        Err(error) => Err(crate::error::ConnectError::Refused(error.to_string())),
+                        Err(error) => Err(CloseReason::NotStarted(error.to_string())),
                     }
                 };
                 stages.mark(Stage::Handshake);
@@ -787,7 +789,7 @@ impl Drop for Worker {
             "" => "its runtime has shut down",
             why => why,
         };
-        let reason = squall_core::CloseReason::Transport {
+        let reason = CloseReason::Transport {
             code: squall_wire::TransportErrorCode::INTERNAL_ERROR,
             reason: format!("the endpoint's worker has ended: {why}"),
             remote: false,

@@ -8,9 +8,9 @@
 //! ```
 //! Waking another thread costs a system call and a context switch, more than a request does. Done
 //! once per task, it also breaks up the bundles: a thread that was woken by the first of many tasks
-//! runs at once and finds little to do. The relay is a task on the application's runtime. The worker
-//! wakes it with the whole list. It rings the doorbell when it is its turn again, behind all tasks
-//! that are ready there.
+//! runs at once and finds little to do. The relay is a task on the application's runtime. The
+//! worker wakes it with the whole list. It rings the doorbell when it is its turn again, behind all
+//! tasks that are ready there.
 //!
 //! A task that computes for long before that turn delays the ring. The relay measures how long it
 //! waited; after a long wait, the next callers ring by themselves.
@@ -28,14 +28,19 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::{self, Handle, RuntimeFlavor};
 
-use super::drive::let_tasks_run;
+use super::let_tasks_run::let_tasks_run;
 use super::lock::lock;
-use super::shared::Shared;
 
 /// A relay that waited longer than this was in the way of work.
 const SLOW: Duration = Duration::from_micros(200);
 /// How many callers ring by themselves after that, before the relay is tried again.
 const DIRECT_AFTER_SLOW: u32 = 64;
+
+/// What a relay rings: a worker's doorbell.
+pub(super) trait Bell: Send + Sync {
+    /// Wakes the worker if it sleeps.
+    fn ring_now(&self);
+}
 
 /// The relays of all runtimes.
 static RELAYS: LazyLock<Mutex<HashMap<runtime::Id, Weak<Relay>>>> = LazyLock::new(Mutex::default);
@@ -75,7 +80,7 @@ pub(super) struct Relay {
 #[derive(Default)]
 struct Queue {
     wakers: Vec<Waker>,
-    bells: Vec<Arc<Shared>>,
+    bells: Vec<Arc<dyn Bell>>,
     /// Since when the first of them waits.
     since: Option<Instant>,
     task: Option<Waker>,
@@ -86,7 +91,7 @@ struct Queue {
 impl Relay {
     /// Has the relay of the calling thread's runtime ring this worker's doorbell soon; `false` if
     /// there is none, or it is too slow now.
-    pub(super) fn ring(worker: &Arc<Shared>) -> bool {
+    pub(super) fn ring(worker: Arc<dyn Bell>) -> bool {
         OF_THREAD
             .try_with(|of_thread| {
                 let Ok(mut of_thread) = of_thread.try_borrow_mut() else {
@@ -161,7 +166,7 @@ impl Relay {
     }
 
     /// Takes over a ring; `false` if the caller has to ring.
-    fn push(&self, worker: &Arc<Shared>) -> Result<bool, Gone> {
+    fn push(&self, worker: Arc<dyn Bell>) -> Result<bool, Gone> {
         let direct = self.direct.load(Ordering::Relaxed);
         if direct > 0 {
             self.direct.store(direct - 1, Ordering::Relaxed);
@@ -171,7 +176,7 @@ impl Relay {
         if queue.gone {
             return Err(Gone);
         }
-        queue.bells.push(Arc::clone(worker));
+        queue.bells.push(worker);
         if queue.since.is_none() {
             queue.since = Some(Instant::now());
         }
@@ -246,12 +251,10 @@ mod tests {
         }
     }
 
-    /// A worker that sleeps, and how often it was woken.
-    fn sleeper() -> (Arc<Shared>, Arc<Count>) {
-        let count = Arc::new(Count::default());
-        let worker = Arc::new(Shared::for_tests());
-        assert!(worker.fall_asleep(&Waker::from(Arc::clone(&count))));
-        (worker, count)
+    impl Bell for Count {
+        fn ring_now(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
     }
 
     fn runtime() -> runtime::Runtime {
@@ -273,20 +276,20 @@ mod tests {
     }
 
     #[test]
-    fn the_bell_rings_once_behind_the_tasks_that_are_ready() {
+    fn the_bell_rings_behind_the_tasks_that_are_ready() {
         let runtime = runtime();
-        let (worker, woken) = sleeper();
-        let (ring, seen) = (Arc::clone(&worker), Arc::clone(&woken));
-        let rung_before_the_others = runtime.block_on(runtime.spawn(async move {
+        let bell = Arc::new(Count::default());
+        let rung = Arc::clone(&bell);
+        let before_the_others = runtime.block_on(runtime.spawn(async move {
             // The relay's own task starts.
             assert!(Relay::find().is_some());
             tokio::task::yield_now().await;
             let others: Vec<_> = (0..10)
                 .map(|_| {
-                    let (worker, seen) = (Arc::clone(&ring), Arc::clone(&seen));
+                    let bell = Arc::clone(&bell);
                     tokio::spawn(async move {
-                        worker.ring_soon();
-                        seen.0.load(Ordering::SeqCst)
+                        assert!(Relay::ring(Arc::clone(&bell) as Arc<dyn Bell>));
+                        bell.0.load(Ordering::SeqCst)
                     })
                 })
                 .collect();
@@ -296,45 +299,41 @@ mod tests {
             }
             rung
         }));
-        assert_eq!(rung_before_the_others.unwrap(), 0);
-        while woken.0.load(Ordering::SeqCst) == 0 {
+        assert_eq!(before_the_others.unwrap(), 0);
+        while rung.0.load(Ordering::SeqCst) < 10 {
             std::thread::yield_now();
         }
-        // The worker looks into its inbox, and would ring anew only after it sleeps again.
-        worker.ring_now();
-        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
     }
 
     #[test]
     fn a_runtime_that_shuts_down_forgets_nobody() {
         let relay = Arc::new(Relay::default());
         let task = Task(Arc::clone(&relay));
-        let (worker, rung) = sleeper();
-        let woken = Arc::new(Count::default());
+        let (bell, woken) = (Arc::new(Count::default()), Arc::new(Count::default()));
         let waker = || Waker::from(Arc::clone(&woken));
         relay.wake_all(&mut vec![waker(), waker()]);
-        assert!(relay.push(&worker).is_ok_and(|taken| taken));
+        assert!(relay.push(bell.clone()).is_ok_and(|taken| taken));
         // What shutting down does to a task.
         drop(task);
         assert_eq!(woken.0.load(Ordering::SeqCst), 2);
-        assert_eq!(rung.0.load(Ordering::SeqCst), 1);
+        assert_eq!(bell.0.load(Ordering::SeqCst), 1);
         // There is nobody left to do it.
         relay.wake_all(&mut vec![waker()]);
         assert_eq!(woken.0.load(Ordering::SeqCst), 3);
-        assert!(relay.push(&worker).is_err());
+        assert!(relay.push(bell).is_err());
     }
 
     #[test]
     fn callers_ring_by_themselves_after_a_long_wait() {
         let relay = Relay::default();
-        let (worker, _) = sleeper();
-        assert!(relay.push(&worker).is_ok_and(|taken| taken));
+        let bell = || Arc::new(Count::default());
+        assert!(relay.push(bell()).is_ok_and(|taken| taken));
         relay.on_rung(Some(Instant::now().checked_sub(2 * SLOW).unwrap()));
         for _ in 0..DIRECT_AFTER_SLOW {
-            assert!(relay.push(&worker).is_ok_and(|taken| !taken));
+            assert!(relay.push(bell()).is_ok_and(|taken| !taken));
         }
-        assert!(relay.push(&worker).is_ok_and(|taken| taken));
+        assert!(relay.push(bell()).is_ok_and(|taken| taken));
         relay.on_rung(Some(Instant::now() + SLOW));
-        assert!(relay.push(&worker).is_ok_and(|taken| taken));
+        assert!(relay.push(bell()).is_ok_and(|taken| taken));
     }
 }

@@ -34,17 +34,16 @@ use super::counters::{EndpointStats, WorkerCounters};
 use super::group::SocketGroup;
 use super::lock::lock;
 use super::offer::{AttemptKey, HeldRun, Offer};
-use super::relay::Relay;
+use super::relay::{Bell, Relay};
 use super::state::{Line, State};
 use super::waiters::Ticket;
-use crate::error::ConnectError;
 use crate::sys::{self, Readable};
 
 /// Bytes of forwarded datagrams that wait for their worker's turn.
 const MAX_FORWARDED: usize = 4 * 1024 * 1024;
 
 /// The channel for the answer to `connect` and `accept`.
-pub(crate) type Reply = oneshot::Sender<Result<Handle, ConnectError>>;
+pub(crate) type Reply = oneshot::Sender<Result<Handle, CloseReason>>;
 
 /// What only the worker can do.
 pub(crate) enum Command {
@@ -299,7 +298,7 @@ impl Shared {
     }
 
     /// Wakes the worker once the caller's runtime has run what is ready there.
-    pub(super) fn ring_soon(self: &Arc<Self>) {
+    fn ring_soon(self: &Arc<Self>) {
         let state = &self.doorbell.state;
         match state.load(Ordering::SeqCst) {
             AWAKE | RELAYED => {}
@@ -308,19 +307,10 @@ impl Shared {
             _ => {
                 let asleep =
                     state.compare_exchange(ASLEEP, RELAYED, Ordering::SeqCst, Ordering::SeqCst);
-                if asleep.is_ok() && !Relay::ring(self) {
+                if asleep.is_ok() && !Relay::ring(Arc::clone(self) as Arc<dyn Bell>) {
                     self.ring_now();
                 }
             }
-        }
-    }
-
-    /// Wakes the worker if it sleeps.
-    pub(super) fn ring_now(&self) {
-        if self.doorbell.state.swap(AWAKE, Ordering::SeqCst) != AWAKE
-            && let Some(waker) = &*lock(&self.doorbell.worker)
-        {
-            waker.wake_by_ref();
         }
     }
 
@@ -452,6 +442,16 @@ impl Shared {
         self.counters.memory.set(0);
         self.counters.connections.set(0);
         self.common.idle.notify_waiters();
+    }
+}
+
+impl Bell for Shared {
+    fn ring_now(&self) {
+        if self.doorbell.state.swap(AWAKE, Ordering::SeqCst) != AWAKE
+            && let Some(waker) = &*lock(&self.doorbell.worker)
+        {
+            waker.wake_by_ref();
+        }
     }
 }
 

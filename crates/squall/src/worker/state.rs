@@ -179,6 +179,8 @@ impl State {
                 Event::DatagramsReadable => self.wake(Line::DatagramRead, wakers),
                 Event::DatagramsWritable => self.wake(Line::DatagramWrite, wakers),
                 Event::Closed(reason) => self.on_closed(reason, wakers),
+                // The core of this version has no other.
+                _ => {}
             }
         }
         // Not by an event: a stream may also come to be of no concern by turning into one that is

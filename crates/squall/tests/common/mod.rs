@@ -7,13 +7,12 @@
 #![allow(unreachable_pub, reason = "shared by several test crates")]
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use squall::rustls::RootCertStore;
 use squall::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use squall::{
-    Builder, ClientConfig, ConnectError, Connecting, Connection, Endpoint, ServerConfig,
+    Builder, ClientConfig, CloseReason, Connecting, Connection, Endpoint, ServerConfig,
     TransportConfig,
 };
 
@@ -46,20 +45,14 @@ impl Identity {
     pub fn server(&self, alpn: &[u8], transport: TransportConfig) -> ServerConfig {
         let (chain, key) = self.chain_and_key();
         let tls = squall::server_tls(chain, key, &[alpn]).unwrap();
-        ServerConfig {
-            tls: Arc::new(tls),
-            transport: Arc::new(transport),
-        }
+        ServerConfig::new(tls).transport(transport)
     }
 
     pub fn client(&self, alpn: &[u8], transport: TransportConfig) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).unwrap();
         let tls = squall::client_tls(roots, &[alpn]).unwrap();
-        ClientConfig {
-            tls: Arc::new(tls),
-            transport: Arc::new(transport),
-        }
+        ClientConfig::new(tls).transport(transport)
     }
 }
 
@@ -121,8 +114,8 @@ pub async fn meet(
     connecting: Connecting,
     server: &Endpoint,
 ) -> (
-    Result<Connection, ConnectError>,
-    Result<Connection, ConnectError>,
+    Result<Connection, CloseReason>,
+    Result<Connection, CloseReason>,
 ) {
     within(async { tokio::join!(connecting, async { server.accept().await.unwrap().await }) }).await
 }

@@ -83,21 +83,16 @@ fn run(scenario: &str, connections: usize) -> Result<u64> {
 
 /// The transport's settings, the same at both ends.
 fn transport() -> TransportConfig {
-    TransportConfig {
-        max_udp_payload: UDP_PAYLOAD,
-        pacing: false,
-        ..TransportConfig::default()
-    }
+    TransportConfig::default()
+        .max_udp_payload(UDP_PAYLOAD)
+        .pacing(false)
 }
 
 fn pair() -> Result<(Pair, ClientConfig, Arc<Watch>)> {
     let transport = Arc::new(transport());
     let (tls, watch) = tls::client()?;
-    let server = ServerConfig {
-        tls: tls::server()?,
-        transport: Arc::clone(&transport),
-    };
-    let client = ClientConfig { tls, transport };
+    let server = ServerConfig::new(tls::server()?).transport(Arc::clone(&transport));
+    let client = ClientConfig::new(tls).transport(transport);
     Ok((Pair::new(server), client, watch))
 }
 

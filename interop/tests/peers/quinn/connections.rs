@@ -89,10 +89,7 @@ fn key_updates() {
         for by_squall in [true, false] {
             run(0, async {
                 let transport = if by_squall {
-                    TransportConfig {
-                        key_update_after: 200,
-                        ..TransportConfig::default()
-                    }
+                    TransportConfig::default().key_update_after(200)
                 } else {
                     TransportConfig::default()
                 };
@@ -193,10 +190,7 @@ fn silence_ends_a_connection() {
     for role in BOTH {
         run(0, async {
             let idle = Duration::from_millis(500);
-            let short = TransportConfig {
-                max_idle_timeout: idle,
-                ..TransportConfig::default()
-            };
+            let short = TransportConfig::default().max_idle_timeout(idle);
             let Pair {
                 squall,
                 quinn,
@@ -252,8 +246,8 @@ fn a_foreign_certificate_is_refused() {
 
 /// squall's handshake ended by the alert that quinn saw, found by the peer (`by_peer`) or by
 /// squall.
-fn assert_alert(error: &squall::ConnectError, at_quinn: u64, by_peer: bool) {
-    let squall::ConnectError::Closed(CloseReason::Transport { code, remote, .. }) = error else {
+fn assert_alert(error: &CloseReason, at_quinn: u64, by_peer: bool) {
+    let CloseReason::Transport { code, remote, .. } = error else {
         panic!("squall saw {error}");
     };
     assert_eq!((code.0, *remote), (at_quinn, by_peer));

@@ -175,13 +175,11 @@ fn flow_control_holds_and_lets_go() {
     for role in BOTH {
         let bytes = 3_000_000;
         run(bytes, async {
-            let small = TransportConfig {
-                initial_stream_window: 10_000,
-                initial_window: 15_000,
-                stream_receive_window: 20_000,
-                receive_window: 30_000,
-                ..TransportConfig::default()
-            };
+            let small = TransportConfig::default()
+                .initial_stream_window(10_000)
+                .initial_window(15_000)
+                .stream_receive_window(20_000)
+                .receive_window(30_000);
             let Pair {
                 squall,
                 quinn,

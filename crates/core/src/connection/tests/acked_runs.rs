@@ -45,12 +45,12 @@ struct History {
 impl History {
     fn new(seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
-        let mut pair = Pair::with(TransportConfig {
-            initial_stream_window: 400_000,
-            initial_window: 600_000,
-            ecn: rng.random(),
-            ..TransportConfig::default()
-        });
+        let mut pair = Pair::with(
+            TransportConfig::default()
+                .initial_stream_window(400_000)
+                .initial_window(600_000)
+                .ecn(rng.random()),
+        );
         pair.run();
         let server = pair.connection(Side::Server);
         if rng.random_ratio(1, 3) {

@@ -157,13 +157,13 @@ fn update(ring: &mut KeyRing) {
 
 /// What a client has after each bundle that it gets together or datagram by datagram.
 fn transfer(seed: u64, way: Way) -> Vec<Seen> {
-    let mut pair = Pair::with(TransportConfig {
-        initial_stream_window: 30_000,
-        stream_receive_window: 30_000,
-        initial_window: 45_000,
-        receive_window: 45_000,
-        ..TransportConfig::default()
-    });
+    let mut pair = Pair::with(
+        TransportConfig::default()
+            .initial_stream_window(30_000)
+            .stream_receive_window(30_000)
+            .initial_window(45_000)
+            .receive_window(45_000),
+    );
     pair.run();
     let server = pair.connection(Side::Server);
     let mut author = Author {

@@ -69,11 +69,11 @@ fn write(pair: &mut Pair, way: Way, segment: usize, count: usize) -> Seen {
 /// What a server writes that is told the same things for the same seed, and how many packets came
 /// in runs.
 fn bundles(seed: u64, way: Way) -> Vec<Seen> {
-    let mut pair = Pair::with(TransportConfig {
-        initial_stream_window: 400_000,
-        initial_window: 600_000,
-        ..TransportConfig::default()
-    });
+    let mut pair = Pair::with(
+        TransportConfig::default()
+            .initial_stream_window(400_000)
+            .initial_window(600_000),
+    );
     pair.run();
     let mut rng = StdRng::seed_from_u64(seed);
     let server = pair.connection(Side::Server);
@@ -119,13 +119,13 @@ fn a_run_is_its_packets_one_by_one() {
 #[test]
 fn a_run_ends_where_its_stream_does() {
     let play = |_, way| {
-        let mut pair = Pair::with(TransportConfig {
-            max_concurrent_uni_streams: 10_000,
-            initial_window: 64 << 20,
-            receive_window: 64 << 20,
-            send_window: 64 << 20,
-            ..TransportConfig::default()
-        });
+        let mut pair = Pair::with(
+            TransportConfig::default()
+                .max_concurrent_uni_streams(10_000)
+                .initial_window(64 << 20)
+                .receive_window(64 << 20)
+                .send_window(64 << 20),
+        );
         pair.run();
         let urgent = Priority {
             level: 1,
