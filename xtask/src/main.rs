@@ -7,6 +7,7 @@
 //!     ├────► imports     floors and circles of modules and files ◄── floors: the tables
 //!     ├────► manifests   which crate may use which
 //!     ├────► code        unsafe, lib.rs, clocks and threads
+//!     ├────► language    syntax that is newer than `rust-version`
 //!     ├────► limits      long functions, wide comments, parts that name the whole ◄── functions
 //!     ├────► text        registry hosts, files that are named and missing, long files
 //!     └────► unprotected the build that `bench-core` measures, and that nothing else makes
@@ -21,6 +22,7 @@ mod finding;
 mod floors;
 mod functions;
 mod imports;
+mod language;
 mod limits;
 mod manifests;
 mod measure_code;
