@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask tidy`, `measure-code`, `sim`, `soak`, `bench-core`,
-//! `pgo`.
+//! `features`, `pgo`.
 //!
 //! ```text
 //!   tidy ──► tree        the files that git knows
@@ -14,10 +14,12 @@
 //! ```
 //! `measure-code` prints the same as figures. `cost` counts instructions, and compares them with
 //! the table of earlier commits. `sim` runs the seeds of the simulator, `soak` two processes over a
-//! link that fails, `pgo` builds the program with a profile of itself.
+//! link that fails, `pgo` builds the program with a profile of itself, and `features` compiles and
+//! tests the library with other features.
 
 mod code;
 mod cost;
+mod features;
 mod finding;
 mod floors;
 mod functions;
@@ -44,12 +46,13 @@ fn main() -> ExitCode {
         ["measure-code"] => measure_code::run(),
         ["sim", ..] => sim::run(&arguments[1..]),
         ["soak", ..] => soak::run(&arguments[1..]),
+        ["features"] => features::run(),
         ["pgo"] => pgo::run(),
         ["cost", ..] => cost::run(&arguments[1..]),
         ["bench-core", ..] => unprotected::bench(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | measure-code | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | cost [--short] [--write] | bench-core [ARGUMENTS OF squall bench core] | pgo"
+                "usage: cargo xtask tidy | measure-code | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | cost [--short] [--write] | bench-core [ARGUMENTS OF squall bench core] | features | pgo"
             );
             ExitCode::from(2)
         }
