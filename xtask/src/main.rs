@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask tidy`, `measure-code`, `sim`, `soak`, `bench-core`,
-//! `features`, `pgo`.
+//! `features`, `package`, `pgo`.
 //!
 //! ```text
 //!   tidy ──► tree        the files that git knows
@@ -14,8 +14,8 @@
 //! ```
 //! `measure-code` prints the same as figures. `cost` counts instructions, and compares them with
 //! the table of earlier commits. `sim` runs the seeds of the simulator, `soak` two processes over a
-//! link that fails, `pgo` builds the program with a profile of itself, and `features` compiles and
-//! tests the library with other features.
+//! link that fails, `pgo` builds the program with a profile of itself, `features` compiles and
+//! tests the library with other features, and `package` uses the packages as an application would.
 
 mod code;
 mod cost;
@@ -28,6 +28,7 @@ mod language;
 mod limits;
 mod manifests;
 mod measure_code;
+mod package;
 mod pgo;
 mod sim;
 mod soak;
@@ -47,12 +48,13 @@ fn main() -> ExitCode {
         ["sim", ..] => sim::run(&arguments[1..]),
         ["soak", ..] => soak::run(&arguments[1..]),
         ["features"] => features::run(),
+        ["package"] => package::run(),
         ["pgo"] => pgo::run(),
         ["cost", ..] => cost::run(&arguments[1..]),
         ["bench-core", ..] => unprotected::bench(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | measure-code | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | cost [--short] [--write] | bench-core [ARGUMENTS OF squall bench core] | features | pgo"
+                "usage: cargo xtask tidy | measure-code | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | cost [--short] [--write] | bench-core [ARGUMENTS OF squall bench core] | features | package | pgo"
             );
             ExitCode::from(2)
         }
