@@ -23,6 +23,7 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
         "token",
         "token_filter",
         "token_store",
+        "trace",
     ],
     &["space", "stream"],
     &["recovery"],

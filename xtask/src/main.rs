@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask tidy`, `measure-code`, `sim`, `soak`, `bench-core`,
-//! `pgo`.
+//! `features`, `package`, `pgo`.
 //!
 //! ```text
 //!   tidy ──► tree        the files that git knows
@@ -7,23 +7,28 @@
 //!     ├────► imports     floors and circles of modules and files ◄── floors: the tables
 //!     ├────► manifests   which crate may use which
 //!     ├────► code        unsafe, lib.rs, clocks and threads
+//!     ├────► language    syntax that is newer than `rust-version`
 //!     ├────► limits      long functions, wide comments, parts that name the whole ◄── functions
 //!     ├────► text        registry hosts, files that are named and missing, long files
 //!     └────► unprotected the build that `bench-core` measures, and that nothing else makes
 //! ```
 //! `measure-code` prints the same as figures. `cost` counts instructions, and compares them with
 //! the table of earlier commits. `sim` runs the seeds of the simulator, `soak` two processes over a
-//! link that fails, `pgo` builds the program with a profile of itself.
+//! link that fails, `pgo` builds the program with a profile of itself, `features` compiles and
+//! tests the library with other features, and `package` uses the packages as an application would.
 
 mod code;
 mod cost;
+mod features;
 mod finding;
 mod floors;
 mod functions;
 mod imports;
+mod language;
 mod limits;
 mod manifests;
 mod measure_code;
+mod package;
 mod pgo;
 mod sim;
 mod soak;
@@ -42,12 +47,14 @@ fn main() -> ExitCode {
         ["measure-code"] => measure_code::run(),
         ["sim", ..] => sim::run(&arguments[1..]),
         ["soak", ..] => soak::run(&arguments[1..]),
+        ["features"] => features::run(),
+        ["package"] => package::run(),
         ["pgo"] => pgo::run(),
         ["cost", ..] => cost::run(&arguments[1..]),
         ["bench-core", ..] => unprotected::bench(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | measure-code | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | cost [--short] [--write] | bench-core [ARGUMENTS OF squall bench core] | pgo"
+                "usage: cargo xtask tidy | measure-code | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | cost [--short] [--write] | bench-core [ARGUMENTS OF squall bench core] | features | package | pgo"
             );
             ExitCode::from(2)
         }

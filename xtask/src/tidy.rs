@@ -4,7 +4,7 @@ use crate::finding::Finding;
 use crate::imports::Imports;
 use crate::source::Source;
 use crate::tree::{self, File};
-use crate::{code, floors, limits, manifests, text, unprotected};
+use crate::{code, floors, language, limits, manifests, text, unprotected};
 use std::process::ExitCode;
 
 /// Runs the checks, prints one line a finding, and fails if there is one.
@@ -55,6 +55,10 @@ fn check(files: &[File]) -> Vec<Finding> {
                 &source,
                 floors::WITHOUT_CLOCK,
             ));
+            // The other workspaces need a newer compiler anyway, or a nightly one.
+            if member.is_some() {
+                findings.extend(language::check(&file.path, &source));
+            }
             let tokens = source.without_tests();
             findings.extend(limits::check_parts(&file.path, &tokens));
             findings.extend(limits::check_functions(&file.path, &tokens));
@@ -115,6 +119,7 @@ mod tests {
                 "use crate::space; fn f() { Instant::now(); }",
             ),
             file("crates/core/tests/a.rs", "unsafe { f() }"),
+            file("crates/core/tests/b.rs", "cfg_select! {}"),
         ];
         let found: Vec<String> = check(&files).iter().map(ToString::to_string).collect();
         let expected = [
@@ -131,6 +136,7 @@ mod tests {
             "crates/core/src/space/mod.rs:1: `space` on floor 2 imports `endpoint` from floor 7",
             "crates/core/tests/a.rs:1: unsafe block outside the places in xtask/src/floors.rs",
             "crates/core/tests/a.rs:1: unsafe block without a SAFETY comment",
+            "crates/core/tests/b.rs:1: `cfg_select!` needs Rust 1.95, which is newer than `rust-version`",
         ];
         assert_eq!(found, expected);
     }

@@ -39,6 +39,7 @@ mod time;
 mod token;
 mod token_filter;
 mod token_store;
+mod trace;
 
 // The pair of the integration tests, for unit tests that look inside.
 #[cfg(test)]

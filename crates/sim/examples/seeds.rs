@@ -23,15 +23,16 @@ const SHOWN: usize = 400;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => sweep(USUAL),
-        ["--seed", seed] if let Ok(seed) = seed.parse() => one(seed),
-        ["--seeds", range] if let Some(seeds) = parse(range) => sweep(seeds),
-        _ => {
-            eprintln!("usage: cargo xtask sim [--seed N | --seeds FIRST..END]");
-            ExitCode::from(2)
-        }
-    }
+    let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => Some(sweep(USUAL)),
+        ["--seed", seed] => seed.parse().ok().map(one),
+        ["--seeds", range] => parse(range).map(sweep),
+        _ => None,
+    };
+    done.unwrap_or_else(|| {
+        eprintln!("usage: cargo xtask sim [--seed N | --seeds FIRST..END]");
+        ExitCode::from(2)
+    })
 }
 
 fn parse(range: &str) -> Option<Range<u64>> {

@@ -2,10 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+#[cfg(feature = "qlog")]
 use std::path::PathBuf;
+#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use squall_core::{ClientConfig, ServerConfig};
 
@@ -70,6 +73,7 @@ pub struct Builder {
     /// Directory to which a qlog of every connection is written. Defaults to the environment
     /// variable `QLOGDIR`, if set. A connection's log is complete when the connection is closed, so
     /// all logs are complete after [`Endpoint::wait_idle`](crate::Endpoint::wait_idle).
+    #[cfg(feature = "qlog")]
     pub qlog_dir: Option<PathBuf>,
     /// Measure the time spent in each stage of the workers' loop, see
     /// [`Endpoint::stages`](crate::Endpoint::stages).
@@ -138,6 +142,7 @@ impl Builder {
             receive_buffer: udp.receive_buffer,
             send_buffer: udp.send_buffer,
             reuse_port: udp.reuse_port,
+            #[cfg(feature = "qlog")]
             qlog_dir: std::env::var_os("QLOGDIR")
                 .filter(|name| !name.is_empty())
                 .map(PathBuf::from),
@@ -310,6 +315,7 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
 ///
 /// # Errors
 /// rustls rejects the key, or the key does not belong to the certificate.
+#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub fn server_tls(
     certificates: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -329,6 +335,7 @@ pub fn server_tls(
 ///
 /// # Errors
 /// None in practice: rustls would have to lack TLS 1.3 support with this provider.
+#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub fn client_tls(
     roots: impl Into<Arc<rustls::RootCertStore>>,
     alpn: &[&[u8]],

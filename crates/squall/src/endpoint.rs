@@ -495,7 +495,7 @@ impl Builder {
         self.start_random();
         let group = SocketGroup::bind(self.addr, &self.socket_options(), self.workers)?;
         let sockets: Vec<Arc<Socket>> = group.sockets().cloned().collect();
-        let qlog = self.qlog_dir.as_deref().map(QlogFolder::open).transpose()?;
+        let qlog = QlogFolder::wanted(&self)?;
         let common = Common::new(&self, qlog, group);
         let common = Arc::new(common);
         let stages = || {

@@ -92,8 +92,26 @@
 //! - `QLOGDIR`: a qlog of every connection is written to this directory, unless
 //!   [`Builder::qlog_dir`] names another.
 //!
-//! Floors, lowest first: `readiness` (for Windows), `sys`, `config`, `qlog` and `error`, `worker`,
-//! `stream`, `connection`, `endpoint`.
+//! # Features
+//! - `aws-lc-rs` (default): [`provider`], [`server_tls`] and [`client_tls`] use aws-lc-rs, with
+//!   X25519MLKEM768. Its build needs a C compiler.
+//! - `ring`: the same functions use ring if `aws-lc-rs` is off. Its build needs a C compiler too.
+//! - `qlog` (default): `QLOGDIR` and [`Builder::qlog_dir`]. Requires serde_json.
+//! - `tracing` (default): warnings of the endpoint and events of connections go to `tracing`.
+//! - `futures-io` (default): `AsyncRead` and `AsyncWrite` of futures-io for streams.
+//!
+//! With neither `aws-lc-rs` nor `ring`, nothing in C is compiled, and rustls configurations are
+//! built on a provider of the application's choice that was passed to [`wrap`], for example that of
+//! rustls-graviola. [`wrap`] takes any provider in any build.
+//!
+//! There is no feature `fips`. A validated provider covers the TLS handshake, but packets are
+//! sealed and opened by squall's own kernels, which no validated module contains and which are
+//! where the speed comes from. A feature of that name would promise more than it keeps.
+//!
+//! Floors, lowest first: `readiness` (for Windows), `sys`, `warnings`, `config`, `qlog` and
+//! `error`, `worker`, `stream`, `connection`, `endpoint`.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod config;
 mod connection;
@@ -104,10 +122,13 @@ mod qlog;
 mod readiness;
 mod stream;
 mod sys;
+mod warnings;
 mod worker;
 
 pub use bytes::Bytes;
-pub use config::{Builder, client_tls, server_tls};
+pub use config::Builder;
+#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
+pub use config::{client_tls, server_tls};
 pub use connection::{Connecting, Connection, EarlyDataAccepted};
 pub use endpoint::{Endpoint, Incoming};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
@@ -117,7 +138,9 @@ pub use squall_core::{
     DatagramError, EndpointCounts, Exporter, MigrateError, Priority, ServerConfig, Stage, Stages,
     Stats, TransportConfig, Waits,
 };
+#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub use squall_tls::provider;
+pub use squall_tls::wrap;
 pub use squall_udp::{
     ErrorCount as SocketError, ErrorCounts as SocketErrors, Limits as SocketLimits,
     Stats as SocketStats,

@@ -307,11 +307,7 @@ impl Drop for SendStream {
             state.core.reset_dropped(self.id, self.drop_code)
         });
         if dropped == Some(1) {
-            tracing::warn!(
-                stream = self.id.0,
-                "a SendStream was dropped without finish() or reset(), so its stream was reset; \
-                 Stats::streams_reset_on_drop counts all such resets on this connection"
-            );
+            crate::warnings::stream_dropped(self.id.0);
         }
     }
 }
@@ -347,6 +343,7 @@ impl AsyncWrite for SendStream {
     }
 }
 
+#[cfg(feature = "futures-io")]
 impl futures_io::AsyncWrite for SendStream {
     fn poll_write(
         self: Pin<&mut Self>,
@@ -603,6 +600,7 @@ impl AsyncRead for RecvStream {
     }
 }
 
+#[cfg(feature = "futures-io")]
 impl futures_io::AsyncRead for RecvStream {
     fn poll_read(
         self: Pin<&mut Self>,

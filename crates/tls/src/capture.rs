@@ -20,70 +20,35 @@
 //! method of the trait. This file is the only one that knows how: a call to `encrypt_in_place` with
 //! a packet number that no packet can have and a fixed header writes them into the "payload".
 
-use std::sync::{Arc, OnceLock};
-
 use rustls::crypto::cipher::{AeadKey, Iv};
 use rustls::crypto::tls13::{Hkdf, HkdfExpander, OkmBlock, OutputLengthError};
-use rustls::crypto::{ActiveKeyExchange, CipherSuiteCommon, CryptoProvider, aws_lc_rs, hmac};
+use rustls::crypto::{ActiveKeyExchange, CipherSuiteCommon, CryptoProvider, hmac};
 use rustls::quic::{Algorithm, DirectionalKeys, HeaderProtectionKey, Keys, PacketKey, Tag};
 use rustls::{CipherSuite, Error, SupportedCipherSuite, Tls13CipherSuite};
 use squall_protect::Suite;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::hkdf::{HKDF_SHA256, HKDF_SHA384};
-
-/// aws-lc-rs wrapped as by [`wrap`], with the hybrid X25519MLKEM768 as the preferred key exchange
-/// and AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305 in this order. Made once a process.
+/// Wraps a provider so that its QUIC sessions give their key material to squall. Everything else,
+/// TLS over TCP included, works as in `base`: key exchange, signatures and random numbers are its
+/// own. QUIC packets are sealed and opened by squall's packet protection, whatever the provider; so
+/// a provider that is validated (FIPS 140-3) does not make a validated QUIC stack.
 ///
-/// Its key schedule (HKDF) is that of RustCrypto, which makes a key, an IV and a mask key of a
-/// secret in half the time; key exchange, signatures and the transcript's hash are those of
-/// aws-lc-rs.
-///
-/// Build `rustls` configurations on it:
+/// `base` can be any provider, whether or not it supports QUIC itself. Only the TLS 1.3 suites that
+/// QUIC can use here are kept (RFC 9001 §5.3: AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305). rustls
+/// refers to suites for the life of the process, so each call leaks six small structs: call it once
+/// for a provider, and keep the result.
 ///
 /// ```
 /// # let roots = rustls::RootCertStore::empty();
-/// let config = rustls::ClientConfig::builder_with_provider(squall_tls::provider())
+/// # use squall_tls as squall;
+/// # use std::sync::Arc;
+/// let provider = Arc::new(squall::wrap(rustls_graviola::default_provider()));
+/// let config = rustls::ClientConfig::builder_with_provider(provider)
 ///     .with_protocol_versions(&[&rustls::version::TLS13])?
 ///     .with_root_certificates(roots)
 ///     .with_no_client_auth();
 /// # Ok::<(), rustls::Error>(())
 /// ```
-#[must_use]
-pub fn provider() -> Arc<CryptoProvider> {
-    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
-    let make = || {
-        use aws_lc_rs::{cipher_suite, kx_group};
-        let suites = [
-            (cipher_suite::TLS13_AES_128_GCM_SHA256, HKDF_SHA256),
-            (cipher_suite::TLS13_AES_256_GCM_SHA384, HKDF_SHA384),
-            (cipher_suite::TLS13_CHACHA20_POLY1305_SHA256, HKDF_SHA256),
-        ];
-        let wrapped = suites
-            .iter()
-            .filter_map(|(suite, hkdf)| wrap_suite(suite.tls13()?, *hkdf));
-        Arc::new(CryptoProvider {
-            cipher_suites: wrapped.collect(),
-            // The order is stated, not left to a rustls feature flag that any crate of the build
-            // may turn: the first group is the one whose share goes into the first ClientHello.
-            kx_groups: vec![
-                kx_group::X25519MLKEM768,
-                kx_group::X25519,
-                kx_group::SECP256R1,
-                kx_group::SECP384R1,
-            ],
-            ..aws_lc_rs::default_provider()
-        })
-    };
-    PROVIDER.get_or_init(make).clone()
-}
-
-/// Wraps a provider so that its QUIC sessions give their key material to squall; everything else,
-/// TLS over TCP included, works as in `base`.
-///
-/// Only the TLS 1.3 suites that QUIC can use here are kept (RFC 9001 §5.3: AES-128-GCM,
-/// AES-256-GCM, ChaCha20-Poly1305). rustls refers to suites for the life of the process, so each
-/// call leaks six small structs: call it once a provider and keep the result.
 #[must_use]
 pub fn wrap(base: CryptoProvider) -> CryptoProvider {
     let tls13 = base
@@ -97,7 +62,7 @@ pub fn wrap(base: CryptoProvider) -> CryptoProvider {
     }
 }
 
-fn wrap_suite(
+pub(crate) fn wrap_suite(
     original: &Tls13CipherSuite,
     hkdf: &'static dyn Hkdf,
 ) -> Option<SupportedCipherSuite> {
@@ -397,9 +362,26 @@ fn export_header_key(key: &dyn HeaderProtectionKey) -> Option<Piece> {
 #[cfg(test)]
 mod tests {
     use rustls::Side;
+    use rustls::crypto::aws_lc_rs;
     use rustls::quic::Version;
 
     use super::*;
+    use crate::hkdf::{HKDF_SHA256, HKDF_SHA384};
+
+    /// Of aws-lc-rs, with the key schedule that `provider` uses.
+    fn provider() -> CryptoProvider {
+        use aws_lc_rs::cipher_suite;
+        let suites = [
+            (cipher_suite::TLS13_AES_128_GCM_SHA256, HKDF_SHA256),
+            (cipher_suite::TLS13_AES_256_GCM_SHA384, HKDF_SHA384),
+            (cipher_suite::TLS13_CHACHA20_POLY1305_SHA256, HKDF_SHA256),
+        ];
+        let wrapped = suites.map(|(suite, hkdf)| wrap_suite(suite.tls13().unwrap(), hkdf).unwrap());
+        CryptoProvider {
+            cipher_suites: wrapped.to_vec(),
+            ..aws_lc_rs::default_provider()
+        }
+    }
 
     // test: RFC 9001 §A.1, RFC 9369 §A.1 — what rustls derives arrives here byte for byte.
     #[test]
@@ -501,18 +483,10 @@ mod tests {
         assert!(is_wrapped(&wrap(aws_lc_rs::default_provider())));
         assert!(!is_wrapped(&aws_lc_rs::default_provider()));
         // One foreign suite among ours could be the one that is negotiated.
-        let mut mixed = provider().as_ref().clone();
+        let mut mixed = provider();
         mixed.cipher_suites[2] = aws_lc_rs::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256;
         assert!(!is_wrapped(&mixed));
         mixed.cipher_suites.clear();
         assert!(!is_wrapped(&mixed));
-    }
-
-    #[test]
-    fn prefers_the_hybrid_key_exchange() {
-        assert_eq!(
-            provider().kx_groups[0].name(),
-            rustls::NamedGroup::X25519MLKEM768
-        );
     }
 }

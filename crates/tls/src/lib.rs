@@ -1,7 +1,7 @@
 //! A rustls session: CRYPTO bytes in and out, key material out.
 //!
 //! ```text
-//!  rustls::ClientConfig / ServerConfig, built on provider()
+//!  rustls::ClientConfig / ServerConfig, built on provider() or wrap(…)
 //!        │
 //!  Session::client / server ── read(CRYPTO bytes) ──▶ rustls::quic ── write() ──▶ CRYPTO bytes
 //!                                                          │
@@ -11,20 +11,26 @@
 //!                                        KeyChange { LevelMaterial } ──▶ squall-protect
 //! ```
 //!
-//! Floors, lowest first: `hkdf`, [`capture`](provider) (the wrapped provider) and [`ClientHello`],
-//! [`schedule`](Secrets), [`Session`]. Initial keys do not come from here: the endpoint needs them
-//! before there is a session, so `squall-protect` derives them.
+//! Floors, lowest first: `hkdf`, [`capture`](wrap) (wrapped providers) and [`ClientHello`],
+//! `provider`, [`schedule`](Secrets), [`Session`]. Initial keys do not come from here: the endpoint
+//! needs them before there is a session, so `squall-protect` derives them.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod capture;
 mod client_hello;
+#[cfg(any(feature = "aws-lc-rs", feature = "ring", test))]
 mod hkdf;
+#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
+mod provider;
 mod schedule;
 mod session;
 mod storage;
 
-pub use capture::{provider, wrap};
+pub use capture::wrap;
 pub use client_hello::ClientHello;
+#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
+pub use provider::provider;
 pub use schedule::{DirectionMaterial, LevelMaterial, Secrets};
 pub use session::{Alert, Error, KeyChange, Session};

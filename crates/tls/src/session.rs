@@ -69,7 +69,7 @@ impl std::error::Error for Alert {}
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The rustls configuration was not built on [`provider`](crate::provider) or on the result of
+    /// The rustls configuration was not built on `provider()` or on the result of
     /// [`wrap`](crate::wrap), so its key material could not reach squall.
     NotSquallProvider,
     /// TLS is defined for QUIC versions 1 and 2 here, not for this one.
@@ -85,9 +85,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotSquallProvider => f.write_str(
-                "this rustls configuration was not built with squall's crypto provider: start it \
-                 from `builder_with_provider(squall_tls::provider())`, or wrap your own provider \
-                 with `squall_tls::wrap`",
+                "this rustls configuration was not built with a crypto provider of squall: start it \
+                 from `builder_with_provider(squall::provider())`, or pass your own provider to \
+                 `squall::wrap` first and build the configuration on the result",
             ),
             Self::UnsupportedVersion(version) => {
                 write!(f, "no TLS for QUIC version 0x{version:08x}")

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
-use rustls::{ClientConfig, HandshakeKind, NamedGroup, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig};
 use squall_protect::{
     HeaderKey, HeaderKeyMaterial, KeyMaterial, Outcome, PacketKey, PacketSpan, TAG_LEN,
 };
@@ -202,6 +202,7 @@ fn assert_level_agrees(a: &LevelMaterial, b: &LevelMaterial) {
 
 /// test: RFC 9001 §4.1.4, §6.1
 fn full_handshake(version: u32, provider: &Arc<CryptoProvider>) {
+    let first_group = provider.kx_groups[0].name();
     let pki = pki();
     let (mut client, mut server) = connect(
         version,
@@ -221,10 +222,8 @@ fn full_handshake(version: u32, provider: &Arc<CryptoProvider>) {
             end.session.peer_transport_parameters(),
             Some(&peer_parameters[..])
         );
-        assert_eq!(
-            end.session.key_exchange_group(),
-            Some(NamedGroup::X25519MLKEM768)
-        );
+        // The provider's first choice; a built-in provider is tested for its own.
+        assert_eq!(end.session.key_exchange_group(), Some(first_group));
         assert_eq!(end.session.handshake_kind(), Some(HandshakeKind::Full));
     }
     assert_eq!(server.session.server_name(), Some("server.test"));
@@ -286,6 +285,19 @@ fn both_sides_agree_with_each_suite() {
         let mut provider = squall_tls::provider().as_ref().clone();
         provider.cipher_suites = vec![provider.cipher_suites[index]];
         full_handshake(VERSION_1, &Arc::new(provider));
+    }
+}
+
+#[test]
+fn both_sides_agree_with_each_wrapped_provider() {
+    let providers = [
+        rustls::crypto::aws_lc_rs::default_provider(),
+        rustls::crypto::ring::default_provider(),
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        rustls_graviola::default_provider(),
+    ];
+    for provider in providers {
+        full_handshake(VERSION_1, &Arc::new(squall_tls::wrap(provider)));
     }
 }
 
@@ -361,7 +373,9 @@ fn foreign_providers_are_refused() {
     let server = Session::server(server, VERSION_1, VERSION_1, Vec::new(), &[]).unwrap_err();
     for error in [client, server] {
         assert!(matches!(error, Error::NotSquallProvider), "{error}");
-        assert!(error.to_string().contains("squall_tls::provider()"));
+        for cure in ["squall::provider()", "squall::wrap"] {
+            assert!(error.to_string().contains(cure), "{error}");
+        }
     }
 }
 

@@ -44,6 +44,7 @@ use crate::event::EndpointEvent;
 use crate::space::SpaceId;
 use crate::stream::Streams;
 use crate::time::Time;
+use crate::trace::Trace;
 use close::CloseFrame;
 use handshake::parameters::declared;
 pub use migration::Move;
@@ -115,7 +116,7 @@ impl Connection {
         let peer_scid = (side == Side::Server).then_some(start.remote_id);
         let attempt = Attempt::new(version, initial_dcid, peer_scid, begun.restart, begun.token);
         let known = begun.validated.then(|| path.remote.ip());
-        let span = tracing::debug_span!("connection", ?side, peer = %path.remote, ?id);
+        let trace = Trace::new(side, path.remote, id);
         let mut connection = Self {
             side,
             state: State::Handshaking,
@@ -127,7 +128,7 @@ impl Connection {
             duties: Duties::new(&config),
             clock: Clock::new(&config, now),
             endpoint: EndpointLink::new(start.ids, start.tokens, rng, known),
-            log: Log::new(span),
+            log: Log::new(trace),
             stats: Stats::default(),
             config,
         };

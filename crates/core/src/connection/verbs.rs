@@ -1,5 +1,6 @@
 //! What an owner calls, apart from the two trips, time, closing and migrating.
 
+#[cfg(feature = "qlog")]
 use std::io::Write;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use super::{Connection, State, Stats};
 use crate::config::Exporter;
 use crate::error::{DatagramError, ReadError, WriteError};
 use crate::event::{EndpointEvent, Event};
+#[cfg(feature = "qlog")]
 use crate::qlog::Qlog;
 use crate::stream::Priority;
 use crate::stream::chunk_pool::ChunkPool;
@@ -420,6 +422,7 @@ impl Connection {
     /// right after creating the connection, so that the log is complete. Once the connection has
     /// ended, the sink is flushed after every record. Errors of the sink do not affect the
     /// connection.
+    #[cfg(feature = "qlog")]
     pub fn set_qlog(&mut self, now: Time, sink: Box<dyn Write + Send>) {
         let mut log = Qlog::new(sink, self.side, &self.handshake.original_dcid);
         let ids = [

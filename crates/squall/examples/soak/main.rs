@@ -43,12 +43,16 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     #[cfg(target_os = "linux")]
     match words[..] {
-        ["conduct", ref options @ ..] if let Some(asked) = parse(options) => {
-            return conduct::run(asked);
+        ["conduct", ref options @ ..] => {
+            if let Some(asked) = parse(options) {
+                return conduct::run(asked);
+            }
         }
         ["server"] => return server::run(),
-        ["client", certificate, seed] if let Ok(seed) = seed.parse() => {
-            return load::run(certificate, seed);
+        ["client", certificate, seed] => {
+            if let Ok(seed) = seed.parse() {
+                return load::run(certificate, seed);
+            }
         }
         _ if parse(&words).is_some() => return conduct::enter(&arguments),
         _ => {}

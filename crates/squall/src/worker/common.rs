@@ -254,7 +254,7 @@ impl Common {
             tokens.forget_worker(end.worker);
         }
         let (local, worker, connections) = (self.address(), end.worker, end.connections);
-        tracing::error!(%local, worker, connections, reason = %end.reason, "a worker has ended");
+        crate::warnings::worker_ended(local, worker, connections, &end.reason);
         let mut accept = lock(&self.accept);
         if accept.ends.len() == MAX_ENDS {
             accept.ends.pop_front();

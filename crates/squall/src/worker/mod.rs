@@ -222,7 +222,7 @@ impl Worker {
         }
         if self.shared.common.receive_warnings.admits(self.now) {
             let (worker, local) = (self.shared.index, self.shared.common.address());
-            tracing::warn!(%local, worker, %error, "cannot receive; retrying");
+            crate::warnings::cannot_receive(local, worker, &error);
         }
         Ok(())
     }
@@ -740,7 +740,7 @@ impl Worker {
             let error = std::io::Error::from_raw_os_error(count.errno);
             let _ = write!(errnos, "{error}: {}; ", count.sends);
         }
-        tracing::warn!(%local, worker, lost, %errnos, "the system refuses to send datagrams");
+        crate::warnings::cannot_send(local, worker, lost, &errnos);
     }
 
     /// Wakes the tasks collected during the turn; returns whether there were any.

@@ -367,7 +367,7 @@ impl Shared {
     pub(crate) fn on_qlog_error(&self, path: &Path, error: &std::io::Error) {
         self.counters.qlogs_failed.add_from_anywhere();
         if self.common.qlog_warnings.admits(self.clock.now()) {
-            tracing::warn!(path = %path.display(), %error, "cannot write the qlog; the connection continues without one");
+            crate::warnings::no_qlog(path, error);
         }
     }
 

@@ -10,6 +10,7 @@ use crate::path::PathState;
 use crate::qlog::{Metrics, Packet, Qlog};
 use crate::space::SpaceId;
 use crate::time::Time;
+use crate::trace::Trace;
 
 /// The type of a space's packets. Those of the data space may also be 0-RTT packets.
 pub(crate) const fn packet_type(id: SpaceId) -> PacketType {
@@ -24,15 +25,13 @@ pub(crate) const fn packet_type(id: SpaceId) -> PacketType {
 pub(crate) struct Log {
     /// `None` unless the owner has set one.
     pub(crate) qlog: Option<Box<Qlog>>,
-    /// What `tracing` shows of the connection belongs to this span; none unless there is a
-    /// subscriber.
-    span: tracing::Span,
+    trace: Trace,
 }
 
 impl Log {
     /// A log without a qlog.
-    pub(crate) const fn new(span: tracing::Span) -> Self {
-        Self { qlog: None, span }
+    pub(crate) const fn new(trace: Trace) -> Self {
+        Self { qlog: None, trace }
     }
 
     /// Whether packets and frames are logged one by one.
@@ -46,7 +45,7 @@ impl Log {
         if let Some(log) = &mut self.qlog {
             log.connection_closed(now, reason);
         }
-        self.span.in_scope(|| tracing::debug!(%reason, "closed"));
+        self.trace.closed(reason);
     }
 
     /// The handshake is complete, or confirmed (RFC 9001 §4.1).
@@ -54,13 +53,12 @@ impl Log {
         if let Some(log) = &mut self.qlog {
             log.state(now, state);
         }
-        self.span
-            .in_scope(|| tracing::debug!(version = format_args!("{version:#x}"), "{state}"));
+        self.trace.handshake(state, version);
     }
 
     /// The connection has moved, or could not.
     pub(crate) fn moved(&self, event: &Event) {
-        self.span.in_scope(|| tracing::debug!(?event, "path"));
+        self.trace.moved(event);
     }
 
     /// Round-trip times, congestion and path, if they have changed.

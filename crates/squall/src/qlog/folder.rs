@@ -1,4 +1,4 @@
-//! A qlog file for each connection.
+//! A directory of qlog files, and what happens when one cannot be written.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -8,16 +8,26 @@ use std::path::{Path, PathBuf};
 use squall_core::{Connection, Time};
 use squall_wire::Side;
 
+use crate::config::Builder;
+
 /// A directory of qlogs.
 #[derive(Clone, Debug)]
 pub(crate) struct QlogFolder(PathBuf);
 
 impl QlogFolder {
+    /// The directory of these settings, if they name one.
+    ///
+    /// # Errors
+    /// It cannot be created, or is not a directory.
+    pub(crate) fn wanted(settings: &Builder) -> io::Result<Option<Self>> {
+        settings.qlog_dir.as_deref().map(Self::open).transpose()
+    }
+
     /// Creates the directory if it is missing.
     ///
     /// # Errors
     /// It cannot be created, or is not a directory.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    fn open(path: &Path) -> io::Result<Self> {
         let tell = |error: io::Error| {
             let text = format!("cannot write qlogs to {}: {error}", path.display());
             io::Error::new(error.kind(), text)

@@ -1,8 +1,4 @@
-//! The log of one connection: qlog as a JSON text sequence (RFC 7464), after
-//! draft-ietf-quic-qlog-main-schema and draft-ietf-quic-qlog-quic-events.
-//!
-//! Off, it is an absent box: one branch for a packet. On, it costs what formatting costs, and the
-//! frames of a packet are read a second time from its plaintext.
+//! Events as records of JSON.
 
 use std::io::Write;
 
@@ -12,6 +8,7 @@ use squall_wire::{
     TransportParameters,
 };
 
+use super::{Metrics, Packet};
 use crate::config::MIN_UDP_PAYLOAD;
 use crate::error::CloseReason;
 use crate::time::Time;
@@ -31,29 +28,6 @@ pub(crate) struct Qlog {
     /// each goes to the sink's own end, so that the log is complete when the connection is gone,
     /// whoever still holds what is left of it.
     ended: bool,
-}
-
-/// What `quic:recovery_metrics_updated` reports when it has changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Metrics {
-    pub(crate) min_rtt: f64,
-    pub(crate) smoothed_rtt: f64,
-    pub(crate) latest_rtt: f64,
-    pub(crate) rtt_variance: f64,
-    pub(crate) pto_count: u32,
-    pub(crate) congestion_window: u64,
-    pub(crate) bytes_in_flight: u64,
-}
-
-/// A packet, as far as events tell of it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Packet<'a> {
-    pub(crate) ty: PacketType,
-    pub(crate) number: u64,
-    /// Its bytes on the wire.
-    pub(crate) len: usize,
-    /// Its frames.
-    pub(crate) payload: &'a [u8],
 }
 
 impl Qlog {

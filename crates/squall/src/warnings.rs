@@ -1,0 +1,66 @@
+//! What the endpoint reports to `tracing`. Without the feature of that name it is compiled out.
+
+#[cfg(feature = "tracing")]
+mod on {
+    use std::fmt::Display;
+    use std::io;
+    use std::net::SocketAddr;
+    use std::path::Path;
+
+    /// Receiving fails, and is retried.
+    pub(crate) fn cannot_receive(local: SocketAddr, worker: usize, error: &io::Error) {
+        tracing::warn!(%local, worker, %error, "cannot receive; retrying");
+    }
+
+    /// The system refuses datagrams for reasons that networks do not have.
+    pub(crate) fn cannot_send(local: SocketAddr, worker: usize, lost: u64, errnos: &str) {
+        tracing::warn!(%local, worker, lost, %errnos, "the system refuses to send datagrams");
+    }
+
+    /// A worker ended early.
+    pub(crate) fn worker_ended(
+        local: SocketAddr,
+        worker: usize,
+        connections: u64,
+        reason: &dyn Display,
+    ) {
+        tracing::error!(%local, worker, connections, %reason, "a worker has ended");
+    }
+
+    /// A connection goes on without its qlog.
+    pub(crate) fn no_qlog(path: &Path, error: &io::Error) {
+        tracing::warn!(path = %path.display(), %error, "cannot write the qlog; the connection continues without one");
+    }
+
+    /// The first stream of a connection that a dropped handle reset.
+    pub(crate) fn stream_dropped(stream: u64) {
+        tracing::warn!(
+            stream,
+            "a SendStream was dropped without finish() or reset(), so its stream was reset; \
+             Stats::streams_reset_on_drop counts all such resets on this connection"
+        );
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+mod off {
+    use std::fmt::Display;
+    use std::io;
+    use std::net::SocketAddr;
+    use std::path::Path;
+
+    pub(crate) fn cannot_receive(_: SocketAddr, _: usize, _: &io::Error) {}
+
+    pub(crate) fn cannot_send(_: SocketAddr, _: usize, _: u64, _: &str) {}
+
+    pub(crate) fn worker_ended(_: SocketAddr, _: usize, _: u64, _: &dyn Display) {}
+
+    pub(crate) fn no_qlog(_: &Path, _: &io::Error) {}
+
+    pub(crate) fn stream_dropped(_: u64) {}
+}
+
+#[cfg(not(feature = "tracing"))]
+pub(crate) use off::*;
+#[cfg(feature = "tracing")]
+pub(crate) use on::*;

@@ -1,0 +1,47 @@
+//! `cargo xtask features`: the library with other features than the default ones.
+//!
+//! Each combination is compiled with all lints, and connections are made with ring's provider.
+//! The tests of the workspace use the default features, with aws-lc-rs, and `cargo xtask package`
+//! makes a connection without features.
+
+use std::process::{Command, ExitCode};
+
+use crate::tree;
+
+/// What is compiled: nothing, each feature by itself, and all.
+const COMBINATIONS: [&str; 6] = [
+    "",
+    "ring",
+    "qlog",
+    "tracing",
+    "futures-io",
+    "aws-lc-rs,ring,qlog,tracing,futures-io",
+];
+
+/// Compiles and tests all of them; the first that fails ends it.
+pub(crate) fn run() -> ExitCode {
+    let compiled = COMBINATIONS.iter().all(|features| {
+        println!("squall with {features:?}");
+        cargo(&["clippy"], features, &["--", "--deny", "warnings"])
+    });
+    let tested = || {
+        println!("connections with \"ring\"");
+        cargo(&["test", "--test", "providers"], "ring", &[])
+    };
+    if compiled && tested() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn cargo(command: &[&str], features: &str, rest: &[&str]) -> bool {
+    let status = Command::new(env!("CARGO"))
+        .current_dir(tree::root())
+        .args(command)
+        .args(["--quiet", "--locked", "--package", "squall"])
+        .args(["--no-default-features", "--features", features])
+        .args(rest)
+        .status();
+    status.is_ok_and(|status| status.success())
+}
