@@ -31,10 +31,7 @@ fn configs(
         .unwrap();
     tls.alpn_protocols = vec![b"test".to_vec()];
     let transport = Arc::new(TransportConfig::default());
-    let server = ServerConfig {
-        tls: Arc::new(tls),
-        transport: Arc::clone(&transport),
-    };
+    let server = ServerConfig::new(tls).transport(Arc::clone(&transport));
     let mut roots = RootCertStore::empty();
     roots.add(certificate).unwrap();
     let mut tls = rustls::ClientConfig::builder_with_provider(client)
@@ -43,10 +40,7 @@ fn configs(
         .with_root_certificates(roots)
         .with_no_client_auth();
     tls.alpn_protocols = vec![b"test".to_vec()];
-    let client = ClientConfig {
-        tls: Arc::new(tls),
-        transport,
-    };
+    let client = ClientConfig::new(tls).transport(transport);
     (server, client)
 }
 
