@@ -13,6 +13,8 @@ use std::time::Duration;
 use serde::Serialize;
 use squall::Waits;
 
+use crate::layout::{self, Column, Grid, Group};
+
 /// What one worker thread counted.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
@@ -182,6 +184,11 @@ impl Table {
         })
     }
 
+    /// The rows, then their sum and what reading the clocks took of it.
+    fn all_rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().chain([&self.total, &self.overhead])
+    }
+
     /// The part of the thread's time that a stage claims.
     pub fn attributed_percent(&self) -> f64 {
         let claimed = self.rows.iter().filter(|row| row.stage != UNATTRIBUTED);
@@ -210,69 +217,64 @@ pub struct Both {
 }
 
 impl Both {
-    /// The table for people.
-    pub fn table(&self, title: &str, server: &str, client: &str) -> String {
-        text(title, &[(server, &self.server), (client, &self.client)])
-            + &remarks(
-                self.core_ghz,
-                self.clocks,
-                &[&self.server, &self.client],
-                self.overhead_percent,
-            )
-            + &format!(
-                "({:.1} % of this process's {:.3} CPU-seconds are in a stage's row above)\n",
-                self.attributed_percent, self.process_cpu_s
-            )
+    /// The table for people, in lines of at most `width` columns.
+    pub fn table(&self, title: &str, server: &str, client: &str, width: usize) -> String {
+        let ends = [(server, &self.server), (client, &self.client)];
+        let notes = remarks(
+            self.core_ghz,
+            self.clocks,
+            &[&self.server, &self.client],
+            self.overhead_percent,
+        ) + &format!(
+            "({:.1} % of this process's {:.3} CPU-seconds are in a stage's row above)\n",
+            self.attributed_percent, self.process_cpu_s
+        );
+        text(title, &ends, width) + &layout::wrap(&notes, width)
     }
 }
 
-/// Tables of one thread each, side by side: of bulk transfer with the cost of a packet and of a
-/// byte, of operations with that of one of them.
-pub fn text(title: &str, named: &[(&str, &Table)]) -> String {
+/// Tables of one thread each, side by side if `width` columns are enough: of bulk transfer with the
+/// cost of a packet and of a byte, of operations with that of one of them.
+pub fn text(title: &str, named: &[(&str, &Table)], width: usize) -> String {
     let Some((_, first)) = named.first() else {
         return String::new();
     };
-    let operations = first.total.us_per_operation.is_some();
-    let columns = if operations {
-        format!("{:>10}{:>13}{:>10}", "us/each", "ns/packet", "percent")
-    } else {
-        format!("{:>10}{:>13}{:>10}", "ns/packet", "cycles/byte", "percent")
+    let groups = named.iter().map(|(name, table)| {
+        let rows: Vec<&Row> = table.all_rows().collect();
+        let column = |heading, cell: &dyn Fn(&Row) -> String| {
+            Column::new(heading, rows.iter().map(|row| cell(row)))
+        };
+        let ns = column("ns/packet", &|row| format!("{:.1}", row.ns_per_packet));
+        let percent = column("%", &|row| format!("{:.1}", row.percent));
+        let figure = |figure: Option<f64>| figure.map_or("-".to_owned(), |one| format!("{one:.3}"));
+        let columns = if table.total.us_per_operation.is_some() {
+            let us = column("us/each", &|row| figure(row.us_per_operation));
+            vec![us, ns, percent]
+        } else {
+            let cycles = column("cycles/B", &|row| figure(row.cycles_per_byte));
+            vec![ns, cycles, percent]
+        };
+        Group {
+            title: (*name).to_owned(),
+            columns,
+        }
+    });
+    let grid = Grid {
+        title: title.to_owned(),
+        labels: first.all_rows().map(|row| row.stage.to_owned()).collect(),
+        groups: groups.collect(),
     };
-    let mut text = format!("{title:<20}");
-    for (name, _) in named {
-        let _ = write!(text, "{name:^33} ");
-    }
-    text = format!("{}\n{:<20}", text.trim_end(), "");
-    text += &vec![columns; named.len()].join(" ");
-    let rows = |table: &Table| {
-        let ends = [table.total.clone(), table.overhead.clone()];
-        let rows = table.rows.iter().cloned();
-        rows.chain(ends).collect::<Vec<Row>>()
-    };
-    let tables: Vec<Vec<Row>> = named.iter().map(|(_, table)| rows(table)).collect();
-    for (at, row) in tables[0].iter().enumerate() {
-        let _ = write!(text, "\n{:<20}", row.stage);
-        let cells = tables.iter().filter_map(|rows| rows.get(at)).map(|row| {
-            let cost = match (row.us_per_operation, row.cycles_per_byte) {
-                (Some(us), _) => format!("{us:>10.3}{:>13.1}", row.ns_per_packet),
-                (None, Some(cycles)) => format!("{:>10.1}{cycles:>13.3}", row.ns_per_packet),
-                (None, None) => format!("{:>10.1}{:>13}", row.ns_per_packet, "-"),
-            };
-            format!("{cost}{:>10.1}", row.percent)
-        });
-        text += &cells.collect::<Vec<_>>().join(" ");
-    }
-    text += "\n";
+    let mut notes = String::new();
     for (name, table) in named {
         if table.claimed_percent > BLURRED {
             let _ = writeln!(
-                text,
+                notes,
                 "({name}: preempted; by the clock, the rows took {:.0} % of the CPU time, so stages are scaled)",
                 table.claimed_percent
             );
         }
     }
-    text
+    grid.text(width) + &layout::wrap(&notes, width)
 }
 
 /// How the tables were made.
@@ -351,7 +353,7 @@ mod tests {
         assert_eq!(table.rows[3].stage, "unattributed");
         assert!(close(table.attributed_percent(), 90.0));
         assert!(close(table.claimed_percent, 90.0));
-        assert!(!text("t", &[("server", &table)]).contains("preempted"));
+        assert!(!text("t", &[("server", &table)], 80).contains("preempted"));
         assert!(close(table.rows[3].percent, 10.0));
         assert!(close(table.overhead.ns_per_packet, 28.0));
         assert_eq!(table.cpu_readings, 20);
@@ -363,7 +365,7 @@ mod tests {
         assert!(close(table.rows[2].percent, 30.0));
         assert!(close(table.rows[3].percent, 0.0));
         assert!(close(table.claimed_percent, 150.0));
-        assert!(text("t", &[("server", &table)]).contains("(server: preempted"));
+        assert!(text("t", &[("server", &table)], 80).contains("(server: preempted"));
         assert!(close(table.rows[0].ns_per_packet, 700.0 * 2.0 / 3.0 / 5.0));
     }
 

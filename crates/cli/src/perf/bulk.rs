@@ -12,7 +12,7 @@ use squall_yard::meter::{Ticker, Used};
 use squall_yard::options::Suite;
 use squall_yard::outcome::Outcome;
 use squall_yard::work::{Amount, Flow, Load};
-use squall_yard::{interrupt, source, sys};
+use squall_yard::{interrupt, layout, source, sys};
 
 use super::args::Local;
 use super::bulk_report::{BulkReport, Round, Setup};
@@ -124,7 +124,7 @@ impl Plan {
             Amount::Time(time) => Amount::Time(time / u32::try_from(count).unwrap_or(u32::MAX)),
         };
         if self.args.output.is_text() {
-            say(&self.heading());
+            say(&layout::wrap(&self.heading(), layout::width()));
         }
         let ksoftirqd = Ksoftirqd::find(self.cores);
         let ticker = Ticker::start();

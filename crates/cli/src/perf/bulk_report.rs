@@ -4,12 +4,12 @@
 //! contenders within each round, a second apart, because the machine drifts from minute to
 //! minute; what is shown is the median of the rounds' ratios.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
 use squall_yard::chart::{Bar, Bars};
 use squall_yard::latency::Percentiles;
+use squall_yard::layout::{Column, Grid, Group};
 use squall_yard::live::Gauges;
 use squall_yard::outcome::Outcome;
 use squall_yard::rows::{self, Row};
@@ -137,6 +137,48 @@ impl BulkReport {
 }
 
 impl Report for BulkReport {
+    fn text(&self, width: usize) -> String {
+        let rows = [
+            ("quic", &self.quic, self.ratio_to_tcp),
+            ("tls_tcp", &self.tls_tcp, self.tls_tcp_ratio_to_tcp),
+            ("tcp", &self.tcp, None),
+        ];
+        let rows = rows.into_iter();
+        let rows: Vec<_> = rows
+            .filter_map(|(name, figures, ratio)| Some((name, figures.as_ref()?, ratio)))
+            .collect();
+        let mut text = summary(&rows, width);
+        text += "(server, client, sum: CPU-seconds per GB delivered, ksoftirqd included)\n";
+        for (control, ratio) in [
+            ("TLS over TCP", self.ratio_to_tls_tcp),
+            ("plain TCP", self.ratio_to_tcp),
+        ] {
+            if let Some(ratio) = ratio {
+                text += &format!("QUIC costs {ratio:.2} times the CPU of {control}.\n");
+            }
+        }
+        for (name, times) in [
+            ("Smoothed round-trip time of the sender", &self.rtt_us),
+            ("Time to the first byte", &self.first_byte_us),
+        ] {
+            if let Some(times) = times {
+                text += &format!("{name}: {times}.\n");
+            }
+        }
+        if self.setup.interrupted {
+            text += "Interrupted: the figures cover the time before.\n";
+        }
+        let ends = match self.setup.direction {
+            "upload" => ("server (receives)", "client (sends)"),
+            _ => ("server (sends)", "client (receives)"),
+        };
+        if let Some(stages) = &self.stages {
+            text.push('\n');
+            text += &stages.table("QUIC by stage", ends.0, ends.1, width);
+        }
+        text
+    }
+
     /// A row for each contender.
     fn rows(&self) -> Vec<Row> {
         let rows = self.contenders().map(|(contender, figures)| Row {
@@ -250,67 +292,39 @@ fn ratio(rounds: &[Round], contender: Contender, control: Contender) -> Option<f
     median(ratios)
 }
 
-impl fmt::Display for BulkReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{:<10}{:>10}{:>14}{:>12}{:>12}{:>11}",
-            "", "Gbit/s", "server", "client", "sum", "vs. tcp"
-        )?;
-        let rows = [
-            ("quic", &self.quic, self.ratio_to_tcp),
-            ("tls_tcp", &self.tls_tcp, self.tls_tcp_ratio_to_tcp),
-            ("tcp", &self.tcp, None),
-        ];
-        for (name, figures, ratio) in rows {
-            let Some(figures) = figures else { continue };
-            let ratio = ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
-            writeln!(
-                f,
-                "{name:<10}{:>10.2}{:>14.3}{:>12.3}{:>12.3}{ratio:>11}",
-                figures.gbit_per_s,
-                figures.server_cpu_s_per_gb,
-                figures.client_cpu_s_per_gb,
-                figures.server_cpu_s_per_gb + figures.client_cpu_s_per_gb,
-            )?;
-        }
-        writeln!(
-            f,
-            "(server, client, sum: CPU-seconds per GB delivered, ksoftirqd included)"
-        )?;
-        for (control, ratio) in [
-            ("TLS over TCP", self.ratio_to_tls_tcp),
-            ("plain TCP", self.ratio_to_tcp),
-        ] {
-            if let Some(ratio) = ratio {
-                writeln!(f, "QUIC costs {ratio:.2} times the CPU of {control}.")?;
-            }
-        }
-        for (name, times) in [
-            ("Smoothed round-trip time of the sender", &self.rtt_us),
-            ("Time to the first byte", &self.first_byte_us),
-        ] {
-            if let Some(times) = times {
-                writeln!(f, "{name}: {times}.")?;
-            }
-        }
-        if self.setup.interrupted {
-            writeln!(f, "Interrupted: the figures cover the time before.")?;
-        }
-        let ends = match self.setup.direction {
-            "upload" => ("server (receives)", "client (sends)"),
-            _ => ("server (sends)", "client (receives)"),
-        };
-        match &self.stages {
-            Some(stages) => write!(f, "\n{}", stages.table("QUIC by stage", ends.0, ends.1)),
-            None => Ok(()),
-        }
-    }
+/// The table of throughput and CPU.
+fn summary(rows: &[(&str, &Figures, Option<f64>)], width: usize) -> String {
+    let column = |heading, cell: &dyn Fn(&Figures) -> String| {
+        Column::new(heading, rows.iter().map(|(_, figures, _)| cell(figures)))
+    };
+    let sum = |one: &Figures| one.server_cpu_s_per_gb + one.client_cpu_s_per_gb;
+    let ratios = rows.iter().map(|(_, _, ratio)| {
+        let ratio = ratio.map(|ratio| format!("{ratio:.2}"));
+        ratio.unwrap_or_default()
+    });
+    let columns = vec![
+        column("Gbit/s", &|one| format!("{:.2}", one.gbit_per_s)),
+        column("server", &|one| format!("{:.3}", one.server_cpu_s_per_gb)),
+        column("client", &|one| format!("{:.3}", one.client_cpu_s_per_gb)),
+        column("sum", &|one| format!("{:.3}", sum(one))),
+        Column::new("vs. tcp", ratios),
+    ];
+    let group = Group {
+        title: String::new(),
+        columns,
+    };
+    let grid = Grid {
+        title: String::new(),
+        labels: rows.iter().map(|(name, ..)| (*name).to_owned()).collect(),
+        groups: vec![group],
+    };
+    grid.text(width)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use squall_yard::layout;
     use squall_yard::stages::{Clocks, Rates, Sample, Table};
 
     fn round(contender: Contender, index: usize, cpu_ms: u64) -> Round {
@@ -452,21 +466,34 @@ mod tests {
         let report = BulkReport::new(&rounds, None, &Gauges::default(), setup());
         let json = serde_json::to_value(&report).expect("plain data");
         assert!(json["quic"].is_null() && json["stages"].is_null());
-        let text = report.to_string();
+        let text = report.text(80);
         assert!(text.contains("tcp") && !text.contains("tls_tcp"));
     }
 
     #[test]
-    fn the_tables_lines_fit_a_terminal() {
-        let rounds = [
-            round(Contender::Quic, 0, 200),
-            round(Contender::Tcp, 0, 100),
-        ];
-        let text =
-            BulkReport::new(&rounds, Some(stages()), &Gauges::default(), setup()).to_string();
-        assert!(text.contains("unattributed") && text.contains("of which stamps"));
-        for line in text.lines() {
-            assert!(line.chars().count() <= 90, "{line}");
+    fn no_table_is_wider_than_asked_for_whatever_the_figures() {
+        for cpu_ms in [200, 200_000_000_000] {
+            let rounds = [
+                round(Contender::Quic, 0, cpu_ms),
+                round(Contender::Tcp, 0, cpu_ms),
+            ];
+            let mut stages = stages();
+            let scale = cpu_ms as f64 / 200.0;
+            for row in &mut stages.client.rows {
+                row.ns_per_packet *= scale;
+            }
+            let report = BulkReport::new(&rounds, Some(stages), &Gauges::default(), setup());
+            for width in [60, 80, 120] {
+                let text = report.text(width);
+                assert!(text.contains("unattributed") && text.contains("of which stamps"));
+                let labels = ["quic ", "tcp ", "AEAD", "unattributed", "total"];
+                let rows = text
+                    .lines()
+                    .filter(|line| labels.iter().any(|label| line.starts_with(label)));
+                for line in rows.chain(layout::wrap(&text, width).lines()) {
+                    assert!(line.chars().count() <= width, "{line}");
+                }
+            }
         }
     }
 }

@@ -1,7 +1,6 @@
 //! `squall perf client`: measures against a perf server in another process or on another machine,
 //! ours or another implementation's.
 
-use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
@@ -257,6 +256,35 @@ impl<'a> ClientReport<'a> {
 }
 
 impl Report for ClientReport<'_> {
+    fn text(&self, width: usize) -> String {
+        let moved = if self.direction == "upload" {
+            "sent"
+        } else {
+            "received"
+        };
+        let mut text = format!(
+            "{moved} {} bytes in {:.3} s: {:.3} Gbit/s, {:.3} CPU-seconds per GB at this end\n",
+            self.bytes, self.seconds, self.gbit_per_s, self.client_cpu_s_per_gb
+        );
+        for (name, times) in [
+            ("smoothed round-trip time", &self.rtt_us),
+            ("time to the first byte", &self.first_byte_us),
+        ] {
+            if let Some(times) = times {
+                text += &format!("{name}: {times}\n");
+            }
+        }
+        if self.interrupted {
+            text += "interrupted: the figures cover the time before\n";
+        }
+        if let Some(table) = &self.stages {
+            text.push('\n');
+            text += &stages::text("by stage", &[("client", table)], width);
+            text += &self.remarks;
+        }
+        text
+    }
+
     fn rows(&self) -> Vec<Row> {
         let work = &self.args.work;
         vec![Row {
@@ -285,39 +313,6 @@ impl Report for ClientReport<'_> {
                 label: "client".to_owned(),
                 parts: parts.collect(),
             }],
-        }
-    }
-}
-
-impl fmt::Display for ClientReport<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let moved = if self.direction == "upload" {
-            "sent"
-        } else {
-            "received"
-        };
-        writeln!(
-            f,
-            "{moved} {} bytes in {:.3} s: {:.3} Gbit/s, {:.3} CPU-seconds per GB at this end",
-            self.bytes, self.seconds, self.gbit_per_s, self.client_cpu_s_per_gb
-        )?;
-        for (name, times) in [
-            ("smoothed round-trip time", &self.rtt_us),
-            ("time to the first byte", &self.first_byte_us),
-        ] {
-            if let Some(times) = times {
-                writeln!(f, "{name}: {times}")?;
-            }
-        }
-        if self.interrupted {
-            writeln!(f, "interrupted: the figures cover the time before")?;
-        }
-        match &self.stages {
-            Some(table) => {
-                let text = stages::text("by stage", &[("client", table)]);
-                write!(f, "\n{text}{}", self.remarks)
-            }
-            None => Ok(()),
         }
     }
 }

@@ -18,7 +18,7 @@ use squall_yard::outcome::Done;
 use squall_yard::rows::SQUALL;
 use squall_yard::stages::Rates;
 use squall_yard::stats::median;
-use squall_yard::{interrupt, sys};
+use squall_yard::{interrupt, layout, sys};
 
 use super::args::Local;
 use super::contender::Contender;
@@ -217,14 +217,15 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
         let controls: String = (setup.controls.iter())
             .map(|line| format!("{line}\n"))
             .collect();
-        say(&format!(
+        let heading = format!(
             "{}\n{}\n{}, {} s each in {} rounds\n{controls}",
             setup.where_to,
             setup.what.join("\n"),
             setup.options,
             args.work.time.as_secs_f64(),
             args.rounds
-        ));
+        );
+        say(&layout::wrap(&heading, layout::width()));
     }
     let ksoftirqd = Ksoftirqd::find(cores);
     let ticker = Ticker::start();

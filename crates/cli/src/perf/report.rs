@@ -1,17 +1,19 @@
 //! How results leave a measurement: a chart if one was asked for, then JSON, rows or text.
 
-use std::fmt::Display;
-
 use serde::Serialize;
 use squall_yard::chart::{Bars, File};
 use squall_yard::error::Result;
+use squall_yard::layout;
 use squall_yard::rows::{self, Row};
 
 use super::args::Output;
 use crate::output::{print_json, say};
 
 /// The results of a measurement: text for people, an object for programs.
-pub(crate) trait Report: Serialize + Display {
+pub(crate) trait Report: Serialize {
+    /// The results for people. Tables take at most `width` columns; other lines may be longer.
+    fn text(&self, width: usize) -> String;
+
     /// A row per workload and contender.
     fn rows(&self) -> Vec<Row>;
 
@@ -33,7 +35,8 @@ pub(crate) fn tell(report: &impl Report, output: &Output, plot: Option<File>) ->
     if output.csv {
         say(&rows::csv(&report.rows()));
     } else {
-        say(report.to_string().trim_end());
+        let width = layout::width();
+        say(layout::wrap(&report.text(width), width).trim_end());
     }
     Ok(())
 }

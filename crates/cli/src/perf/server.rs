@@ -8,9 +8,9 @@ use squall::{Connection, Endpoint};
 use squall_yard::certificate::Certificate;
 use squall_yard::ends;
 use squall_yard::error::{Failure, Result, context};
-use squall_yard::interrupt;
 use squall_yard::meter::{Reading, Ticker, Volume};
 use squall_yard::stages::{self, Table};
+use squall_yard::{interrupt, layout};
 
 use super::args::Server;
 use super::endpoint;
@@ -65,9 +65,11 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
     let table = Table::new(&sample, rates).filter(|_| operations > 0);
     book.tell(sample.cpu.as_secs_f64(), table.as_ref())?;
     if let Some(table) = table.filter(|_| !args.json) {
-        let text = stages::text("by stage", &[(each, &table)]);
+        let width = layout::width();
+        let text = stages::text("by stage", &[(each, &table)], width);
         let overhead = table.overhead.percent;
         let remarks = stages::remarks(rates.core_ghz, rates.clocks, &[&table], overhead);
+        let remarks = layout::wrap(&remarks, width);
         say(&format!("\n{text}{}", remarks.trim_end()));
     }
     Ok(())
@@ -175,14 +177,15 @@ impl Book {
                 "stages": table,
             }));
         }
-        say(&format!(
+        let line = format!(
             "served {} connection(s) and {} stream(s) in {:.1} s: sent {} bytes, received {} bytes, {cpu_s:.3} CPU-seconds",
             sums.connections,
             sums.answered,
             self.started.elapsed().as_secs_f64(),
             sums.bytes_sent,
             sums.bytes_received,
-        ));
+        );
+        say(&layout::wrap(&line, layout::width()));
         Ok(())
     }
 }
