@@ -178,6 +178,8 @@ fn wrong_arguments_end_with_code_2() {
         (&["perf", "server", "--cpu", "-1"], "-1", "core numbers"),
         (&["perf", "server", "-l", "4433"], "4433", "[::]:4433"),
         (&["perf", "client", "-p", "0", "x"], "0", "1 to 65535"),
+        (&["perf", "--plot", "cost.png"], "cost.png", ".svg"),
+        (&["bench", "protect", "--plot", "cost"], "cost", ".svg"),
     ] {
         let output = squall(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");

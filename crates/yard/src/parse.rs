@@ -1,6 +1,7 @@
-//! Numbers as people write them on a command line: sizes, seconds, counts, cores.
+//! Values as people write them on a command line: sizes, seconds, counts, cores, addresses, files.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A count of things that are made: connections, streams, rounds.
@@ -69,6 +70,15 @@ pub fn payload(text: &str) -> Result<u16, String> {
     }
 }
 
+/// The file of a chart, which is always drawn as SVG.
+pub fn svg(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension() {
+        Some(suffix) if suffix.eq_ignore_ascii_case("svg") => Ok(path),
+        _ => Err("the chart is drawn as SVG: give a file name that ends in .svg".to_owned()),
+    }
+}
+
 /// A core.
 pub fn core(text: &str) -> Result<usize, String> {
     (text.trim().parse()).map_err(|_| "give core numbers, such as 0 or 0,1".to_owned())
@@ -120,6 +130,16 @@ mod tests {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         for text in ["0", "-1", "NaN", "inf", "ten"] {
             assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn charts_are_svg_files() {
+        for text in ["a.svg", "b/c.SVG", "a.b.svg"] {
+            assert_eq!(svg(text), Ok(PathBuf::from(text)));
+        }
+        for text in ["", "a.png", "svg", ".svg", "a.svg.pdf"] {
+            assert!(svg(text).is_err(), "{text}");
         }
     }
 

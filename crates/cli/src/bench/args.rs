@@ -172,7 +172,7 @@ pub(crate) struct Protect {
     pub(crate) mixed: Option<f64>,
 
     /// Draw ns against size into this SVG file
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = squall_yard::parse::svg)]
     pub(crate) plot: Option<PathBuf>,
 
     /// Print one JSON object

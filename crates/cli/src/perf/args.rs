@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use squall_yard::options::Options;
-use squall_yard::parse::{core, cores, count, listen, port, remote_port};
+use squall_yard::parse::{core, cores, count, listen, port, remote_port, svg};
 
 use super::contender::Contender;
 use super::work::Work;
@@ -163,7 +163,7 @@ pub(crate) struct Output {
     pub(crate) csv: bool,
 
     /// Draw the cost by stage into this SVG file
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = svg)]
     pub(crate) plot: Option<PathBuf>,
 }
 

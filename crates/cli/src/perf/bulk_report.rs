@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use squall_yard::chart::{Bar, Bars};
+use squall_yard::chart::{Bar, Bars, NOT_SPLIT};
 use squall_yard::latency::Percentiles;
 use squall_yard::layout::{Column, Grid, Group};
 use squall_yard::live::Gauges;
@@ -221,7 +221,7 @@ impl Report for BulkReport {
                         rows.map(|row| (row.stage, cpu * row.percent / 100.0))
                             .collect()
                     }
-                    None => vec![("not split", cpu)],
+                    None => vec![(NOT_SPLIT, cpu)],
                 };
                 bars.push(Bar {
                     label: format!("{contender}, {end}"),

@@ -1,7 +1,7 @@
 //! Requests and handshakes as results: what was counted, and its figures.
 
 use serde::Serialize;
-use squall_yard::chart::{Bar, Bars};
+use squall_yard::chart::{Bar, Bars, NOT_SPLIT};
 use squall_yard::layout::{Column, Grid, Group};
 use squall_yard::live::Unit;
 use squall_yard::outcome::Done;
@@ -291,22 +291,36 @@ impl Report for OperationsReport {
     }
 
     fn chart(&self) -> Bars {
-        let bars = self.rows.iter().flat_map(|one| {
-            let ends = one.stages.iter().flat_map(Tables::ends);
-            ends.map(|(end, table)| {
+        let mut bars = Vec::new();
+        for one in &self.rows {
+            let label = |end| format!("{}, {}, {end}", one.name, one.row.contender);
+            let Some(tables) = &one.stages else {
+                // A control.
+                for (end, cpu) in [
+                    ("server", one.row.server_cpu),
+                    ("client", one.row.client_cpu),
+                ] {
+                    bars.extend(cpu.map(|cpu| Bar {
+                        label: label(end),
+                        parts: vec![(NOT_SPLIT, cpu)],
+                    }));
+                }
+                continue;
+            };
+            for (end, table) in tables.ends() {
                 let parts = table.rows.iter();
                 let parts = parts.map(|row| (row.stage, row.us_per_operation.unwrap_or_default()));
-                Bar {
-                    label: format!("{}, {end}", one.name),
+                bars.push(Bar {
+                    label: label(end),
                     parts: parts.collect(),
-                }
-            })
-        });
+                });
+            }
+        }
         Bars {
             title: "squall perf: CPU by stage".to_owned(),
             subtitle: format!("{}; {}", self.setup.what.join("; "), self.setup.options),
             unit: "microseconds of CPU per operation",
-            bars: bars.collect(),
+            bars,
         }
     }
 }
@@ -319,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_table_is_wider_than_asked_for_whatever_the_figures() {
+    fn no_table_is_wider_than_asked_for_and_controls_have_bars() {
         for figure in [1.0, 1e9] {
             let row = Row {
                 workload: "W4-resumed",
@@ -354,6 +368,10 @@ mod tests {
                 interrupted: true,
             };
             let report = OperationsReport::new(rows, setup);
+            // A control, whose two bars are there but not split.
+            let bars = report.chart().bars;
+            let parts: Vec<_> = bars.iter().flat_map(|bar| &bar.parts).collect();
+            assert_eq!(parts, [&(NOT_SPLIT, figure), &(NOT_SPLIT, figure)]);
             for width in [60, 80, 120] {
                 let text = report.text(width);
                 let rows = text.lines().filter(|line| line.starts_with("resumed "));
