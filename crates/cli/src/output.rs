@@ -2,17 +2,52 @@
 
 use std::io::{ErrorKind, Write as _};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde::Serialize;
 use squall_yard::error::{Failure, Result, context};
+
+/// The version of all JSON objects of this command, their key `schema`. It goes up by one when a
+/// key changes its meaning, its unit or its type, or is no longer there; new keys leave it as it
+/// is. What is in the objects is described in docs/measuring.
+const SCHEMA: u32 = 1;
+
+/// Whether a JSON object was printed: a program reads one, and no more.
+static PRINTED: AtomicBool = AtomicBool::new(false);
+
+/// A JSON object with its version.
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    schema: u32,
+    #[serde(flatten)]
+    value: &'a T,
+}
 
 /// What became of lines that could not be written.
 static LOST: OnceLock<String> = OnceLock::new();
 
-/// Prints one JSON object.
-pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).map_err(context("JSON"))?;
+/// Prints one JSON object, with its version.
+///
+/// # Errors
+/// The value is no object.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    let versioned = Versioned {
+        schema: SCHEMA,
+        value,
+    };
+    let text = serde_json::to_string_pretty(&versioned).map_err(context("JSON"))?;
+    PRINTED.store(true, Ordering::Relaxed);
     say(&text);
     Ok(())
+}
+
+/// Prints why a command failed as a JSON object with the key `error`, unless its results have been
+/// printed.
+pub(crate) fn print_json_error(failure: &Failure) {
+    if !PRINTED.load(Ordering::Relaxed) {
+        // An object of one string can always be written.
+        let _ = print_json(&serde_json::json!({ "error": failure.to_string() }));
+    }
 }
 
 /// Prints a line. A reader that has gone away (`| head`) is no reason to stop or to complain; a

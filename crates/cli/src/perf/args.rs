@@ -29,6 +29,17 @@ pub(crate) struct Perf {
     pub(crate) local: Local,
 }
 
+impl Perf {
+    /// Whether a program reads the results.
+    pub(crate) fn is_json(&self) -> bool {
+        match &self.remote {
+            Some(Remote::Server(args)) => args.json,
+            Some(Remote::Client(args)) => args.output.json,
+            None => self.local.output.json,
+        }
+    }
+}
+
 /// A measurement with another process or machine.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Remote {
@@ -154,7 +165,7 @@ pub(crate) struct Local {
 /// The form in which results are printed.
 #[derive(Args, Debug)]
 pub(crate) struct Output {
-    /// Print one JSON object
+    /// Print one JSON object; `schema` is its version, and after a failure it has the key `error`
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 

@@ -17,7 +17,10 @@ pub(crate) fn json(args: &[&str]) -> serde_json::Value {
     assert!(output.status.success(), "{args:?}: {stderr}");
     // Nothing on a pipe but the object: no live line, no heading.
     assert!(stderr.is_empty(), "{stderr}");
-    serde_json::from_slice(&output.stdout).expect("exactly one JSON object")
+    let object: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("exactly one JSON object");
+    assert_eq!(object["schema"], 1, "{args:?}");
+    object
 }
 
 /// One line on standard error, nothing on standard output, exit code 1; returns the line.
