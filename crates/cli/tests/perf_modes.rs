@@ -530,3 +530,53 @@ fn qlogs_are_whole_when_the_program_ends() {
         std::fs::remove_dir_all(&folder).expect("ours");
     }
 }
+
+#[test]
+fn a_failure_is_an_object_too_for_a_program() {
+    for args in [
+        &["perf", "--in-flight", "3", "--json"][..],
+        &["perf", "client", "127.0.0.1:0:0", "--json"],
+        &["perf", "server", "--listen", "192.0.2.77:0", "--json"],
+        &["bench", "protect", "--kernel", "abacus", "--json"],
+    ] {
+        let output = squall(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
+        assert_eq!(report["schema"], 1, "{args:?}");
+        // The same line as for people.
+        let line = String::from_utf8(output.stderr).expect("text");
+        let error = report["error"].as_str().expect("text");
+        assert_eq!(line.trim_end(), format!("squall: {error}"), "{args:?}");
+    }
+}
+
+#[test]
+fn a_server_says_nothing_of_connections_unless_asked() {
+    for (args, lines) in [(&[][..], 0), (&["-v"], 2), (&["--verbose"], 2)] {
+        let server = Server::with(args);
+        for _ in 0..2 {
+            let address = server.address();
+            json(&["perf", "client", &address, "-k", "-n", "1K", "--json"]);
+        }
+        let (code, text) = server.interrupt();
+        assert_eq!(code, Some(0));
+        let told = text.lines().filter(|line| line.contains("sent 1000 bytes"));
+        // The summary sums both up.
+        assert_eq!(told.count(), lines, "{args:?}: {text}");
+        assert!(text.contains("served 2 connection(s)"), "{text}");
+    }
+}
+
+#[test]
+fn the_help_says_what_is_other_than_with_iperf3() {
+    for args in [&["perf", "--help"][..], &["perf", "client", "--help"]] {
+        let output = squall(args);
+        let text = String::from_utf8(output.stdout).expect("text");
+        let text: Vec<&str> = text.split_whitespace().collect();
+        let text = text.join(" ");
+        assert!(
+            text.contains("iperf3 has it the other way round: its -R is this"),
+            "{text}"
+        );
+    }
+}

@@ -76,11 +76,16 @@ pub(crate) struct Server {
     )]
     pub(crate) cpu: Vec<usize>,
 
+    /// Print a line when a connection that moved data ends
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+
     /// Print statistics of each connection when it ends
     #[arg(long)]
     pub(crate) conn_stats: bool,
 
-    /// Print the summary as one JSON object
+    /// Print the summary as one JSON object; `schema` is its version, and after a failure it has
+    /// the key `error`
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 

@@ -31,22 +31,18 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
     };
     let endpoint = bind(args, &certificate)?;
     let address = endpoint.local_addr().map_err(context("local address"))?;
-    let inform = |text: &str| {
-        // One object is all that a program wants to read.
-        if args.json {
-            eprintln!("{text}");
-        } else {
-            say(text);
-        }
-    };
-    inform(&format!(
-        "listening on {address} (UDP), application protocol perf"
-    ));
+    inform(
+        args.json,
+        &format!("listening on {address} (UDP), application protocol perf"),
+    );
     if made {
-        inform(&format!(
-            "certificate generated in memory for localhost, SHA-256 fingerprint {}",
-            certificate.fingerprint()
-        ));
+        let fingerprint = certificate.fingerprint();
+        inform(
+            args.json,
+            &format!(
+                "certificate generated in memory for localhost, SHA-256 fingerprint {fingerprint}"
+            ),
+        );
     }
     let book = Arc::new(Book::new(args));
     let before = Reading::of(&endpoint);
@@ -75,6 +71,15 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
     Ok(())
 }
 
+/// Says what goes on; to standard error if one object is all that a program wants to read.
+fn inform(is_json: bool, text: &str) {
+    if is_json {
+        eprintln!("{text}");
+    } else {
+        say(text);
+    }
+}
+
 fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
     let mut listen = args.listen;
     if let Some(port) = args.port {
@@ -98,6 +103,7 @@ fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
 /// What the server has done, an entry for each connection that has ended.
 struct Book {
     started: Instant,
+    verbose: bool,
     conn_stats: bool,
     json: bool,
     sums: Mutex<Sums>,
@@ -117,6 +123,7 @@ impl Book {
     fn new(args: &Server) -> Self {
         Self {
             started: Instant::now(),
+            verbose: args.verbose,
             conn_stats: args.conn_stats,
             json: args.json,
             sums: Mutex::default(),
@@ -138,15 +145,16 @@ impl Book {
         sums.bytes_received += received;
         drop(sums);
         // Thousands of handshakes a second would be as many lines.
-        if sent + received > 0 && !self.json {
+        if self.verbose && sent + received > 0 {
             let reason = connection
                 .close_reason()
                 .map_or_else(String::new, |reason| format!(", {reason}"));
-            say(&format!(
+            let line = format!(
                 "[{:8.1} s] {}: sent {sent} bytes, received {received} bytes{reason}",
                 self.started.elapsed().as_secs_f64(),
                 connection.remote_address(),
-            ));
+            );
+            inform(self.json, &line);
         }
         if self.conn_stats {
             eprintln!(

@@ -38,11 +38,12 @@ pub(crate) struct Work {
           visible_short_alias = 'd', visible_alias = "duration")]
     pub(crate) time: Duration,
 
-    /// The client sends
+    /// The client sends, as iperf3 does unless told otherwise
     #[arg(long, conflicts_with = "download")]
     pub(crate) upload: bool,
 
-    /// The server sends (default)
+    /// The server sends (default). iperf3 has it the other way round: its -R is this, and what it
+    /// does without -R is --upload here
     #[arg(long, visible_short_alias = 'R', visible_alias = "reverse")]
     pub(crate) download: bool,
 
