@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Server, failure, json, signal, squall};
+use common::{Server, assert_sum, failure, json, signal, squall};
 
 fn number(value: &serde_json::Value) -> f64 {
     value
@@ -51,19 +51,22 @@ fn requests_give_their_rate_cpu_latency_and_stages() {
     let stages = &row["stages"];
     for end in ["server", "client"] {
         let rows = stages[end]["rows"].as_array().expect("rows");
-        let percent: f64 = rows.iter().map(|row| number(&row["percent"])).sum();
-        assert!((percent - 100.0).abs() < 0.01, "{end}: {percent}");
+        assert_sum(&stages[end]);
         let us: f64 = rows
             .iter()
-            .map(|row| number(&row["us_per_operation"]))
+            .filter_map(|row| row["us_per_operation"].as_f64())
             .sum();
-        assert!(
-            (us / number(&row[format!("{end}_cpu")]) - 1.0).abs() < 0.2,
-            "{end}: {us}"
-        );
+        let share = us / number(&row[format!("{end}_cpu")]);
+        let least = if stages[end]["preempted"] == true {
+            0.0
+        } else {
+            0.8
+        };
+        assert!((least..1.2).contains(&share), "{end}: {us}");
     }
     assert!(number(&stages["overhead_percent"]) > 0.0);
-    assert!(number(&stages["attributed_percent"]) > 30.0);
+    let attributed = &stages["attributed_percent"];
+    assert!(attributed.is_null() || number(attributed) > 30.0);
     // The controls did the same in the same run.
     for (at, control) in [(1, "tls_tcp"), (2, "tcp")] {
         let other = &report["rows"][at];

@@ -12,6 +12,7 @@ use crate::{cpu, sys};
 pub struct Reading {
     stages: Stages,
     cpu: Duration,
+    preemptions: u64,
     datagrams_sent: u64,
     datagrams_received: u64,
 }
@@ -20,10 +21,14 @@ impl Reading {
     /// The counters of an endpoint now.
     pub fn of(endpoint: &Endpoint) -> Self {
         let udp = endpoint.stats().udp;
+        let threads = endpoint.worker_thread_ids();
         Self {
             stages: endpoint.stages(),
-            cpu: (endpoint.worker_thread_ids().into_iter())
+            cpu: (threads.iter().copied())
                 .filter_map(sys::thread_cpu_of)
+                .sum(),
+            preemptions: (threads.iter().copied())
+                .filter_map(sys::preemptions_of)
                 .sum(),
             datagrams_sent: udp.datagrams_sent,
             datagrams_received: udp.datagrams_received,
@@ -54,6 +59,7 @@ impl Reading {
             waits: now.stages.waits().since(&self.stages.waits()),
             stamps: now.stages.stamps() - self.stages.stamps(),
             cpu: now.cpu.saturating_sub(self.cpu),
+            preemptions: now.preemptions.saturating_sub(self.preemptions),
             packets,
             bytes,
             operations,
@@ -89,9 +95,9 @@ impl Used {
         };
         Some(Both {
             process_cpu_s: self.process.as_secs_f64(),
-            attributed_percent: part(Table::attributed_percent) / self.process.as_secs_f64()
-                * 100.0,
-            overhead_percent: part(|table| table.overhead.percent) / both * 100.0,
+            attributed_percent: (!server.preempted && !client.preempted)
+                .then(|| part(Table::attributed_percent) / self.process.as_secs_f64() * 100.0),
+            overhead_percent: part(Table::overhead_percent) / both * 100.0,
             server,
             client,
             core_ghz: rates.core_ghz,

@@ -134,6 +134,22 @@ pub fn process_cpu_of(_pid: i32) -> Option<Duration> {
     None
 }
 
+/// How often the kernel took the CPU away from the thread `tid` of this process while it had work
+/// (involuntary context switches); `None` once it has ended.
+#[cfg(target_os = "linux")]
+pub fn preemptions_of(tid: i32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).ok()?;
+    let count = status
+        .lines()
+        .find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"))?;
+    count.trim().parse().ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn preemptions_of(_tid: i32) -> Option<u64> {
+    None
+}
+
 /// Set in a CPU clock id: the id names a thread, not a process.
 #[cfg(target_os = "linux")]
 const CLOCK_OF_THREAD: i32 = 4;
@@ -378,6 +394,35 @@ mod tests {
     #[test]
     fn a_thread_that_does_not_exist_has_no_clock() {
         assert_eq!(thread_cpu_of(i32::MAX - 1), None);
+    }
+
+    #[test]
+    fn threads_that_share_a_core_are_preempted() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        let done = Arc::new(AtomicBool::new(false));
+        let spin = || {
+            let done = Arc::clone(&done);
+            std::thread::spawn(move || {
+                let core = *allowed_cores().last().expect("at least one core");
+                pin(core).expect("an allowed core");
+                // SAFETY: gettid has no arguments and cannot fail.
+                let tid = unsafe { libc::gettid() };
+                let before = preemptions_of(tid).expect("own thread");
+                // Neither ever waits, so only the kernel can take turns.
+                while !done.load(Ordering::Relaxed) {
+                    addition_chain(10_000);
+                    if preemptions_of(tid).expect("own thread") > before {
+                        done.store(true, Ordering::Relaxed);
+                    }
+                }
+            })
+        };
+        for thread in [spin(), spin()] {
+            thread.join().expect("no panic");
+        }
+        assert_eq!(preemptions_of(i32::MAX - 1), None);
     }
 
     #[test]

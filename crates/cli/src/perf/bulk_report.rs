@@ -217,8 +217,9 @@ impl Report for BulkReport {
             ] {
                 let parts = match table {
                     Some(table) => {
-                        let rows = table.rows.iter();
-                        rows.map(|row| (row.stage, cpu * row.percent / 100.0))
+                        let shares = table.shares().into_iter();
+                        shares
+                            .map(|(stage, percent)| (stage, cpu * percent / 100.0))
                             .collect()
                     }
                     None => vec![(NOT_SPLIT, cpu)],
@@ -374,6 +375,7 @@ mod tests {
             waits: squall::Waits::default(),
             stamps: 1,
             cpu: Duration::from_nanos(1_000),
+            preemptions: 0,
             packets: 10,
             bytes: 14_000,
             operations: 0,
@@ -390,7 +392,7 @@ mod tests {
         let table = Table::new(&sample, rates).expect("work was done");
         Both {
             process_cpu_s: 2e-6,
-            attributed_percent: 60.0,
+            attributed_percent: Some(60.0),
             overhead_percent: 1.0,
             server: table.clone(),
             client: table,
@@ -480,7 +482,7 @@ mod tests {
             let mut stages = stages();
             let scale = cpu_ms as f64 / 200.0;
             for row in &mut stages.client.rows {
-                row.ns_per_packet *= scale;
+                row.ns_per_packet = row.ns_per_packet.map(|ns| ns * scale);
             }
             let report = BulkReport::new(&rounds, Some(stages), &Gauges::default(), setup());
             for width in [60, 80, 120] {

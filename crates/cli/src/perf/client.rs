@@ -236,7 +236,7 @@ impl<'a> ClientReport<'a> {
                 rates.core_ghz,
                 rates.clocks,
                 &[table],
-                table.overhead.percent,
+                table.overhead_percent(),
             )
         });
         Self {
@@ -300,8 +300,9 @@ impl Report for ClientReport<'_> {
     }
 
     fn chart(&self) -> Bars {
-        let rows = self.stages.iter().flat_map(|table| &table.rows);
-        let parts = rows.map(|row| (row.stage, self.client_cpu_s_per_gb * row.percent / 100.0));
+        let shares = self.stages.iter().flat_map(Table::shares);
+        let parts =
+            shares.map(|(stage, percent)| (stage, self.client_cpu_s_per_gb * percent / 100.0));
         Bars {
             title: "squall perf client: CPU by stage".to_owned(),
             subtitle: format!(

@@ -118,7 +118,7 @@ impl Tables {
     /// The client's alone; `None` where nothing was moved.
     pub(crate) fn client(sample: &Sample, rates: Rates) -> Option<Self> {
         let client = Table::new(sample, rates)?;
-        let overhead = client.overhead.percent;
+        let overhead = client.overhead_percent();
         Some(Self::Client {
             remarks: stages::remarks(rates.core_ghz, rates.clocks, &[&client], overhead),
             client: Box::new(client),
@@ -308,8 +308,9 @@ impl Report for OperationsReport {
                 continue;
             };
             for (end, table) in tables.ends() {
-                let parts = table.rows.iter();
-                let parts = parts.map(|row| (row.stage, row.us_per_operation.unwrap_or_default()));
+                let total = table.total.us_per_operation.unwrap_or_default();
+                let parts = table.shares().into_iter();
+                let parts = parts.map(|(stage, percent)| (stage, total * percent / 100.0));
                 bars.push(Bar {
                     label: label(end),
                     parts: parts.collect(),

@@ -63,7 +63,7 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
     if let Some(table) = table.filter(|_| !args.json) {
         let width = layout::width();
         let text = stages::text("by stage", &[(each, &table)], width);
-        let overhead = table.overhead.percent;
+        let overhead = table.overhead_percent();
         let remarks = stages::remarks(rates.core_ghz, rates.clocks, &[&table], overhead);
         let remarks = layout::wrap(&remarks, width);
         say(&format!("\n{text}{}", remarks.trim_end()));

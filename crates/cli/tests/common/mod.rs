@@ -23,6 +23,19 @@ pub(crate) fn json(args: &[&str]) -> serde_json::Value {
     object
 }
 
+/// A cost table sums to its thread's CPU time, unless the thread was preempted: what no stage
+/// claims is then unknown.
+pub(crate) fn assert_sum(table: &serde_json::Value) {
+    let rows = table["rows"].as_array().expect("rows");
+    let percent: f64 = rows.iter().filter_map(|row| row["percent"].as_f64()).sum();
+    let preempted = table["preempted"].as_bool().expect("whether");
+    let last = rows.last().expect("rows");
+    assert_eq!(last["stage"], "unattributed");
+    assert_eq!(last["percent"].is_null(), preempted, "{last}");
+    let least = if preempted { 0.0 } else { 99.99 };
+    assert!((least..100.01).contains(&percent), "{percent}");
+}
+
 /// One line on standard error, nothing on standard output, exit code 1; returns the line.
 pub(crate) fn failure(args: &[&str]) -> String {
     let output = squall(args);
