@@ -583,3 +583,91 @@ fn the_help_says_what_is_other_than_with_iperf3() {
         );
     }
 }
+
+/// Intervals follow each other without gaps and sum to `total`.
+fn assert_intervals(intervals: &[&serde_json::Value], key: &str, total: u64) {
+    assert!(intervals.len() >= 2, "{intervals:?}");
+    let mut end = 0.0;
+    for one in intervals {
+        assert!(
+            (number(&one["start_s"]) - end).abs() < 1e-9,
+            "{intervals:?}"
+        );
+        end = number(&one["end_s"]);
+        assert!(end > number(&one["start_s"]), "{one}");
+    }
+    let sum: u64 = intervals.iter().filter_map(|one| one[key].as_u64()).sum();
+    assert_eq!(sum, total, "{intervals:?}");
+}
+
+#[test]
+fn intervals_sum_to_the_whole_in_json() {
+    let server = Server::start();
+    let address = server.address();
+    let client = ["perf", "client", &address, "-k", "-i", "0.1", "--json"];
+    for direction in ["--download", "--upload"] {
+        let report = json(&[&client[..], &["-t", "0.7", direction]].concat());
+        let intervals = report["intervals"].as_array().expect("a list");
+        let intervals: Vec<_> = intervals.iter().collect();
+        let bytes = report["bytes"].as_u64().expect("bytes");
+        assert_intervals(&intervals, "bytes", bytes);
+        assert_eq!(intervals[0]["direction"], direction[2..]);
+        assert!(number(&intervals[0]["gbit_per_s"]) > 0.0);
+    }
+    let report = json(&[&client[..], &["-t", "0.7", "--requests"]].concat());
+    let intervals = report["intervals"].as_array().expect("a list");
+    let intervals: Vec<_> = intervals.iter().collect();
+    let count = report["rows"][0]["count"].as_u64().expect("a count");
+    assert_intervals(&intervals, "count", count);
+    assert_eq!(intervals[0]["workload"], "W3");
+    // Over loopback each contender has its own, in each round.
+    let report = json(&[
+        "perf",
+        "-t",
+        "1",
+        "--rounds",
+        "2",
+        "--interval",
+        "0.1",
+        "--json",
+    ]);
+    let intervals = report["intervals"].as_array().expect("a list");
+    for contender in ["quic", "tls_tcp", "tcp"] {
+        let mut bytes = 0;
+        for round in [0, 1] {
+            let own = intervals
+                .iter()
+                .filter(|one| one["contender"] == contender && one["round"] == round);
+            let own: Vec<_> = own.collect();
+            let sum = own.iter().filter_map(|one| one["bytes"].as_u64()).sum();
+            assert_intervals(&own, "bytes", sum);
+            bytes += sum;
+        }
+        assert_eq!(report[contender]["bytes"], bytes, "{contender}");
+    }
+    // Unless asked for there are none.
+    let report = json(&[
+        "perf", "client", &address, "-k", "-n", "1K", "-i", "0", "--json",
+    ]);
+    assert!(report["intervals"].is_null());
+}
+
+#[test]
+fn intervals_are_lines_for_people() {
+    let server = Server::start();
+    let address = server.address();
+    let args = ["perf", "client", &address, "-k", "-t", "0.7", "-i", "0.1"];
+    let output = squall(&args);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).expect("text");
+    // Before the results, as they happen.
+    let first = text.lines().next().expect("a line");
+    assert!(
+        first.trim_start().starts_with("0.00-0.") && first.ends_with("Gbit/s  download"),
+        "{text}"
+    );
+    assert_eq!(
+        squall(&[&args[..], &["--csv"]].concat()).status.code(),
+        Some(2)
+    );
+}

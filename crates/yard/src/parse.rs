@@ -42,6 +42,14 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "give seconds from 0.01 to 86400, such as 10 or 0.5".to_owned())
 }
 
+/// Seconds between reports; 0: none, as iperf3 has it.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    (text.parse().ok())
+        .filter(|seconds| *seconds == 0.0 || (0.1..=86_400.0).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "give seconds from 0.1 to 86400, or 0 for no reports".to_owned())
+}
+
 /// A UDP port to listen on; 0: the system chooses.
 pub fn port(text: &str) -> Result<u16, String> {
     (text.parse()).map_err(|_| "give a whole number from 0 to 65535".to_owned())
@@ -140,6 +148,15 @@ mod tests {
         }
         for text in ["", "a.png", "svg", ".svg", "a.svg.pdf"] {
             assert!(svg(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_interval_is_seconds_or_nothing() {
+        assert_eq!(interval("0"), Ok(Duration::ZERO));
+        assert_eq!(interval("0.1"), Ok(Duration::from_millis(100)));
+        for text in ["0.05", "-1", "1s", "NaN", ""] {
+            assert!(interval(text).is_err(), "{text}");
         }
     }
 

@@ -1,13 +1,14 @@
 //! What a client does with a server in one round: a bulk transfer, requests, or handshakes.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use clap::ValueEnum;
 
 use crate::cpu::Cores;
-use crate::live::Gauges;
+use crate::live::{Counter, Gauges, Lane};
 use crate::source::Source;
 
 /// Bytes handed to a stream, and at most taken from one, in one call.
@@ -38,6 +39,33 @@ impl Flow {
             Self::Down => "download",
             Self::Up => "upload",
         }
+    }
+
+    /// The directions in which data flows at the same time.
+    pub fn parts(self) -> &'static [Self] {
+        match self {
+            Self::Down => &[Self::Down],
+            Self::Up => &[Self::Up],
+        }
+    }
+}
+
+impl Flow {
+    /// The counter of one direction.
+    pub fn counter(self, gauges: &Gauges) -> &Arc<Counter> {
+        match self {
+            Self::Down => &gauges.down,
+            Self::Up => &gauges.up,
+        }
+    }
+
+    /// The counters of all directions.
+    pub fn lanes(self, gauges: &Gauges) -> Vec<Lane> {
+        let lane = |one: &Self| Lane {
+            direction: Some(one.name()),
+            counter: Arc::clone(one.counter(gauges)),
+        };
+        self.parts().iter().map(lane).collect()
     }
 }
 

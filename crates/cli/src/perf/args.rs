@@ -157,7 +157,7 @@ pub(crate) struct Local {
 
     /// Instead of measuring, transfer a seeded pattern (-n bytes per stream, default 1G) and
     /// compare the SHA-256 digests of both ends
-    #[arg(long, conflicts_with_all = ["time", "rounds", "requests", "handshakes", "csv", "plot"])]
+    #[arg(long, conflicts_with_all = ["time", "rounds", "requests", "handshakes", "interval", "csv", "plot"])]
     pub(crate) verify: bool,
 
     #[command(flatten)]
@@ -175,7 +175,7 @@ pub(crate) struct Output {
     pub(crate) json: bool,
 
     /// Print comma-separated rows
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with_all = ["json", "interval"])]
     pub(crate) csv: bool,
 
     /// Draw the cost by stage into this SVG file

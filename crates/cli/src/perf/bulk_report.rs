@@ -17,7 +17,7 @@ use squall_yard::stages::Both;
 use squall_yard::stats::median;
 
 use super::contender::Contender;
-use super::report::Report;
+use super::report::{Interval, Report};
 
 /// What one contender did in one round, `ksoftirqd` included.
 #[derive(Clone, Debug)]
@@ -98,6 +98,9 @@ pub(crate) struct BulkReport {
     /// QUIC's time from a stream's creation to the first byte of its download, in microseconds.
     pub(crate) first_byte_us: Option<Percentiles>,
     pub(crate) stages: Option<Both>,
+    /// With `--interval`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) intervals: Vec<Interval>,
     pub(crate) setup: Setup,
 }
 
@@ -120,6 +123,7 @@ impl BulkReport {
             rtt_us: gauges.rtt.read().percentiles(),
             first_byte_us: gauges.first_byte.read().percentiles(),
             stages,
+            intervals: Vec::new(),
             setup,
         }
     }
@@ -335,6 +339,7 @@ mod tests {
             outcome: Outcome {
                 bytes: 1_000_000_000,
                 elapsed: Duration::from_secs(1),
+                ended: None,
                 server_cpu: Duration::from_millis(cpu_ms),
                 client_cpu: Duration::from_millis(cpu_ms),
                 sent: Vec::new(),

@@ -11,7 +11,7 @@ use squall_yard::cpu::Cores;
 use squall_yard::ends::client_tls;
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::latency::Percentiles;
-use squall_yard::live::{Gauges, Live, Unit};
+use squall_yard::live::{self, Gauges, Lane, Live, Unit};
 use squall_yard::meter::{Reading, Ticker, Volume};
 use squall_yard::rows::{self, Row};
 use squall_yard::stages::{Rates, Sample, Table};
@@ -24,7 +24,7 @@ use super::endpoint;
 use super::handshakes::{self, Target};
 use super::operations::{Figures, Job, OperationsReport, Setup, Tables};
 use super::protocol::Transfer;
-use super::report::{self, Report};
+use super::report::{self, Interval, Report};
 use super::work::Task;
 use super::{quic, requests};
 
@@ -123,6 +123,12 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// The live line, and lines for intervals that begin with a name.
+    fn line(&self, title: String, unit: Unit, lanes: &[Lane], name: &str) -> Live {
+        let telling = report::telling(&self.args.work, &self.args.output, name);
+        Live::with_intervals(title, unit, lanes, telling)
+    }
+
     fn bulk(&self, flow: Flow, amount: Amount, plot: Option<File>) -> Result<()> {
         let work = &self.args.work;
         let connections = self.connect()?;
@@ -135,32 +141,41 @@ impl<'a> Session<'a> {
             seed: None,
             gauges: Gauges::default(),
         };
-        let line = Live::start(self.args.server.clone(), Unit::Bytes, &load.gauges.live);
+        let lanes = flow.lanes(&load.gauges);
+        let line = self.line(self.args.server.clone(), Unit::Bytes, &lanes, "");
         let before = Reading::of(&self.endpoint);
         let transfers = quic::bulk(&connections, &load)?;
         let bytes = transfers.iter().map(|one| one.bytes).sum();
         let sample = before.until_now(&self.endpoint, Volume::of_client(flow, bytes));
-        drop(line);
+        let ended = transfers.iter().map(|one| one.end).max();
+        let intervals = line.finish(ended);
         self.tell_connections(&connections);
-        let results = ClientReport::new(self.args, &load, &transfers, &sample, self.ticker.rates());
+        let mut results =
+            ClientReport::new(self.args, &load, &transfers, &sample, self.ticker.rates());
+        results.intervals = intervals;
         report::tell(&results, &self.args.output, plot)
     }
 
     fn rates(&self, jobs: &[Job], plot: Option<File>) -> Result<()> {
-        let mut rows = Vec::new();
+        let (mut rows, mut intervals) = (Vec::new(), Vec::new());
         for job in jobs {
             let live = Arc::default();
+            let lanes = [Lane {
+                direction: None,
+                counter: Arc::clone(&live),
+            }];
             let title = format!("{}, {}", self.args.server, job.name());
-            let (done, sample) = match job {
+            let (done, sample, parts) = match job {
                 Job::Requests(requests) => {
                     let connections = self.connect()?;
-                    let _line = Live::start(title, job.unit(), &live);
+                    let line = self.line(title, job.unit(), &lanes, job.name());
                     let before = Reading::of(&self.endpoint);
                     let done = requests::run(requests, &connections, &live)?;
+                    let parts = line.finish(done.ended);
                     let volume = Volume::Operations(done.count());
                     let sample = before.until_now(&self.endpoint, volume);
                     self.tell_connections(&connections);
-                    (done, sample)
+                    (done, sample, parts)
                 }
                 Job::Handshakes(handshakes) => {
                     let ready = handshakes::prepare(
@@ -172,14 +187,21 @@ impl<'a> Session<'a> {
                             watch: Arc::clone(&self.watch),
                         },
                     )?;
-                    let _line = Live::start(title, job.unit(), &live);
+                    let line = self.line(title, job.unit(), &lanes, job.name());
                     let before = Reading::of(&self.endpoint);
                     let done = handshakes::run(handshakes, &ready, &live)?;
+                    let parts = line.finish(done.ended);
                     let volume = Volume::Operations(done.count());
                     let sample = before.until_now(&self.endpoint, volume);
-                    (done, sample)
+                    (done, sample, parts)
                 }
             };
+            intervals.extend(parts.into_iter().map(|figures| Interval {
+                round: None,
+                contender: None,
+                workload: Some(job.workload()),
+                figures,
+            }));
             if done.count() == 0 {
                 break;
             }
@@ -197,7 +219,8 @@ impl<'a> Session<'a> {
             controls: Vec::new(),
             interrupted: interrupt::raised(),
         };
-        report::tell(&OperationsReport::new(rows, setup), &self.args.output, plot)
+        let report = OperationsReport::new(rows, intervals, setup);
+        report::tell(&report, &self.args.output, plot)
     }
 }
 
@@ -214,6 +237,9 @@ struct ClientReport<'a> {
     first_byte_us: Option<Percentiles>,
     interrupted: bool,
     stages: Option<Table>,
+    /// With `--interval`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    intervals: Vec<live::Interval>,
     #[serde(skip)]
     remarks: String,
     #[serde(skip)]
@@ -249,6 +275,7 @@ impl<'a> ClientReport<'a> {
             first_byte_us: load.gauges.first_byte.read().percentiles(),
             interrupted: interrupt::raised(),
             stages,
+            intervals: Vec::new(),
             remarks: format!("({})\n{remarks}", args.options),
             args,
         }

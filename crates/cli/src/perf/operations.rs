@@ -10,7 +10,7 @@ use squall_yard::stages::{self, Both, Rates, Sample, Table};
 use squall_yard::work::{Handshakes, Kind, Requests};
 
 use super::contender::Contender;
-use super::report::Report;
+use super::report::{Interval, Report};
 
 /// What is counted: requests, or handshakes of a kind.
 #[derive(Clone, Debug)]
@@ -184,6 +184,9 @@ pub(crate) struct OperationsReport {
     /// CPU of the server for a resumed handshake against a full one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resumed_to_full: Option<f64>,
+    /// With `--interval`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) intervals: Vec<Interval>,
     #[serde(flatten)]
     pub(crate) setup: Setup,
 }
@@ -202,7 +205,7 @@ pub(crate) struct Setup {
 
 impl OperationsReport {
     /// All rows.
-    pub(crate) fn new(rows: Vec<Figures>, setup: Setup) -> Self {
+    pub(crate) fn new(rows: Vec<Figures>, intervals: Vec<Interval>, setup: Setup) -> Self {
         let server = |workload| {
             let row = (rows.iter())
                 .find(|one| (one.row.workload, one.row.contender) == (workload, SQUALL));
@@ -212,6 +215,7 @@ impl OperationsReport {
         Self {
             rows,
             resumed_to_full,
+            intervals,
             setup,
         }
     }
@@ -368,7 +372,7 @@ mod tests {
                 controls: Vec::new(),
                 interrupted: true,
             };
-            let report = OperationsReport::new(rows, setup);
+            let report = OperationsReport::new(rows, Vec::new(), setup);
             // A control, whose two bars are there but not split.
             let bars = report.chart().bars;
             let parts: Vec<_> = bars.iter().flat_map(|bar| &bar.parts).collect();

@@ -247,7 +247,7 @@ pub(crate) async fn download(
             }
             sink.take(&chunk);
             bytes += chunk.len() as u64;
-            gauges.live.add(chunk.len() as u64);
+            gauges.down.add(chunk.len() as u64);
         }
         Ok::<(), squall::ReadError>(())
     };
@@ -302,7 +302,7 @@ pub(crate) async fn upload(
             let len = piece.len() as u64;
             send.write_chunk(piece).await?;
             bytes += len;
-            gauges.live.add(len);
+            gauges.up.add(len);
             gauges.rtt.record(connection.stats().rtt);
         }
         Ok::<(), WriteError>(())

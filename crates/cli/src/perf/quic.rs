@@ -179,6 +179,7 @@ impl Quic {
         Ok(Outcome {
             bytes: sum(&transfers),
             elapsed: span(&transfers),
+            ended: transfers.iter().map(|one| one.end).max(),
             server_cpu: used.ends[0].cpu,
             client_cpu: used.ends[1].cpu,
             sent: service.digests(),

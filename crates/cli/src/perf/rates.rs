@@ -11,7 +11,7 @@ use squall_yard::controls::requests::depth;
 use squall_yard::controls::{bulk, tcp, tls};
 use squall_yard::cpu::{Cores, Ksoftirqd};
 use squall_yard::error::{Failure, Result};
-use squall_yard::live::{Counter, Live};
+use squall_yard::live::{Counter, Lane, Live};
 use squall_yard::meter::{Ticker, Used};
 use squall_yard::options::{Options, Suite};
 use squall_yard::outcome::Done;
@@ -24,7 +24,7 @@ use super::args::Local;
 use super::contender::Contender;
 use super::operations::{Figures, Job, OperationsReport, Setup, Tables};
 use super::quic::Quic;
-use super::report;
+use super::report::{self, Interval};
 use super::{cores, rotated};
 use crate::output::say;
 
@@ -229,6 +229,7 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
     }
     let ksoftirqd = Ksoftirqd::find(cores);
     let ticker = Ticker::start();
+    let mut intervals = Vec::new();
     'rounds: for index in 0..args.rounds {
         let order: Vec<usize> = rotated(&(0..entries.len()).collect::<Vec<_>>(), index);
         for at in order {
@@ -242,9 +243,22 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
                 job.name(),
                 entry.contender.name()
             );
-            let _line = Live::start(title, job.unit(), &live);
+            let lanes = [Lane {
+                direction: None,
+                counter: Arc::clone(&live),
+            }];
+            let name = format!("{:<8}  {:<7}", job.name(), entry.contender.name());
+            let telling = report::telling(&args.work, &args.output, &name);
+            let line = Live::with_intervals(title, job.unit(), &lanes, telling);
             let before = ksoftirqd.now();
             let (done, mut cpu, used) = bench.run_one(&job, entry.contender, &live)?;
+            let parts = line.finish(done.ended).into_iter();
+            intervals.extend(parts.map(|figures| Interval {
+                round: Some(index),
+                contender: Some(entry.contender.name()),
+                workload: Some(job.workload()),
+                figures,
+            }));
             let soft = ksoftirqd.now() - before;
             let soft = [soft.server, soft.client];
             if let Some(used) = used {
@@ -271,5 +285,6 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
         return Err(Failure::new("interrupted before anything was measured"));
     }
     setup.interrupted = interrupt::raised();
-    report::tell(&OperationsReport::new(rows, setup), &args.output, plot)
+    let report = OperationsReport::new(rows, intervals, setup);
+    report::tell(&report, &args.output, plot)
 }

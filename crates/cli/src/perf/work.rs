@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use squall_yard::error::{Failure, Result};
-use squall_yard::parse::{count, seconds, size};
+use squall_yard::parse::{count, interval, seconds, size};
 use squall_yard::tickets::MAX_TICKETS;
 use squall_yard::work::{Amount, Flow, Handshakes, Kind, Requests};
 
@@ -37,6 +37,10 @@ pub(crate) struct Work {
     #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = seconds,
           visible_short_alias = 'd', visible_alias = "duration")]
     pub(crate) time: Duration,
+
+    /// Also report what was done in every SECS seconds, as it happens; 0: do not
+    #[arg(short, long, value_name = "SECS", default_value = "0", value_parser = interval)]
+    pub(crate) interval: Duration,
 
     /// The client sends, as iperf3 does unless told otherwise
     #[arg(long, conflicts_with = "download")]
@@ -150,6 +154,11 @@ impl Work {
             in_flight: self.in_flight.unwrap_or(REQUESTS_IN_FLIGHT),
             time: self.time,
         })
+    }
+
+    /// How often intermediate figures are wanted.
+    pub(crate) fn interval(&self) -> Option<Duration> {
+        Some(self.interval).filter(|interval| !interval.is_zero())
     }
 
     /// Streams that are open at a time on one connection.

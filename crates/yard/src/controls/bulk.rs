@@ -87,6 +87,7 @@ pub fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome> {
     Ok(Outcome {
         bytes: received.iter().map(|one| one.bytes).sum(),
         elapsed,
+        ended: end,
         server_cpu,
         client_cpu,
         sent: sent.iter().filter_map(|one| one.digest).collect(),
@@ -130,7 +131,7 @@ fn is_gone(error: &io::Error) -> bool {
 
 fn fetch<P: Protocol>(end: End<P>, load: &Load) -> Result<JoinHandle<Result<Received>>> {
     let (amount, digests) = (load.amount, load.seed.is_some());
-    let live = Arc::clone(&load.gauges.live);
+    let live = Arc::clone(load.flow.counter(&load.gauges));
     let name = end.name();
     spawn(name.clone(), end.core, move || {
         let mut channel = end.open()?;
