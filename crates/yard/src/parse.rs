@@ -1,6 +1,6 @@
 //! Values as people write them on a command line: sizes, seconds, counts, cores, addresses, files.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -68,6 +68,20 @@ pub fn listen(text: &str) -> Result<SocketAddr, String> {
     (text.parse()).map_err(|_| {
         "give an IP address and a port, such as 0.0.0.0:4433, [::]:4433 or 127.0.0.1:0".to_owned()
     })
+}
+
+/// An address of this machine, with an interface where it needs one (`fe80::1%eth0`); port 0.
+pub fn local(text: &str) -> Result<SocketAddr, String> {
+    let hint =
+        || "give an IP address of this machine, such as 192.0.2.1 or fe80::1%eth0".to_owned();
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok((ip, 0).into());
+    }
+    // The system knows the numbers of interfaces; a name of a host is not what is asked for.
+    let (ip, _interface) = text.split_once('%').ok_or_else(hint)?;
+    ip.parse::<Ipv6Addr>().map_err(|_| hint())?;
+    let found = (text, 0).to_socket_addrs().ok();
+    found.and_then(|mut found| found.next()).ok_or_else(hint)
 }
 
 /// UDP payload of a full datagram, from what every path carries to what a UDP datagram holds.
@@ -158,6 +172,31 @@ mod tests {
         for text in ["0.05", "-1", "1s", "NaN", ""] {
             assert!(interval(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_local_address_is_an_address_and_no_name() {
+        assert_eq!(local("127.0.0.1"), Ok(([127, 0, 0, 1], 0).into()));
+        assert!(local("::1").is_ok_and(|address| address.is_ipv6() && address.port() == 0));
+        for text in [
+            "",
+            "localhost",
+            "127.0.0.1:80",
+            "127.0.0.1%lo",
+            "fe80::1%nowhere",
+        ] {
+            assert!(local(text).is_err(), "{text}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_local_address_may_name_its_interface() {
+        let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").expect("loopback");
+        let Ok(SocketAddr::V6(address)) = local("fe80::1%lo") else {
+            panic!("an address");
+        };
+        assert_eq!(address.scope_id().to_string(), index.trim());
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! The arguments of `squall perf`, in the words of iperf3 and quinn-perf.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use squall_yard::options::Options;
-use squall_yard::parse::{core, cores, count, listen, port, remote_port, svg};
+use squall_yard::parse::{core, cores, count, listen, local, port, remote_port, svg};
 
 use super::contender::Contender;
 use super::work::Work;
@@ -47,14 +47,53 @@ pub(crate) enum Remote {
     Client(Client),
 }
 
+/// Which addresses are used.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Family {
+    /// Use IPv4 only
+    #[arg(short = '4', long, visible_alias = "version4", conflicts_with = "ipv6")]
+    ipv4: bool,
+
+    /// Use IPv6 only
+    #[arg(short = '6', long, visible_alias = "version6")]
+    ipv6: bool,
+}
+
+impl Family {
+    /// Whether an address is of the kind that was asked for.
+    pub(crate) fn suits(self, address: SocketAddr) -> bool {
+        match address.ip().to_canonical() {
+            IpAddr::V4(_) => !self.ipv6,
+            IpAddr::V6(_) => !self.ipv4,
+        }
+    }
+
+    /// What was asked for.
+    pub(crate) fn name(self) -> &'static str {
+        match (self.ipv4, self.ipv6) {
+            (true, _) => "IPv4",
+            (_, true) => "IPv6",
+            _ => "IP",
+        }
+    }
+}
+
 /// Run a perf server (QUIC, draft-banks-quic-performance)
 #[derive(Args, Debug)]
 pub(crate) struct Server {
     /// Address and UDP port to listen on
-    #[arg(short, long, value_name = "ADDR:PORT", default_value = "[::]:4433", value_parser = listen)]
+    #[arg(short, long, value_name = "ADDR:PORT", default_value = "[::]:4433", value_parser = listen,
+          conflicts_with_all = ["ipv4", "ipv6", "bind"])]
     pub(crate) listen: SocketAddr,
 
-    /// UDP port to listen on, with the address of --listen
+    #[command(flatten)]
+    pub(crate) family: Family,
+
+    /// Listen on this address of this machine only, as --listen with the port of -p
+    #[arg(short = 'B', long, value_name = "ADDRESS", value_parser = local)]
+    pub(crate) bind: Option<SocketAddr>,
+
+    /// UDP port to listen on, with the address of --listen or -B
     #[arg(short, long, value_name = "PORT", value_parser = port)]
     pub(crate) port: Option<u16>,
 
@@ -103,6 +142,13 @@ pub(crate) struct Client {
     /// The server's UDP port, the same as :PORT after the host
     #[arg(short, long, value_name = "PORT", value_parser = remote_port)]
     pub(crate) port: Option<u16>,
+
+    #[command(flatten)]
+    pub(crate) family: Family,
+
+    /// Send from this address of this machine
+    #[arg(short = 'B', long, value_name = "ADDRESS", value_parser = local)]
+    pub(crate) bind: Option<SocketAddr>,
 
     /// Trust the certificates in this file (PEM) instead of the system's
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]

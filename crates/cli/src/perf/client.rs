@@ -1,6 +1,7 @@
 //! `squall perf client`: measures against a perf server in another process or on another machine,
 //! ours or another implementation's.
 
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use squall_yard::cpu::Cores;
 use squall_yard::ends::client_tls;
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::latency::Percentiles;
-use squall_yard::live::{self, Gauges, Lane, Live, Unit};
+use squall_yard::live::{self, Gauges, Lane, Live, Printer, Unit};
 use squall_yard::meter::{Reading, Ticker, Volume};
 use squall_yard::rows::{self, Row};
 use squall_yard::stages::{Rates, Sample, Table};
@@ -20,8 +21,9 @@ use squall_yard::work::{Amount, Flow, Load};
 use squall_yard::{certificate, interrupt, parse, stages};
 
 use super::args::Client;
-use super::endpoint;
+use super::endpoint::{self, Unable};
 use super::handshakes::{self, Target};
+use super::liveness::{self, Guard, Phase};
 use super::operations::{Figures, Job, OperationsReport, Setup, Tables};
 use super::protocol::Transfer;
 use super::report::{self, Interval, Report};
@@ -38,7 +40,7 @@ const PORT: u16 = 4433;
 pub(crate) fn measure(args: &Client) -> Result<()> {
     let task = args.work.task()?;
     let plot = args.output.plot.as_deref().map(File::create).transpose()?;
-    let session = Session::start(args)?;
+    let session = Session::open(args)?;
     let result = match task {
         Task::Bulk(flow, amount) => session.bulk(flow, amount, plot),
         Task::Requests(requests) => session.rates(&[Job::Requests(requests)], plot),
@@ -63,50 +65,98 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn start(args: &'a Client) -> Result<Self> {
-        let (host, port) = split(&args.server)?;
-        let port = match (args.port, port) {
-            (Some(_), Some(_)) => {
-                return Err(Failure::new("the port is given twice: omit -p or :PORT"));
+    /// A session with the first of the host's addresses where a server answers.
+    fn open(args: &'a Client) -> Result<Self> {
+        let (host, addresses) = resolve(args)?;
+        let is_only_one = addresses.len() == 1;
+        first(&addresses, |address| {
+            let session = Self::start(args, &host, address)?;
+            if !is_only_one && let Err(unable) = session.try_out() {
+                endpoint::close(&session.endpoint, b"").map_err(Unable::reached)?;
+                return Err(unable);
             }
-            (one, other) => one.or(other).unwrap_or(PORT),
+            Ok(session)
+        })
+    }
+
+    fn start(
+        args: &'a Client,
+        host: &str,
+        address: SocketAddr,
+    ) -> std::result::Result<Self, Unable> {
+        let local = args.bind;
+        let of_route = |error: io::Error| {
+            let from = local.map_or(String::new(), |local| format!(" from {}", local.ip()));
+            Unable {
+                failure: Failure::new(format!("cannot send to {address}{from}: {error}")),
+                is_unreachable: true,
+            }
         };
-        let address = (host.as_str(), port)
-            .to_socket_addrs()
-            .ok()
-            .and_then(|mut addresses| addresses.next())
-            .ok_or_else(|| {
-                Failure::new(format!(
-                    "cannot resolve {host}: check the name, or give an IP address"
-                ))
-            })?;
-        let any: SocketAddr = if address.is_ipv4() {
-            (Ipv4Addr::UNSPECIFIED, 0).into()
-        } else {
-            (Ipv6Addr::UNSPECIFIED, 0).into()
-        };
-        let (tls, watch) = client_tls(trust(args)?, &args.options)?;
-        let mut builder = args.options.builder(any).client(squall::ClientConfig {
-            tls: Arc::new(tls),
-            transport: args.options.transport(args.work.open_streams()),
-        });
-        builder.cpus = super::these_cores(&args.cpu)?;
-        let endpoint = builder
-            .bind()
-            .map_err(context("cannot open a UDP socket"))?;
+        liveness::probe_socket(address, local).map_err(of_route)?;
+        let (endpoint, watch) = bind(args, address).map_err(Unable::reached)?;
         Ok(Self {
             args,
             endpoint,
             address,
-            host,
+            host: host.to_owned(),
             watch,
             ticker: Ticker::start(),
         })
     }
 
+    /// Whether a server answers there: a connection that is closed at once.
+    fn try_out(&self) -> std::result::Result<(), Unable> {
+        let guard = self.guard(Phase::Connecting, None);
+        let connected = endpoint::connect(&self.endpoint, self.address, &self.host, 1);
+        match (guard.finish(), connected) {
+            (_, Ok(connections)) => {
+                for connection in connections {
+                    connection.close(0, b"");
+                }
+                Ok(())
+            }
+            (Some(failure), Err(_)) => Err(Unable {
+                failure,
+                is_unreachable: true,
+            }),
+            (None, Err(unable)) => Err(unable),
+        }
+    }
+
+    /// Notices when the server is gone; lines go above the live line, if there is one.
+    fn guard(&self, phase: Phase, printer: Option<Printer>) -> Guard {
+        let print = move |line: &str| match &printer {
+            Some(printer) => printer.print(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        };
+        let Self {
+            endpoint, address, ..
+        } = self;
+        Guard::start(endpoint, *address, self.args.bind, phase, print)
+    }
+
+    /// Does what waits for the server, unless the server is gone.
+    fn guarded<T>(
+        &self,
+        phase: Phase,
+        printer: Option<Printer>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let guard = self.guard(phase, printer);
+        let result = work();
+        // Why it ended says more than how.
+        match guard.finish() {
+            Some(gone) if result.is_err() => Err(gone),
+            _ => result,
+        }
+    }
+
     fn connect(&self) -> Result<Vec<Connection>> {
         let count = self.args.work.connections;
-        endpoint::connect(&self.endpoint, self.address, &self.host, count)
+        self.guarded(Phase::Connecting, None, || {
+            let connected = endpoint::connect(&self.endpoint, self.address, &self.host, count);
+            connected.map_err(Failure::from)
+        })
     }
 
     /// What connections did, where that was asked for.
@@ -144,7 +194,9 @@ impl<'a> Session<'a> {
         let lanes = flow.lanes(&load.gauges);
         let line = self.line(self.args.server.clone(), Unit::Bytes, &lanes, "");
         let before = Reading::of(&self.endpoint);
-        let transfers = quic::bulk(&connections, &load)?;
+        let transfers = self.guarded(Phase::Working, Some(line.printer()), || {
+            quic::bulk(&connections, &load)
+        })?;
         let bytes = transfers.iter().map(|one| one.bytes).sum();
         let sample = before.until_now(&self.endpoint, Volume::of_client(flow, bytes));
         let ended = transfers.iter().map(|one| one.end).max();
@@ -170,7 +222,9 @@ impl<'a> Session<'a> {
                     let connections = self.connect()?;
                     let line = self.line(title, job.unit(), &lanes, job.name());
                     let before = Reading::of(&self.endpoint);
-                    let done = requests::run(requests, &connections, &live)?;
+                    let done = self.guarded(Phase::Working, Some(line.printer()), || {
+                        requests::run(requests, &connections, &live)
+                    })?;
                     let parts = line.finish(done.ended);
                     let volume = Volume::Operations(done.count());
                     let sample = before.until_now(&self.endpoint, volume);
@@ -178,18 +232,20 @@ impl<'a> Session<'a> {
                     (done, sample, parts)
                 }
                 Job::Handshakes(handshakes) => {
-                    let ready = handshakes::prepare(
-                        handshakes,
-                        Target {
-                            client: self.endpoint.clone(),
-                            address: self.address,
-                            name: self.host.clone(),
-                            watch: Arc::clone(&self.watch),
-                        },
-                    )?;
+                    let target = Target {
+                        client: self.endpoint.clone(),
+                        address: self.address,
+                        name: self.host.clone(),
+                        watch: Arc::clone(&self.watch),
+                    };
+                    let ready = self.guarded(Phase::Connecting, None, || {
+                        handshakes::prepare(handshakes, target)
+                    })?;
                     let line = self.line(title, job.unit(), &lanes, job.name());
                     let before = Reading::of(&self.endpoint);
-                    let done = handshakes::run(handshakes, &ready, &live)?;
+                    let done = self.guarded(Phase::Working, Some(line.printer()), || {
+                        handshakes::run(handshakes, &ready, &live)
+                    })?;
                     let parts = line.finish(done.ended);
                     let volume = Volume::Operations(done.count());
                     let sample = before.until_now(&self.endpoint, volume);
@@ -345,6 +401,84 @@ impl Report for ClientReport<'_> {
     }
 }
 
+/// The host's name, and its addresses that are wanted, in the system's order.
+fn resolve(args: &Client) -> Result<(String, Vec<SocketAddr>)> {
+    let (host, port) = split(&args.server)?;
+    let port = match (args.port, port) {
+        (Some(_), Some(_)) => {
+            return Err(Failure::new("the port is given twice: omit -p or :PORT"));
+        }
+        (one, other) => one.or(other).unwrap_or(PORT),
+    };
+    let all = (host.as_str(), port).to_socket_addrs();
+    let mut addresses: Vec<SocketAddr> = all.into_iter().flatten().collect();
+    if addresses.is_empty() {
+        return Err(Failure::new(format!(
+            "cannot resolve {host}: check the name, or give an IP address"
+        )));
+    }
+    addresses.retain(|address| args.family.suits(*address));
+    if let Some(local) = args.bind {
+        if !args.family.suits(local) {
+            let (ip, family) = (local.ip(), args.family.name());
+            return Err(Failure::new(format!("-B {ip} is not an {family} address")));
+        }
+        addresses.retain(|address| address.is_ipv4() == local.is_ipv4());
+    }
+    if addresses.is_empty() {
+        let wanted = match args.bind {
+            Some(local) if local.is_ipv4() => "IPv4",
+            Some(_) => "IPv6",
+            None => args.family.name(),
+        };
+        return Err(Failure::new(format!("{host} has no {wanted} address")));
+    }
+    Ok((host, addresses))
+}
+
+/// What the first address gives that is not unreachable.
+///
+/// # Errors
+/// What is wrong with that one, or why none can be reached.
+fn first<T>(
+    addresses: &[SocketAddr],
+    attempt: impl Fn(SocketAddr) -> std::result::Result<T, Unable>,
+) -> Result<T> {
+    let mut failures: Vec<String> = Vec::new();
+    for &address in addresses {
+        match attempt(address) {
+            Ok(found) => return Ok(found),
+            Err(unable) if unable.is_unreachable && !interrupt::raised() => {
+                failures.push(unable.failure.to_string());
+            }
+            Err(unable) => return Err(unable.failure),
+        }
+    }
+    Err(Failure::new(failures.join("; ")))
+}
+
+/// A socket for one family of addresses, and what watches over its handshakes.
+fn bind(args: &Client, address: SocketAddr) -> Result<(Endpoint, Arc<Watch>)> {
+    let any: SocketAddr = if address.is_ipv4() {
+        (Ipv4Addr::UNSPECIFIED, 0).into()
+    } else {
+        (Ipv6Addr::UNSPECIFIED, 0).into()
+    };
+    let (tls, watch) = client_tls(trust(args)?, &args.options)?;
+    let mut builder =
+        (args.options)
+            .builder(args.bind.unwrap_or(any))
+            .client(squall::ClientConfig {
+                tls: Arc::new(tls),
+                transport: args.options.transport(args.work.open_streams()),
+            });
+    builder.cpus = super::these_cores(&args.cpu)?;
+    let endpoint = builder
+        .bind()
+        .map_err(context("cannot open a UDP socket"))?;
+    Ok((endpoint, watch))
+}
+
 /// The certificates that the client trusts: all, the given anchors, or the system's.
 fn trust(args: &Client) -> Result<ClientConfig> {
     let provider = args.options.provider();
@@ -395,6 +529,28 @@ fn split(text: &str) -> Result<(String, Option<u16>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_address_is_tried_if_one_is_unreachable() {
+        let addresses = [1, 2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let unable = |address: SocketAddr, is_unreachable| Unable {
+            failure: Failure::new(format!("no {}", address.port())),
+            is_unreachable,
+        };
+        let found = first(&addresses, |address| match address.port() {
+            1 => Err(unable(address, true)),
+            port => Ok(port),
+        });
+        assert_eq!(found.expect("the second"), 2);
+        // All that were tried are named.
+        let none = first(&addresses, |address| Err::<(), _>(unable(address, true)));
+        assert_eq!(none.expect_err("none").to_string(), "no 1; no 2; no 3");
+        // A server that answers but cannot be trusted is the one that was meant.
+        let wrong = first(&addresses, |address| {
+            Err::<(), _>(unable(address, address.port() == 1))
+        });
+        assert_eq!(wrong.expect_err("the second").to_string(), "no 2");
+    }
 
     #[test]
     fn hosts_and_ports() {

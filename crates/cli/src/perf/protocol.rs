@@ -8,6 +8,7 @@
 //!   2^64 - 1: no limit; STOP_SENDING ends it
 //! ```
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,13 +74,18 @@ pub(crate) struct Tally {
     pub(crate) answered: AtomicU64,
 }
 
-/// Serves connections until the endpoint closes, each on its own worker. `report` is
-/// called at the end of each connection.
-pub(crate) async fn serve<R>(endpoint: Endpoint, service: Arc<Service>, report: R)
+/// Serves connections from welcome addresses until the endpoint closes, each on its own worker, and
+/// refuses others. `report` is called at the end of each connection.
+pub(crate) async fn serve<W, R>(endpoint: Endpoint, service: Arc<Service>, welcome: W, report: R)
 where
+    W: Fn(SocketAddr) -> bool + Send + 'static,
     R: Fn(&Connection, &Tally) + Clone + Send + 'static,
 {
     while let Some(incoming) = endpoint.accept().await {
+        if !welcome(incoming.remote_address()) {
+            incoming.refuse();
+            continue;
+        }
         // Before the end of the handshake, so that early data is answered at once: a request of
         // this protocol may be repeated.
         let Ok((connection, _)) = incoming.accept().into_0rtt().await else {

@@ -127,6 +127,7 @@ impl Quic {
         server.spawn(protocol::serve(
             server.clone(),
             Arc::clone(service),
+            |_| true,
             |_, _| (),
         ));
         Ok(Pair {

@@ -1,5 +1,6 @@
 //! `squall perf server`: answers perf clients, ours and others', until Ctrl-C.
 
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -47,10 +48,12 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
     let book = Arc::new(Book::new(args));
     let before = Reading::of(&endpoint);
     let ticker = Ticker::start();
-    let entries = Arc::clone(&book);
+    let (entries, family) = (Arc::clone(&book), args.family);
     endpoint.spawn(protocol::serve(
         endpoint.clone(),
         Arc::new(Service::default()),
+        // A socket for IPv6 serves both.
+        move |client| family.suits(client),
         move |connection, tally| entries.enter(connection, tally),
     ));
     endpoint::wait(&endpoint, interrupt::wait())?;
@@ -71,6 +74,30 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
     Ok(())
 }
 
+/// Where to listen.
+///
+/// # Errors
+/// -B and the family of addresses say different things.
+fn address(args: &Server) -> Result<SocketAddr> {
+    let mut listen = args.listen;
+    if let Some(local) = args.bind {
+        listen.set_ip(local.ip());
+        if let (SocketAddr::V6(listen), SocketAddr::V6(local)) = (&mut listen, local) {
+            listen.set_scope_id(local.scope_id());
+        }
+        if !args.family.suits(listen) {
+            let (ip, family) = (local.ip(), args.family.name());
+            return Err(Failure::new(format!("-B {ip} is not an {family} address")));
+        }
+    } else if !args.family.suits((Ipv6Addr::UNSPECIFIED, 0).into()) {
+        listen.set_ip(Ipv4Addr::UNSPECIFIED.into());
+    }
+    if let Some(port) = args.port {
+        listen.set_port(port);
+    }
+    Ok(listen)
+}
+
 /// Says what goes on; to standard error if one object is all that a program wants to read.
 fn inform(is_json: bool, text: &str) {
     if is_json {
@@ -81,10 +108,7 @@ fn inform(is_json: bool, text: &str) {
 }
 
 fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
-    let mut listen = args.listen;
-    if let Some(port) = args.port {
-        listen.set_port(port);
-    }
+    let listen = address(args)?;
     let mut tls = ends::server_tls(certificate, &args.options)?;
     // A request of this protocol does no harm when somebody repeats it.
     tls.max_early_data_size = ends::EARLY_DATA;

@@ -52,6 +52,8 @@ pub(crate) struct Server {
     /// What it prints after its first line.
     pub(crate) lines: Lines<BufReader<ChildStdout>>,
     pub(crate) port: u16,
+    /// Its first line.
+    pub(crate) first: String,
 }
 
 impl Server {
@@ -61,8 +63,13 @@ impl Server {
 
     /// One with more arguments.
     pub(crate) fn with(args: &[&str]) -> Self {
+        Self::anywhere(&[&["--listen", "127.0.0.1:0"], args].concat())
+    }
+
+    /// One whose arguments say where it listens.
+    pub(crate) fn anywhere(args: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_squall"))
-            .args(["perf", "server", "--listen", "127.0.0.1:0"])
+            .args(["perf", "server"])
             .args(args)
             .stdout(Stdio::piped())
             .spawn()
@@ -72,13 +79,14 @@ impl Server {
         let line = lines.next().expect("a line").expect("text");
         // "listening on 127.0.0.1:PORT (UDP), …"
         let port = line
-            .split([':', ' '])
-            .find_map(|word| word.parse().ok())
+            .split(' ')
+            .find_map(|word| word.rsplit_once(':')?.1.parse().ok())
             .unwrap_or_else(|| panic!("no port in {line:?}"));
         Self {
             process,
             lines,
             port,
+            first: line,
         }
     }
 
