@@ -671,3 +671,50 @@ fn intervals_are_lines_for_people() {
         Some(2)
     );
 }
+
+#[test]
+fn both_directions_at_the_same_time() {
+    let server = Server::start();
+    let address = server.address();
+    let client = ["perf", "client", &address, "-k", "--bidir", "-s", "2"];
+    let report = json(&[&client[..], &["-n", "300K", "--json"]].concat());
+    for (key, bytes) in [
+        ("bytes", 1_200_000),
+        ("bytes_received", 600_000),
+        ("bytes_sent", 600_000),
+    ] {
+        assert_eq!(report[key], bytes, "{key}");
+    }
+    assert_eq!(report["direction"], "bidir");
+    // Intervals of both, one by one.
+    let report = json(&[&client[..], &["-t", "0.7", "-i", "0.1", "--json"]].concat());
+    let intervals = report["intervals"].as_array().expect("a list");
+    for (direction, key) in [("download", "bytes_received"), ("upload", "bytes_sent")] {
+        let own = intervals.iter().filter(|one| one["direction"] == direction);
+        let bytes = report[key].as_u64().expect("bytes");
+        assert!(bytes > 0);
+        assert_intervals(&own.collect::<Vec<_>>(), "bytes", bytes);
+    }
+    let output = squall(&[&client[..], &["-n", "1K"]].concat());
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(
+        text.starts_with("received 2000 bytes") && text.contains("sent 2000 bytes"),
+        "{text}"
+    );
+    // Over loopback, with the controls.
+    let local = ["perf", "--bidir", "-n", "200K", "-s", "3", "--rounds", "1"];
+    let report = json(&[&local[..], &["--json"]].concat());
+    for contender in ["quic", "tls_tcp", "tcp"] {
+        let figures = &report[contender];
+        assert_eq!(figures["bytes"], 1_200_000, "{contender}");
+        let [down, up, all] = ["download_gbit_per_s", "upload_gbit_per_s", "gbit_per_s"]
+            .map(|key| number(&figures[key]));
+        assert!((down / up - 1.0).abs() < 1e-9 && (down + up - all).abs() < 1e-9);
+        assert!(number(&figures["client_cpu_s_per_gb"]) > 0.0);
+    }
+    for end in ["server", "client"] {
+        assert_sum(&report["stages"][end]);
+    }
+    let line = failure(&["perf", "--bidir", "--verify"]);
+    assert!(line.contains("--bidir"), "{line}");
+}

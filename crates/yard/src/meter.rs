@@ -52,6 +52,7 @@ impl Reading {
         let (packets, bytes, operations) = match volume {
             Volume::Sent(bytes) => (sent, bytes, 0),
             Volume::Received(bytes) => (received, bytes, 0),
+            Volume::Both(bytes) => (sent + received, bytes, 0),
             Volume::Operations(count) => (sent + received, 0, count),
         };
         Sample {
@@ -113,6 +114,8 @@ pub enum Volume {
     Sent(u64),
     /// Bytes that this end received.
     Received(u64),
+    /// Bytes that this end sent and received at the same time.
+    Both(u64),
     /// Requests or handshakes.
     Operations(u64),
 }
@@ -123,6 +126,7 @@ impl Volume {
         match flow {
             Flow::Down => Self::Sent(bytes),
             Flow::Up => Self::Received(bytes),
+            Flow::Both => Self::Both(bytes),
         }
     }
 
@@ -131,6 +135,7 @@ impl Volume {
         match flow {
             Flow::Down => Self::Received(bytes),
             Flow::Up => Self::Sent(bytes),
+            Flow::Both => Self::Both(bytes),
         }
     }
 }

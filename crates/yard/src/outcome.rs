@@ -9,8 +9,10 @@ use crate::source::Digest;
 /// A bulk transfer that has ended.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Bytes delivered to the receiver.
+    /// Bytes delivered to the receivers.
     pub bytes: u64,
+    /// Those of them that the client sent.
+    pub bytes_up: u64,
     /// From the beginning of the first stream to the end of the last.
     pub elapsed: Duration,
     /// When the last stream ended, if connections were closed after that.

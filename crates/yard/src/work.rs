@@ -23,16 +23,16 @@ pub enum Amount {
     Time(Duration),
 }
 
-/// Which end sends.
+/// Which end of a stream sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
+pub enum Direction {
     /// The server.
     Down,
     /// The client.
     Up,
 }
 
-impl Flow {
+impl Direction {
     /// The direction, named from the client's side.
     pub fn name(self) -> &'static str {
         match self {
@@ -41,31 +41,52 @@ impl Flow {
         }
     }
 
-    /// The directions in which data flows at the same time.
-    pub fn parts(self) -> &'static [Self] {
-        match self {
-            Self::Down => &[Self::Down],
-            Self::Up => &[Self::Up],
-        }
-    }
-}
-
-impl Flow {
-    /// The counter of one direction.
+    /// The counter of what flows in this direction.
     pub fn counter(self, gauges: &Gauges) -> &Arc<Counter> {
         match self {
             Self::Down => &gauges.down,
             Self::Up => &gauges.up,
         }
     }
+}
+
+/// Which end sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// The server.
+    Down,
+    /// The client.
+    Up,
+    /// Both at the same time, each on streams of its own.
+    Both,
+}
+
+impl Flow {
+    /// The direction, named from the client's side.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Down => Direction::Down.name(),
+            Self::Up => Direction::Up.name(),
+            Self::Both => "bidir",
+        }
+    }
+
+    /// The directions in which data flows at the same time.
+    pub fn directions(self) -> &'static [Direction] {
+        match self {
+            Self::Down => &[Direction::Down],
+            Self::Up => &[Direction::Up],
+            Self::Both => &[Direction::Down, Direction::Up],
+        }
+    }
 
     /// The counters of all directions.
     pub fn lanes(self, gauges: &Gauges) -> Vec<Lane> {
-        let lane = |one: &Self| Lane {
+        let lane = |one: &Direction| Lane {
             direction: Some(one.name()),
             counter: Arc::clone(one.counter(gauges)),
         };
-        self.parts().iter().map(lane).collect()
+        self.directions().iter().map(lane).collect()
     }
 }
 
@@ -74,7 +95,7 @@ impl Flow {
 pub struct Load {
     /// Number of connections.
     pub connections: usize,
-    /// Streams per connection.
+    /// Streams per connection and direction.
     pub streams: usize,
     /// Which end sends.
     pub flow: Flow,

@@ -46,10 +46,15 @@ impl Plan {
         let contenders = args.contenders();
         let certificate = Certificate::generate()?;
         let suite = *args.options.suite.get_or_insert(Suite::Aes128);
-        if args.verify && flow == Flow::Up {
-            return Err(Failure::new(
-                "--verify compares what the server sends: omit --upload",
-            ));
+        if args.verify && flow != Flow::Down {
+            let option = if flow == Flow::Up {
+                "--upload"
+            } else {
+                "--bidir"
+            };
+            return Err(Failure::new(format!(
+                "--verify compares what the server sends: omit {option}"
+            )));
         }
         let quic = Quic::new(&certificate, &args.options)?;
         let mut plan = Self {
@@ -286,6 +291,7 @@ impl Plan {
         let direction = match self.flow {
             Flow::Down => "server to client",
             Flow::Up => "client to server",
+            Flow::Both => "both directions at the same time",
         };
         let mut text = format!(
             "loopback, {}, {direction}, {} connection(s) of {} stream(s),\n{amount},\n{}\n",

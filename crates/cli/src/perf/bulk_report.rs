@@ -42,7 +42,14 @@ impl Round {
 /// One contender's figures.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figures {
+    /// Of both directions together, if data flows in both.
     pub(crate) gbit_per_s: f64,
+    /// With `--bidir`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) download_gbit_per_s: Option<f64>,
+    /// With `--bidir`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) upload_gbit_per_s: Option<f64>,
     pub(crate) server_cpu_s_per_gb: f64,
     pub(crate) client_cpu_s_per_gb: f64,
     /// Part of the two above.
@@ -58,7 +65,7 @@ pub(crate) struct Figures {
 pub(crate) struct Setup {
     pub(crate) connections: usize,
     pub(crate) streams: usize,
-    /// `download`: the server sends; `upload`.
+    /// `download`: the server sends; `upload`; `bidir`: both.
     pub(crate) direction: &'static str,
     pub(crate) bytes_per_stream: Option<u64>,
     pub(crate) seconds: Option<f64>,
@@ -174,6 +181,7 @@ impl Report for BulkReport {
         }
         let ends = match self.setup.direction {
             "upload" => ("server (receives)", "client (sends)"),
+            "bidir" => ("server", "client"),
             _ => ("server (sends)", "client (receives)"),
         };
         if let Some(stages) = &self.stages {
@@ -185,8 +193,9 @@ impl Report for BulkReport {
 
     /// A row for each contender.
     fn rows(&self) -> Vec<Row> {
+        let setup = &self.setup;
         let rows = self.contenders().map(|(contender, figures)| Row {
-            workload: rows::bulk(self.setup.connections, self.setup.streams),
+            workload: rows::bulk(setup.connections, setup.streams, setup.direction == "bidir"),
             contender: if contender == Contender::Quic.name() {
                 rows::SQUALL
             } else {
@@ -263,14 +272,19 @@ fn figures(rounds: &[Round], contender: Contender) -> Option<Figures> {
         .iter()
         .filter(|round| round.contender == contender)
         .collect();
-    let bytes = own.iter().map(|round| round.outcome.bytes).sum();
+    let bytes: u64 = own.iter().map(|round| round.outcome.bytes).sum();
     let elapsed: Duration = own.iter().map(|round| round.outcome.elapsed).sum();
     if bytes == 0 || elapsed.is_zero() {
         return None;
     }
     let sum = |part: fn(&Round) -> Duration| own.iter().map(|round| part(round)).sum();
+    let up: u64 = own.iter().map(|round| round.outcome.bytes_up).sum();
+    let rate = |bytes: u64| bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9;
+    let is_both = up > 0 && up < bytes;
     Some(Figures {
-        gbit_per_s: bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9,
+        gbit_per_s: rate(bytes),
+        download_gbit_per_s: is_both.then(|| rate(bytes - up)),
+        upload_gbit_per_s: is_both.then(|| rate(up)),
         server_cpu_s_per_gb: per_gb(sum(|round| round.outcome.server_cpu), bytes),
         client_cpu_s_per_gb: per_gb(sum(|round| round.outcome.client_cpu), bytes),
         ksoftirqd_cpu_s_per_gb: per_gb(sum(|round| round.ksoftirqd), bytes),
@@ -307,13 +321,21 @@ fn summary(rows: &[(&str, &Figures, Option<f64>)], width: usize) -> String {
         let ratio = ratio.map(|ratio| format!("{ratio:.2}"));
         ratio.unwrap_or_default()
     });
-    let columns = vec![
-        column("Gbit/s", &|one| format!("{:.2}", one.gbit_per_s)),
+    let mut columns = vec![column("Gbit/s", &|one| format!("{:.2}", one.gbit_per_s))];
+    let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
+    if rows
+        .iter()
+        .any(|(_, one, _)| one.upload_gbit_per_s.is_some())
+    {
+        columns.push(column("down", &|one| rate(one.download_gbit_per_s)));
+        columns.push(column("up", &|one| rate(one.upload_gbit_per_s)));
+    }
+    columns.extend([
         column("server", &|one| format!("{:.3}", one.server_cpu_s_per_gb)),
         column("client", &|one| format!("{:.3}", one.client_cpu_s_per_gb)),
         column("sum", &|one| format!("{:.3}", sum(one))),
         Column::new("vs. tcp", ratios),
-    ];
+    ]);
     let group = Group {
         title: String::new(),
         columns,
@@ -338,6 +360,7 @@ mod tests {
             index,
             outcome: Outcome {
                 bytes: 1_000_000_000,
+                bytes_up: 0,
                 elapsed: Duration::from_secs(1),
                 ended: None,
                 server_cpu: Duration::from_millis(cpu_ms),

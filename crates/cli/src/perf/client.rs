@@ -17,7 +17,7 @@ use squall_yard::meter::{Reading, Ticker, Volume};
 use squall_yard::rows::{self, Row};
 use squall_yard::stages::{Rates, Sample, Table};
 use squall_yard::tickets::Watch;
-use squall_yard::work::{Amount, Flow, Load};
+use squall_yard::work::{Amount, Direction, Flow, Load};
 use squall_yard::{certificate, interrupt, parse, stages};
 
 use super::args::Client;
@@ -284,7 +284,10 @@ impl<'a> Session<'a> {
 #[derive(serde::Serialize)]
 struct ClientReport<'a> {
     direction: &'static str,
+    /// In all directions.
     bytes: u64,
+    bytes_received: u64,
+    bytes_sent: u64,
     seconds: f64,
     gbit_per_s: f64,
     client_cpu_s_per_gb: f64,
@@ -324,6 +327,8 @@ impl<'a> ClientReport<'a> {
         Self {
             direction: load.flow.name(),
             bytes,
+            bytes_received: quic::bytes(transfers, Direction::Down),
+            bytes_sent: quic::bytes(transfers, Direction::Up),
             seconds,
             gbit_per_s: bytes as f64 * 8.0 / seconds / 1e9,
             client_cpu_s_per_gb: sample.cpu.as_secs_f64() / (bytes as f64 / 1e9),
@@ -340,14 +345,22 @@ impl<'a> ClientReport<'a> {
 
 impl Report for ClientReport<'_> {
     fn text(&self, width: usize) -> String {
-        let moved = if self.direction == "upload" {
-            "sent"
-        } else {
-            "received"
-        };
+        let mut moved = Vec::new();
+        for (what, bytes, other) in [
+            ("received", self.bytes_received, Flow::Up),
+            ("sent", self.bytes_sent, Flow::Down),
+        ] {
+            if self.direction != other.name() {
+                let (seconds, rate) = (self.seconds, bytes as f64 * 8.0 / self.seconds / 1e9);
+                moved.push(format!(
+                    "{what} {bytes} bytes in {seconds:.3} s: {rate:.3} Gbit/s"
+                ));
+            }
+        }
         let mut text = format!(
-            "{moved} {} bytes in {:.3} s: {:.3} Gbit/s, {:.3} CPU-seconds per GB at this end\n",
-            self.bytes, self.seconds, self.gbit_per_s, self.client_cpu_s_per_gb
+            "{}, {:.3} CPU-seconds per GB at this end\n",
+            moved.join(", "),
+            self.client_cpu_s_per_gb
         );
         for (name, times) in [
             ("smoothed round-trip time", &self.rtt_us),
@@ -371,7 +384,7 @@ impl Report for ClientReport<'_> {
     fn rows(&self) -> Vec<Row> {
         let work = &self.args.work;
         vec![Row {
-            workload: rows::bulk(work.connections, work.streams),
+            workload: rows::bulk(work.connections, work.streams, work.bidir),
             contender: rows::SQUALL,
             gbit_per_s: Some(self.gbit_per_s),
             per_s: None,

@@ -22,7 +22,7 @@ use squall_yard::interrupt;
 use squall_yard::latency::Shared;
 use squall_yard::live::Gauges;
 use squall_yard::source::{Digest, Sink, Source};
-use squall_yard::work::{Amount, PIECE};
+use squall_yard::work::{Amount, Direction, PIECE};
 
 /// draft §2.3.1: a response without limit.
 const UNLIMITED: u64 = u64::MAX;
@@ -212,6 +212,7 @@ async fn write(
 /// What a client's stream moved.
 #[derive(Debug)]
 pub(crate) struct Transfer {
+    pub(crate) direction: Direction,
     pub(crate) bytes: u64,
     /// draft §3.1: from the stream's creation …
     pub(crate) begin: Instant,
@@ -272,6 +273,7 @@ pub(crate) async fn download(
         )));
     }
     Ok(Transfer {
+        direction: Direction::Down,
         bytes,
         begin,
         end,
@@ -326,6 +328,7 @@ pub(crate) async fn upload(
         .unwrap_or(Ok(()))
         .map_err(context("the server's response was cut short"))?;
     Ok(Transfer {
+        direction: Direction::Up,
         bytes,
         begin,
         end: Instant::now(),

@@ -23,7 +23,7 @@ use squall_yard::options::{Options, Suite};
 use squall_yard::outcome::{Done, Outcome};
 use squall_yard::sys;
 use squall_yard::tickets::Watch;
-use squall_yard::work::{Flow, Handshakes, Kind, Load, Requests};
+use squall_yard::work::{Direction, Handshakes, Kind, Load, Requests};
 
 use super::endpoint::{connect, run_all, wait_idle};
 use super::handshakes::{self, Target};
@@ -163,7 +163,8 @@ impl Quic {
     /// A connection or stream broke.
     pub(crate) fn bulk(&self, load: &Load) -> Result<Outcome> {
         let service = Arc::new(Service::new(load.seed, &load.gauges.rtt));
-        let pair = self.bind(load.cores, load.streams, Tickets::None, &service)?;
+        let streams = load.streams * load.flow.directions().len();
+        let pair = self.bind(load.cores, streams, Tickets::None, &service)?;
         let connections = connect(&pair.client, pair.address, NAME, load.connections)?;
         let sum = |transfers: &Vec<Transfer>| transfers.iter().map(|one| one.bytes).sum();
         let (transfers, used) = Self::measure(
@@ -179,6 +180,7 @@ impl Quic {
         )?;
         Ok(Outcome {
             bytes: sum(&transfers),
+            bytes_up: bytes(&transfers, Direction::Up),
             elapsed: span(&transfers),
             ended: transfers.iter().map(|one| one.end).max(),
             server_cpu: used.ends[0].cpu,
@@ -245,19 +247,27 @@ impl Quic {
 /// A connection or stream broke.
 pub(crate) fn bulk(connections: &[Connection], load: &Load) -> Result<Vec<Transfer>> {
     let (amount, digest, gauges) = (load.amount, load.seed.is_some(), &load.gauges);
-    let streams = connections
-        .iter()
-        .flat_map(|connection| std::iter::repeat_n(connection, load.streams));
-    match load.flow {
-        Flow::Down => run_all(streams.map(|one| {
-            let task = protocol::download(one.clone(), amount, digest, gauges.clone());
-            (one, task)
-        })),
-        Flow::Up => run_all(streams.map(|one| {
-            let task = protocol::upload(one.clone(), amount, gauges.clone());
-            (one, task)
-        })),
-    }
+    let streams = connections.iter().flat_map(|connection| {
+        let directions = load.flow.directions().iter();
+        directions
+            .flat_map(move |direction| std::iter::repeat_n((connection, *direction), load.streams))
+    });
+    run_all(streams.map(|(connection, direction)| {
+        let (own, gauges) = (connection.clone(), gauges.clone());
+        let task = async move {
+            match direction {
+                Direction::Down => protocol::download(own, amount, digest, gauges).await,
+                Direction::Up => protocol::upload(own, amount, gauges).await,
+            }
+        };
+        (connection, task)
+    }))
+}
+
+/// Bytes of one direction.
+pub(crate) fn bytes(transfers: &[Transfer], direction: Direction) -> u64 {
+    let own = transfers.iter().filter(|one| one.direction == direction);
+    own.map(|one| one.bytes).sum()
 }
 
 /// From the first stream's begin to the last one's end.
