@@ -673,6 +673,21 @@ fn intervals_are_lines_for_people() {
 }
 
 #[test]
+fn loopback_is_of_the_family_that_was_asked_for() {
+    for (family, address) in [("-4", "(127.0.0.1)"), ("-6", "(::1)")] {
+        let output = squall(&["perf", family, "-n", "100K", "--rounds", "1"]);
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert!(text.starts_with(&format!("loopback {address}")), "{text}");
+        let brief = ["perf", family, "-t", "0.1", "--rounds", "1", "--json"];
+        for work in ["--requests", "--handshakes=full"] {
+            let report = json(&[&brief[..], &[work]].concat());
+            let place = report["where_to"].as_str().expect("text");
+            assert!(place.contains(address), "{place}");
+        }
+    }
+}
+
+#[test]
 fn both_directions_at_the_same_time() {
     let server = Server::start();
     let address = server.address();

@@ -1,5 +1,6 @@
 //! What a client does with a server in one round: a bulk transfer, requests, or handshakes.
 
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,6 +104,8 @@ pub struct Load {
     pub amount: Amount,
     /// Where both ends run.
     pub cores: Cores,
+    /// The address of this machine that both ends of a control use.
+    pub loopback: IpAddr,
     /// If set, the pattern of this seed is sent, and both ends digest it.
     pub seed: Option<u64>,
     /// What is updated while the transfer runs.

@@ -1,6 +1,6 @@
 //! The arguments of `squall perf`, in the words of iperf3 and quinn-perf.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -65,6 +65,15 @@ impl Family {
         match address.ip().to_canonical() {
             IpAddr::V4(_) => !self.ipv6,
             IpAddr::V6(_) => !self.ipv4,
+        }
+    }
+
+    /// The address of a measurement within this machine: 127.0.0.1 unless IPv6 was asked for.
+    pub(crate) fn loopback(self) -> IpAddr {
+        if self.ipv6 {
+            Ipv6Addr::LOCALHOST.into()
+        } else {
+            Ipv4Addr::LOCALHOST.into()
         }
     }
 
@@ -195,6 +204,9 @@ pub(crate) struct Local {
     /// Run only this contender; repeat the option for more
     #[arg(long, value_name = "CONTENDER", value_enum)]
     pub(crate) only: Vec<Contender>,
+
+    #[command(flatten)]
+    pub(crate) family: Family,
 
     /// Pin the server to core A and the client to core B (default: the first two; not pinned with
     /// several workers)

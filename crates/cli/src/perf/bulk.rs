@@ -56,7 +56,7 @@ impl Plan {
                 "--verify compares what the server sends: omit {option}"
             )));
         }
-        let quic = Quic::new(&certificate, &args.options)?;
+        let quic = Quic::new(&certificate, &args.options, args.family.loopback())?;
         let mut plan = Self {
             args,
             flow,
@@ -99,6 +99,7 @@ impl Plan {
             flow: self.flow,
             amount,
             cores: self.cores,
+            loopback: self.args.family.loopback(),
             seed,
             gauges,
         }
@@ -294,8 +295,12 @@ impl Plan {
             Flow::Both => "both directions at the same time",
         };
         let mut text = format!(
-            "loopback, {}, {direction}, {} connection(s) of {} stream(s),\n{amount},\n{}\n",
-            self.cores, work.connections, work.streams, args.options
+            "loopback ({}), {}, {direction}, {} connection(s) of {} stream(s),\n{amount},\n{}\n",
+            args.family.loopback(),
+            self.cores,
+            work.connections,
+            work.streams,
+            args.options
         );
         if let Some((_, name)) = &self.tls {
             let measured: Vec<String> = self

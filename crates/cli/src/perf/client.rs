@@ -188,6 +188,7 @@ impl<'a> Session<'a> {
             flow,
             amount,
             cores: Cores::NONE,
+            loopback: self.address.ip(),
             seed: None,
             gauges: Gauges::default(),
         };

@@ -7,7 +7,7 @@
 //! its workers' threads, and their clocks. The server hands over slices of one buffer and nothing
 //! is copied; the client takes the chunks that the receiver holds.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,7 @@ pub(crate) struct Quic {
     server: ServerConfig,
     client: Arc<ClientConfig>,
     watch: Arc<Watch>,
+    loopback: IpAddr,
 }
 
 /// What a server gives its clients for another time.
@@ -69,11 +70,15 @@ impl Drop for Pair {
 }
 
 impl Quic {
-    /// Both ends' TLS around a certificate.
+    /// Both ends' TLS around a certificate, and the address that they use.
     ///
     /// # Errors
     /// As [`server_tls`] and [`client_tls`].
-    pub(crate) fn new(certificate: &Certificate, options: &Options) -> Result<Self> {
+    pub(crate) fn new(
+        certificate: &Certificate,
+        options: &Options,
+        loopback: IpAddr,
+    ) -> Result<Self> {
         let mut options = options.clone();
         options.suite.get_or_insert(Suite::Aes128);
         let server = server_tls(certificate, &options)?;
@@ -83,6 +88,7 @@ impl Quic {
             server,
             client: Arc::new(client),
             watch,
+            loopback,
         })
     }
 
@@ -106,7 +112,7 @@ impl Quic {
         if tickets == Tickets::Early {
             tls.max_early_data_size = EARLY_DATA;
         }
-        let here = || self.options.builder((Ipv4Addr::LOCALHOST, 0).into());
+        let here = || self.options.builder((self.loopback, 0).into());
         let mut builder = here().server(squall::ServerConfig {
             tls: Arc::new(tls),
             transport: Arc::clone(&transport),
@@ -277,4 +283,32 @@ pub(crate) fn span(transfers: &[Transfer]) -> Duration {
     begin
         .zip(end)
         .map_or(Duration::ZERO, |(a, b): (Instant, Instant)| b - a)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn both_ends_use_the_address_that_they_are_given() {
+        let certificate = Certificate::generate().expect("a certificate");
+        let line = Line::try_parse_from(["perf"]).expect("no arguments");
+        let loopback = IpAddr::from(Ipv6Addr::LOCALHOST);
+        let quic = Quic::new(&certificate, &line.options, loopback).expect("both ends");
+        let pair = quic.bind(Cores::NONE, 1, Tickets::None, &Arc::default());
+        let pair = pair.expect("ports");
+        assert_eq!(pair.address.ip(), loopback);
+        let client = pair.client.local_addr().expect("bound");
+        assert_eq!(client.ip(), loopback);
+    }
 }

@@ -1,6 +1,7 @@
 //! Requests and handshakes over loopback: squall at both ends and the controls, in turns.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,6 +73,7 @@ impl Entry<'_> {
 
 /// What all rounds have in common.
 struct Bench {
+    loopback: IpAddr,
     connections: usize,
     cores: Cores,
     quic: Quic,
@@ -91,12 +93,14 @@ impl Bench {
         } else {
             None
         };
+        let loopback = args.family.loopback();
         Ok(Self {
+            loopback,
             connections: args.work.connections,
             cores: cores(args.cpu, options.workers, &sys::allowed_cores())?,
-            quic: Quic::new(&certificate, options)?,
+            quic: Quic::new(&certificate, options, loopback)?,
             tls,
-            tls_handshakes: TlsHandshakes::new(&certificate, options)?,
+            tls_handshakes: TlsHandshakes::new(&certificate, options)?.over(loopback),
         })
     }
 
@@ -107,7 +111,7 @@ impl Bench {
         contender: Contender,
         live: &Arc<Counter>,
     ) -> Result<(Done, [Duration; 2], Option<Used>)> {
-        let (connections, cores) = (self.connections, self.cores);
+        let (connections, cores, loopback) = (self.connections, self.cores, self.loopback);
         let of_control = |(done, cpu)| (done, cpu, None);
         let (done, used) = match (job, contender, &self.tls) {
             (Job::Requests(one), Contender::Quic, _) => {
@@ -115,11 +119,13 @@ impl Bench {
             }
             (Job::Handshakes(one), Contender::Quic, _) => self.quic.handshakes(one, cores, live)?,
             (Job::Requests(one), Contender::TlsTcp, Some((tls, _))) => {
-                return control::requests(tls, one, connections, cores, live).map(of_control);
+                return control::requests(tls, one, connections, cores, loopback, live)
+                    .map(of_control);
             }
             (Job::Requests(one), Contender::Tcp, _) => {
                 let plain = Arc::new(tcp::Plain);
-                return control::requests(&plain, one, connections, cores, live).map(of_control);
+                return control::requests(&plain, one, connections, cores, loopback, live)
+                    .map(of_control);
             }
             (Job::Handshakes(one), Contender::TlsTcp, _) => {
                 return self.tls_handshakes.run(one, cores, live).map(of_control);
@@ -202,16 +208,19 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
         ));
     }
     let bench = Bench::new(args, &options, jobs)?;
-    let cores = bench.cores;
+    let (cores, loopback) = (bench.cores, bench.loopback);
     let mut setup = Setup {
         what: jobs.iter().map(Job::describe).collect(),
-        where_to: format!("loopback, {cores}, {} connection(s)", args.work.connections),
+        where_to: format!(
+            "loopback ({loopback}), {cores}, {} connection(s)",
+            args.work.connections
+        ),
         options: options.to_string(),
         controls: bench.describe(&options, &entries),
         interrupted: false,
     };
     if matches!(jobs.first(), Some(Job::Handshakes(_))) {
-        setup.where_to = format!("loopback, {cores}");
+        setup.where_to = format!("loopback ({loopback}), {cores}");
     }
     if args.output.is_text() {
         let controls: String = (setup.controls.iter())

@@ -52,8 +52,8 @@ struct Received {
 
 /// Runs one round: `connections × streams` TCP connections over loopback for each direction.
 pub fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .map_err(context("cannot listen on a TCP port of 127.0.0.1"))?;
+    let doing = format!("cannot listen on a TCP port of {}", load.loopback);
+    let listener = TcpListener::bind((load.loopback, 0)).map_err(context(&doing))?;
     let address = listener.local_addr().map_err(context("local address"))?;
     let mut senders = Vec::new();
     let mut receivers = Vec::new();
@@ -186,4 +186,45 @@ fn fetch<P: Protocol>(
             digest: sink.digest(),
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::controls::operations::requests;
+    use crate::controls::tcp::Plain;
+    use crate::cpu::Cores;
+    use crate::live::Gauges;
+    use crate::work::{Flow, Requests};
+
+    #[test]
+    fn controls_use_the_address_that_they_are_given() {
+        // Documentation's (RFC 5737): no machine has it.
+        let nowhere = IpAddr::from([192, 0, 2, 254]);
+        let load = Load {
+            connections: 1,
+            streams: 1,
+            flow: Flow::Down,
+            amount: Amount::Bytes(1),
+            cores: Cores::NONE,
+            loopback: nowhere,
+            seed: None,
+            gauges: Gauges::default(),
+        };
+        let work = Requests {
+            up: 8,
+            down: 1,
+            in_flight: 1,
+            time: Duration::from_millis(1),
+        };
+        let plain = Arc::new(Plain);
+        let bulk = run(&plain, &load).map(drop);
+        let requests = requests(&plain, &work, 1, Cores::NONE, nowhere, &Arc::default());
+        for result in [bulk, requests.map(drop)] {
+            let error = result.expect_err("no such address").to_string();
+            assert!(error.contains("192.0.2.254"), "{error}");
+        }
+    }
 }
