@@ -1,8 +1,8 @@
 //! What goes to standard output: lines for people, one JSON object for programs.
 
 use std::io::{ErrorKind, Write as _};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use serde::Serialize;
 use squall_yard::error::{Failure, Result, context};
@@ -41,13 +41,28 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Prints why a command failed as a JSON object with the key `error`, unless its results have been
-/// printed.
+/// What was measured before a failure, by its key.
+static PARTIAL: Mutex<Option<(&'static str, serde_json::Value)>> = Mutex::new(None);
+
+/// Keeps what was measured so far, for the object that [`print_json_error`] prints.
+pub(crate) fn keep(key: &'static str, value: &impl Serialize) {
+    let mut partial = PARTIAL.lock().unwrap_or_else(PoisonError::into_inner);
+    *partial = serde_json::to_value(value).ok().map(|value| (key, value));
+}
+
+/// Prints why a command failed as a JSON object with the key `error`, and what was [kept](keep),
+/// unless results have been printed.
 pub(crate) fn print_json_error(failure: &Failure) {
-    if !PRINTED.load(Ordering::Relaxed) {
-        // An object of one string can always be written.
-        let _ = print_json(&serde_json::json!({ "error": failure.to_string() }));
+    if PRINTED.load(Ordering::Relaxed) {
+        return;
     }
+    let mut object = serde_json::json!({ "error": failure.to_string() });
+    let mut partial = PARTIAL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((key, value)) = partial.take() {
+        object[key] = value;
+    }
+    // An object with these keys can always be written.
+    let _ = print_json(&object);
 }
 
 /// Prints a line. A reader that has gone away (`| head`) is no reason to stop or to complain; a

@@ -188,7 +188,8 @@ fn a_killed_server_is_noticed() {
         let mut server = Server::start();
         let address = server.address();
         let client = Command::new(env!("CARGO_BIN_EXE_squall"))
-            .args(["perf", "client", &address, "-k", "-t", "600", "-J", work])
+            .args(["perf", "client", &address, "-k", "-t", "600", "-i", "0.1"])
+            .args(["-J", work])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -202,6 +203,12 @@ fn a_killed_server_is_noticed() {
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
         let error = report["error"].as_str().expect("text");
         assert!(error.contains("ICMP port unreachable"), "{work}: {error}");
+        // What was measured before is not lost.
+        let intervals = report["intervals"].as_array();
+        assert!(
+            error.contains("nothing listens") || intervals.is_some_and(|list| !list.is_empty()),
+            "{report}"
+        );
     }
 }
 

@@ -14,6 +14,7 @@ use squall_yard::error::{Failure, Result, context};
 use squall_yard::latency::Percentiles;
 use squall_yard::live::{self, Gauges, Lane, Live, Printer, Unit};
 use squall_yard::meter::{Reading, Ticker, Volume};
+use squall_yard::outcome::Done;
 use squall_yard::rows::{self, Row};
 use squall_yard::stages::{Rates, Sample, Table};
 use squall_yard::tickets::Watch;
@@ -29,6 +30,7 @@ use super::protocol::Transfer;
 use super::report::{self, Interval, Report};
 use super::work::Task;
 use super::{quic, requests};
+use crate::output;
 
 /// The port where none is given.
 const PORT: u16 = 4433;
@@ -197,11 +199,13 @@ impl<'a> Session<'a> {
         let before = Reading::of(&self.endpoint);
         let transfers = self.guarded(Phase::Working, Some(line.printer()), || {
             quic::bulk(&connections, &load)
-        })?;
+        });
+        let ended = transfers.as_ref().ok();
+        let ended = ended.and_then(|all| all.iter().map(|one| one.end).max());
+        let intervals = line.finish(ended);
+        let transfers = transfers.inspect_err(|_| keep(&intervals))?;
         let bytes = transfers.iter().map(|one| one.bytes).sum();
         let sample = before.until_now(&self.endpoint, Volume::of_client(flow, bytes));
-        let ended = transfers.iter().map(|one| one.end).max();
-        let intervals = line.finish(ended);
         self.tell_connections(&connections);
         let mut results =
             ClientReport::new(self.args, &load, &transfers, &sample, self.ticker.rates());
@@ -218,19 +222,12 @@ impl<'a> Session<'a> {
                 counter: Arc::clone(&live),
             }];
             let title = format!("{}, {}", self.args.server, job.name());
-            let (done, sample, parts) = match job {
+            let mut connections = Vec::new();
+            let work: Box<dyn FnOnce() -> Result<Done>> = match job {
                 Job::Requests(requests) => {
-                    let connections = self.connect()?;
-                    let line = self.line(title, job.unit(), &lanes, job.name());
-                    let before = Reading::of(&self.endpoint);
-                    let done = self.guarded(Phase::Working, Some(line.printer()), || {
-                        requests::run(requests, &connections, &live)
-                    })?;
-                    let parts = line.finish(done.ended);
-                    let volume = Volume::Operations(done.count());
-                    let sample = before.until_now(&self.endpoint, volume);
-                    self.tell_connections(&connections);
-                    (done, sample, parts)
+                    connections = self.connect()?;
+                    let connections = &connections;
+                    Box::new(|| requests::run(requests, connections, &live))
                 }
                 Job::Handshakes(handshakes) => {
                     let target = Target {
@@ -242,23 +239,25 @@ impl<'a> Session<'a> {
                     let ready = self.guarded(Phase::Connecting, None, || {
                         handshakes::prepare(handshakes, target)
                     })?;
-                    let line = self.line(title, job.unit(), &lanes, job.name());
-                    let before = Reading::of(&self.endpoint);
-                    let done = self.guarded(Phase::Working, Some(line.printer()), || {
-                        handshakes::run(handshakes, &ready, &live)
-                    })?;
-                    let parts = line.finish(done.ended);
-                    let volume = Volume::Operations(done.count());
-                    let sample = before.until_now(&self.endpoint, volume);
-                    (done, sample, parts)
+                    let live = &live;
+                    Box::new(move || handshakes::run(handshakes, &ready, live))
                 }
             };
-            intervals.extend(parts.into_iter().map(|figures| Interval {
+            let line = self.line(title, job.unit(), &lanes, job.name());
+            let before = Reading::of(&self.endpoint);
+            let done = self.guarded(Phase::Working, Some(line.printer()), work);
+            let ended = done.as_ref().ok().and_then(|done| done.ended);
+            let parts = line.finish(ended).into_iter();
+            intervals.extend(parts.map(|figures| Interval {
                 round: None,
                 contender: None,
                 workload: Some(job.workload()),
                 figures,
             }));
+            let done = done.inspect_err(|_| keep(&intervals))?;
+            let volume = Volume::Operations(done.count());
+            let sample = before.until_now(&self.endpoint, volume);
+            self.tell_connections(&connections);
             if done.count() == 0 {
                 break;
             }
@@ -278,6 +277,13 @@ impl<'a> Session<'a> {
         };
         let report = OperationsReport::new(rows, intervals, setup);
         report::tell(&report, &self.args.output, plot)
+    }
+}
+
+/// Keeps the intervals before a failure.
+fn keep<T: serde::Serialize>(intervals: &[T]) {
+    if !intervals.is_empty() {
+        output::keep("intervals", &intervals);
     }
 }
 
