@@ -37,6 +37,17 @@ enum Command {
     Doctor(doctor::Doctor),
 }
 
+impl Command {
+    /// Whether a program reads the results.
+    fn is_json(&self) -> bool {
+        match self {
+            Self::Perf(perf) => perf.is_json(),
+            Self::Bench(bench) => bench.is_json(),
+            Self::Doctor(doctor) => doctor.json,
+        }
+    }
+}
+
 /// Makes `-1` after an option its (invalid) value, reported as such, rather than an unknown option.
 fn numbers_are_values(command: clap::Command) -> clap::Command {
     command
@@ -64,6 +75,7 @@ fn main() -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
+    let is_json = command.is_json();
     let result = match command {
         Command::Perf(args) => measurable("squall perf").and_then(|()| perf::main(*args)),
         Command::Bench(args) => measurable("squall bench").and_then(|()| bench::main(*args)),
@@ -72,6 +84,9 @@ fn main() -> ExitCode {
     match result.and_then(|()| output::complaint()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            if is_json {
+                output::print_json_error(&failure);
+            }
             eprintln!("squall: {failure}");
             ExitCode::FAILURE
         }

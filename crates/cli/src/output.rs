@@ -1,18 +1,68 @@
 //! What goes to standard output: lines for people, one JSON object for programs.
 
 use std::io::{ErrorKind, Write as _};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
+use serde::Serialize;
 use squall_yard::error::{Failure, Result, context};
+
+/// The version of all JSON objects of this command, their key `schema`. It goes up by one when a
+/// key changes its meaning, its unit or its type, or is no longer there; new keys leave it as it
+/// is. What is in the objects is described in docs/measuring.
+const SCHEMA: u32 = 1;
+
+/// Whether a JSON object was printed: a program reads one, and no more.
+static PRINTED: AtomicBool = AtomicBool::new(false);
+
+/// A JSON object with its version.
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    schema: u32,
+    #[serde(flatten)]
+    value: &'a T,
+}
 
 /// What became of lines that could not be written.
 static LOST: OnceLock<String> = OnceLock::new();
 
-/// Prints one JSON object.
-pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).map_err(context("JSON"))?;
+/// Prints one JSON object, with its version.
+///
+/// # Errors
+/// The value is no object.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    let versioned = Versioned {
+        schema: SCHEMA,
+        value,
+    };
+    let text = serde_json::to_string_pretty(&versioned).map_err(context("JSON"))?;
+    PRINTED.store(true, Ordering::Relaxed);
     say(&text);
     Ok(())
+}
+
+/// What was measured before a failure, by its key.
+static PARTIAL: Mutex<Option<(&'static str, serde_json::Value)>> = Mutex::new(None);
+
+/// Keeps what was measured so far, for the object that [`print_json_error`] prints.
+pub(crate) fn keep(key: &'static str, value: &impl Serialize) {
+    let mut partial = PARTIAL.lock().unwrap_or_else(PoisonError::into_inner);
+    *partial = serde_json::to_value(value).ok().map(|value| (key, value));
+}
+
+/// Prints why a command failed as a JSON object with the key `error`, and what was [kept](keep),
+/// unless results have been printed.
+pub(crate) fn print_json_error(failure: &Failure) {
+    if PRINTED.load(Ordering::Relaxed) {
+        return;
+    }
+    let mut object = serde_json::json!({ "error": failure.to_string() });
+    let mut partial = PARTIAL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((key, value)) = partial.take() {
+        object[key] = value;
+    }
+    // An object with these keys can always be written.
+    let _ = print_json(&object);
 }
 
 /// Prints a line. A reader that has gone away (`| head`) is no reason to stop or to complain; a

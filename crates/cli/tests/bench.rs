@@ -20,7 +20,8 @@ fn json(wish: Option<&str>, args: &[&str]) -> Value {
     assert!(output.status.success(), "{args:?}: {stderr}");
     // Nothing on a pipe but the object: no progress line.
     assert!(stderr.is_empty(), "{stderr}");
-    let value = serde_json::from_slice(&output.stdout).expect("exactly one JSON object");
+    let value: Value = serde_json::from_slice(&output.stdout).expect("exactly one JSON object");
+    assert_eq!(value["schema"], 1, "{args:?}");
     assert_no_null(&value);
     value
 }
@@ -29,7 +30,8 @@ fn json(wish: Option<&str>, args: &[&str]) -> Value {
 fn failure(args: &[&str]) -> String {
     let output = squall(None, args);
     assert_eq!(output.status.code(), Some(1), "{args:?}");
-    assert!(output.stdout.is_empty());
+    // For people there is nothing but the line; programs get an object that says it.
+    assert_eq!(output.stdout.is_empty(), !args.contains(&"--json"));
     let stderr = String::from_utf8(output.stderr).expect("text");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     stderr

@@ -3,8 +3,10 @@
 mod common;
 
 use std::net::UdpSocket;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use common::{Server, failure, json, squall};
+use common::{Server, assert_sum, failure, json, signal, squall};
 
 fn assert_figures(report: &serde_json::Value, contender: &str) {
     for key in ["gbit_per_s", "server_cpu_s_per_gb", "client_cpu_s_per_gb"] {
@@ -60,8 +62,7 @@ fn all_contenders_give_figures_ratios_and_stages_that_sum_to_the_thread() {
                 "unattributed"
             ]
         );
-        let percent: f64 = rows.iter().filter_map(|row| row["percent"].as_f64()).sum();
-        assert!((percent - 100.0).abs() < 0.01, "{end}: {percent}");
+        assert_sum(&report["stages"][end]);
     }
 }
 
@@ -149,11 +150,142 @@ fn an_unreachable_server_is_told_in_one_line() {
     // Bound, but nobody answers.
     let silent = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let address = silent.local_addr().expect("bound").to_string();
-    let line = failure(&["perf", "client", &address, "-k", "-n", "1K"]);
+    let output = squall(&["perf", "client", &address, "-k", "-n", "1K"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    // Meanwhile it says what it waits for.
+    let text = String::from_utf8(output.stderr).expect("text");
+    let lines: Vec<&str> = text.lines().collect();
+    let (line, waiting) = lines.split_last().expect("lines");
     assert!(
         line.contains("no answer") && line.contains(&address),
         "{line}"
     );
+    assert!(
+        waiting.contains(&format!("squall: no answer from {address} for 2 s").as_str()),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_closed_port_is_told_in_one_line() {
+    let free = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("bound").to_string();
+    drop(free);
+    for work in ["-n1K", "--requests", "--handshakes=full"] {
+        let line = failure(&["perf", "client", &address, "-k", work]);
+        assert!(
+            line.contains(&format!("nothing listens on {address}")),
+            "{line}"
+        );
+    }
+}
+
+/// The system says that nobody listens there any more: no waiting for the idle timeout.
+#[test]
+fn a_killed_server_is_noticed() {
+    for work in ["--download", "--upload", "--requests"] {
+        let mut server = Server::start();
+        let address = server.address();
+        let client = Command::new(env!("CARGO_BIN_EXE_squall"))
+            .args(["perf", "client", &address, "-k", "-t", "600", "-i", "0.1"])
+            .args(["-J", work])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        // Whether it has connected by then or not, the server is missed.
+        std::thread::sleep(Duration::from_millis(700));
+        server.process.kill().expect("it runs");
+        server.process.wait().expect("it ends");
+        let output = client.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(1));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
+        let error = report["error"].as_str().expect("text");
+        assert!(error.contains("ICMP port unreachable"), "{work}: {error}");
+        // What was measured before is not lost.
+        let intervals = report["intervals"].as_array();
+        assert!(
+            error.contains("nothing listens") || intervals.is_some_and(|list| !list.is_empty()),
+            "{report}"
+        );
+    }
+}
+
+/// A server that is only slow, or unreachable for a while, is waited for.
+#[test]
+fn a_silent_server_is_told_of_until_the_idle_timeout() {
+    let server = Server::start();
+    let address = server.address();
+    let client = Command::new(env!("CARGO_BIN_EXE_squall"))
+        .args(["perf", "client", &address, "-k", "-t", "600"])
+        .args(["--idle-timeout", "3"])
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    std::thread::sleep(Duration::from_millis(700));
+    signal(&server.process, "STOP");
+    let output = client.wait_with_output().expect("it ends");
+    signal(&server.process, "CONT");
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).expect("text");
+    let line = format!("from {address} for 2 s");
+    assert!(text.contains(&line) && !text.contains("ICMP"), "{text}");
+}
+
+#[test]
+fn addresses_are_of_the_family_that_was_asked_for() {
+    let server = Server::start();
+    let address = server.address();
+    let brief = |args: &[&str]| {
+        let all = [&["perf", "client", "-k", "-n", "1K", "--json"], args].concat();
+        json(&all)
+    };
+    for args in [&["-4", &address][..], &["-B", "127.0.0.2", &address]] {
+        assert_eq!(brief(args)["bytes"], 1_000, "{args:?}");
+    }
+    for (args, what) in [
+        (&["-6", &address][..], "has no IPv6 address"),
+        (&["-4", "[::1]:1"], "has no IPv4 address"),
+        (&["-B", "::1", &address], "has no IPv6 address"),
+        (&["-4", "-B", "::1", &address], "is not an IPv4 address"),
+        // Documentation's (RFC 5737): no machine has it.
+        (&["-B", "192.0.2.254", &address], "192.0.2.254"),
+    ] {
+        let line = failure(&[&["perf", "client", "-k"], args].concat());
+        assert!(line.contains(what), "{args:?}: {line}");
+    }
+    for args in [
+        &["perf", "client", "-4", "-6", "x"][..],
+        &["perf", "client", "-B", "localhost", "x"],
+        &["perf", "server", "-4", "--listen", "127.0.0.1:0"],
+        &["perf", "server", "-B", "127.0.0.1", "-l", "127.0.0.1:0"],
+    ] {
+        assert_eq!(squall(args).status.code(), Some(2), "{args:?}");
+    }
+    let line = failure(&["perf", "server", "-6", "-B", "127.0.0.1"]);
+    assert!(line.contains("is not an IPv6 address"), "{line}");
+}
+
+#[test]
+fn a_server_listens_where_it_is_told_to() {
+    for (args, host) in [
+        (&["-4", "-p", "0"][..], "0.0.0.0:"),
+        (&["-p", "0", "-B", "127.0.0.2"], "127.0.0.2:"),
+        (&["-p", "0", "-B", "::1"], "[::1]:"),
+        (&["-p", "0", "-6"], "[::]:"),
+    ] {
+        let server = Server::anywhere(args);
+        assert!(server.first.contains(host), "{args:?}: {}", server.first);
+    }
+    // A socket for IPv6 hears IPv4 as well, so this one refuses it.
+    let server = Server::anywhere(&["-p", "0", "-6"]);
+    let brief = |host: &str| squall(&["perf", "client", host, "-k", "-n", "1K"]);
+    let six = brief(&format!("[::1]:{}", server.port));
+    assert_eq!(six.status.code(), Some(0));
+    let four = brief(&format!("127.0.0.1:{}", server.port));
+    assert_eq!(four.status.code(), Some(1));
 }
 
 #[test]
@@ -178,6 +310,8 @@ fn wrong_arguments_end_with_code_2() {
         (&["perf", "server", "--cpu", "-1"], "-1", "core numbers"),
         (&["perf", "server", "-l", "4433"], "4433", "[::]:4433"),
         (&["perf", "client", "-p", "0", "x"], "0", "1 to 65535"),
+        (&["perf", "--plot", "cost.png"], "cost.png", ".svg"),
+        (&["bench", "protect", "--plot", "cost"], "cost", ".svg"),
     ] {
         let output = squall(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");

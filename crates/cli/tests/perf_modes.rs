@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Server, failure, json, signal, squall};
+use common::{Server, assert_sum, failure, json, signal, squall};
 
 fn number(value: &serde_json::Value) -> f64 {
     value
@@ -51,19 +51,22 @@ fn requests_give_their_rate_cpu_latency_and_stages() {
     let stages = &row["stages"];
     for end in ["server", "client"] {
         let rows = stages[end]["rows"].as_array().expect("rows");
-        let percent: f64 = rows.iter().map(|row| number(&row["percent"])).sum();
-        assert!((percent - 100.0).abs() < 0.01, "{end}: {percent}");
+        assert_sum(&stages[end]);
         let us: f64 = rows
             .iter()
-            .map(|row| number(&row["us_per_operation"]))
+            .filter_map(|row| row["us_per_operation"].as_f64())
             .sum();
-        assert!(
-            (us / number(&row[format!("{end}_cpu")]) - 1.0).abs() < 0.2,
-            "{end}: {us}"
-        );
+        let share = us / number(&row[format!("{end}_cpu")]);
+        let least = if stages[end]["preempted"] == true {
+            0.0
+        } else {
+            0.8
+        };
+        assert!((least..1.2).contains(&share), "{end}: {us}");
     }
     assert!(number(&stages["overhead_percent"]) > 0.0);
-    assert!(number(&stages["attributed_percent"]) > 30.0);
+    let attributed = &stages["attributed_percent"];
+    assert!(attributed.is_null() || number(attributed) > 30.0);
     // The controls did the same in the same run.
     for (at, control) in [(1, "tls_tcp"), (2, "tcp")] {
         let other = &report["rows"][at];
@@ -529,4 +532,204 @@ fn qlogs_are_whole_when_the_program_ends() {
         }
         std::fs::remove_dir_all(&folder).expect("ours");
     }
+}
+
+#[test]
+fn a_failure_is_an_object_too_for_a_program() {
+    for args in [
+        &["perf", "--in-flight", "3", "--json"][..],
+        &["perf", "client", "127.0.0.1:0:0", "--json"],
+        &["perf", "server", "--listen", "192.0.2.77:0", "--json"],
+        &["bench", "protect", "--kernel", "abacus", "--json"],
+    ] {
+        let output = squall(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
+        assert_eq!(report["schema"], 1, "{args:?}");
+        // The same line as for people.
+        let line = String::from_utf8(output.stderr).expect("text");
+        let error = report["error"].as_str().expect("text");
+        assert_eq!(line.trim_end(), format!("squall: {error}"), "{args:?}");
+    }
+}
+
+#[test]
+fn a_server_says_nothing_of_connections_unless_asked() {
+    for (args, lines) in [(&[][..], 0), (&["-v"], 2), (&["--verbose"], 2)] {
+        let server = Server::with(args);
+        for _ in 0..2 {
+            let address = server.address();
+            json(&["perf", "client", &address, "-k", "-n", "1K", "--json"]);
+        }
+        let (code, text) = server.interrupt();
+        assert_eq!(code, Some(0));
+        let told = text.lines().filter(|line| line.contains("sent 1000 bytes"));
+        // The summary sums both up.
+        assert_eq!(told.count(), lines, "{args:?}: {text}");
+        assert!(text.contains("served 2 connection(s)"), "{text}");
+    }
+}
+
+#[test]
+fn the_help_says_what_is_other_than_with_iperf3() {
+    for args in [&["perf", "--help"][..], &["perf", "client", "--help"]] {
+        let output = squall(args);
+        let text = String::from_utf8(output.stdout).expect("text");
+        let text: Vec<&str> = text.split_whitespace().collect();
+        let text = text.join(" ");
+        assert!(
+            text.contains("iperf3 has it the other way round: its -R is this"),
+            "{text}"
+        );
+    }
+}
+
+/// Intervals follow each other without gaps and sum to `total`.
+fn assert_intervals(intervals: &[&serde_json::Value], key: &str, total: u64) {
+    assert!(intervals.len() >= 2, "{intervals:?}");
+    let mut end = 0.0;
+    for one in intervals {
+        assert!(
+            (number(&one["start_s"]) - end).abs() < 1e-9,
+            "{intervals:?}"
+        );
+        end = number(&one["end_s"]);
+        assert!(end > number(&one["start_s"]), "{one}");
+    }
+    let sum: u64 = intervals.iter().filter_map(|one| one[key].as_u64()).sum();
+    assert_eq!(sum, total, "{intervals:?}");
+}
+
+#[test]
+fn intervals_sum_to_the_whole_in_json() {
+    let server = Server::start();
+    let address = server.address();
+    let client = ["perf", "client", &address, "-k", "-i", "0.1", "--json"];
+    for direction in ["--download", "--upload"] {
+        let report = json(&[&client[..], &["-t", "0.7", direction]].concat());
+        let intervals = report["intervals"].as_array().expect("a list");
+        let intervals: Vec<_> = intervals.iter().collect();
+        let bytes = report["bytes"].as_u64().expect("bytes");
+        assert_intervals(&intervals, "bytes", bytes);
+        assert_eq!(intervals[0]["direction"], direction[2..]);
+        assert!(number(&intervals[0]["gbit_per_s"]) > 0.0);
+    }
+    let report = json(&[&client[..], &["-t", "0.7", "--requests"]].concat());
+    let intervals = report["intervals"].as_array().expect("a list");
+    let intervals: Vec<_> = intervals.iter().collect();
+    let count = report["rows"][0]["count"].as_u64().expect("a count");
+    assert_intervals(&intervals, "count", count);
+    assert_eq!(intervals[0]["workload"], "W3");
+    // Over loopback each contender has its own, in each round.
+    let report = json(&[
+        "perf",
+        "-t",
+        "1",
+        "--rounds",
+        "2",
+        "--interval",
+        "0.1",
+        "--json",
+    ]);
+    let intervals = report["intervals"].as_array().expect("a list");
+    for contender in ["quic", "tls_tcp", "tcp"] {
+        let mut bytes = 0;
+        for round in [0, 1] {
+            let own = intervals
+                .iter()
+                .filter(|one| one["contender"] == contender && one["round"] == round);
+            let own: Vec<_> = own.collect();
+            let sum = own.iter().filter_map(|one| one["bytes"].as_u64()).sum();
+            assert_intervals(&own, "bytes", sum);
+            bytes += sum;
+        }
+        assert_eq!(report[contender]["bytes"], bytes, "{contender}");
+    }
+    // Unless asked for there are none.
+    let report = json(&[
+        "perf", "client", &address, "-k", "-n", "1K", "-i", "0", "--json",
+    ]);
+    assert!(report["intervals"].is_null());
+}
+
+#[test]
+fn intervals_are_lines_for_people() {
+    let server = Server::start();
+    let address = server.address();
+    let args = ["perf", "client", &address, "-k", "-t", "0.7", "-i", "0.1"];
+    let output = squall(&args);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).expect("text");
+    // Before the results, as they happen.
+    let first = text.lines().next().expect("a line");
+    assert!(
+        first.trim_start().starts_with("0.00-0.") && first.ends_with("Gbit/s  download"),
+        "{text}"
+    );
+    assert_eq!(
+        squall(&[&args[..], &["--csv"]].concat()).status.code(),
+        Some(2)
+    );
+}
+
+#[test]
+fn loopback_is_of_the_family_that_was_asked_for() {
+    for (family, address) in [("-4", "(127.0.0.1)"), ("-6", "(::1)")] {
+        let output = squall(&["perf", family, "-n", "100K", "--rounds", "1"]);
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert!(text.starts_with(&format!("loopback {address}")), "{text}");
+        let brief = ["perf", family, "-t", "0.1", "--rounds", "1", "--json"];
+        for work in ["--requests", "--handshakes=full"] {
+            let report = json(&[&brief[..], &[work]].concat());
+            let place = report["where_to"].as_str().expect("text");
+            assert!(place.contains(address), "{place}");
+        }
+    }
+}
+
+#[test]
+fn both_directions_at_the_same_time() {
+    let server = Server::start();
+    let address = server.address();
+    let client = ["perf", "client", &address, "-k", "--bidir", "-s", "2"];
+    let report = json(&[&client[..], &["-n", "300K", "--json"]].concat());
+    for (key, bytes) in [
+        ("bytes", 1_200_000),
+        ("bytes_received", 600_000),
+        ("bytes_sent", 600_000),
+    ] {
+        assert_eq!(report[key], bytes, "{key}");
+    }
+    assert_eq!(report["direction"], "bidir");
+    // Intervals of both, one by one.
+    let report = json(&[&client[..], &["-t", "0.7", "-i", "0.1", "--json"]].concat());
+    let intervals = report["intervals"].as_array().expect("a list");
+    for (direction, key) in [("download", "bytes_received"), ("upload", "bytes_sent")] {
+        let own = intervals.iter().filter(|one| one["direction"] == direction);
+        let bytes = report[key].as_u64().expect("bytes");
+        assert!(bytes > 0);
+        assert_intervals(&own.collect::<Vec<_>>(), "bytes", bytes);
+    }
+    let output = squall(&[&client[..], &["-n", "1K"]].concat());
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(
+        text.starts_with("received 2000 bytes") && text.contains("sent 2000 bytes"),
+        "{text}"
+    );
+    // Over loopback, with the controls.
+    let local = ["perf", "--bidir", "-n", "200K", "-s", "3", "--rounds", "1"];
+    let report = json(&[&local[..], &["--json"]].concat());
+    for contender in ["quic", "tls_tcp", "tcp"] {
+        let figures = &report[contender];
+        assert_eq!(figures["bytes"], 1_200_000, "{contender}");
+        let [down, up, all] = ["download_gbit_per_s", "upload_gbit_per_s", "gbit_per_s"]
+            .map(|key| number(&figures[key]));
+        assert!((down / up - 1.0).abs() < 1e-9 && (down + up - all).abs() < 1e-9);
+        assert!(number(&figures["client_cpu_s_per_gb"]) > 0.0);
+    }
+    for end in ["server", "client"] {
+        assert_sum(&report["stages"][end]);
+    }
+    let line = failure(&["perf", "--bidir", "--verify"]);
+    assert!(line.contains("--bidir"), "{line}");
 }

@@ -15,14 +15,14 @@
 //!   sys, cpu, meter      clocks before and after        outcome     what one round did
 //!        │
 //!        ▼
-//!   stages, latency, stats  ──►  rows, chart            tables, comma-separated values, SVG
+//!   stages, latency, stats  ──►  rows, layout, chart    tables, comma-separated values, SVG
 //! ```
 //!
 //! The crate is internal. It is published because the command depends on it, and its API changes
 //! whenever a measurement needs it to.
 //!
 //! Floors, lowest first: `error`, `sys`, `parse`, `latency`, `stats`, `source`; then `cpu`,
-//! `options`, `certificate`, `stages`, `rows`, `chart`, `live`, `interrupt`; then `work`,
+//! `options`, `certificate`, `layout`, `stages`, `rows`, `chart`, `live`, `interrupt`; then `work`,
 //! `tickets`, `meter`, `ends`, `outcome`; `controls` and `pair` on top.
 
 #![deny(missing_docs)]
@@ -35,6 +35,7 @@ pub mod ends;
 pub mod error;
 pub mod interrupt;
 pub mod latency;
+pub mod layout;
 pub mod live;
 pub mod meter;
 pub mod options;

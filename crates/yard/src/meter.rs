@@ -12,6 +12,7 @@ use crate::{cpu, sys};
 pub struct Reading {
     stages: Stages,
     cpu: Duration,
+    preemptions: u64,
     datagrams_sent: u64,
     datagrams_received: u64,
 }
@@ -20,10 +21,14 @@ impl Reading {
     /// The counters of an endpoint now.
     pub fn of(endpoint: &Endpoint) -> Self {
         let udp = endpoint.stats().udp;
+        let threads = endpoint.worker_thread_ids();
         Self {
             stages: endpoint.stages(),
-            cpu: (endpoint.worker_thread_ids().into_iter())
+            cpu: (threads.iter().copied())
                 .filter_map(sys::thread_cpu_of)
+                .sum(),
+            preemptions: (threads.iter().copied())
+                .filter_map(sys::preemptions_of)
                 .sum(),
             datagrams_sent: udp.datagrams_sent,
             datagrams_received: udp.datagrams_received,
@@ -47,6 +52,7 @@ impl Reading {
         let (packets, bytes, operations) = match volume {
             Volume::Sent(bytes) => (sent, bytes, 0),
             Volume::Received(bytes) => (received, bytes, 0),
+            Volume::Both(bytes) => (sent + received, bytes, 0),
             Volume::Operations(count) => (sent + received, 0, count),
         };
         Sample {
@@ -54,6 +60,7 @@ impl Reading {
             waits: now.stages.waits().since(&self.stages.waits()),
             stamps: now.stages.stamps() - self.stages.stamps(),
             cpu: now.cpu.saturating_sub(self.cpu),
+            preemptions: now.preemptions.saturating_sub(self.preemptions),
             packets,
             bytes,
             operations,
@@ -89,9 +96,9 @@ impl Used {
         };
         Some(Both {
             process_cpu_s: self.process.as_secs_f64(),
-            attributed_percent: part(Table::attributed_percent) / self.process.as_secs_f64()
-                * 100.0,
-            overhead_percent: part(|table| table.overhead.percent) / both * 100.0,
+            attributed_percent: (!server.preempted && !client.preempted)
+                .then(|| part(Table::attributed_percent) / self.process.as_secs_f64() * 100.0),
+            overhead_percent: part(Table::overhead_percent) / both * 100.0,
             server,
             client,
             core_ghz: rates.core_ghz,
@@ -107,6 +114,8 @@ pub enum Volume {
     Sent(u64),
     /// Bytes that this end received.
     Received(u64),
+    /// Bytes that this end sent and received at the same time.
+    Both(u64),
     /// Requests or handshakes.
     Operations(u64),
 }
@@ -117,6 +126,7 @@ impl Volume {
         match flow {
             Flow::Down => Self::Sent(bytes),
             Flow::Up => Self::Received(bytes),
+            Flow::Both => Self::Both(bytes),
         }
     }
 
@@ -125,6 +135,7 @@ impl Volume {
         match flow {
             Flow::Down => Self::Received(bytes),
             Flow::Up => Self::Sent(bytes),
+            Flow::Both => Self::Both(bytes),
         }
     }
 }

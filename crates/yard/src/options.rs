@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use rustls::crypto::CryptoProvider;
@@ -55,6 +56,11 @@ pub struct Options {
     /// Send as fast as the congestion window allows, without pacing
     #[arg(long)]
     pub no_pacing: bool,
+
+    /// Close a connection after this many seconds without a packet from the peer (default: 30); the
+    /// shorter time of both ends counts (RFC 9000 §10.1)
+    #[arg(long, value_name = "SECS", value_parser = crate::parse::seconds)]
+    pub idle_timeout: Option<Duration>,
 
     /// Number of workers of this end: threads that share one port, each with its own connections
     #[arg(long, value_name = "N", default_value = "1", value_parser = workers)]
@@ -163,6 +169,9 @@ impl Options {
                 Congestion::Cubic => CongestionAlgorithm::Cubic,
                 Congestion::Bbr => CongestionAlgorithm::Bbr,
             });
+        if let Some(timeout) = self.idle_timeout {
+            config.max_idle_timeout = timeout;
+        }
         config.max_concurrent_bidi_streams = config.max_concurrent_bidi_streams.max(streams as u64);
         Arc::new(config)
     }
@@ -203,6 +212,7 @@ impl Options {
                 self.payload != DEFAULT_PAYLOAD,
                 format!("--payload {}", self.payload),
             ),
+            (self.idle_timeout.is_some(), "--idle-timeout".to_owned()),
             (self.workers > 1, format!("--workers {}", self.workers)),
             (self.no_gso, "--no-gso".to_owned()),
             (self.no_gro, "--no-gro".to_owned()),
@@ -265,6 +275,28 @@ impl fmt::Display for Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_idle_timeout_is_the_transports() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            options: Options,
+        }
+        let timeout = |args: &[&str]| {
+            let line = <Line as clap::Parser>::try_parse_from([&["perf"], args].concat());
+            let transport = line.expect("arguments").options.transport(1);
+            transport.max_idle_timeout
+        };
+        let default = TransportConfig::default().max_idle_timeout;
+        assert_eq!(timeout(&[]), default);
+        assert_eq!(
+            timeout(&["--idle-timeout", "2.5"]),
+            Duration::from_millis(2_500)
+        );
+        // What the help says of the default.
+        assert_eq!(default, Duration::from_secs(30));
+    }
 
     #[test]
     fn a_suite_alone_is_alone() {

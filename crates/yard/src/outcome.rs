@@ -1,6 +1,6 @@
 //! What a contender did in one round.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::latency::Histogram;
 use crate::meter::Used;
@@ -9,10 +9,14 @@ use crate::source::Digest;
 /// A bulk transfer that has ended.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Bytes delivered to the receiver.
+    /// Bytes delivered to the receivers.
     pub bytes: u64,
+    /// Those of them that the client sent.
+    pub bytes_up: u64,
     /// From the beginning of the first stream to the end of the last.
     pub elapsed: Duration,
+    /// When the last stream ended, if connections were closed after that.
+    pub ended: Option<Instant>,
     /// CPU time of the server's threads.
     pub server_cpu: Duration,
     /// CPU time of the client's threads.
@@ -30,6 +34,8 @@ pub struct Outcome {
 pub struct Done {
     /// How long that took.
     pub elapsed: Duration,
+    /// When it ended, if connections were closed after that.
+    pub ended: Option<Instant>,
     /// How long each one took.
     pub latency: Histogram,
 }

@@ -1,6 +1,7 @@
-//! Numbers as people write them on a command line: sizes, seconds, counts, cores.
+//! Values as people write them on a command line: sizes, seconds, counts, cores, addresses, files.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A count of things that are made: connections, streams, rounds.
@@ -41,6 +42,14 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "give seconds from 0.01 to 86400, such as 10 or 0.5".to_owned())
 }
 
+/// Seconds between reports; 0: none, as iperf3 has it.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    (text.parse().ok())
+        .filter(|seconds| *seconds == 0.0 || (0.1..=86_400.0).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "give seconds from 0.1 to 86400, or 0 for no reports".to_owned())
+}
+
 /// A UDP port to listen on; 0: the system chooses.
 pub fn port(text: &str) -> Result<u16, String> {
     (text.parse()).map_err(|_| "give a whole number from 0 to 65535".to_owned())
@@ -61,11 +70,34 @@ pub fn listen(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// An address of this machine, with an interface where it needs one (`fe80::1%eth0`); port 0.
+pub fn local(text: &str) -> Result<SocketAddr, String> {
+    let hint =
+        || "give an IP address of this machine, such as 192.0.2.1 or fe80::1%eth0".to_owned();
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok((ip, 0).into());
+    }
+    // The system knows the numbers of interfaces; a name of a host is not what is asked for.
+    let (ip, _interface) = text.split_once('%').ok_or_else(hint)?;
+    ip.parse::<Ipv6Addr>().map_err(|_| hint())?;
+    let found = (text, 0).to_socket_addrs().ok();
+    found.and_then(|mut found| found.next()).ok_or_else(hint)
+}
+
 /// UDP payload of a full datagram, from what every path carries to what a UDP datagram holds.
 pub fn payload(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(payload @ 1_200..=65_507) => Ok(payload),
         _ => Err("give a whole number from 1200 to 65507".to_owned()),
+    }
+}
+
+/// The file of a chart, which is always drawn as SVG.
+pub fn svg(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension() {
+        Some(suffix) if suffix.eq_ignore_ascii_case("svg") => Ok(path),
+        _ => Err("the chart is drawn as SVG: give a file name that ends in .svg".to_owned()),
     }
 }
 
@@ -121,6 +153,50 @@ mod tests {
         for text in ["0", "-1", "NaN", "inf", "ten"] {
             assert!(seconds(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn charts_are_svg_files() {
+        for text in ["a.svg", "b/c.SVG", "a.b.svg"] {
+            assert_eq!(svg(text), Ok(PathBuf::from(text)));
+        }
+        for text in ["", "a.png", "svg", ".svg", "a.svg.pdf"] {
+            assert!(svg(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_interval_is_seconds_or_nothing() {
+        assert_eq!(interval("0"), Ok(Duration::ZERO));
+        assert_eq!(interval("0.1"), Ok(Duration::from_millis(100)));
+        for text in ["0.05", "-1", "1s", "NaN", ""] {
+            assert!(interval(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_local_address_is_an_address_and_no_name() {
+        assert_eq!(local("127.0.0.1"), Ok(([127, 0, 0, 1], 0).into()));
+        assert!(local("::1").is_ok_and(|address| address.is_ipv6() && address.port() == 0));
+        for text in [
+            "",
+            "localhost",
+            "127.0.0.1:80",
+            "127.0.0.1%lo",
+            "fe80::1%nowhere",
+        ] {
+            assert!(local(text).is_err(), "{text}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_local_address_may_name_its_interface() {
+        let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").expect("loopback");
+        let Ok(SocketAddr::V6(address)) = local("fe80::1%lo") else {
+            panic!("an address");
+        };
+        assert_eq!(address.scope_id().to_string(), index.trim());
     }
 
     #[test]

@@ -10,8 +10,8 @@ use crate::latency::Percentiles;
 /// One row.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// `W1` (1 × 1), `W2` (10 × 10), `bulk` (other shapes), `W3` (requests), `W4`, `W4-resumed`
-    /// (handshakes).
+    /// `W1` (1 × 1), `W2` (10 × 10), `bulk` (other shapes), `bidir` (both ways at once), `W3`
+    /// (requests), `W4`, `W4-resumed` (handshakes).
     pub workload: &'static str,
     /// Who did the work.
     pub contender: &'static str,
@@ -38,9 +38,10 @@ pub const PER_REQUEST: &str = "us/request";
 /// CPU of handshakes.
 pub const PER_HANDSHAKE: &str = "us/handshake";
 
-/// The workload's name of a bulk transfer.
-pub fn bulk(connections: usize, streams: usize) -> &'static str {
+/// The workload's name of a bulk transfer, in both directions at the same time or in one.
+pub fn bulk(connections: usize, streams: usize, is_both: bool) -> &'static str {
     match (connections, streams) {
+        _ if is_both => "bidir",
         (1, 1) => "W1",
         (10, 10) => "W2",
         _ => "bulk",
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn every_line_has_as_many_values_as_the_heading() {
         let row = Row {
-            workload: bulk(1, 1),
+            workload: bulk(1, 1, false),
             contender: "tcp",
             gbit_per_s: Some(1.5),
             per_s: None,

@@ -4,14 +4,20 @@
 //! batch. Ticks become nanoseconds by the rate of that counter. Ticks of waiting are mostly no CPU
 //! time: what a wait costs (the system calls that put the thread to sleep and wake it) is read from
 //! the thread's CPU clock before and after, for one wait in seven. What is left of the thread's CPU
-//! time after that is *unattributed*; if the stages claim more (the thread was preempted inside
-//! one), they are all scaled down to it. So each table sums to its thread's CPU time.
+//! time after that is *unattributed*, and each table sums to its thread's CPU time.
+//!
+//! If the kernel takes the CPU away inside a stage, that stage's ticks contain the time of others:
+//! the stages claim too much, and what is unattributed is unknown rather than small. If they claim
+//! more than the thread's CPU time, they are all scaled down to it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
 use squall::Waits;
+
+use crate::chart::NOT_SPLIT;
+use crate::layout::{self, Column, Grid, Group};
 
 /// What one worker thread counted.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +30,8 @@ pub struct Sample {
     pub stamps: u64,
     /// The thread's CPU time.
     pub cpu: Duration,
+    /// How often the kernel took the CPU away from the thread; 0 where the system does not say.
+    pub preemptions: u64,
     /// Datagrams sent or received, whichever is the payload's direction.
     pub packets: u64,
     /// Stream bytes delivered.
@@ -45,6 +53,7 @@ impl Sample {
         self.waits += other.waits;
         self.stamps += other.stamps;
         self.cpu += other.cpu;
+        self.preemptions += other.preemptions;
         self.packets += other.packets;
         self.bytes += other.bytes;
         self.operations += other.operations;
@@ -95,15 +104,28 @@ impl Rates {
 pub struct Row {
     /// The name of the stage.
     pub stage: &'static str,
-    /// Nanoseconds of CPU time per packet.
-    pub ns_per_packet: f64,
-    /// Microseconds of CPU time per request or handshake; absent for bulk transfers.
+    /// Nanoseconds of CPU time per packet; absent if unknown.
+    pub ns_per_packet: Option<f64>,
+    /// Microseconds of CPU time per request or handshake; absent for bulk transfers or if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us_per_operation: Option<f64>,
-    /// Core cycles per byte; absent if the clock rate of the core is not known.
+    /// Core cycles per byte; absent if unknown, as where the core's clock cannot be measured.
     pub cycles_per_byte: Option<f64>,
-    /// Share of the thread's CPU time.
-    pub percent: f64,
+    /// Share of the thread's CPU time; absent if unknown.
+    pub percent: Option<f64>,
+}
+
+impl Row {
+    /// A row of which no figure is known.
+    fn unknown(stage: &'static str) -> Self {
+        Self {
+            stage,
+            ns_per_packet: None,
+            us_per_operation: None,
+            cycles_per_byte: None,
+            percent: None,
+        }
+    }
 }
 
 /// One thread's table.
@@ -125,6 +147,11 @@ pub struct Table {
     /// stages are scaled: above 100 the thread was preempted inside stages, and the rows are
     /// blurred.
     pub claimed_percent: f64,
+    /// Whether the thread was preempted so often or so long that the stages contain other threads'
+    /// time. What is unattributed is then unknown.
+    pub preempted: bool,
+    /// How often the kernel took the CPU away from the thread; 0 where the system does not say.
+    pub preemptions: u64,
     /// How often the time-stamp counter was read.
     pub stamps: u64,
     /// How often the CPU clock was read.
@@ -140,11 +167,11 @@ impl Table {
         }
         let row = |stage, ns: f64| Row {
             stage,
-            ns_per_packet: ns / sample.packets as f64,
+            ns_per_packet: Some(ns / sample.packets as f64),
             us_per_operation: (sample.operations > 0).then(|| ns / 1e3 / sample.operations as f64),
             cycles_per_byte: (rates.core_ghz.filter(|_| sample.bytes > 0))
                 .map(|ghz| ns * ghz / sample.bytes as f64),
-            percent: ns / cpu_ns * 100.0,
+            percent: Some(ns / cpu_ns * 100.0),
         };
         let claimed: f64 = sample
             .stages
@@ -162,10 +189,13 @@ impl Table {
             .map(|&(stage, ticks)| row(stage, ticks as f64 * rates.ns_per_tick * scale))
             .collect();
         rows.push(row("waiting and waking", waiting));
-        rows.push(row(
-            UNATTRIBUTED,
-            (cpu_ns - claimed * scale - waiting).max(0.0),
-        ));
+        let preempted = claimed_percent > BLURRED
+            || sample.preemptions as f64 > MAX_PREEMPTIONS_PER_S * sample.cpu.as_secs_f64();
+        rows.push(if preempted {
+            Row::unknown(UNATTRIBUTED)
+        } else {
+            row(UNATTRIBUTED, (cpu_ns - claimed * scale - waiting).max(0.0))
+        });
         Some(Self {
             rows,
             total: row("total", cpu_ns),
@@ -177,15 +207,40 @@ impl Table {
             bytes: sample.bytes,
             cpu_s: sample.cpu.as_secs_f64(),
             claimed_percent,
+            preempted,
+            preemptions: sample.preemptions,
             stamps: sample.stamps,
             cpu_readings: READINGS * sample.waits.measured,
         })
     }
 
+    /// The rows, then their sum and what reading the clocks took of it.
+    fn all_rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().chain([&self.total, &self.overhead])
+    }
+
     /// The part of the thread's time that a stage claims.
     pub fn attributed_percent(&self) -> f64 {
         let claimed = self.rows.iter().filter(|row| row.stage != UNATTRIBUTED);
-        claimed.map(|row| row.percent).sum()
+        claimed.filter_map(|row| row.percent).sum()
+    }
+
+    /// The part of the thread's time that went into reading the clocks.
+    pub fn overhead_percent(&self) -> f64 {
+        self.overhead.percent.unwrap_or_default()
+    }
+
+    /// The shares of the thread's CPU time by stage, in percent, for a chart: they sum to 100. What
+    /// is unknown is not split.
+    pub fn shares(&self) -> Vec<(&'static str, f64)> {
+        let known = self.rows.iter();
+        let known = known.filter_map(|row| Some((row.stage, row.percent?)));
+        let mut shares: Vec<_> = known.collect();
+        let rest = 100.0 - shares.iter().map(|share| share.1).sum::<f64>();
+        if self.preempted && rest > 0.0 {
+            shares.push((NOT_SPLIT, rest));
+        }
+        shares
     }
 }
 
@@ -194,8 +249,9 @@ impl Table {
 pub struct Both {
     /// CPU of all threads of this process while it was measured.
     pub process_cpu_s: f64,
-    /// How much of that the two tables' stages claim.
-    pub attributed_percent: f64,
+    /// How much of that the two tables' stages claim; absent if unknown, since a thread was
+    /// preempted.
+    pub attributed_percent: Option<f64>,
     /// Stamps times the measured cost of one, of both threads' CPU.
     pub overhead_percent: f64,
     /// The server's table.
@@ -210,69 +266,78 @@ pub struct Both {
 }
 
 impl Both {
-    /// The table for people.
-    pub fn table(&self, title: &str, server: &str, client: &str) -> String {
-        text(title, &[(server, &self.server), (client, &self.client)])
-            + &remarks(
-                self.core_ghz,
-                self.clocks,
-                &[&self.server, &self.client],
-                self.overhead_percent,
-            )
-            + &format!(
-                "({:.1} % of this process's {:.3} CPU-seconds are in a stage's row above)\n",
-                self.attributed_percent, self.process_cpu_s
-            )
+    /// The table for people, in lines of at most `width` columns.
+    pub fn table(&self, title: &str, server: &str, client: &str, width: usize) -> String {
+        let ends = [(server, &self.server), (client, &self.client)];
+        let mut notes = remarks(
+            self.core_ghz,
+            self.clocks,
+            &[&self.server, &self.client],
+            self.overhead_percent,
+        );
+        if let Some(percent) = self.attributed_percent {
+            let _ = writeln!(
+                notes,
+                "({percent:.1} % of this process's {:.3} CPU-seconds are in a stage's row above)",
+                self.process_cpu_s
+            );
+        }
+        text(title, &ends, width) + &layout::wrap(&notes, width)
     }
 }
 
-/// Tables of one thread each, side by side: of bulk transfer with the cost of a packet and of a
-/// byte, of operations with that of one of them.
-pub fn text(title: &str, named: &[(&str, &Table)]) -> String {
+/// Tables of one thread each, side by side if `width` columns are enough: of bulk transfer with the
+/// cost of a packet and of a byte, of operations with that of one of them.
+pub fn text(title: &str, named: &[(&str, &Table)], width: usize) -> String {
     let Some((_, first)) = named.first() else {
         return String::new();
     };
-    let operations = first.total.us_per_operation.is_some();
-    let columns = if operations {
-        format!("{:>10}{:>13}{:>10}", "us/each", "ns/packet", "percent")
-    } else {
-        format!("{:>10}{:>13}{:>10}", "ns/packet", "cycles/byte", "percent")
+    let groups = named.iter().map(|(name, table)| {
+        let rows: Vec<&Row> = table.all_rows().collect();
+        let column = |heading, cell: &dyn Fn(&Row) -> String| {
+            Column::new(heading, rows.iter().map(|row| cell(row)))
+        };
+        let figure = |row: &Row, figure: Option<f64>, digits: usize| match figure {
+            Some(figure) => format!("{figure:.digits$}"),
+            None if row.percent.is_none() => "unknown".to_owned(),
+            None => "-".to_owned(),
+        };
+        let ns = column("ns/packet", &|row| figure(row, row.ns_per_packet, 1));
+        let percent = column("%", &|row| figure(row, row.percent, 1));
+        let columns = if table.total.us_per_operation.is_some() {
+            let us = column("us/each", &|row| figure(row, row.us_per_operation, 3));
+            vec![us, ns, percent]
+        } else {
+            let cycles = column("cycles/B", &|row| figure(row, row.cycles_per_byte, 3));
+            vec![ns, cycles, percent]
+        };
+        Group {
+            title: (*name).to_owned(),
+            columns,
+        }
+    });
+    let grid = Grid {
+        title: title.to_owned(),
+        labels: first.all_rows().map(|row| row.stage.to_owned()).collect(),
+        groups: groups.collect(),
     };
-    let mut text = format!("{title:<20}");
-    for (name, _) in named {
-        let _ = write!(text, "{name:^33} ");
-    }
-    text = format!("{}\n{:<20}", text.trim_end(), "");
-    text += &vec![columns; named.len()].join(" ");
-    let rows = |table: &Table| {
-        let ends = [table.total.clone(), table.overhead.clone()];
-        let rows = table.rows.iter().cloned();
-        rows.chain(ends).collect::<Vec<Row>>()
-    };
-    let tables: Vec<Vec<Row>> = named.iter().map(|(_, table)| rows(table)).collect();
-    for (at, row) in tables[0].iter().enumerate() {
-        let _ = write!(text, "\n{:<20}", row.stage);
-        let cells = tables.iter().filter_map(|rows| rows.get(at)).map(|row| {
-            let cost = match (row.us_per_operation, row.cycles_per_byte) {
-                (Some(us), _) => format!("{us:>10.3}{:>13.1}", row.ns_per_packet),
-                (None, Some(cycles)) => format!("{:>10.1}{cycles:>13.3}", row.ns_per_packet),
-                (None, None) => format!("{:>10.1}{:>13}", row.ns_per_packet, "-"),
-            };
-            format!("{cost}{:>10.1}", row.percent)
-        });
-        text += &cells.collect::<Vec<_>>().join(" ");
-    }
-    text += "\n";
+    let mut notes = String::new();
     for (name, table) in named {
         if table.claimed_percent > BLURRED {
             let _ = writeln!(
-                text,
+                notes,
                 "({name}: preempted; by the clock, the rows took {:.0} % of the CPU time, so stages are scaled)",
                 table.claimed_percent
             );
+        } else if table.preempted {
+            let _ = writeln!(
+                notes,
+                "({name}: preempted {} times in {:.3} CPU-seconds: stages contain time of other threads)",
+                table.preemptions, table.cpu_s
+            );
         }
     }
-    text
+    grid.text(width) + &layout::wrap(&notes, width)
 }
 
 /// How the tables were made.
@@ -299,6 +364,11 @@ pub fn remarks(
 /// below, the two clocks and the waits that were not measured make the difference.
 const BLURRED: f64 = 102.0;
 
+/// Involuntary context switches per second of CPU time above which a thread counts as preempted.
+/// One costs about a millisecond where threads compete for cores (23 hid 25 ms of 0.64 CPU-seconds,
+/// 127 hid 0.47 s of 0.87, busy Zen 5), so that fewer hide less than 1 %.
+const MAX_PREEMPTIONS_PER_S: f64 = 10.0;
+
 /// Readings of the thread's CPU clock for a wait that is measured.
 const READINGS: u64 = 2;
 
@@ -319,6 +389,7 @@ mod tests {
             },
             stamps: 10,
             cpu: Duration::from_nanos(1_000),
+            preemptions: 0,
             packets: 5,
             bytes: 500,
             operations: 0,
@@ -340,31 +411,62 @@ mod tests {
         (a - b).abs() < 1e-9
     }
 
+    fn known(figure: Option<f64>, expected: f64) -> bool {
+        figure.is_some_and(|figure| close(figure, expected))
+    }
+
     #[test]
     fn what_no_stage_claims_is_unattributed() {
         let table = Table::new(&sample(), rates(1.0)).expect("work was done");
-        assert!(close(table.rows[0].ns_per_packet, 80.0));
-        assert!(close(table.rows[0].percent, 40.0));
+        assert!(known(table.rows[0].ns_per_packet, 80.0));
+        assert!(known(table.rows[0].percent, 40.0));
         assert!(close(table.rows[0].cycles_per_byte.expect("clock"), 2.4));
         // 30 waits of 11 ns, less 3 for reading the clock, and 20 such readings.
-        assert!(close(table.rows[2].percent, 30.0));
+        assert!(known(table.rows[2].percent, 30.0));
         assert_eq!(table.rows[3].stage, "unattributed");
         assert!(close(table.attributed_percent(), 90.0));
         assert!(close(table.claimed_percent, 90.0));
-        assert!(!text("t", &[("server", &table)]).contains("preempted"));
-        assert!(close(table.rows[3].percent, 10.0));
-        assert!(close(table.overhead.ns_per_packet, 28.0));
+        assert!(!text("t", &[("server", &table)], 80).contains("preempted"));
+        assert!(known(table.rows[3].percent, 10.0));
+        assert!(known(table.overhead.ns_per_packet, 28.0));
         assert_eq!(table.cpu_readings, 20);
     }
 
     #[test]
     fn stages_that_claim_too_much_are_scaled_to_the_cpu_clock() {
         let table = Table::new(&sample(), rates(2.0)).expect("work was done");
-        assert!(close(table.rows[2].percent, 30.0));
-        assert!(close(table.rows[3].percent, 0.0));
+        assert!(known(table.rows[2].percent, 30.0));
+        assert_eq!(table.rows[3].percent, None);
         assert!(close(table.claimed_percent, 150.0));
-        assert!(text("t", &[("server", &table)]).contains("(server: preempted"));
-        assert!(close(table.rows[0].ns_per_packet, 700.0 * 2.0 / 3.0 / 5.0));
+        assert!(text("t", &[("server", &table)], 80).contains("(server: preempted"));
+        assert!(known(table.rows[0].ns_per_packet, 700.0 * 2.0 / 3.0 / 5.0));
+    }
+
+    #[test]
+    fn what_is_unattributed_is_unknown_if_the_thread_was_preempted() {
+        let preempted = |preemptions, cpu_s: u64| {
+            let sample = Sample {
+                preemptions,
+                cpu: Duration::from_secs(cpu_s),
+                ..sample()
+            };
+            Table::new(&sample, rates(1.0)).expect("work was done")
+        };
+        let table = preempted(21, 2);
+        assert!(table.preempted);
+        let row = table.rows.last().expect("rows");
+        assert_eq!((row.stage, row.percent), ("unattributed", None));
+        let text = text("t", &[("server", &table)], 80);
+        let line = text.lines().find(|line| line.starts_with("unattributed"));
+        let words: Vec<&str> = line.expect("the row").split_whitespace().collect();
+        assert_eq!(words, ["unattributed", "unknown", "unknown", "unknown"]);
+        assert!(text.contains("preempted 21 times in 2.000"), "{text}");
+        // The picture is as long as the CPU time all the same.
+        let rest = table.shares().pop().expect("parts");
+        assert!(rest.0 == NOT_SPLIT && rest.1 > 99.0);
+        // Once in a while is no reason.
+        let table = preempted(20, 2);
+        assert!(!table.preempted && table.rows.last().is_some_and(|row| row.percent.is_some()));
     }
 
     #[test]
@@ -375,15 +477,15 @@ mod tests {
         };
         let sample = Sample { waits, ..sample() };
         let table = Table::new(&sample, rates(1.0)).expect("work was done");
-        assert!(close(table.rows[2].percent, 0.0));
-        assert!(close(table.rows[3].percent, 40.0));
+        assert!(known(table.rows[2].percent, 0.0));
+        assert!(known(table.rows[3].percent, 40.0));
     }
 
     #[test]
     fn the_rows_sum_to_the_thread() {
         for ns_per_tick in [0.3, 1.0, 7.0] {
             let table = Table::new(&sample(), rates(ns_per_tick)).expect("work was done");
-            let sum: f64 = table.rows.iter().map(|row| row.percent).sum();
+            let sum: f64 = table.shares().iter().map(|share| share.1).sum();
             assert!(close(sum, 100.0));
         }
     }

@@ -7,7 +7,7 @@
 
 use std::io;
 use std::net::TcpStream;
-#[cfg(target_os = "linux")]
+#[cfg(unix)]
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -131,6 +131,22 @@ pub fn thread_cpu_of(_tid: i32) -> Option<Duration> {
 
 #[cfg(not(target_os = "linux"))]
 pub fn process_cpu_of(_pid: i32) -> Option<Duration> {
+    None
+}
+
+/// How often the kernel took the CPU away from the thread `tid` of this process while it had work
+/// (involuntary context switches); `None` once it has ended.
+#[cfg(target_os = "linux")]
+pub fn preemptions_of(tid: i32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).ok()?;
+    let count = status
+        .lines()
+        .find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"))?;
+    count.trim().parse().ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn preemptions_of(_tid: i32) -> Option<u64> {
     None
 }
 
@@ -291,6 +307,27 @@ pub fn set_receive_low_water(_socket: &TcpStream, _bytes: i32) -> io::Result<()>
     Ok(())
 }
 
+/// Columns of text of a terminal; `None` if it is none, or does not know.
+#[cfg(unix)]
+pub fn terminal_columns(terminal: &impl AsRawFd) -> Option<usize> {
+    let mut size = libc::winsize {
+        ws_row: 0,
+        ws_col: 0,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: `size` is writable and of the type that this request fills in; the descriptor is
+    // open, due to the borrow of its owner.
+    let answer = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
+    (answer == 0 && size.ws_col > 0).then(|| usize::from(size.ws_col))
+}
+
+/// Never asked where it would matter: [`can_measure`] has said no.
+#[cfg(not(unix))]
+pub fn terminal_columns<T>(_terminal: &T) -> Option<usize> {
+    None
+}
+
 /// Runs `rounds` × 64 additions, each of which waits for the one before, and returns whether
 /// this architecture has such a chain here. Additions of two registers take one cycle on every
 /// core we know and, unlike additions of a constant, are never folded away by renaming.
@@ -357,6 +394,65 @@ mod tests {
     #[test]
     fn a_thread_that_does_not_exist_has_no_clock() {
         assert_eq!(thread_cpu_of(i32::MAX - 1), None);
+    }
+
+    #[test]
+    fn threads_that_share_a_core_are_preempted() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        let done = Arc::new(AtomicBool::new(false));
+        let spin = || {
+            let done = Arc::clone(&done);
+            std::thread::spawn(move || {
+                let core = *allowed_cores().last().expect("at least one core");
+                pin(core).expect("an allowed core");
+                // SAFETY: gettid has no arguments and cannot fail.
+                let tid = unsafe { libc::gettid() };
+                let before = preemptions_of(tid).expect("own thread");
+                // Neither ever waits, so only the kernel can take turns.
+                while !done.load(Ordering::Relaxed) {
+                    addition_chain(10_000);
+                    if preemptions_of(tid).expect("own thread") > before {
+                        done.store(true, Ordering::Relaxed);
+                    }
+                }
+            })
+        };
+        for thread in [spin(), spin()] {
+            thread.join().expect("no panic");
+        }
+        assert_eq!(preemptions_of(i32::MAX - 1), None);
+    }
+
+    #[test]
+    fn a_terminals_columns_are_those_that_were_set() {
+        use std::os::fd::{FromRawFd as _, OwnedFd};
+
+        let (mut near, mut far) = (0, 0);
+        let size = libc::winsize {
+            ws_row: 24,
+            ws_col: 133,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        // SAFETY: both descriptors are writable, no name is asked for, no settings are given, and
+        // `size` is readable.
+        let answer = unsafe {
+            libc::openpty(
+                &raw mut near,
+                &raw mut far,
+                std::ptr::null_mut(),
+                std::ptr::null(),
+                &raw const size,
+            )
+        };
+        assert_eq!(answer, 0);
+        // SAFETY: openpty opened both, and nothing else owns them.
+        let [_near, far] = [near, far].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        assert_eq!(terminal_columns(&far), Some(133));
+        let file = std::fs::File::open("/dev/null").expect("Linux has it");
+        assert_eq!(terminal_columns(&file), None);
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! What a client does with a server in one round: a bulk transfer, requests, or handshakes.
 
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use clap::ValueEnum;
 
 use crate::cpu::Cores;
-use crate::live::Gauges;
+use crate::live::{Counter, Gauges, Lane};
 use crate::source::Source;
 
 /// Bytes handed to a stream, and at most taken from one, in one call.
@@ -22,6 +24,33 @@ pub enum Amount {
     Time(Duration),
 }
 
+/// Which end of a stream sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The server.
+    Down,
+    /// The client.
+    Up,
+}
+
+impl Direction {
+    /// The direction, named from the client's side.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Down => "download",
+            Self::Up => "upload",
+        }
+    }
+
+    /// The counter of what flows in this direction.
+    pub fn counter(self, gauges: &Gauges) -> &Arc<Counter> {
+        match self {
+            Self::Down => &gauges.down,
+            Self::Up => &gauges.up,
+        }
+    }
+}
+
 /// Which end sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
@@ -29,15 +58,36 @@ pub enum Flow {
     Down,
     /// The client.
     Up,
+    /// Both at the same time, each on streams of its own.
+    Both,
 }
 
 impl Flow {
     /// The direction, named from the client's side.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Down => "download",
-            Self::Up => "upload",
+            Self::Down => Direction::Down.name(),
+            Self::Up => Direction::Up.name(),
+            Self::Both => "bidir",
         }
+    }
+
+    /// The directions in which data flows at the same time.
+    pub fn directions(self) -> &'static [Direction] {
+        match self {
+            Self::Down => &[Direction::Down],
+            Self::Up => &[Direction::Up],
+            Self::Both => &[Direction::Down, Direction::Up],
+        }
+    }
+
+    /// The counters of all directions.
+    pub fn lanes(self, gauges: &Gauges) -> Vec<Lane> {
+        let lane = |one: &Direction| Lane {
+            direction: Some(one.name()),
+            counter: Arc::clone(one.counter(gauges)),
+        };
+        self.directions().iter().map(lane).collect()
     }
 }
 
@@ -46,7 +96,7 @@ impl Flow {
 pub struct Load {
     /// Number of connections.
     pub connections: usize,
-    /// Streams per connection.
+    /// Streams per connection and direction.
     pub streams: usize,
     /// Which end sends.
     pub flow: Flow,
@@ -54,6 +104,8 @@ pub struct Load {
     pub amount: Amount,
     /// Where both ends run.
     pub cores: Cores,
+    /// The address of this machine that both ends of a control use.
+    pub loopback: IpAddr,
     /// If set, the pattern of this seed is sent, and both ends digest it.
     pub seed: Option<u64>,
     /// What is updated while the transfer runs.

@@ -21,6 +21,15 @@ impl Bench {
     pub(crate) const fn is_core(&self) -> bool {
         matches!(self.part, Part::Core(_))
     }
+
+    /// Whether a program reads the results.
+    pub(crate) const fn is_json(&self) -> bool {
+        match &self.part {
+            Part::Protect(args) => args.json,
+            Part::Core(args) => args.json,
+            Part::Idle(args) => args.json,
+        }
+    }
 }
 
 /// What can be measured by itself.
@@ -52,7 +61,7 @@ pub(crate) struct Core {
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = core_rounds)]
     pub(crate) rounds: usize,
 
-    /// Print one JSON object
+    /// Print one JSON object; `schema` is its version
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 }
@@ -76,7 +85,7 @@ pub(crate) struct Idle {
     #[arg(long, value_name = "BYTES", value_parser = squall_yard::parse::size)]
     pub(crate) moved: Option<u64>,
 
-    /// Print one JSON object
+    /// Print one JSON object; `schema` is its version
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 
@@ -172,10 +181,10 @@ pub(crate) struct Protect {
     pub(crate) mixed: Option<f64>,
 
     /// Draw ns against size into this SVG file
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = squall_yard::parse::svg)]
     pub(crate) plot: Option<PathBuf>,
 
-    /// Print one JSON object
+    /// Print one JSON object; `schema` is its version
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 }

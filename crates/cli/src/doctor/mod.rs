@@ -26,7 +26,7 @@ use crate::output::{print_json, say};
 /// bundles, socket buffers, queueing discipline and drops, what each is worth, and how to fix it
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// Print one JSON object
+    /// Print one JSON object; `schema` is its version
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 }

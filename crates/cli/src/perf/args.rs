@@ -1,11 +1,11 @@
 //! The arguments of `squall perf`, in the words of iperf3 and quinn-perf.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use squall_yard::options::Options;
-use squall_yard::parse::{core, cores, count, listen, port, remote_port};
+use squall_yard::parse::{core, cores, count, listen, local, port, remote_port, svg};
 
 use super::contender::Contender;
 use super::work::Work;
@@ -29,6 +29,17 @@ pub(crate) struct Perf {
     pub(crate) local: Local,
 }
 
+impl Perf {
+    /// Whether a program reads the results.
+    pub(crate) fn is_json(&self) -> bool {
+        match &self.remote {
+            Some(Remote::Server(args)) => args.json,
+            Some(Remote::Client(args)) => args.output.json,
+            None => self.local.output.json,
+        }
+    }
+}
+
 /// A measurement with another process or machine.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Remote {
@@ -36,14 +47,62 @@ pub(crate) enum Remote {
     Client(Client),
 }
 
+/// Which addresses are used.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Family {
+    /// Use IPv4 only
+    #[arg(short = '4', long, visible_alias = "version4", conflicts_with = "ipv6")]
+    ipv4: bool,
+
+    /// Use IPv6 only
+    #[arg(short = '6', long, visible_alias = "version6")]
+    ipv6: bool,
+}
+
+impl Family {
+    /// Whether an address is of the kind that was asked for.
+    pub(crate) fn suits(self, address: SocketAddr) -> bool {
+        match address.ip().to_canonical() {
+            IpAddr::V4(_) => !self.ipv6,
+            IpAddr::V6(_) => !self.ipv4,
+        }
+    }
+
+    /// The address of a measurement within this machine: 127.0.0.1 unless IPv6 was asked for.
+    pub(crate) fn loopback(self) -> IpAddr {
+        if self.ipv6 {
+            Ipv6Addr::LOCALHOST.into()
+        } else {
+            Ipv4Addr::LOCALHOST.into()
+        }
+    }
+
+    /// What was asked for.
+    pub(crate) fn name(self) -> &'static str {
+        match (self.ipv4, self.ipv6) {
+            (true, _) => "IPv4",
+            (_, true) => "IPv6",
+            _ => "IP",
+        }
+    }
+}
+
 /// Run a perf server (QUIC, draft-banks-quic-performance)
 #[derive(Args, Debug)]
 pub(crate) struct Server {
     /// Address and UDP port to listen on
-    #[arg(short, long, value_name = "ADDR:PORT", default_value = "[::]:4433", value_parser = listen)]
+    #[arg(short, long, value_name = "ADDR:PORT", default_value = "[::]:4433", value_parser = listen,
+          conflicts_with_all = ["ipv4", "ipv6", "bind"])]
     pub(crate) listen: SocketAddr,
 
-    /// UDP port to listen on, with the address of --listen
+    #[command(flatten)]
+    pub(crate) family: Family,
+
+    /// Listen on this address of this machine only, as --listen with the port of -p
+    #[arg(short = 'B', long, value_name = "ADDRESS", value_parser = local)]
+    pub(crate) bind: Option<SocketAddr>,
+
+    /// UDP port to listen on, with the address of --listen or -B
     #[arg(short, long, value_name = "PORT", value_parser = port)]
     pub(crate) port: Option<u16>,
 
@@ -65,11 +124,16 @@ pub(crate) struct Server {
     )]
     pub(crate) cpu: Vec<usize>,
 
+    /// Print a line when a connection that moved data ends
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+
     /// Print statistics of each connection when it ends
     #[arg(long)]
     pub(crate) conn_stats: bool,
 
-    /// Print the summary as one JSON object
+    /// Print the summary as one JSON object; `schema` is its version, and after a failure it has
+    /// the key `error`
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 
@@ -87,6 +151,13 @@ pub(crate) struct Client {
     /// The server's UDP port, the same as :PORT after the host
     #[arg(short, long, value_name = "PORT", value_parser = remote_port)]
     pub(crate) port: Option<u16>,
+
+    #[command(flatten)]
+    pub(crate) family: Family,
+
+    /// Send from this address of this machine
+    #[arg(short = 'B', long, value_name = "ADDRESS", value_parser = local)]
+    pub(crate) bind: Option<SocketAddr>,
 
     /// Trust the certificates in this file (PEM) instead of the system's
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
@@ -134,6 +205,9 @@ pub(crate) struct Local {
     #[arg(long, value_name = "CONTENDER", value_enum)]
     pub(crate) only: Vec<Contender>,
 
+    #[command(flatten)]
+    pub(crate) family: Family,
+
     /// Pin the server to core A and the client to core B (default: the first two; not pinned with
     /// several workers)
     #[arg(long, value_name = "A,B", visible_alias = "affinity", value_parser = cores)]
@@ -141,7 +215,7 @@ pub(crate) struct Local {
 
     /// Instead of measuring, transfer a seeded pattern (-n bytes per stream, default 1G) and
     /// compare the SHA-256 digests of both ends
-    #[arg(long, conflicts_with_all = ["time", "rounds", "requests", "handshakes", "csv", "plot"])]
+    #[arg(long, conflicts_with_all = ["time", "rounds", "requests", "handshakes", "interval", "csv", "plot"])]
     pub(crate) verify: bool,
 
     #[command(flatten)]
@@ -154,16 +228,16 @@ pub(crate) struct Local {
 /// The form in which results are printed.
 #[derive(Args, Debug)]
 pub(crate) struct Output {
-    /// Print one JSON object
+    /// Print one JSON object; `schema` is its version, and after a failure it has the key `error`
     #[arg(short = 'J', long)]
     pub(crate) json: bool,
 
     /// Print comma-separated rows
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with_all = ["json", "interval"])]
     pub(crate) csv: bool,
 
     /// Draw the cost by stage into this SVG file
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = svg)]
     pub(crate) plot: Option<PathBuf>,
 }
 

@@ -7,18 +7,19 @@ use squall_yard::chart::File;
 use squall_yard::controls::{bulk as control, tcp, tls};
 use squall_yard::cpu::{Cores, Ksoftirqd};
 use squall_yard::error::{Failure, Result};
-use squall_yard::live::{self, Gauges, Unit};
+use squall_yard::live::{self, Gauges, Live, Unit};
 use squall_yard::meter::{Ticker, Used};
 use squall_yard::options::Suite;
 use squall_yard::outcome::Outcome;
 use squall_yard::work::{Amount, Flow, Load};
-use squall_yard::{interrupt, source, sys};
+use squall_yard::{interrupt, layout, source, sys};
 
 use super::args::Local;
 use super::bulk_report::{BulkReport, Round, Setup};
 use super::contender::Contender;
 use super::quic::Quic;
-use super::{cores, report, rotated};
+use super::report::{self, Interval};
+use super::{cores, rotated};
 use crate::output::{print_json, say};
 
 /// Everything that is settled before the first round.
@@ -45,12 +46,17 @@ impl Plan {
         let contenders = args.contenders();
         let certificate = Certificate::generate()?;
         let suite = *args.options.suite.get_or_insert(Suite::Aes128);
-        if args.verify && flow == Flow::Up {
-            return Err(Failure::new(
-                "--verify compares what the server sends: omit --upload",
-            ));
+        if args.verify && flow != Flow::Down {
+            let option = if flow == Flow::Up {
+                "--upload"
+            } else {
+                "--bidir"
+            };
+            return Err(Failure::new(format!(
+                "--verify compares what the server sends: omit {option}"
+            )));
         }
-        let quic = Quic::new(&certificate, &args.options)?;
+        let quic = Quic::new(&certificate, &args.options, args.family.loopback())?;
         let mut plan = Self {
             args,
             flow,
@@ -93,20 +99,30 @@ impl Plan {
             flow: self.flow,
             amount,
             cores: self.cores,
+            loopback: self.args.family.loopback(),
             seed,
             gauges,
         }
     }
 
     /// Runs one contender once, with a live line.
-    fn run_one(&self, contender: Contender, load: &Load, title: String) -> Result<Outcome> {
-        let _live = live::Live::start(title, Unit::Bytes, &load.gauges.live);
-        match (contender, &self.tls) {
+    fn run_one(
+        &self,
+        contender: Contender,
+        load: &Load,
+        title: String,
+    ) -> Result<(Outcome, Vec<live::Interval>)> {
+        let (args, lanes) = (&self.args, load.flow.lanes(&load.gauges));
+        let telling = report::telling(&args.work, &args.output, contender.name());
+        let live = Live::with_intervals(title, Unit::Bytes, &lanes, telling);
+        let outcome = match (contender, &self.tls) {
             (Contender::Quic, _) => self.quic.bulk(load),
             (Contender::TlsTcp, Some((tls, _))) => control::run(tls, load),
             (Contender::TlsTcp, None) => Err(Failure::new("TLS over TCP was not prepared")),
             (Contender::Tcp, _) => control::run(&Arc::new(tcp::Plain), load),
-        }
+        }?;
+        let intervals = live.finish(outcome.ended);
+        Ok((outcome, intervals))
     }
 
     /// All rounds, then the report. Ctrl-C ends them early.
@@ -124,18 +140,19 @@ impl Plan {
             Amount::Time(time) => Amount::Time(time / u32::try_from(count).unwrap_or(u32::MAX)),
         };
         if self.args.output.is_text() {
-            say(&self.heading());
+            say(&layout::wrap(&self.heading(), layout::width()));
         }
         let ksoftirqd = Ksoftirqd::find(self.cores);
         let ticker = Ticker::start();
         let mut used: Option<Used> = None;
         let quic = Gauges::default();
-        let mut rounds = Vec::new();
+        let (mut rounds, mut intervals) = (Vec::new(), Vec::new());
         'rounds: for index in 0..count {
             for contender in rotated(&self.contenders, index) {
                 let gauges = match contender {
                     Contender::Quic => Gauges {
-                        live: Arc::default(),
+                        down: Arc::default(),
+                        up: Arc::default(),
                         ..quic.clone()
                     },
                     _ => Gauges::default(),
@@ -143,7 +160,13 @@ impl Plan {
                 let load = self.load(amount, None, gauges);
                 let before = ksoftirqd.now();
                 let title = format!("round {} of {count}, {}", index + 1, contender.name());
-                let mut outcome = self.run_one(contender, &load, title)?;
+                let (mut outcome, parts) = self.run_one(contender, &load, title)?;
+                intervals.extend(parts.into_iter().map(|figures| Interval {
+                    round: Some(index),
+                    contender: Some(contender.name()),
+                    workload: None,
+                    figures,
+                }));
                 let soft = ksoftirqd.now() - before;
                 if let Some(more) = outcome.used.take() {
                     used.get_or_insert_default().add(&more);
@@ -162,7 +185,9 @@ impl Plan {
             }
         }
         let stages = used.and_then(|used| used.tables(ticker.rates()));
-        let results = BulkReport::new(&rounds, stages, &quic, self.setup(ksoftirqd.count()));
+        let setup = self.setup(ksoftirqd.count());
+        let mut results = BulkReport::new(&rounds, stages, &quic, setup);
+        results.intervals = intervals;
         report::tell(&results, &self.args.output, plot)
     }
 
@@ -180,7 +205,8 @@ impl Plan {
                 return Err(Failure::new("interrupted before anything was compared"));
             }
             let load = self.load(Amount::Bytes(bytes), Some(1), Gauges::default());
-            let outcome = self.run_one(contender, &load, format!("verify {}", contender.name()))?;
+            let title = format!("verify {}", contender.name());
+            let (outcome, _) = self.run_one(contender, &load, title)?;
             let server = source::combine(outcome.sent);
             let client = source::combine(outcome.received);
             let equal = server == client;
@@ -266,10 +292,15 @@ impl Plan {
         let direction = match self.flow {
             Flow::Down => "server to client",
             Flow::Up => "client to server",
+            Flow::Both => "both directions at the same time",
         };
         let mut text = format!(
-            "loopback, {}, {direction}, {} connection(s) of {} stream(s),\n{amount},\n{}\n",
-            self.cores, work.connections, work.streams, args.options
+            "loopback ({}), {}, {direction}, {} connection(s) of {} stream(s),\n{amount},\n{}\n",
+            args.family.loopback(),
+            self.cores,
+            work.connections,
+            work.streams,
+            args.options
         );
         if let Some((_, name)) = &self.tls {
             let measured: Vec<String> = self

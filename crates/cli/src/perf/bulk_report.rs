@@ -4,12 +4,12 @@
 //! contenders within each round, a second apart, because the machine drifts from minute to
 //! minute; what is shown is the median of the rounds' ratios.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
-use squall_yard::chart::{Bar, Bars};
+use squall_yard::chart::{Bar, Bars, NOT_SPLIT};
 use squall_yard::latency::Percentiles;
+use squall_yard::layout::{Column, Grid, Group};
 use squall_yard::live::Gauges;
 use squall_yard::outcome::Outcome;
 use squall_yard::rows::{self, Row};
@@ -17,7 +17,7 @@ use squall_yard::stages::Both;
 use squall_yard::stats::median;
 
 use super::contender::Contender;
-use super::report::Report;
+use super::report::{Interval, Report};
 
 /// What one contender did in one round, `ksoftirqd` included.
 #[derive(Clone, Debug)]
@@ -42,7 +42,14 @@ impl Round {
 /// One contender's figures.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figures {
+    /// Of both directions together, if data flows in both.
     pub(crate) gbit_per_s: f64,
+    /// With `--bidir`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) download_gbit_per_s: Option<f64>,
+    /// With `--bidir`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) upload_gbit_per_s: Option<f64>,
     pub(crate) server_cpu_s_per_gb: f64,
     pub(crate) client_cpu_s_per_gb: f64,
     /// Part of the two above.
@@ -58,7 +65,7 @@ pub(crate) struct Figures {
 pub(crate) struct Setup {
     pub(crate) connections: usize,
     pub(crate) streams: usize,
-    /// `download`: the server sends; `upload`.
+    /// `download`: the server sends; `upload`; `bidir`: both.
     pub(crate) direction: &'static str,
     pub(crate) bytes_per_stream: Option<u64>,
     pub(crate) seconds: Option<f64>,
@@ -98,6 +105,9 @@ pub(crate) struct BulkReport {
     /// QUIC's time from a stream's creation to the first byte of its download, in microseconds.
     pub(crate) first_byte_us: Option<Percentiles>,
     pub(crate) stages: Option<Both>,
+    /// With `--interval`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) intervals: Vec<Interval>,
     pub(crate) setup: Setup,
 }
 
@@ -120,6 +130,7 @@ impl BulkReport {
             rtt_us: gauges.rtt.read().percentiles(),
             first_byte_us: gauges.first_byte.read().percentiles(),
             stages,
+            intervals: Vec::new(),
             setup,
         }
     }
@@ -137,10 +148,54 @@ impl BulkReport {
 }
 
 impl Report for BulkReport {
+    fn text(&self, width: usize) -> String {
+        let rows = [
+            ("quic", &self.quic, self.ratio_to_tcp),
+            ("tls_tcp", &self.tls_tcp, self.tls_tcp_ratio_to_tcp),
+            ("tcp", &self.tcp, None),
+        ];
+        let rows = rows.into_iter();
+        let rows: Vec<_> = rows
+            .filter_map(|(name, figures, ratio)| Some((name, figures.as_ref()?, ratio)))
+            .collect();
+        let mut text = summary(&rows, width);
+        text += "(server, client, sum: CPU-seconds per GB delivered, ksoftirqd included)\n";
+        for (control, ratio) in [
+            ("TLS over TCP", self.ratio_to_tls_tcp),
+            ("plain TCP", self.ratio_to_tcp),
+        ] {
+            if let Some(ratio) = ratio {
+                text += &format!("QUIC costs {ratio:.2} times the CPU of {control}.\n");
+            }
+        }
+        for (name, times) in [
+            ("Smoothed round-trip time of the sender", &self.rtt_us),
+            ("Time to the first byte", &self.first_byte_us),
+        ] {
+            if let Some(times) = times {
+                text += &format!("{name}: {times}.\n");
+            }
+        }
+        if self.setup.interrupted {
+            text += "Interrupted: the figures cover the time before.\n";
+        }
+        let ends = match self.setup.direction {
+            "upload" => ("server (receives)", "client (sends)"),
+            "bidir" => ("server", "client"),
+            _ => ("server (sends)", "client (receives)"),
+        };
+        if let Some(stages) = &self.stages {
+            text.push('\n');
+            text += &stages.table("QUIC by stage", ends.0, ends.1, width);
+        }
+        text
+    }
+
     /// A row for each contender.
     fn rows(&self) -> Vec<Row> {
+        let setup = &self.setup;
         let rows = self.contenders().map(|(contender, figures)| Row {
-            workload: rows::bulk(self.setup.connections, self.setup.streams),
+            workload: rows::bulk(setup.connections, setup.streams, setup.direction == "bidir"),
             contender: if contender == Contender::Quic.name() {
                 rows::SQUALL
             } else {
@@ -175,11 +230,12 @@ impl Report for BulkReport {
             ] {
                 let parts = match table {
                     Some(table) => {
-                        let rows = table.rows.iter();
-                        rows.map(|row| (row.stage, cpu * row.percent / 100.0))
+                        let shares = table.shares().into_iter();
+                        shares
+                            .map(|(stage, percent)| (stage, cpu * percent / 100.0))
                             .collect()
                     }
-                    None => vec![("not split", cpu)],
+                    None => vec![(NOT_SPLIT, cpu)],
                 };
                 bars.push(Bar {
                     label: format!("{contender}, {end}"),
@@ -216,14 +272,19 @@ fn figures(rounds: &[Round], contender: Contender) -> Option<Figures> {
         .iter()
         .filter(|round| round.contender == contender)
         .collect();
-    let bytes = own.iter().map(|round| round.outcome.bytes).sum();
+    let bytes: u64 = own.iter().map(|round| round.outcome.bytes).sum();
     let elapsed: Duration = own.iter().map(|round| round.outcome.elapsed).sum();
     if bytes == 0 || elapsed.is_zero() {
         return None;
     }
     let sum = |part: fn(&Round) -> Duration| own.iter().map(|round| part(round)).sum();
+    let up: u64 = own.iter().map(|round| round.outcome.bytes_up).sum();
+    let rate = |bytes: u64| bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9;
+    let is_both = up > 0 && up < bytes;
     Some(Figures {
-        gbit_per_s: bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9,
+        gbit_per_s: rate(bytes),
+        download_gbit_per_s: is_both.then(|| rate(bytes - up)),
+        upload_gbit_per_s: is_both.then(|| rate(up)),
         server_cpu_s_per_gb: per_gb(sum(|round| round.outcome.server_cpu), bytes),
         client_cpu_s_per_gb: per_gb(sum(|round| round.outcome.client_cpu), bytes),
         ksoftirqd_cpu_s_per_gb: per_gb(sum(|round| round.ksoftirqd), bytes),
@@ -250,67 +311,47 @@ fn ratio(rounds: &[Round], contender: Contender, control: Contender) -> Option<f
     median(ratios)
 }
 
-impl fmt::Display for BulkReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{:<10}{:>10}{:>14}{:>12}{:>12}{:>11}",
-            "", "Gbit/s", "server", "client", "sum", "vs. tcp"
-        )?;
-        let rows = [
-            ("quic", &self.quic, self.ratio_to_tcp),
-            ("tls_tcp", &self.tls_tcp, self.tls_tcp_ratio_to_tcp),
-            ("tcp", &self.tcp, None),
-        ];
-        for (name, figures, ratio) in rows {
-            let Some(figures) = figures else { continue };
-            let ratio = ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
-            writeln!(
-                f,
-                "{name:<10}{:>10.2}{:>14.3}{:>12.3}{:>12.3}{ratio:>11}",
-                figures.gbit_per_s,
-                figures.server_cpu_s_per_gb,
-                figures.client_cpu_s_per_gb,
-                figures.server_cpu_s_per_gb + figures.client_cpu_s_per_gb,
-            )?;
-        }
-        writeln!(
-            f,
-            "(server, client, sum: CPU-seconds per GB delivered, ksoftirqd included)"
-        )?;
-        for (control, ratio) in [
-            ("TLS over TCP", self.ratio_to_tls_tcp),
-            ("plain TCP", self.ratio_to_tcp),
-        ] {
-            if let Some(ratio) = ratio {
-                writeln!(f, "QUIC costs {ratio:.2} times the CPU of {control}.")?;
-            }
-        }
-        for (name, times) in [
-            ("Smoothed round-trip time of the sender", &self.rtt_us),
-            ("Time to the first byte", &self.first_byte_us),
-        ] {
-            if let Some(times) = times {
-                writeln!(f, "{name}: {times}.")?;
-            }
-        }
-        if self.setup.interrupted {
-            writeln!(f, "Interrupted: the figures cover the time before.")?;
-        }
-        let ends = match self.setup.direction {
-            "upload" => ("server (receives)", "client (sends)"),
-            _ => ("server (sends)", "client (receives)"),
-        };
-        match &self.stages {
-            Some(stages) => write!(f, "\n{}", stages.table("QUIC by stage", ends.0, ends.1)),
-            None => Ok(()),
-        }
+/// The table of throughput and CPU.
+fn summary(rows: &[(&str, &Figures, Option<f64>)], width: usize) -> String {
+    let column = |heading, cell: &dyn Fn(&Figures) -> String| {
+        Column::new(heading, rows.iter().map(|(_, figures, _)| cell(figures)))
+    };
+    let sum = |one: &Figures| one.server_cpu_s_per_gb + one.client_cpu_s_per_gb;
+    let ratios = rows.iter().map(|(_, _, ratio)| {
+        let ratio = ratio.map(|ratio| format!("{ratio:.2}"));
+        ratio.unwrap_or_default()
+    });
+    let mut columns = vec![column("Gbit/s", &|one| format!("{:.2}", one.gbit_per_s))];
+    let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
+    if rows
+        .iter()
+        .any(|(_, one, _)| one.upload_gbit_per_s.is_some())
+    {
+        columns.push(column("down", &|one| rate(one.download_gbit_per_s)));
+        columns.push(column("up", &|one| rate(one.upload_gbit_per_s)));
     }
+    columns.extend([
+        column("server", &|one| format!("{:.3}", one.server_cpu_s_per_gb)),
+        column("client", &|one| format!("{:.3}", one.client_cpu_s_per_gb)),
+        column("sum", &|one| format!("{:.3}", sum(one))),
+        Column::new("vs. tcp", ratios),
+    ]);
+    let group = Group {
+        title: String::new(),
+        columns,
+    };
+    let grid = Grid {
+        title: String::new(),
+        labels: rows.iter().map(|(name, ..)| (*name).to_owned()).collect(),
+        groups: vec![group],
+    };
+    grid.text(width)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use squall_yard::layout;
     use squall_yard::stages::{Clocks, Rates, Sample, Table};
 
     fn round(contender: Contender, index: usize, cpu_ms: u64) -> Round {
@@ -319,7 +360,9 @@ mod tests {
             index,
             outcome: Outcome {
                 bytes: 1_000_000_000,
+                bytes_up: 0,
                 elapsed: Duration::from_secs(1),
+                ended: None,
                 server_cpu: Duration::from_millis(cpu_ms),
                 client_cpu: Duration::from_millis(cpu_ms),
                 sent: Vec::new(),
@@ -360,6 +403,7 @@ mod tests {
             waits: squall::Waits::default(),
             stamps: 1,
             cpu: Duration::from_nanos(1_000),
+            preemptions: 0,
             packets: 10,
             bytes: 14_000,
             operations: 0,
@@ -376,7 +420,7 @@ mod tests {
         let table = Table::new(&sample, rates).expect("work was done");
         Both {
             process_cpu_s: 2e-6,
-            attributed_percent: 60.0,
+            attributed_percent: Some(60.0),
             overhead_percent: 1.0,
             server: table.clone(),
             client: table,
@@ -452,21 +496,34 @@ mod tests {
         let report = BulkReport::new(&rounds, None, &Gauges::default(), setup());
         let json = serde_json::to_value(&report).expect("plain data");
         assert!(json["quic"].is_null() && json["stages"].is_null());
-        let text = report.to_string();
+        let text = report.text(80);
         assert!(text.contains("tcp") && !text.contains("tls_tcp"));
     }
 
     #[test]
-    fn the_tables_lines_fit_a_terminal() {
-        let rounds = [
-            round(Contender::Quic, 0, 200),
-            round(Contender::Tcp, 0, 100),
-        ];
-        let text =
-            BulkReport::new(&rounds, Some(stages()), &Gauges::default(), setup()).to_string();
-        assert!(text.contains("unattributed") && text.contains("of which stamps"));
-        for line in text.lines() {
-            assert!(line.chars().count() <= 90, "{line}");
+    fn no_table_is_wider_than_asked_for_whatever_the_figures() {
+        for cpu_ms in [200, 200_000_000_000] {
+            let rounds = [
+                round(Contender::Quic, 0, cpu_ms),
+                round(Contender::Tcp, 0, cpu_ms),
+            ];
+            let mut stages = stages();
+            let scale = cpu_ms as f64 / 200.0;
+            for row in &mut stages.client.rows {
+                row.ns_per_packet = row.ns_per_packet.map(|ns| ns * scale);
+            }
+            let report = BulkReport::new(&rounds, Some(stages), &Gauges::default(), setup());
+            for width in [60, 80, 120] {
+                let text = report.text(width);
+                assert!(text.contains("unattributed") && text.contains("of which stamps"));
+                let labels = ["quic ", "tcp ", "AEAD", "unattributed", "total"];
+                let rows = text
+                    .lines()
+                    .filter(|line| labels.iter().any(|label| line.starts_with(label)));
+                for line in rows.chain(layout::wrap(&text, width).lines()) {
+                    assert!(line.chars().count() <= width, "{line}");
+                }
+            }
         }
     }
 }

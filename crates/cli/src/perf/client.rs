@@ -1,7 +1,7 @@
 //! `squall perf client`: measures against a perf server in another process or on another machine,
 //! ours or another implementation's.
 
-use std::fmt;
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
@@ -12,22 +12,25 @@ use squall_yard::cpu::Cores;
 use squall_yard::ends::client_tls;
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::latency::Percentiles;
-use squall_yard::live::{Gauges, Live, Unit};
+use squall_yard::live::{self, Gauges, Lane, Live, Printer, Unit};
 use squall_yard::meter::{Reading, Ticker, Volume};
+use squall_yard::outcome::Done;
 use squall_yard::rows::{self, Row};
 use squall_yard::stages::{Rates, Sample, Table};
 use squall_yard::tickets::Watch;
-use squall_yard::work::{Amount, Flow, Load};
+use squall_yard::work::{Amount, Direction, Flow, Load};
 use squall_yard::{certificate, interrupt, parse, stages};
 
 use super::args::Client;
-use super::endpoint;
+use super::endpoint::{self, Unable};
 use super::handshakes::{self, Target};
+use super::liveness::{self, Guard, Phase};
 use super::operations::{Figures, Job, OperationsReport, Setup, Tables};
 use super::protocol::Transfer;
-use super::report::{self, Report};
+use super::report::{self, Interval, Report};
 use super::work::Task;
 use super::{quic, requests};
+use crate::output;
 
 /// The port where none is given.
 const PORT: u16 = 4433;
@@ -39,7 +42,7 @@ const PORT: u16 = 4433;
 pub(crate) fn measure(args: &Client) -> Result<()> {
     let task = args.work.task()?;
     let plot = args.output.plot.as_deref().map(File::create).transpose()?;
-    let session = Session::start(args)?;
+    let session = Session::open(args)?;
     let result = match task {
         Task::Bulk(flow, amount) => session.bulk(flow, amount, plot),
         Task::Requests(requests) => session.rates(&[Job::Requests(requests)], plot),
@@ -64,50 +67,98 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn start(args: &'a Client) -> Result<Self> {
-        let (host, port) = split(&args.server)?;
-        let port = match (args.port, port) {
-            (Some(_), Some(_)) => {
-                return Err(Failure::new("the port is given twice: omit -p or :PORT"));
+    /// A session with the first of the host's addresses where a server answers.
+    fn open(args: &'a Client) -> Result<Self> {
+        let (host, addresses) = resolve(args)?;
+        let is_only_one = addresses.len() == 1;
+        first(&addresses, |address| {
+            let session = Self::start(args, &host, address)?;
+            if !is_only_one && let Err(unable) = session.try_out() {
+                endpoint::close(&session.endpoint, b"").map_err(Unable::reached)?;
+                return Err(unable);
             }
-            (one, other) => one.or(other).unwrap_or(PORT),
+            Ok(session)
+        })
+    }
+
+    fn start(
+        args: &'a Client,
+        host: &str,
+        address: SocketAddr,
+    ) -> std::result::Result<Self, Unable> {
+        let local = args.bind;
+        let of_route = |error: io::Error| {
+            let from = local.map_or(String::new(), |local| format!(" from {}", local.ip()));
+            Unable {
+                failure: Failure::new(format!("cannot send to {address}{from}: {error}")),
+                is_unreachable: true,
+            }
         };
-        let address = (host.as_str(), port)
-            .to_socket_addrs()
-            .ok()
-            .and_then(|mut addresses| addresses.next())
-            .ok_or_else(|| {
-                Failure::new(format!(
-                    "cannot resolve {host}: check the name, or give an IP address"
-                ))
-            })?;
-        let any: SocketAddr = if address.is_ipv4() {
-            (Ipv4Addr::UNSPECIFIED, 0).into()
-        } else {
-            (Ipv6Addr::UNSPECIFIED, 0).into()
-        };
-        let (tls, watch) = client_tls(trust(args)?, &args.options)?;
-        let mut builder = args.options.builder(any).client(
-            squall::ClientConfig::new(tls)
-                .transport(args.options.transport(args.work.open_streams())),
-        );
-        builder.cpus = super::these_cores(&args.cpu)?;
-        let endpoint = builder
-            .bind()
-            .map_err(context("cannot open a UDP socket"))?;
+        liveness::probe_socket(address, local).map_err(of_route)?;
+        let (endpoint, watch) = bind(args, address).map_err(Unable::reached)?;
         Ok(Self {
             args,
             endpoint,
             address,
-            host,
+            host: host.to_owned(),
             watch,
             ticker: Ticker::start(),
         })
     }
 
+    /// Whether a server answers there: a connection that is closed at once.
+    fn try_out(&self) -> std::result::Result<(), Unable> {
+        let guard = self.guard(Phase::Connecting, None);
+        let connected = endpoint::connect(&self.endpoint, self.address, &self.host, 1);
+        match (guard.finish(), connected) {
+            (_, Ok(connections)) => {
+                for connection in connections {
+                    connection.close(0, b"");
+                }
+                Ok(())
+            }
+            (Some(failure), Err(_)) => Err(Unable {
+                failure,
+                is_unreachable: true,
+            }),
+            (None, Err(unable)) => Err(unable),
+        }
+    }
+
+    /// Notices when the server is gone; lines go above the live line, if there is one.
+    fn guard(&self, phase: Phase, printer: Option<Printer>) -> Guard {
+        let print = move |line: &str| match &printer {
+            Some(printer) => printer.print(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        };
+        let Self {
+            endpoint, address, ..
+        } = self;
+        Guard::start(endpoint, *address, self.args.bind, phase, print)
+    }
+
+    /// Does what waits for the server, unless the server is gone.
+    fn guarded<T>(
+        &self,
+        phase: Phase,
+        printer: Option<Printer>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let guard = self.guard(phase, printer);
+        let result = work();
+        // Why it ended says more than how.
+        match guard.finish() {
+            Some(gone) if result.is_err() => Err(gone),
+            _ => result,
+        }
+    }
+
     fn connect(&self) -> Result<Vec<Connection>> {
         let count = self.args.work.connections;
-        endpoint::connect(&self.endpoint, self.address, &self.host, count)
+        self.guarded(Phase::Connecting, None, || {
+            let connected = endpoint::connect(&self.endpoint, self.address, &self.host, count);
+            connected.map_err(Failure::from)
+        })
     }
 
     /// What connections did, where that was asked for.
@@ -124,6 +175,12 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// The live line, and lines for intervals that begin with a name.
+    fn line(&self, title: String, unit: Unit, lanes: &[Lane], name: &str) -> Live {
+        let telling = report::telling(&self.args.work, &self.args.output, name);
+        Live::with_intervals(title, unit, lanes, telling)
+    }
+
     fn bulk(&self, flow: Flow, amount: Amount, plot: Option<File>) -> Result<()> {
         let work = &self.args.work;
         let connections = self.connect()?;
@@ -133,54 +190,74 @@ impl<'a> Session<'a> {
             flow,
             amount,
             cores: Cores::NONE,
+            loopback: self.address.ip(),
             seed: None,
             gauges: Gauges::default(),
         };
-        let line = Live::start(self.args.server.clone(), Unit::Bytes, &load.gauges.live);
+        let lanes = flow.lanes(&load.gauges);
+        let line = self.line(self.args.server.clone(), Unit::Bytes, &lanes, "");
         let before = Reading::of(&self.endpoint);
-        let transfers = quic::bulk(&connections, &load)?;
+        let transfers = self.guarded(Phase::Working, Some(line.printer()), || {
+            quic::bulk(&connections, &load)
+        });
+        let ended = transfers.as_ref().ok();
+        let ended = ended.and_then(|all| all.iter().map(|one| one.end).max());
+        let intervals = line.finish(ended);
+        let transfers = transfers.inspect_err(|_| keep(&intervals))?;
         let bytes = transfers.iter().map(|one| one.bytes).sum();
         let sample = before.until_now(&self.endpoint, Volume::of_client(flow, bytes));
-        drop(line);
         self.tell_connections(&connections);
-        let results = ClientReport::new(self.args, &load, &transfers, &sample, self.ticker.rates());
+        let mut results =
+            ClientReport::new(self.args, &load, &transfers, &sample, self.ticker.rates());
+        results.intervals = intervals;
         report::tell(&results, &self.args.output, plot)
     }
 
     fn rates(&self, jobs: &[Job], plot: Option<File>) -> Result<()> {
-        let mut rows = Vec::new();
+        let (mut rows, mut intervals) = (Vec::new(), Vec::new());
         for job in jobs {
             let live = Arc::default();
+            let lanes = [Lane {
+                direction: None,
+                counter: Arc::clone(&live),
+            }];
             let title = format!("{}, {}", self.args.server, job.name());
-            let (done, sample) = match job {
+            let mut connections = Vec::new();
+            let work: Box<dyn FnOnce() -> Result<Done>> = match job {
                 Job::Requests(requests) => {
-                    let connections = self.connect()?;
-                    let _line = Live::start(title, job.unit(), &live);
-                    let before = Reading::of(&self.endpoint);
-                    let done = requests::run(requests, &connections, &live)?;
-                    let volume = Volume::Operations(done.count());
-                    let sample = before.until_now(&self.endpoint, volume);
-                    self.tell_connections(&connections);
-                    (done, sample)
+                    connections = self.connect()?;
+                    let connections = &connections;
+                    Box::new(|| requests::run(requests, connections, &live))
                 }
                 Job::Handshakes(handshakes) => {
-                    let ready = handshakes::prepare(
-                        handshakes,
-                        Target {
-                            client: self.endpoint.clone(),
-                            address: self.address,
-                            name: self.host.clone(),
-                            watch: Arc::clone(&self.watch),
-                        },
-                    )?;
-                    let _line = Live::start(title, job.unit(), &live);
-                    let before = Reading::of(&self.endpoint);
-                    let done = handshakes::run(handshakes, &ready, &live)?;
-                    let volume = Volume::Operations(done.count());
-                    let sample = before.until_now(&self.endpoint, volume);
-                    (done, sample)
+                    let target = Target {
+                        client: self.endpoint.clone(),
+                        address: self.address,
+                        name: self.host.clone(),
+                        watch: Arc::clone(&self.watch),
+                    };
+                    let ready = self.guarded(Phase::Connecting, None, || {
+                        handshakes::prepare(handshakes, target)
+                    })?;
+                    let live = &live;
+                    Box::new(move || handshakes::run(handshakes, &ready, live))
                 }
             };
+            let line = self.line(title, job.unit(), &lanes, job.name());
+            let before = Reading::of(&self.endpoint);
+            let done = self.guarded(Phase::Working, Some(line.printer()), work);
+            let ended = done.as_ref().ok().and_then(|done| done.ended);
+            let parts = line.finish(ended).into_iter();
+            intervals.extend(parts.map(|figures| Interval {
+                round: None,
+                contender: None,
+                workload: Some(job.workload()),
+                figures,
+            }));
+            let done = done.inspect_err(|_| keep(&intervals))?;
+            let volume = Volume::Operations(done.count());
+            let sample = before.until_now(&self.endpoint, volume);
+            self.tell_connections(&connections);
             if done.count() == 0 {
                 break;
             }
@@ -198,7 +275,15 @@ impl<'a> Session<'a> {
             controls: Vec::new(),
             interrupted: interrupt::raised(),
         };
-        report::tell(&OperationsReport::new(rows, setup), &self.args.output, plot)
+        let report = OperationsReport::new(rows, intervals, setup);
+        report::tell(&report, &self.args.output, plot)
+    }
+}
+
+/// Keeps the intervals before a failure.
+fn keep<T: serde::Serialize>(intervals: &[T]) {
+    if !intervals.is_empty() {
+        output::keep("intervals", &intervals);
     }
 }
 
@@ -206,7 +291,10 @@ impl<'a> Session<'a> {
 #[derive(serde::Serialize)]
 struct ClientReport<'a> {
     direction: &'static str,
+    /// In all directions.
     bytes: u64,
+    bytes_received: u64,
+    bytes_sent: u64,
     seconds: f64,
     gbit_per_s: f64,
     client_cpu_s_per_gb: f64,
@@ -215,6 +303,9 @@ struct ClientReport<'a> {
     first_byte_us: Option<Percentiles>,
     interrupted: bool,
     stages: Option<Table>,
+    /// With `--interval`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    intervals: Vec<live::Interval>,
     #[serde(skip)]
     remarks: String,
     #[serde(skip)]
@@ -237,12 +328,14 @@ impl<'a> ClientReport<'a> {
                 rates.core_ghz,
                 rates.clocks,
                 &[table],
-                table.overhead.percent,
+                table.overhead_percent(),
             )
         });
         Self {
             direction: load.flow.name(),
             bytes,
+            bytes_received: quic::bytes(transfers, Direction::Down),
+            bytes_sent: quic::bytes(transfers, Direction::Up),
             seconds,
             gbit_per_s: bytes as f64 * 8.0 / seconds / 1e9,
             client_cpu_s_per_gb: sample.cpu.as_secs_f64() / (bytes as f64 / 1e9),
@@ -250,6 +343,7 @@ impl<'a> ClientReport<'a> {
             first_byte_us: load.gauges.first_byte.read().percentiles(),
             interrupted: interrupt::raised(),
             stages,
+            intervals: Vec::new(),
             remarks: format!("({})\n{remarks}", args.options),
             args,
         }
@@ -257,10 +351,47 @@ impl<'a> ClientReport<'a> {
 }
 
 impl Report for ClientReport<'_> {
+    fn text(&self, width: usize) -> String {
+        let mut moved = Vec::new();
+        for (what, bytes, other) in [
+            ("received", self.bytes_received, Flow::Up),
+            ("sent", self.bytes_sent, Flow::Down),
+        ] {
+            if self.direction != other.name() {
+                let (seconds, rate) = (self.seconds, bytes as f64 * 8.0 / self.seconds / 1e9);
+                moved.push(format!(
+                    "{what} {bytes} bytes in {seconds:.3} s: {rate:.3} Gbit/s"
+                ));
+            }
+        }
+        let mut text = format!(
+            "{}, {:.3} CPU-seconds per GB at this end\n",
+            moved.join(", "),
+            self.client_cpu_s_per_gb
+        );
+        for (name, times) in [
+            ("smoothed round-trip time", &self.rtt_us),
+            ("time to the first byte", &self.first_byte_us),
+        ] {
+            if let Some(times) = times {
+                text += &format!("{name}: {times}\n");
+            }
+        }
+        if self.interrupted {
+            text += "interrupted: the figures cover the time before\n";
+        }
+        if let Some(table) = &self.stages {
+            text.push('\n');
+            text += &stages::text("by stage", &[("client", table)], width);
+            text += &self.remarks;
+        }
+        text
+    }
+
     fn rows(&self) -> Vec<Row> {
         let work = &self.args.work;
         vec![Row {
-            workload: rows::bulk(work.connections, work.streams),
+            workload: rows::bulk(work.connections, work.streams, work.bidir),
             contender: rows::SQUALL,
             gbit_per_s: Some(self.gbit_per_s),
             per_s: None,
@@ -272,8 +403,9 @@ impl Report for ClientReport<'_> {
     }
 
     fn chart(&self) -> Bars {
-        let rows = self.stages.iter().flat_map(|table| &table.rows);
-        let parts = rows.map(|row| (row.stage, self.client_cpu_s_per_gb * row.percent / 100.0));
+        let shares = self.stages.iter().flat_map(Table::shares);
+        let parts =
+            shares.map(|(stage, percent)| (stage, self.client_cpu_s_per_gb * percent / 100.0));
         Bars {
             title: "squall perf client: CPU by stage".to_owned(),
             subtitle: format!(
@@ -289,37 +421,78 @@ impl Report for ClientReport<'_> {
     }
 }
 
-impl fmt::Display for ClientReport<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let moved = if self.direction == "upload" {
-            "sent"
-        } else {
-            "received"
+/// The host's name, and its addresses that are wanted, in the system's order.
+fn resolve(args: &Client) -> Result<(String, Vec<SocketAddr>)> {
+    let (host, port) = split(&args.server)?;
+    let port = match (args.port, port) {
+        (Some(_), Some(_)) => {
+            return Err(Failure::new("the port is given twice: omit -p or :PORT"));
+        }
+        (one, other) => one.or(other).unwrap_or(PORT),
+    };
+    let all = (host.as_str(), port).to_socket_addrs();
+    let mut addresses: Vec<SocketAddr> = all.into_iter().flatten().collect();
+    if addresses.is_empty() {
+        return Err(Failure::new(format!(
+            "cannot resolve {host}: check the name, or give an IP address"
+        )));
+    }
+    addresses.retain(|address| args.family.suits(*address));
+    if let Some(local) = args.bind {
+        if !args.family.suits(local) {
+            let (ip, family) = (local.ip(), args.family.name());
+            return Err(Failure::new(format!("-B {ip} is not an {family} address")));
+        }
+        addresses.retain(|address| address.is_ipv4() == local.is_ipv4());
+    }
+    if addresses.is_empty() {
+        let wanted = match args.bind {
+            Some(local) if local.is_ipv4() => "IPv4",
+            Some(_) => "IPv6",
+            None => args.family.name(),
         };
-        writeln!(
-            f,
-            "{moved} {} bytes in {:.3} s: {:.3} Gbit/s, {:.3} CPU-seconds per GB at this end",
-            self.bytes, self.seconds, self.gbit_per_s, self.client_cpu_s_per_gb
-        )?;
-        for (name, times) in [
-            ("smoothed round-trip time", &self.rtt_us),
-            ("time to the first byte", &self.first_byte_us),
-        ] {
-            if let Some(times) = times {
-                writeln!(f, "{name}: {times}")?;
+        return Err(Failure::new(format!("{host} has no {wanted} address")));
+    }
+    Ok((host, addresses))
+}
+
+/// What the first address gives that is not unreachable.
+///
+/// # Errors
+/// What is wrong with that one, or why none can be reached.
+fn first<T>(
+    addresses: &[SocketAddr],
+    attempt: impl Fn(SocketAddr) -> std::result::Result<T, Unable>,
+) -> Result<T> {
+    let mut failures: Vec<String> = Vec::new();
+    for &address in addresses {
+        match attempt(address) {
+            Ok(found) => return Ok(found),
+            Err(unable) if unable.is_unreachable && !interrupt::raised() => {
+                failures.push(unable.failure.to_string());
             }
-        }
-        if self.interrupted {
-            writeln!(f, "interrupted: the figures cover the time before")?;
-        }
-        match &self.stages {
-            Some(table) => {
-                let text = stages::text("by stage", &[("client", table)]);
-                write!(f, "\n{text}{}", self.remarks)
-            }
-            None => Ok(()),
+            Err(unable) => return Err(unable.failure),
         }
     }
+    Err(Failure::new(failures.join("; ")))
+}
+
+/// A socket for one family of addresses, and what watches over its handshakes.
+fn bind(args: &Client, address: SocketAddr) -> Result<(Endpoint, Arc<Watch>)> {
+    let any: SocketAddr = if address.is_ipv4() {
+        (Ipv4Addr::UNSPECIFIED, 0).into()
+    } else {
+        (Ipv6Addr::UNSPECIFIED, 0).into()
+    };
+    let (tls, watch) = client_tls(trust(args)?, &args.options)?;
+    let mut builder = (args.options).builder(args.bind.unwrap_or(any)).client(
+        squall::ClientConfig::new(tls).transport(args.options.transport(args.work.open_streams())),
+    );
+    builder.cpus = super::these_cores(&args.cpu)?;
+    let endpoint = builder
+        .bind()
+        .map_err(context("cannot open a UDP socket"))?;
+    Ok((endpoint, watch))
 }
 
 /// The certificates that the client trusts: all, the given anchors, or the system's.
@@ -372,6 +545,28 @@ fn split(text: &str) -> Result<(String, Option<u16>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_address_is_tried_if_one_is_unreachable() {
+        let addresses = [1, 2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let unable = |address: SocketAddr, is_unreachable| Unable {
+            failure: Failure::new(format!("no {}", address.port())),
+            is_unreachable,
+        };
+        let found = first(&addresses, |address| match address.port() {
+            1 => Err(unable(address, true)),
+            port => Ok(port),
+        });
+        assert_eq!(found.expect("the second"), 2);
+        // All that were tried are named.
+        let none = first(&addresses, |address| Err::<(), _>(unable(address, true)));
+        assert_eq!(none.expect_err("none").to_string(), "no 1; no 2; no 3");
+        // A server that answers but cannot be trusted is the one that was meant.
+        let wrong = first(&addresses, |address| {
+            Err::<(), _>(unable(address, address.port() == 1))
+        });
+        assert_eq!(wrong.expect_err("the second").to_string(), "no 2");
+    }
 
     #[test]
     fn hosts_and_ports() {

@@ -8,6 +8,30 @@ use squall::{CloseReason, Connection, Endpoint};
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::interrupt;
 
+/// Why there is no connection.
+#[derive(Debug)]
+pub(crate) struct Unable {
+    pub(crate) failure: Failure,
+    /// Nobody answered: another address of the same host may do better.
+    pub(crate) is_unreachable: bool,
+}
+
+impl From<Unable> for Failure {
+    fn from(unable: Unable) -> Self {
+        unable.failure
+    }
+}
+
+impl Unable {
+    /// Something else than an answer is missing.
+    pub(crate) fn reached(failure: Failure) -> Self {
+        Self {
+            failure,
+            is_unreachable: false,
+        }
+    }
+}
+
 /// Makes `count` connections from the client's worker. Ctrl-C gives up.
 ///
 /// # Errors
@@ -17,16 +41,25 @@ pub(crate) fn connect(
     address: SocketAddr,
     name: &str,
     count: usize,
-) -> Result<Vec<Connection>> {
+) -> std::result::Result<Vec<Connection>, Unable> {
     let mut connections = Vec::with_capacity(count);
     for _ in 0..count {
         let connecting = client
             .connect(address, name)
-            .map_err(context("cannot connect"))?;
-        let connected = wait(client, interrupt::unless_due(None, connecting))?;
-        let connected = connected
-            .ok_or_else(|| Failure::new(format!("interrupted before {address} answered")))?;
-        connections.push(connected.map_err(|error| explain(&error, address))?);
+            .map_err(context("cannot connect"))
+            .map_err(Unable::reached)?;
+        let connected = wait(client, interrupt::unless_due(None, connecting));
+        let connected = connected.map_err(Unable::reached)?.ok_or_else(|| {
+            let text = format!("interrupted before {address} answered");
+            Unable::reached(Failure::new(text))
+        })?;
+        connections.push(connected.map_err(|error| Unable {
+            failure: explain(&error, address),
+            is_unreachable: matches!(
+                error,
+                CloseReason::HandshakeTimeout | CloseReason::IdleTimeout
+            ),
+        })?);
     }
     Ok(connections)
 }

@@ -84,6 +84,7 @@ impl Target {
             live.add(work.in_flight as u64);
         }
         done.elapsed = begin.elapsed();
+        done.ended = Some(Instant::now());
         if missed * 100 > done.count() {
             return Err(Failure::new(format!(
                 "{} of {} handshakes were not of kind {}: {} does not accept all of its tickets; measure --handshakes=full",

@@ -10,6 +10,7 @@
 //!                 client   the same with another process or machine ───────────────┘
 //!                 server   answers clients until Ctrl-C
 //!   endpoint, protocol, requests, handshakes     what a client and a server do over QUIC
+//!   liveness                                     whether the client's server is still there
 //! ```
 //! Clocks, tables, controls and charts are `squall_yard`'s.
 
@@ -20,6 +21,7 @@ mod client;
 mod contender;
 mod endpoint;
 mod handshakes;
+mod liveness;
 mod operations;
 mod protocol;
 mod quic;

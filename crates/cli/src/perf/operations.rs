@@ -1,9 +1,8 @@
 //! Requests and handshakes as results: what was counted, and its figures.
 
-use std::fmt::{self, Write as _};
-
 use serde::Serialize;
-use squall_yard::chart::{Bar, Bars};
+use squall_yard::chart::{Bar, Bars, NOT_SPLIT};
+use squall_yard::layout::{Column, Grid, Group};
 use squall_yard::live::Unit;
 use squall_yard::outcome::Done;
 use squall_yard::rows::{PER_HANDSHAKE, PER_REQUEST, Row, SQUALL};
@@ -11,7 +10,7 @@ use squall_yard::stages::{self, Both, Rates, Sample, Table};
 use squall_yard::work::{Handshakes, Kind, Requests};
 
 use super::contender::Contender;
-use super::report::Report;
+use super::report::{Interval, Report};
 
 /// What is counted: requests, or handshakes of a kind.
 #[derive(Clone, Debug)]
@@ -119,7 +118,7 @@ impl Tables {
     /// The client's alone; `None` where nothing was moved.
     pub(crate) fn client(sample: &Sample, rates: Rates) -> Option<Self> {
         let client = Table::new(sample, rates)?;
-        let overhead = client.overhead.percent;
+        let overhead = client.overhead_percent();
         Some(Self::Client {
             remarks: stages::remarks(rates.core_ghz, rates.clocks, &[&client], overhead),
             client: Box::new(client),
@@ -127,11 +126,11 @@ impl Tables {
     }
 
     /// The tables for people.
-    fn text(&self, title: &str) -> String {
+    fn text(&self, title: &str, width: usize) -> String {
         match self {
-            Self::Both(stages) => stages.table(title, "server", "client"),
+            Self::Both(stages) => stages.table(title, "server", "client", width),
             Self::Client { client, remarks } => {
-                stages::text(title, &[("client", client)]) + remarks
+                stages::text(title, &[("client", client)], width) + remarks
             }
         }
     }
@@ -185,6 +184,9 @@ pub(crate) struct OperationsReport {
     /// CPU of the server for a resumed handshake against a full one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resumed_to_full: Option<f64>,
+    /// With `--interval`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) intervals: Vec<Interval>,
     #[serde(flatten)]
     pub(crate) setup: Setup,
 }
@@ -203,7 +205,7 @@ pub(crate) struct Setup {
 
 impl OperationsReport {
     /// All rows.
-    pub(crate) fn new(rows: Vec<Figures>, setup: Setup) -> Self {
+    pub(crate) fn new(rows: Vec<Figures>, intervals: Vec<Interval>, setup: Setup) -> Self {
         let server = |workload| {
             let row = (rows.iter())
                 .find(|one| (one.row.workload, one.row.contender) == (workload, SQUALL));
@@ -213,61 +215,55 @@ impl OperationsReport {
         Self {
             rows,
             resumed_to_full,
+            intervals,
             setup,
         }
     }
 }
 
-impl Report for OperationsReport {
-    fn rows(&self) -> Vec<Row> {
-        self.rows.iter().map(|one| one.row.clone()).collect()
-    }
-
-    fn chart(&self) -> Bars {
-        let bars = self.rows.iter().flat_map(|one| {
-            let ends = one.stages.iter().flat_map(Tables::ends);
-            ends.map(|(end, table)| {
-                let parts = table.rows.iter();
-                let parts = parts.map(|row| (row.stage, row.us_per_operation.unwrap_or_default()));
-                Bar {
-                    label: format!("{}, {end}", one.name),
-                    parts: parts.collect(),
-                }
-            })
-        });
-        Bars {
-            title: "squall perf: CPU by stage".to_owned(),
-            subtitle: format!("{}; {}", self.setup.what.join("; "), self.setup.options),
-            unit: "microseconds of CPU per operation",
-            bars: bars.collect(),
+impl OperationsReport {
+    /// The table of rates, CPU and times.
+    fn summary(&self) -> Grid {
+        let rows: Vec<&Row> = self.rows.iter().map(|one| &one.row).collect();
+        let column = |heading, cell: &dyn Fn(&Row) -> String| {
+            Column::new(heading, rows.iter().map(|row| cell(row)))
+        };
+        let cpu = |cpu: Option<f64>| cpu.map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.2}"));
+        let mut columns = vec![
+            column("per second", &|row| {
+                format!("{:.0}", row.per_s.unwrap_or_default())
+            }),
+            column("server", &|row| cpu(row.server_cpu)),
+            column("client", &|row| cpu(row.client_cpu)),
+        ];
+        for (at, heading) in ["p50", "p90", "p99", "p99.9", "max"]
+            .into_iter()
+            .enumerate()
+        {
+            columns.push(column(heading, &|row| {
+                let times = row.latency_us.map_or([0.0; 5], |latency| latency.all());
+                format!("{:.0}", times[at])
+            }));
+        }
+        let names = self.rows.iter().map(|one| one.name.len());
+        let width = names.max().unwrap_or(0);
+        Grid {
+            title: String::new(),
+            labels: (self.rows.iter())
+                .map(|one| format!("{:<width$}  {}", one.name, one.row.contender))
+                .collect(),
+            groups: vec![Group {
+                title: String::new(),
+                columns,
+            }],
         }
     }
 }
 
-impl fmt::Display for OperationsReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{:<10}{:<8}{:>10}{:>10}{:>10}{:>9}{:>8}{:>8}{:>8}{:>9}",
-            "", "", "per second", "server", "client", "p50", "p90", "p99", "p99.9", "max"
-        )?;
-        for Figures { row, name, .. } in &self.rows {
-            let per_s = row.per_s.unwrap_or_default();
-            let mut line = format!("{name:<10}{:<8}{per_s:>10.0}", row.contender);
-            for cpu in [row.server_cpu, row.client_cpu] {
-                let cpu = cpu.map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.2}"));
-                write!(line, "{cpu:>10}")?;
-            }
-            let times = row.latency_us.map_or([0.0; 5], |latency| latency.all());
-            for (time, width) in times.into_iter().zip([9, 8, 8, 8, 9]) {
-                write!(line, "{time:>width$.0}")?;
-            }
-            writeln!(f, "{line}")?;
-        }
-        writeln!(
-            f,
-            "(server, client: CPU-microseconds per operation; p50 to max: microseconds from start to end)"
-        )?;
+impl Report for OperationsReport {
+    fn text(&self, width: usize) -> String {
+        let mut text = self.summary().text(width);
+        text += "(server, client: CPU-microseconds per operation; p50 to max: microseconds from start to end)\n";
         for one in &self.rows {
             for (control, ratio) in [
                 ("TLS over TCP", one.ratio_to_tls_tcp),
@@ -275,27 +271,120 @@ impl fmt::Display for OperationsReport {
             ] {
                 if let Some(ratio) = ratio {
                     let name = one.name;
-                    writeln!(
-                        f,
-                        "{name}: QUIC costs {ratio:.2} times the CPU of {control}."
-                    )?;
+                    text += &format!("{name}: QUIC costs {ratio:.2} times the CPU of {control}.\n");
                 }
             }
         }
         if let Some(ratio) = self.resumed_to_full {
-            writeln!(
-                f,
-                "A resumed handshake costs the server {ratio:.2} times a full one."
-            )?;
+            text += &format!("A resumed handshake costs the server {ratio:.2} times a full one.\n");
         }
         if self.setup.interrupted {
-            writeln!(f, "Interrupted: the figures cover the time before.")?;
+            text += "Interrupted: the figures cover the time before.\n";
         }
         for one in &self.rows {
             if let Some(stages) = &one.stages {
-                write!(f, "\n{}", stages.text(one.name))?;
+                text.push('\n');
+                text += &stages.text(one.name, width);
             }
         }
-        Ok(())
+        text
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        self.rows.iter().map(|one| one.row.clone()).collect()
+    }
+
+    fn chart(&self) -> Bars {
+        let mut bars = Vec::new();
+        for one in &self.rows {
+            let label = |end| format!("{}, {}, {end}", one.name, one.row.contender);
+            let Some(tables) = &one.stages else {
+                // A control.
+                for (end, cpu) in [
+                    ("server", one.row.server_cpu),
+                    ("client", one.row.client_cpu),
+                ] {
+                    bars.extend(cpu.map(|cpu| Bar {
+                        label: label(end),
+                        parts: vec![(NOT_SPLIT, cpu)],
+                    }));
+                }
+                continue;
+            };
+            for (end, table) in tables.ends() {
+                let total = table.total.us_per_operation.unwrap_or_default();
+                let parts = table.shares().into_iter();
+                let parts = parts.map(|(stage, percent)| (stage, total * percent / 100.0));
+                bars.push(Bar {
+                    label: label(end),
+                    parts: parts.collect(),
+                });
+            }
+        }
+        Bars {
+            title: "squall perf: CPU by stage".to_owned(),
+            subtitle: format!("{}; {}", self.setup.what.join("; "), self.setup.options),
+            unit: "microseconds of CPU per operation",
+            bars,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_yard::latency::Percentiles;
+    use squall_yard::layout;
+
+    use super::*;
+
+    #[test]
+    fn no_table_is_wider_than_asked_for_and_controls_have_bars() {
+        for figure in [1.0, 1e9] {
+            let row = Row {
+                workload: "W4-resumed",
+                contender: "tls_tcp",
+                gbit_per_s: None,
+                per_s: Some(figure),
+                server_cpu: Some(figure),
+                client_cpu: Some(figure),
+                cpu_unit: PER_HANDSHAKE,
+                latency_us: Some(Percentiles {
+                    p50: figure,
+                    p90: figure,
+                    p99: figure,
+                    p99_9: figure,
+                    max: figure,
+                }),
+            };
+            let rows = vec![Figures {
+                row,
+                count: 1,
+                seconds: 1.0,
+                ratio_to_tls_tcp: Some(figure),
+                ratio_to_tcp: None,
+                stages: None,
+                name: "resumed",
+            }];
+            let setup = Setup {
+                what: Vec::new(),
+                where_to: String::new(),
+                options: String::new(),
+                controls: Vec::new(),
+                interrupted: true,
+            };
+            let report = OperationsReport::new(rows, Vec::new(), setup);
+            // A control, whose two bars are there but not split.
+            let bars = report.chart().bars;
+            let parts: Vec<_> = bars.iter().flat_map(|bar| &bar.parts).collect();
+            assert_eq!(parts, [&(NOT_SPLIT, figure), &(NOT_SPLIT, figure)]);
+            for width in [60, 80, 120] {
+                let text = report.text(width);
+                let rows = text.lines().filter(|line| line.starts_with("resumed "));
+                for line in rows.chain(layout::wrap(&text, width).lines()) {
+                    assert!(line.chars().count() <= width, "{line}");
+                }
+                assert!(text.contains("p99.9") && text.contains("max"), "{text}");
+            }
+        }
     }
 }

@@ -8,6 +8,7 @@
 //!   2^64 - 1: no limit; STOP_SENDING ends it
 //! ```
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +22,7 @@ use squall_yard::interrupt;
 use squall_yard::latency::Shared;
 use squall_yard::live::Gauges;
 use squall_yard::source::{Digest, Sink, Source};
-use squall_yard::work::{Amount, PIECE};
+use squall_yard::work::{Amount, Direction, PIECE};
 
 /// draft §2.3.1: a response without limit.
 const UNLIMITED: u64 = u64::MAX;
@@ -73,13 +74,18 @@ pub(crate) struct Tally {
     pub(crate) answered: AtomicU64,
 }
 
-/// Serves connections until the endpoint closes, each on its own worker. `report` is
-/// called at the end of each connection.
-pub(crate) async fn serve<R>(endpoint: Endpoint, service: Arc<Service>, report: R)
+/// Serves connections from welcome addresses until the endpoint closes, each on its own worker, and
+/// refuses others. `report` is called at the end of each connection.
+pub(crate) async fn serve<W, R>(endpoint: Endpoint, service: Arc<Service>, welcome: W, report: R)
 where
+    W: Fn(SocketAddr) -> bool + Send + 'static,
     R: Fn(&Connection, &Tally) + Clone + Send + 'static,
 {
     while let Some(incoming) = endpoint.accept().await {
+        if !welcome(incoming.remote_address()) {
+            incoming.refuse();
+            continue;
+        }
         // Before the end of the handshake, so that early data is answered at once: a request of
         // this protocol may be repeated.
         let Ok((connection, _)) = incoming.accept().into_0rtt().await else {
@@ -206,6 +212,7 @@ async fn write(
 /// What a client's stream moved.
 #[derive(Debug)]
 pub(crate) struct Transfer {
+    pub(crate) direction: Direction,
     pub(crate) bytes: u64,
     /// draft §3.1: from the stream's creation …
     pub(crate) begin: Instant,
@@ -247,7 +254,7 @@ pub(crate) async fn download(
             }
             sink.take(&chunk);
             bytes += chunk.len() as u64;
-            gauges.live.add(chunk.len() as u64);
+            gauges.down.add(chunk.len() as u64);
         }
         Ok::<(), squall::ReadError>(())
     };
@@ -266,6 +273,7 @@ pub(crate) async fn download(
         )));
     }
     Ok(Transfer {
+        direction: Direction::Down,
         bytes,
         begin,
         end,
@@ -302,7 +310,7 @@ pub(crate) async fn upload(
             let len = piece.len() as u64;
             send.write_chunk(piece).await?;
             bytes += len;
-            gauges.live.add(len);
+            gauges.up.add(len);
             gauges.rtt.record(connection.stats().rtt);
         }
         Ok::<(), WriteError>(())
@@ -320,6 +328,7 @@ pub(crate) async fn upload(
         .unwrap_or(Ok(()))
         .map_err(context("the server's response was cut short"))?;
     Ok(Transfer {
+        direction: Direction::Up,
         bytes,
         begin,
         end: Instant::now(),

@@ -7,7 +7,7 @@
 //! its workers' threads, and their clocks. The server hands over slices of one buffer and nothing
 //! is copied; the client takes the chunks that the receiver holds.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ use squall_yard::options::{Options, Suite};
 use squall_yard::outcome::{Done, Outcome};
 use squall_yard::sys;
 use squall_yard::tickets::Watch;
-use squall_yard::work::{Flow, Handshakes, Kind, Load, Requests};
+use squall_yard::work::{Direction, Handshakes, Kind, Load, Requests};
 
 use super::endpoint::{connect, run_all, wait_idle};
 use super::handshakes::{self, Target};
@@ -36,6 +36,7 @@ pub(crate) struct Quic {
     server: ServerConfig,
     client: Arc<ClientConfig>,
     watch: Arc<Watch>,
+    loopback: IpAddr,
 }
 
 /// What a server gives its clients for another time.
@@ -69,11 +70,15 @@ impl Drop for Pair {
 }
 
 impl Quic {
-    /// Both ends' TLS around a certificate.
+    /// Both ends' TLS around a certificate, and the address that they use.
     ///
     /// # Errors
     /// As [`server_tls`] and [`client_tls`].
-    pub(crate) fn new(certificate: &Certificate, options: &Options) -> Result<Self> {
+    pub(crate) fn new(
+        certificate: &Certificate,
+        options: &Options,
+        loopback: IpAddr,
+    ) -> Result<Self> {
         let mut options = options.clone();
         options.suite.get_or_insert(Suite::Aes128);
         let server = server_tls(certificate, &options)?;
@@ -83,6 +88,7 @@ impl Quic {
             server,
             client: Arc::new(client),
             watch,
+            loopback,
         })
     }
 
@@ -106,7 +112,7 @@ impl Quic {
         if tickets == Tickets::Early {
             tls.max_early_data_size = EARLY_DATA;
         }
-        let here = || self.options.builder((Ipv4Addr::LOCALHOST, 0).into());
+        let here = || self.options.builder((self.loopback, 0).into());
         let mut builder =
             here().server(squall::ServerConfig::new(tls).transport(Arc::clone(&transport)));
         builder.cpus.extend(cores.server);
@@ -123,6 +129,7 @@ impl Quic {
         server.spawn(protocol::serve(
             server.clone(),
             Arc::clone(service),
+            |_| true,
             |_, _| (),
         ));
         Ok(Pair {
@@ -158,7 +165,8 @@ impl Quic {
     /// A connection or stream broke.
     pub(crate) fn bulk(&self, load: &Load) -> Result<Outcome> {
         let service = Arc::new(Service::new(load.seed, &load.gauges.rtt));
-        let pair = self.bind(load.cores, load.streams, Tickets::None, &service)?;
+        let streams = load.streams * load.flow.directions().len();
+        let pair = self.bind(load.cores, streams, Tickets::None, &service)?;
         let connections = connect(&pair.client, pair.address, NAME, load.connections)?;
         let sum = |transfers: &Vec<Transfer>| transfers.iter().map(|one| one.bytes).sum();
         let (transfers, used) = Self::measure(
@@ -174,7 +182,9 @@ impl Quic {
         )?;
         Ok(Outcome {
             bytes: sum(&transfers),
+            bytes_up: bytes(&transfers, Direction::Up),
             elapsed: span(&transfers),
+            ended: transfers.iter().map(|one| one.end).max(),
             server_cpu: used.ends[0].cpu,
             client_cpu: used.ends[1].cpu,
             sent: service.digests(),
@@ -239,19 +249,27 @@ impl Quic {
 /// A connection or stream broke.
 pub(crate) fn bulk(connections: &[Connection], load: &Load) -> Result<Vec<Transfer>> {
     let (amount, digest, gauges) = (load.amount, load.seed.is_some(), &load.gauges);
-    let streams = connections
-        .iter()
-        .flat_map(|connection| std::iter::repeat_n(connection, load.streams));
-    match load.flow {
-        Flow::Down => run_all(streams.map(|one| {
-            let task = protocol::download(one.clone(), amount, digest, gauges.clone());
-            (one, task)
-        })),
-        Flow::Up => run_all(streams.map(|one| {
-            let task = protocol::upload(one.clone(), amount, gauges.clone());
-            (one, task)
-        })),
-    }
+    let streams = connections.iter().flat_map(|connection| {
+        let directions = load.flow.directions().iter();
+        directions
+            .flat_map(move |direction| std::iter::repeat_n((connection, *direction), load.streams))
+    });
+    run_all(streams.map(|(connection, direction)| {
+        let (own, gauges) = (connection.clone(), gauges.clone());
+        let task = async move {
+            match direction {
+                Direction::Down => protocol::download(own, amount, digest, gauges).await,
+                Direction::Up => protocol::upload(own, amount, gauges).await,
+            }
+        };
+        (connection, task)
+    }))
+}
+
+/// Bytes of one direction.
+pub(crate) fn bytes(transfers: &[Transfer], direction: Direction) -> u64 {
+    let own = transfers.iter().filter(|one| one.direction == direction);
+    own.map(|one| one.bytes).sum()
 }
 
 /// From the first stream's begin to the last one's end.
@@ -261,4 +279,32 @@ pub(crate) fn span(transfers: &[Transfer]) -> Duration {
     begin
         .zip(end)
         .map_or(Duration::ZERO, |(a, b): (Instant, Instant)| b - a)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn both_ends_use_the_address_that_they_are_given() {
+        let certificate = Certificate::generate().expect("a certificate");
+        let line = Line::try_parse_from(["perf"]).expect("no arguments");
+        let loopback = IpAddr::from(Ipv6Addr::LOCALHOST);
+        let quic = Quic::new(&certificate, &line.options, loopback).expect("both ends");
+        let pair = quic.bind(Cores::NONE, 1, Tickets::None, &Arc::default());
+        let pair = pair.expect("ports");
+        assert_eq!(pair.address.ip(), loopback);
+        let client = pair.client.local_addr().expect("bound");
+        assert_eq!(client.ip(), loopback);
+    }
 }

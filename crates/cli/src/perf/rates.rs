@@ -1,6 +1,7 @@
 //! Requests and handshakes over loopback: squall at both ends and the controls, in turns.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,20 +12,20 @@ use squall_yard::controls::requests::depth;
 use squall_yard::controls::{bulk, tcp, tls};
 use squall_yard::cpu::{Cores, Ksoftirqd};
 use squall_yard::error::{Failure, Result};
-use squall_yard::live::{Counter, Live};
+use squall_yard::live::{Counter, Lane, Live};
 use squall_yard::meter::{Ticker, Used};
 use squall_yard::options::{Options, Suite};
 use squall_yard::outcome::Done;
 use squall_yard::rows::SQUALL;
 use squall_yard::stages::Rates;
 use squall_yard::stats::median;
-use squall_yard::{interrupt, sys};
+use squall_yard::{interrupt, layout, sys};
 
 use super::args::Local;
 use super::contender::Contender;
 use super::operations::{Figures, Job, OperationsReport, Setup, Tables};
 use super::quic::Quic;
-use super::report;
+use super::report::{self, Interval};
 use super::{cores, rotated};
 use crate::output::say;
 
@@ -72,6 +73,7 @@ impl Entry<'_> {
 
 /// What all rounds have in common.
 struct Bench {
+    loopback: IpAddr,
     connections: usize,
     cores: Cores,
     quic: Quic,
@@ -91,12 +93,14 @@ impl Bench {
         } else {
             None
         };
+        let loopback = args.family.loopback();
         Ok(Self {
+            loopback,
             connections: args.work.connections,
             cores: cores(args.cpu, options.workers, &sys::allowed_cores())?,
-            quic: Quic::new(&certificate, options)?,
+            quic: Quic::new(&certificate, options, loopback)?,
             tls,
-            tls_handshakes: TlsHandshakes::new(&certificate, options)?,
+            tls_handshakes: TlsHandshakes::new(&certificate, options)?.over(loopback),
         })
     }
 
@@ -107,7 +111,7 @@ impl Bench {
         contender: Contender,
         live: &Arc<Counter>,
     ) -> Result<(Done, [Duration; 2], Option<Used>)> {
-        let (connections, cores) = (self.connections, self.cores);
+        let (connections, cores, loopback) = (self.connections, self.cores, self.loopback);
         let of_control = |(done, cpu)| (done, cpu, None);
         let (done, used) = match (job, contender, &self.tls) {
             (Job::Requests(one), Contender::Quic, _) => {
@@ -115,11 +119,13 @@ impl Bench {
             }
             (Job::Handshakes(one), Contender::Quic, _) => self.quic.handshakes(one, cores, live)?,
             (Job::Requests(one), Contender::TlsTcp, Some((tls, _))) => {
-                return control::requests(tls, one, connections, cores, live).map(of_control);
+                return control::requests(tls, one, connections, cores, loopback, live)
+                    .map(of_control);
             }
             (Job::Requests(one), Contender::Tcp, _) => {
                 let plain = Arc::new(tcp::Plain);
-                return control::requests(&plain, one, connections, cores, live).map(of_control);
+                return control::requests(&plain, one, connections, cores, loopback, live)
+                    .map(of_control);
             }
             (Job::Handshakes(one), Contender::TlsTcp, _) => {
                 return self.tls_handshakes.run(one, cores, live).map(of_control);
@@ -202,32 +208,37 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
         ));
     }
     let bench = Bench::new(args, &options, jobs)?;
-    let cores = bench.cores;
+    let (cores, loopback) = (bench.cores, bench.loopback);
     let mut setup = Setup {
         what: jobs.iter().map(Job::describe).collect(),
-        where_to: format!("loopback, {cores}, {} connection(s)", args.work.connections),
+        where_to: format!(
+            "loopback ({loopback}), {cores}, {} connection(s)",
+            args.work.connections
+        ),
         options: options.to_string(),
         controls: bench.describe(&options, &entries),
         interrupted: false,
     };
     if matches!(jobs.first(), Some(Job::Handshakes(_))) {
-        setup.where_to = format!("loopback, {cores}");
+        setup.where_to = format!("loopback ({loopback}), {cores}");
     }
     if args.output.is_text() {
         let controls: String = (setup.controls.iter())
             .map(|line| format!("{line}\n"))
             .collect();
-        say(&format!(
+        let heading = format!(
             "{}\n{}\n{}, {} s each in {} rounds\n{controls}",
             setup.where_to,
             setup.what.join("\n"),
             setup.options,
             args.work.time.as_secs_f64(),
             args.rounds
-        ));
+        );
+        say(&layout::wrap(&heading, layout::width()));
     }
     let ksoftirqd = Ksoftirqd::find(cores);
     let ticker = Ticker::start();
+    let mut intervals = Vec::new();
     'rounds: for index in 0..args.rounds {
         let order: Vec<usize> = rotated(&(0..entries.len()).collect::<Vec<_>>(), index);
         for at in order {
@@ -241,9 +252,22 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
                 job.name(),
                 entry.contender.name()
             );
-            let _line = Live::start(title, job.unit(), &live);
+            let lanes = [Lane {
+                direction: None,
+                counter: Arc::clone(&live),
+            }];
+            let name = format!("{:<8}  {:<7}", job.name(), entry.contender.name());
+            let telling = report::telling(&args.work, &args.output, &name);
+            let line = Live::with_intervals(title, job.unit(), &lanes, telling);
             let before = ksoftirqd.now();
             let (done, mut cpu, used) = bench.run_one(&job, entry.contender, &live)?;
+            let parts = line.finish(done.ended).into_iter();
+            intervals.extend(parts.map(|figures| Interval {
+                round: Some(index),
+                contender: Some(entry.contender.name()),
+                workload: Some(job.workload()),
+                figures,
+            }));
             let soft = ksoftirqd.now() - before;
             let soft = [soft.server, soft.client];
             if let Some(used) = used {
@@ -270,5 +294,6 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
         return Err(Failure::new("interrupted before anything was measured"));
     }
     setup.interrupted = interrupt::raised();
-    report::tell(&OperationsReport::new(rows, setup), &args.output, plot)
+    let report = OperationsReport::new(rows, intervals, setup);
+    report::tell(&report, &args.output, plot)
 }

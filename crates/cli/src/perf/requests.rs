@@ -48,6 +48,7 @@ pub(crate) fn run(
     }))?;
     let mut done = Done {
         elapsed: begin.elapsed(),
+        ended: Some(Instant::now()),
         ..Done::default()
     };
     for latency in latencies {

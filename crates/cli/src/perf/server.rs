@@ -1,5 +1,6 @@
 //! `squall perf server`: answers perf clients, ours and others', until Ctrl-C.
 
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -8,9 +9,9 @@ use squall::{Connection, Endpoint};
 use squall_yard::certificate::Certificate;
 use squall_yard::ends;
 use squall_yard::error::{Failure, Result, context};
-use squall_yard::interrupt;
 use squall_yard::meter::{Reading, Ticker, Volume};
 use squall_yard::stages::{self, Table};
+use squall_yard::{interrupt, layout};
 
 use super::args::Server;
 use super::endpoint;
@@ -31,30 +32,28 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
     };
     let endpoint = bind(args, &certificate)?;
     let address = endpoint.local_addr().map_err(context("local address"))?;
-    let inform = |text: &str| {
-        // One object is all that a program wants to read.
-        if args.json {
-            eprintln!("{text}");
-        } else {
-            say(text);
-        }
-    };
-    inform(&format!(
-        "listening on {address} (UDP), application protocol perf"
-    ));
+    inform(
+        args.json,
+        &format!("listening on {address} (UDP), application protocol perf"),
+    );
     if made {
-        inform(&format!(
-            "certificate generated in memory for localhost, SHA-256 fingerprint {}",
-            certificate.fingerprint()
-        ));
+        let fingerprint = certificate.fingerprint();
+        inform(
+            args.json,
+            &format!(
+                "certificate generated in memory for localhost, SHA-256 fingerprint {fingerprint}"
+            ),
+        );
     }
     let book = Arc::new(Book::new(args));
     let before = Reading::of(&endpoint);
     let ticker = Ticker::start();
-    let entries = Arc::clone(&book);
+    let (entries, family) = (Arc::clone(&book), args.family);
     endpoint.spawn(protocol::serve(
         endpoint.clone(),
         Arc::new(Service::default()),
+        // A socket for IPv6 serves both.
+        move |client| family.suits(client),
         move |connection, tally| entries.enter(connection, tally),
     ));
     endpoint::wait(&endpoint, interrupt::wait())?;
@@ -65,19 +64,51 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
     let table = Table::new(&sample, rates).filter(|_| operations > 0);
     book.tell(sample.cpu.as_secs_f64(), table.as_ref())?;
     if let Some(table) = table.filter(|_| !args.json) {
-        let text = stages::text("by stage", &[(each, &table)]);
-        let overhead = table.overhead.percent;
+        let width = layout::width();
+        let text = stages::text("by stage", &[(each, &table)], width);
+        let overhead = table.overhead_percent();
         let remarks = stages::remarks(rates.core_ghz, rates.clocks, &[&table], overhead);
+        let remarks = layout::wrap(&remarks, width);
         say(&format!("\n{text}{}", remarks.trim_end()));
     }
     Ok(())
 }
 
-fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
+/// Where to listen.
+///
+/// # Errors
+/// -B and the family of addresses say different things.
+fn address(args: &Server) -> Result<SocketAddr> {
     let mut listen = args.listen;
+    if let Some(local) = args.bind {
+        listen.set_ip(local.ip());
+        if let (SocketAddr::V6(listen), SocketAddr::V6(local)) = (&mut listen, local) {
+            listen.set_scope_id(local.scope_id());
+        }
+        if !args.family.suits(listen) {
+            let (ip, family) = (local.ip(), args.family.name());
+            return Err(Failure::new(format!("-B {ip} is not an {family} address")));
+        }
+    } else if !args.family.suits((Ipv6Addr::UNSPECIFIED, 0).into()) {
+        listen.set_ip(Ipv4Addr::UNSPECIFIED.into());
+    }
     if let Some(port) = args.port {
         listen.set_port(port);
     }
+    Ok(listen)
+}
+
+/// Says what goes on; to standard error if one object is all that a program wants to read.
+fn inform(is_json: bool, text: &str) {
+    if is_json {
+        eprintln!("{text}");
+    } else {
+        say(text);
+    }
+}
+
+fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
+    let listen = address(args)?;
     let mut tls = ends::server_tls(certificate, &args.options)?;
     // A request of this protocol does no harm when somebody repeats it.
     tls.max_early_data_size = ends::EARLY_DATA;
@@ -96,6 +127,7 @@ fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
 /// What the server has done, an entry for each connection that has ended.
 struct Book {
     started: Instant,
+    verbose: bool,
     conn_stats: bool,
     json: bool,
     sums: Mutex<Sums>,
@@ -115,6 +147,7 @@ impl Book {
     fn new(args: &Server) -> Self {
         Self {
             started: Instant::now(),
+            verbose: args.verbose,
             conn_stats: args.conn_stats,
             json: args.json,
             sums: Mutex::default(),
@@ -136,15 +169,16 @@ impl Book {
         sums.bytes_received += received;
         drop(sums);
         // Thousands of handshakes a second would be as many lines.
-        if sent + received > 0 && !self.json {
+        if self.verbose && sent + received > 0 {
             let reason = connection
                 .close_reason()
                 .map_or_else(String::new, |reason| format!(", {reason}"));
-            say(&format!(
+            let line = format!(
                 "[{:8.1} s] {}: sent {sent} bytes, received {received} bytes{reason}",
                 self.started.elapsed().as_secs_f64(),
                 connection.remote_address(),
-            ));
+            );
+            inform(self.json, &line);
         }
         if self.conn_stats {
             eprintln!(
@@ -175,14 +209,15 @@ impl Book {
                 "stages": table,
             }));
         }
-        say(&format!(
+        let line = format!(
             "served {} connection(s) and {} stream(s) in {:.1} s: sent {} bytes, received {} bytes, {cpu_s:.3} CPU-seconds",
             sums.connections,
             sums.answered,
             self.started.elapsed().as_secs_f64(),
             sums.bytes_sent,
             sums.bytes_received,
-        ));
+        );
+        say(&layout::wrap(&line, layout::width()));
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use squall_yard::error::{Failure, Result};
-use squall_yard::parse::{count, seconds, size};
+use squall_yard::parse::{count, interval, seconds, size};
 use squall_yard::tickets::MAX_TICKETS;
 use squall_yard::work::{Amount, Flow, Handshakes, Kind, Requests};
 
@@ -29,7 +29,7 @@ pub(crate) struct Work {
           visible_short_alias = 'P', visible_alias = "parallel")]
     pub(crate) streams: usize,
 
-    /// Number of bytes to transmit per stream (instead of -t)
+    /// Number of bytes to transmit per stream and direction (instead of -t)
     #[arg(short = 'n', long, value_name = "N[KMG]", value_parser = size, conflicts_with = "time")]
     pub(crate) bytes: Option<u64>,
 
@@ -38,13 +38,22 @@ pub(crate) struct Work {
           visible_short_alias = 'd', visible_alias = "duration")]
     pub(crate) time: Duration,
 
-    /// The client sends
+    /// Also report what was done in every SECS seconds, as it happens; 0: do not
+    #[arg(short, long, value_name = "SECS", default_value = "0", value_parser = interval)]
+    pub(crate) interval: Duration,
+
+    /// The client sends, as iperf3 does unless told otherwise
     #[arg(long, conflicts_with = "download")]
     pub(crate) upload: bool,
 
-    /// The server sends (default)
+    /// The server sends (default). iperf3 has it the other way round: its -R is this, and what it
+    /// does without -R is --upload here
     #[arg(long, visible_short_alias = 'R', visible_alias = "reverse")]
     pub(crate) download: bool,
+
+    /// Both ends send at the same time, each on streams of its own
+    #[arg(long, conflicts_with_all = ["upload", "download", "requests", "handshakes", "upload_size", "download_size"])]
+    pub(crate) bidir: bool,
 
     /// Measure requests and responses, each pair on its own stream, instead of a bulk transfer
     #[arg(long, conflicts_with_all = ["handshakes", "bytes", "streams", "upload", "download"])]
@@ -122,6 +131,7 @@ impl Work {
             }
             (Some(size), None) => (Flow::Up, Some(size)),
             (None, Some(size)) => (Flow::Down, Some(size)),
+            (None, None) if self.bidir => (Flow::Both, self.bytes),
             (None, None) if self.upload => (Flow::Up, self.bytes),
             (None, None) => (Flow::Down, self.bytes),
         };
@@ -151,10 +161,16 @@ impl Work {
         })
     }
 
+    /// How often intermediate figures are wanted.
+    pub(crate) fn interval(&self) -> Option<Duration> {
+        Some(self.interval).filter(|interval| !interval.is_zero())
+    }
+
     /// Streams that are open at a time on one connection.
     pub(crate) fn open_streams(&self) -> usize {
         match self.task() {
             Ok(Task::Requests(requests)) => requests.in_flight,
+            Ok(Task::Bulk(flow, _)) => self.streams * flow.directions().len(),
             _ => self.streams,
         }
     }
@@ -212,6 +228,22 @@ mod tests {
         assert!(task(&["--upload-size", "1K", "--download-size", "1K"]).is_err());
         assert!(task(&["--requests", "--upload-size", "7"]).is_err());
         assert!(task(&["--in-flight", "7"]).is_err());
+    }
+
+    #[test]
+    fn both_directions_take_twice_the_streams_and_exclude_one() {
+        let line = Line::try_parse_from(["perf", "--bidir", "-s", "3"]).expect("arguments");
+        assert_eq!(line.work.open_streams(), 6);
+        assert!(matches!(
+            line.work.task(),
+            Ok(Task::Bulk(Flow::Both, Amount::Time(_)))
+        ));
+        for other in ["--upload", "-R", "--requests", "--handshakes"] {
+            assert!(
+                Line::try_parse_from(["perf", "--bidir", other]).is_err(),
+                "{other}"
+            );
+        }
     }
 
     #[test]

@@ -17,7 +17,23 @@ pub(crate) fn json(args: &[&str]) -> serde_json::Value {
     assert!(output.status.success(), "{args:?}: {stderr}");
     // Nothing on a pipe but the object: no live line, no heading.
     assert!(stderr.is_empty(), "{stderr}");
-    serde_json::from_slice(&output.stdout).expect("exactly one JSON object")
+    let object: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("exactly one JSON object");
+    assert_eq!(object["schema"], 1, "{args:?}");
+    object
+}
+
+/// A cost table sums to its thread's CPU time, unless the thread was preempted: what no stage
+/// claims is then unknown.
+pub(crate) fn assert_sum(table: &serde_json::Value) {
+    let rows = table["rows"].as_array().expect("rows");
+    let percent: f64 = rows.iter().filter_map(|row| row["percent"].as_f64()).sum();
+    let preempted = table["preempted"].as_bool().expect("whether");
+    let last = rows.last().expect("rows");
+    assert_eq!(last["stage"], "unattributed");
+    assert_eq!(last["percent"].is_null(), preempted, "{last}");
+    let least = if preempted { 0.0 } else { 99.99 };
+    assert!((least..100.01).contains(&percent), "{percent}");
 }
 
 /// One line on standard error, nothing on standard output, exit code 1; returns the line.
@@ -36,6 +52,8 @@ pub(crate) struct Server {
     /// What it prints after its first line.
     pub(crate) lines: Lines<BufReader<ChildStdout>>,
     pub(crate) port: u16,
+    /// Its first line.
+    pub(crate) first: String,
 }
 
 impl Server {
@@ -45,8 +63,13 @@ impl Server {
 
     /// One with more arguments.
     pub(crate) fn with(args: &[&str]) -> Self {
+        Self::anywhere(&[&["--listen", "127.0.0.1:0"], args].concat())
+    }
+
+    /// One whose arguments say where it listens.
+    pub(crate) fn anywhere(args: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_squall"))
-            .args(["perf", "server", "--listen", "127.0.0.1:0"])
+            .args(["perf", "server"])
             .args(args)
             .stdout(Stdio::piped())
             .spawn()
@@ -56,13 +79,14 @@ impl Server {
         let line = lines.next().expect("a line").expect("text");
         // "listening on 127.0.0.1:PORT (UDP), …"
         let port = line
-            .split([':', ' '])
-            .find_map(|word| word.parse().ok())
+            .split(' ')
+            .find_map(|word| word.rsplit_once(':')?.1.parse().ok())
             .unwrap_or_else(|| panic!("no port in {line:?}"));
         Self {
             process,
             lines,
             port,
+            first: line,
         }
     }
 

@@ -10,6 +10,6 @@ mod file;
 mod panels;
 mod text;
 
-pub use bars::{Bar, Bars};
+pub use bars::{Bar, Bars, NOT_SPLIT};
 pub use file::File;
 pub use panels::{Panels, Point};

@@ -22,7 +22,7 @@ use super::threads::{End, join, spawn};
 use crate::error::{Failure, Result, context};
 use crate::outcome::Outcome;
 use crate::source::{Digest, Sink, Source};
-use crate::work::{Amount, Flow, Load};
+use crate::work::{Amount, Direction, Load};
 use crate::{interrupt, sys};
 
 /// The congestion control that the controls get on this machine.
@@ -35,12 +35,14 @@ pub fn congestion_control() -> Option<String> {
 
 /// What a sending thread brings back.
 struct Sent {
+    direction: Direction,
     cpu: Duration,
     digest: Option<Digest>,
 }
 
 /// What a receiving thread brings back.
 struct Received {
+    direction: Direction,
     cpu: Duration,
     bytes: u64,
     begin: Instant,
@@ -48,14 +50,16 @@ struct Received {
     digest: Option<Digest>,
 }
 
-/// Runs one round: `connections × streams` TCP connections over loopback.
+/// Runs one round: `connections × streams` TCP connections over loopback for each direction.
 pub fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .map_err(context("cannot listen on a TCP port of 127.0.0.1"))?;
+    let doing = format!("cannot listen on a TCP port of {}", load.loopback);
+    let listener = TcpListener::bind((load.loopback, 0)).map_err(context(&doing))?;
     let address = listener.local_addr().map_err(context("local address"))?;
     let mut senders = Vec::new();
     let mut receivers = Vec::new();
-    for index in 0..load.connections * load.streams {
+    let directions = load.flow.directions();
+    for index in 0..load.connections * load.streams * directions.len() {
+        let direction = directions[index % directions.len()];
         let (near, far) = TcpStream::connect(address)
             .and_then(|near| Ok((near, listener.accept()?.0)))
             .map_err(context("cannot connect over loopback"))?;
@@ -64,12 +68,12 @@ pub fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome> {
             End::new(protocol, true, far, load.cores.server),
             End::new(protocol, false, near, load.cores.client),
         );
-        let (sender, receiver) = match load.flow {
-            Flow::Down => (server, client),
-            Flow::Up => (client, server),
+        let (sender, receiver) = match direction {
+            Direction::Down => (server, client),
+            Direction::Up => (client, server),
         };
-        senders.push(serve(sender, load, seed)?);
-        receivers.push(fetch(receiver, load)?);
+        senders.push(serve(sender, load, direction, seed)?);
+        receivers.push(fetch(receiver, load, direction)?);
     }
     let received = join(receivers);
     // A sender's own failure says more than what its receiver saw of it.
@@ -78,17 +82,22 @@ pub fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome> {
     let begin = received.iter().map(|one| one.begin).min();
     let end = received.iter().map(|one| one.end).max();
     let elapsed = begin.zip(end).map_or(Duration::ZERO, |(a, b)| b - a);
-    let sender_cpu = sent.iter().map(|one| one.cpu).sum();
-    let receiver_cpu = received.iter().map(|one| one.cpu).sum();
-    let (server_cpu, client_cpu) = match load.flow {
-        Flow::Down => (sender_cpu, receiver_cpu),
-        Flow::Up => (receiver_cpu, sender_cpu),
+    let sent_cpu = |direction| {
+        let own = sent.iter().filter(|one| one.direction == direction);
+        own.map(|one| one.cpu).sum::<Duration>()
     };
+    let received_cpu = |direction| {
+        let own = received.iter().filter(|one| one.direction == direction);
+        own.map(|one| one.cpu).sum::<Duration>()
+    };
+    let up = received.iter().filter(|one| one.direction == Direction::Up);
     Ok(Outcome {
         bytes: received.iter().map(|one| one.bytes).sum(),
+        bytes_up: up.map(|one| one.bytes).sum(),
         elapsed,
-        server_cpu,
-        client_cpu,
+        ended: end,
+        server_cpu: sent_cpu(Direction::Down) + received_cpu(Direction::Up),
+        client_cpu: sent_cpu(Direction::Up) + received_cpu(Direction::Down),
         sent: sent.iter().filter_map(|one| one.digest).collect(),
         received: received.iter().filter_map(|one| one.digest).collect(),
         used: None,
@@ -98,6 +107,7 @@ pub fn run<P: Protocol>(protocol: &Arc<P>, load: &Load) -> Result<Outcome> {
 fn serve<P: Protocol>(
     end: End<P>,
     load: &Load,
+    direction: Direction,
     seed: Option<u64>,
 ) -> Result<JoinHandle<Result<Sent>>> {
     let timed = matches!(load.amount, Amount::Time(_));
@@ -114,6 +124,7 @@ fn serve<P: Protocol>(
             result => result.map_err(context(&name))?,
         }
         Ok(Sent {
+            direction,
             cpu,
             digest: source.digest(),
         })
@@ -128,9 +139,13 @@ fn is_gone(error: &io::Error) -> bool {
     )
 }
 
-fn fetch<P: Protocol>(end: End<P>, load: &Load) -> Result<JoinHandle<Result<Received>>> {
+fn fetch<P: Protocol>(
+    end: End<P>,
+    load: &Load,
+    direction: Direction,
+) -> Result<JoinHandle<Result<Received>>> {
     let (amount, digests) = (load.amount, load.seed.is_some());
-    let live = Arc::clone(&load.gauges.live);
+    let live = Arc::clone(direction.counter(&load.gauges));
     let name = end.name();
     spawn(name.clone(), end.core, move || {
         let mut channel = end.open()?;
@@ -163,6 +178,7 @@ fn fetch<P: Protocol>(end: End<P>, load: &Load) -> Result<JoinHandle<Result<Rece
             )));
         }
         Ok(Received {
+            direction,
             cpu,
             bytes,
             begin,
@@ -170,4 +186,45 @@ fn fetch<P: Protocol>(end: End<P>, load: &Load) -> Result<JoinHandle<Result<Rece
             digest: sink.digest(),
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::controls::operations::requests;
+    use crate::controls::tcp::Plain;
+    use crate::cpu::Cores;
+    use crate::live::Gauges;
+    use crate::work::{Flow, Requests};
+
+    #[test]
+    fn controls_use_the_address_that_they_are_given() {
+        // Documentation's (RFC 5737): no machine has it.
+        let nowhere = IpAddr::from([192, 0, 2, 254]);
+        let load = Load {
+            connections: 1,
+            streams: 1,
+            flow: Flow::Down,
+            amount: Amount::Bytes(1),
+            cores: Cores::NONE,
+            loopback: nowhere,
+            seed: None,
+            gauges: Gauges::default(),
+        };
+        let work = Requests {
+            up: 8,
+            down: 1,
+            in_flight: 1,
+            time: Duration::from_millis(1),
+        };
+        let plain = Arc::new(Plain);
+        let bulk = run(&plain, &load).map(drop);
+        let requests = requests(&plain, &work, 1, Cores::NONE, nowhere, &Arc::default());
+        for result in [bulk, requests.map(drop)] {
+            let error = result.expect_err("no such address").to_string();
+            assert!(error.contains("192.0.2.254"), "{error}");
+        }
+    }
 }

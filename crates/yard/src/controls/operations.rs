@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -65,7 +65,7 @@ fn sum(servers: &[Duration], clients: &[Client]) -> (Done, Cpu) {
     (done, cpu)
 }
 
-/// Runs one round of requests on this many connections.
+/// Runs one round of requests on this many connections over this address.
 ///
 /// # Errors
 /// A connection broke.
@@ -74,9 +74,10 @@ pub fn requests<P: Protocol>(
     work: &Requests,
     connections: usize,
     cores: Cores,
+    loopback: IpAddr,
     live: &Arc<Counter>,
 ) -> Result<(Done, Cpu)> {
-    let (listener, address) = listen()?;
+    let (listener, address) = listen(loopback)?;
     let (mut servers, mut clients) = (Vec::new(), Vec::new());
     for _ in 0..connections {
         let (near, far) = TcpStream::connect(address)
@@ -94,9 +95,9 @@ pub fn requests<P: Protocol>(
 }
 
 /// A port of this machine.
-fn listen() -> Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .map_err(context("cannot listen on a TCP port of 127.0.0.1"))?;
+fn listen(loopback: IpAddr) -> Result<(TcpListener, SocketAddr)> {
+    let doing = format!("cannot listen on a TCP port of {loopback}");
+    let listener = TcpListener::bind((loopback, 0)).map_err(context(&doing))?;
     let address = listener.local_addr().map_err(context("local address"))?;
     Ok((listener, address))
 }
@@ -203,6 +204,7 @@ pub struct TlsHandshakes {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     watch: Arc<Watch>,
+    loopback: IpAddr,
 }
 
 /// Tells the server's thread when the client's thread ends, however it ends.
@@ -231,7 +233,15 @@ impl TlsHandshakes {
             server: Arc::new(server),
             client: Arc::new(client),
             watch,
+            loopback: Ipv4Addr::LOCALHOST.into(),
         })
+    }
+
+    /// The same over another address of this machine than 127.0.0.1.
+    #[must_use]
+    pub fn over(mut self, loopback: IpAddr) -> Self {
+        self.loopback = loopback;
+        self
     }
 
     /// Runs one round; resumed handshakes have tickets from unmeasured full ones.
@@ -274,7 +284,7 @@ impl TlsHandshakes {
     ) -> Result<(Vec<Duration>, Vec<Client>)> {
         let (mut servers, mut clients) = (Vec::new(), Vec::new());
         for _ in 0..pairs {
-            let (listener, address) = listen()?;
+            let (listener, address) = listen(self.loopback)?;
             let over = Arc::new(AtomicBool::new(false));
             let ending = Ending {
                 address,
