@@ -102,6 +102,12 @@ impl Datagrams {
         }))
     }
 
+    /// The length of the largest datagram that still fits into the sending queue.
+    #[must_use]
+    pub(crate) const fn room(&self, limit: usize) -> usize {
+        limit.saturating_sub(self.outgoing_cost + cost(0))
+    }
+
     /// Whether one more fits into the sending queue.
     #[must_use]
     pub(crate) const fn has_room(&self, data: &Bytes, limit: usize) -> bool {

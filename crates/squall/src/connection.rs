@@ -3,13 +3,13 @@
 use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use squall_core::{CloseReason, DatagramError, Exporter, MigrateError, Move, Stats};
-use squall_wire::{Direction, Path, Side};
+use squall_wire::{ConnectionId, Direction, Path, Side};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -216,6 +216,48 @@ impl Connection {
         self.0.0.worker.index
     }
 
+    /// A number that no other connection of the process has while a handle to this one exists.
+    #[must_use]
+    pub fn stable_id(&self) -> usize {
+        Arc::as_ptr(&self.0.0).addr()
+    }
+
+    /// A handle that does not keep the connection open.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakConnection {
+        WeakConnection(Arc::downgrade(&self.0))
+    }
+
+    /// The QUIC version in use: [`VERSION_1`](crate::VERSION_1) or [`VERSION_2`](crate::VERSION_2).
+    /// It can change during the handshake (RFC 9368).
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.0.0.lock().core.version()
+    }
+
+    /// The destination connection id of the client's very first packet (RFC 9000 §7.3), which both
+    /// ends know. qlogs are named after it.
+    #[must_use]
+    pub fn original_destination_id(&self) -> ConnectionId {
+        self.0.0.lock().core.original_destination_id()
+    }
+
+    /// Starts a key update (RFC 9001 §6) now. Returns whether it did: not before the handshake is
+    /// confirmed, and not before the peer has acknowledged a packet under the current keys. Keys
+    /// are updated in time without this call.
+    pub fn force_key_update(&self) -> bool {
+        let now = self.0.0.worker.clock.now();
+        self.0.0.act(|state| state.core.force_key_update(now))
+    }
+
+    /// The length of the largest datagram that the queue has room for now, in bytes. A longer one
+    /// displaces others in [`send_datagram`](Self::send_datagram), and waits in
+    /// [`send_datagram_wait`](Self::send_datagram_wait).
+    #[must_use]
+    pub fn datagram_send_buffer_space(&self) -> usize {
+        self.0.0.lock().core.datagram_send_buffer_space()
+    }
+
     /// Which side of the connection this is.
     #[must_use]
     pub fn side(&self) -> Side {
@@ -251,6 +293,18 @@ impl Connection {
     #[must_use]
     pub fn peer_certificates(&self) -> Option<Vec<rustls::pki_types::CertificateDer<'static>>> {
         self.0.0.lock().core.peer_certificates().map(<[_]>::to_vec)
+    }
+}
+
+/// A handle that does not keep its connection open, made by [`Connection::downgrade`].
+#[derive(Clone, Debug)]
+pub struct WeakConnection(Weak<Handle>);
+
+impl WeakConnection {
+    /// The connection; `None` once its last handle and its last stream are dropped.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Connection> {
+        self.0.upgrade().map(Connection)
     }
 }
 

@@ -12,6 +12,7 @@ use squall_core::{
     ClientConfig, CloseReason, ConnectionIdGenerator, EndpointConfig, ServerConfig, Stages,
 };
 use squall_udp::Socket;
+use squall_wire::ConnectionId;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -603,13 +604,48 @@ impl Incoming {
             .map_or_else(|| ([0, 0, 0, 0], 0).into(), |offer| offer.run.path.remote)
     }
 
+    /// The local address at which the attempt arrived. `None` if the system does not report it.
+    #[must_use]
+    pub fn local_ip(&self) -> Option<IpAddr> {
+        self.offer.as_ref().and_then(|offer| offer.run.path.local)
+    }
+
+    /// The destination connection id of the client's very first packet, before any Retry (RFC 9000
+    /// §7.3). qlogs are named after it.
+    #[must_use]
+    pub fn original_destination_id(&self) -> ConnectionId {
+        (self.offer.as_ref()).map_or(ConnectionId::EMPTY, |offer| {
+            offer.incoming.original_destination_id()
+        })
+    }
+
     /// Starts the handshake.
-    pub fn accept(mut self) -> Connecting {
+    pub fn accept(self) -> Connecting {
+        self.decide(None)
+    }
+
+    /// Starts the handshake with another configuration than the endpoint's, for example one for the
+    /// address that the client comes from.
+    ///
+    /// # Errors
+    /// The configuration is invalid (`InvalidInput`, with the reason); the attempt is ignored.
+    pub fn accept_with(self, config: impl Into<Arc<ServerConfig>>) -> io::Result<Connecting> {
+        let config = config.into();
+        check_server(&config)?;
+        Ok(self.decide(Some(config)))
+    }
+
+    fn decide(mut self, config: Option<Arc<ServerConfig>>) -> Connecting {
         let (reply, answer) = oneshot::channel();
         if let Some(offer) = self.offer.take() {
+            let life = offer.life;
+            let command = Command::Accept {
+                offer,
+                config,
+                reply,
+            };
             // If the worker has ended, the reply is dropped and the future reports it.
-            self.shared
-                .command_to(offer.life, Command::Accept { offer, reply });
+            self.shared.command_to(life, command);
         }
         Connecting::new(answer)
     }

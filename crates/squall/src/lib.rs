@@ -129,7 +129,7 @@ pub use bytes::Bytes;
 pub use config::Builder;
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub use config::{client_tls, server_tls};
-pub use connection::{Connecting, Connection, EarlyDataAccepted};
+pub use connection::{Connecting, Connection, EarlyDataAccepted, WeakConnection};
 pub use endpoint::{Endpoint, Incoming};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
 pub use rustls;
@@ -145,8 +145,10 @@ pub use squall_udp::{
     ErrorCount as SocketError, ErrorCounts as SocketErrors, Limits as SocketLimits,
     Stats as SocketStats,
 };
-pub use squall_wire::{Direction, Side, StreamId, TransportErrorCode, VERSION_1, VERSION_2};
-pub use stream::{RecvStream, SendStream};
+pub use squall_wire::{
+    ConnectionId, Direction, Side, StreamId, TransportErrorCode, VERSION_1, VERSION_2,
+};
+pub use stream::{RecvStream, SendStream, Stopped};
 #[doc(hidden)]
 pub use sys::ticks;
 pub use worker::{EndpointStats, WorkerEnd, WorkerEndReason};

@@ -3,19 +3,19 @@
 //! Every call takes the connection's lock once. A half that has to wait registers its waker with
 //! the connection and is woken at most once per received run of datagrams.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
-use squall_core::Priority;
+use squall_core::{CloseReason, Priority};
 use squall_wire::StreamId;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::error::{ReadError, ReadExactError, ReadToEndError, WriteError};
-use crate::worker::{Handle, Line, SendEnd, register};
+use crate::worker::{Handle, Line, SendEnd, Ticket, register};
 
 /// The most that one write of borrowed bytes copies: the connection is locked meanwhile.
 const MAX_COPY: usize = 64 * 1024;
@@ -38,8 +38,6 @@ pub struct SendStream {
     drop_code: Option<u64>,
     /// Finished or reset by us: dropping does no more.
     ended: bool,
-    /// Reset by us: its outcome is not reported.
-    given_up: bool,
 }
 
 impl SendStream {
@@ -49,7 +47,6 @@ impl SendStream {
             id,
             drop_code: None,
             ended: false,
-            given_up: false,
         }
     }
 
@@ -106,6 +103,33 @@ impl SendStream {
                 },
             }))
         })
+    }
+
+    /// As [`write`](Self::write), for futures written by hand. The task of the last call is woken
+    /// when there is room.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<Result<usize, WriteError>> {
+        self.poll_write_slice(cx, data)
+    }
+
+    /// Takes from the front of `chunk` what there is room for, without copying it unless it is
+    /// small, and returns how many bytes; for futures written by hand. The task of the last call is
+    /// woken when there is room.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn poll_write_chunk(
+        &mut self,
+        cx: &mut Context<'_>,
+        chunk: &mut Bytes,
+    ) -> Poll<Result<usize, WriteError>> {
+        self.poll_write_bytes(cx, chunk)
     }
 
     /// Copies some of `data` and returns how much; waits while the send buffer is full or the
@@ -224,10 +248,13 @@ impl SendStream {
         let mut waiting = Vec::new();
         let result = self.connection.0.call(|state| {
             state.wake(Line::Delivery, &mut waiting);
-            reset(&mut state.core, self.id).map_err(|error| self.ending_error(error, state))
+            let result = reset(&mut state.core, self.id);
+            if result.is_ok() {
+                state.on_reset(self.id, &mut waiting);
+            }
+            result.map_err(|error| self.ending_error(error, state))
         });
-        self.given_up |= result.is_ok();
-        // Tasks that wait for delivery no longer wait for this stream.
+        // Tasks that wait for delivery, or for the outcome, no longer wait for this stream.
         waiting.into_iter().for_each(Waker::wake);
         result
     }
@@ -270,42 +297,73 @@ impl SendStream {
         }
     }
 
-    /// Waits until the stream's outcome is known: `None` if the peer has acknowledged all data and
-    /// the end, `Some(code)` if the peer stopped the stream.
+    /// A future that waits until the stream's outcome is known: `None` if the peer has acknowledged
+    /// all data and the end, `Some(code)` if the peer stopped the stream. It borrows nothing, so it
+    /// can wait beside writes, in another task, and after the stream is dropped.
     ///
-    /// # Errors
-    /// This end reset the stream before it was delivered, or the connection ended first.
-    pub async fn stopped(&mut self) -> Result<Option<u64>, WriteError> {
-        poll_fn(|cx| {
-            self.connection.0.call(
-                |state| match (state.waiters(self.id).send_end, &state.closed) {
-                    (Some(SendEnd::Delivered), _) => Poll::Ready(Ok(None)),
-                    (Some(SendEnd::Stopped(code)), _) => Poll::Ready(Ok(Some(code))),
-                    (None, Some(reason)) => {
-                        Poll::Ready(Err(WriteError::ConnectionLost(reason.clone())))
-                    }
-                    (None, None) if self.given_up => Poll::Ready(Err(WriteError::Closed)),
-                    (None, None) => {
-                        state.note_relay();
-                        register(&mut state.waiters(self.id).ended, cx.waker());
-                        Poll::Pending
-                    }
-                },
-            )
-        })
-        .await
+    /// Fails if this end reset the stream before it was delivered, or the connection ended first.
+    pub fn stopped(&self) -> Stopped {
+        self.connection.0.lock().hold_stream(self.id);
+        Stopped {
+            connection: Arc::clone(&self.connection),
+            id: self.id,
+            ticket: Ticket::default(),
+        }
+    }
+}
+
+/// Waits for the outcome of a stream, see [`SendStream::stopped`]. Dropping it stops waiting and
+/// changes nothing. Like a stream, it keeps the connection open.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct Stopped {
+    connection: Arc<Handle>,
+    id: StreamId,
+    ticket: Ticket,
+}
+
+impl Future for Stopped {
+    type Output = Result<Option<u64>, WriteError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self {
+            connection,
+            id,
+            ticket,
+        } = &mut *self;
+        let end = |end, closed: Option<&CloseReason>| match (end, closed) {
+            (Some(SendEnd::Delivered), _) => Poll::Ready(Ok(None)),
+            (Some(SendEnd::Stopped(code)), _) => Poll::Ready(Ok(Some(code))),
+            (Some(SendEnd::Reset), _) => Poll::Ready(Err(WriteError::Closed)),
+            (None, Some(reason)) => Poll::Ready(Err(WriteError::ConnectionLost(reason.clone()))),
+            (None, None) => Poll::Pending,
+        };
+        let mut state = connection.0.lock();
+        state.poll_send_end(*id, ticket, cx.waker(), end)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let mut state = self.connection.0.lock();
+        state.leave_send_end(self.id, &mut self.ticket);
     }
 }
 
 impl Drop for SendStream {
     fn drop(&mut self) {
+        let mut waiting = Vec::new();
         let dropped = self.connection.0.call(|state| {
-            state.release_half(self.id);
-            if self.ended {
-                return None;
+            let dropped = (!self.ended)
+                .then(|| state.core.reset_dropped(self.id, self.drop_code))
+                .flatten();
+            if dropped.is_some() {
+                state.on_reset(self.id, &mut waiting);
             }
-            state.core.reset_dropped(self.id, self.drop_code)
+            state.release_stream(self.id);
+            dropped
         });
+        waiting.into_iter().for_each(Waker::wake);
         if dropped == Some(1) {
             crate::warnings::stream_dropped(self.id.0);
         }
@@ -459,6 +517,42 @@ impl RecvStream {
         })
     }
 
+    /// As [`read_chunk`](Self::read_chunk), for futures written by hand. The task of the last call
+    /// is woken when there is something to read.
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk).
+    pub fn poll_read_chunk(
+        &mut self,
+        cx: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Result<Option<Bytes>, ReadError>> {
+        self.poll_read_bytes(cx, max)
+    }
+
+    /// As [`read`](Self::read), for futures written by hand. The task of the last call is woken
+    /// when there is something to read.
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk).
+    pub fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<Result<Option<usize>, ReadError>> {
+        if buffer.is_empty() {
+            return Poll::Ready(Ok(Some(0)));
+        }
+        let Some(chunk) = ready!(self.poll_read_bytes(cx, buffer.len()))? else {
+            return Poll::Ready(Ok(None));
+        };
+        // A chunk is never longer than was asked for.
+        if let Some(front) = buffer.get_mut(..chunk.len()) {
+            front.copy_from_slice(&chunk);
+        }
+        Poll::Ready(Ok(Some(chunk.len())))
+    }
+
     /// Reads the next chunk, at most `max` bytes, without copying it; `None` at the end of the
     /// stream. With a `max` of 0 it returns an empty chunk without waiting.
     ///
@@ -498,17 +592,7 @@ impl RecvStream {
     /// # Errors
     /// As [`read_chunk`](Self::read_chunk).
     pub async fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, ReadError> {
-        if buffer.is_empty() {
-            return Ok(Some(0));
-        }
-        let Some(chunk) = self.read_chunk(buffer.len()).await? else {
-            return Ok(None);
-        };
-        // A chunk is never longer than was asked for.
-        if let Some(front) = buffer.get_mut(..chunk.len()) {
-            front.copy_from_slice(&chunk);
-        }
-        Ok(Some(chunk.len()))
+        poll_fn(|cx| self.poll_read(cx, buffer)).await
     }
 
     /// Fills `buffer`.
@@ -570,7 +654,7 @@ impl Drop for RecvStream {
                 // An error means that the stream has ended anyway.
                 let _ = state.core.stop_sending(self.id, 0);
             }
-            state.release_half(self.id);
+            state.release_stream(self.id);
         });
     }
 }

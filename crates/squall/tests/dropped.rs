@@ -107,7 +107,7 @@ async fn streams_that_were_ended_are_left_alone() {
     assert_eq!(code_of(&mut recv).await, 5);
     task.await.unwrap();
     // The client stops the third, which ends it as well.
-    let (mut recv, task) = ask(&pair, |mut send: SendStream, _| async move {
+    let (mut recv, task) = ask(&pair, |send: SendStream, _| async move {
         assert_eq!(send.stopped().await.unwrap(), Some(9));
     })
     .await;

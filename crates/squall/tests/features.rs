@@ -368,3 +368,108 @@ async fn both_ends_show_certificates() {
         within(near.closed()).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_tells_what_it_is() {
+    let pair = Pair::new().await;
+    assert_eq!(pair.near.version(), squall::VERSION_1);
+    assert_eq!(
+        pair.near.original_destination_id(),
+        pair.far.original_destination_id()
+    );
+    assert_ne!(pair.near.stable_id(), pair.far.stable_id());
+    assert_eq!(pair.near.stable_id(), pair.near.clone().stable_id());
+    let stats = pair.near.stats();
+    assert!(stats.min_rtt > Duration::ZERO && stats.min_rtt <= stats.rtt.max(stats.min_rtt));
+    assert!(
+        stats.min_rtt < Duration::from_millis(333),
+        "a sample, not the initial estimate"
+    );
+
+    // A weak handle does not keep it open.
+    let weak = pair.near.downgrade();
+    assert_eq!(weak.upgrade().unwrap().stable_id(), pair.near.stable_id());
+    let far = pair.far.clone();
+    drop(pair.near);
+    assert!(weak.upgrade().is_none());
+    within(far.closed()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_updated_on_demand() {
+    let pair = Pair::new().await;
+    // A server's handshake is confirmed when it is complete; the client learns of it.
+    let mut updates = 0;
+    while updates < 3 {
+        updates += u64::from(pair.far.force_key_update());
+        let mut send = pair.near.open_uni().await.unwrap();
+        within(send.write_all(b"under the keys in use"))
+            .await
+            .unwrap();
+        send.finish().unwrap();
+        let mut recv = within(pair.far.accept_uni()).await.unwrap();
+        within(recv.read_to_end(100)).await.unwrap();
+        assert_eq!(within(send.stopped()).await, Ok(None));
+    }
+    assert_eq!(pair.far.stats().key_updates, 3);
+    assert!(pair.near.stats().key_updates >= 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_datagram_queue_tells_its_room() {
+    let blocked = TransportConfig::default().datagram_send_buffer(10_000);
+    let pair = Pair::with(blocked, TransportConfig::default(), |builder| builder).await;
+    let room = pair.near.datagram_send_buffer_space();
+    assert!((9_000..10_000).contains(&room), "{room}");
+    // Held by the lock of a call, the worker sends nothing meanwhile; queued ones take room.
+    for _ in 0..20 {
+        pair.near.send_datagram(vec![0; 1000].into()).unwrap();
+        assert!(pair.near.datagram_send_buffer_space() <= room);
+    }
+    let last = within(pair.far.read_datagram()).await.unwrap();
+    assert_eq!(last.len(), 1000);
+}
+
+/// An attempt shows where it came from, and is accepted with a configuration of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_chooses_its_configuration() {
+    let identity = Identity::new();
+    let server = Builder::new(ANY)
+        .server(identity.server(b"other", TransportConfig::default()))
+        .retry_from(0)
+        .bind()
+        .unwrap();
+    let client = Builder::new(ANY)
+        .client(identity.client(ALPN, TransportConfig::default()))
+        .bind()
+        .unwrap();
+    let connecting = client.connect(server.local_addr().unwrap(), "localhost");
+    let accepting = async {
+        let incoming = server.accept().await.unwrap();
+        assert!(!incoming.may_retry(), "this one has followed a Retry");
+        assert_eq!(incoming.local_ip(), Some(ANY.ip()));
+        let original = incoming.original_destination_id();
+        let config = identity.server(ALPN, TransportConfig::default());
+        let far = incoming.accept_with(config).unwrap().await.unwrap();
+        assert_eq!(far.original_destination_id(), original);
+        far
+    };
+    let (near, far) = within(async { tokio::join!(connecting.unwrap(), accepting) }).await;
+    let near = near.unwrap();
+    assert_eq!(near.alpn().as_deref(), Some(ALPN));
+    assert_eq!(
+        near.original_destination_id(),
+        far.original_destination_id()
+    );
+
+    // An invalid configuration is reported, and not by a connection.
+    let _connecting = client
+        .connect(server.local_addr().unwrap(), "localhost")
+        .unwrap();
+    let incoming = within(server.accept()).await.unwrap();
+    let invalid = TransportConfig::default().max_udp_payload(1);
+    let error = incoming
+        .accept_with(identity.server(ALPN, invalid))
+        .unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+}

@@ -6,11 +6,15 @@
 
 mod common;
 
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use common::{Pair, pattern, within};
 use squall::{
-    Bytes, Connection, ReadError, ReadExactError, ReadToEndError, TransportConfig, WriteError,
+    Bytes, Connection, ReadError, ReadExactError, ReadToEndError, RecvStream, SendStream,
+    TransportConfig, WriteError,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -257,7 +261,7 @@ async fn reset_and_stop_reach_the_other_side_with_their_codes() {
     let mut send = send;
     within(send.write_all(b"z")).await.unwrap();
     drop(recv);
-    let (mut far_send, _far_recv) = within(pair.far.accept_bi()).await.unwrap();
+    let (far_send, _far_recv) = within(pair.far.accept_bi()).await.unwrap();
     assert_eq!(within(far_send.stopped()).await.unwrap(), Some(0));
 }
 
@@ -432,4 +436,116 @@ async fn streams_speak_the_traits_of_other_runtimes() {
     };
     within(async { tokio::join!(writing, reading) }).await;
     assert!(all == sent);
+}
+
+/// The outcome is waited for beside writes, by several tasks, and after the stream is dropped.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outcome_has_many_who_wait_for_it() {
+    let pair = Pair::new().await;
+    let mut send = pair.near.open_uni().await.unwrap();
+    let waiting = [send.stopped(), send.stopped()].map(tokio::spawn);
+    let mut given_up = send.stopped();
+    let pending = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut given_up).poll(cx))).await;
+    assert!(pending.is_pending());
+    drop(given_up);
+    let bytes = pattern(200_000, 1);
+    within(send.write_all(&bytes)).await.unwrap();
+    send.finish().unwrap();
+    let late = send.stopped();
+    drop(send);
+    let mut recv = within(pair.far.accept_uni()).await.unwrap();
+    assert!(within(recv.read_to_end(bytes.len())).await.unwrap() == bytes);
+    for task in waiting {
+        assert_eq!(within(task).await.unwrap(), Ok(None));
+    }
+    assert_eq!(within(late).await, Ok(None));
+
+    // Dropping an unfinished stream is a reset by this end; a peer's word is heard before it.
+    let mut send = pair.near.open_uni().await.unwrap();
+    send.write_all(b"some").await.unwrap();
+    let outcome = tokio::spawn(send.stopped());
+    tokio::task::yield_now().await;
+    drop(send);
+    assert_eq!(within(outcome).await.unwrap(), Err(WriteError::Closed));
+    let mut send = pair.near.open_uni().await.unwrap();
+    send.write_all(b"some").await.unwrap();
+    let outcome = tokio::spawn(send.stopped());
+    within(async {
+        while let Ok(mut recv) = pair.far.accept_uni().await {
+            if recv.id() == send.id() {
+                return recv.stop(9).unwrap();
+            }
+        }
+    })
+    .await;
+    assert_eq!(within(outcome).await.unwrap(), Ok(Some(9)));
+    // The end of the connection is an outcome too.
+    let outcome = pair.near.open_uni().await.unwrap().stopped();
+    assert_eq!(within(outcome).await, Err(WriteError::Closed));
+    let send = pair.near.open_uni().await.unwrap();
+    let outcome = tokio::spawn(send.stopped());
+    tokio::task::yield_now().await;
+    pair.near.close(3, b"");
+    let lost = within(outcome).await.unwrap();
+    assert!(
+        matches!(lost, Err(WriteError::ConnectionLost(_))),
+        "{lost:?}"
+    );
+}
+
+/// A future written by hand: echoes a stream with typed errors, in one poll function.
+struct Echo {
+    send: SendStream,
+    recv: RecvStream,
+    chunk: Bytes,
+}
+
+impl Future for Echo {
+    type Output = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        loop {
+            while !this.chunk.is_empty() {
+                ready!(this.send.poll_write_chunk(cx, &mut this.chunk))?;
+            }
+            match ready!(this.recv.poll_read_chunk(cx, 1000))? {
+                Some(chunk) => this.chunk = chunk,
+                None => return Poll::Ready(Ok(this.send.finish()?)),
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_are_polled_by_hand() {
+    let pair = Pair::new().await;
+    let far = pair.far.clone();
+    let echo = tokio::spawn(async move {
+        let (send, recv) = far.accept_bi().await.unwrap();
+        let chunk = Bytes::new();
+        Echo { send, recv, chunk }.await
+    });
+    let (mut send, mut recv) = pair.near.open_bi().await.unwrap();
+    let bytes = pattern(5_000_000, 3);
+    let (mut written, mut read) = (0, Vec::new());
+    let mut buffer = [0; 4000];
+    let mut finished = false;
+    within(std::future::poll_fn(|cx| {
+        while written < bytes.len()
+            && let Poll::Ready(taken) = send.poll_write(cx, &bytes[written..])
+        {
+            written += taken.unwrap();
+        }
+        if written == bytes.len() && !std::mem::replace(&mut finished, true) {
+            send.finish().unwrap();
+        }
+        while let Some(len) = ready!(recv.poll_read(cx, &mut buffer)).unwrap() {
+            read.extend_from_slice(&buffer[..len]);
+        }
+        Poll::Ready(())
+    }))
+    .await;
+    assert!(read == bytes);
+    within(echo).await.unwrap().unwrap();
 }

@@ -64,6 +64,9 @@ pub struct Stats {
     pub key_updates: u64,
     /// Smoothed round-trip time.
     pub rtt: Duration,
+    /// Minimum round-trip time of the path (RFC 9002 §5.2); the initial estimate before the first
+    /// sample.
+    pub min_rtt: Duration,
     /// Bytes that congestion control allows in flight.
     pub congestion_window: u64,
     /// Bytes in flight.

@@ -141,11 +141,23 @@ impl Connection {
         self.clock.set(Timer::KeyDiscard, due);
     }
 
+    /// Starts a key update if the last one is done; returns whether it did.
+    pub(super) fn update_keys(&mut self, now: Time) -> bool {
+        let next = self.spaces[SpaceId::Data].sent.next_number();
+        let Some(ring) = self.spaces.ring.as_mut() else {
+            return false;
+        };
+        let begun = ring.initiate(next);
+        if begun {
+            self.log.key_updated(now, false, ring.updates());
+        }
+        begun
+    }
+
     /// Starts a key update when the current key has sealed enough, and ends the connection at the
     /// AEAD's limit.
     pub(super) fn renew_keys(&mut self, now: Time) {
-        let next = self.spaces[SpaceId::Data].sent.next_number();
-        let Some(ring) = self.spaces.ring.as_mut() else {
+        let Some(ring) = self.spaces.ring.as_ref() else {
             return;
         };
         if ring.sealed() < self.config.key_update_after || !self.handshake.confirmed {
@@ -153,9 +165,8 @@ impl Connection {
         }
         let limit = ring.local.suite().confidentiality_limit();
         let limit = limit.min(self.config.confidentiality_limit);
-        if ring.initiate(next) {
-            self.log.key_updated(now, false, ring.updates());
-        } else if ring.sealed() + squall_protect::MAX_GROUP as u64 >= limit {
+        let exhausted = ring.sealed() + squall_protect::MAX_GROUP as u64 >= limit;
+        if !self.update_keys(now) && exhausted {
             // RFC 9001 §6.6.
             self.close_with_error(
                 now,

@@ -270,6 +270,7 @@ impl Connection {
     pub fn stats(&self) -> Stats {
         Stats {
             rtt: self.paths.active.flow.rtt.smoothed(),
+            min_rtt: self.paths.active.flow.rtt.min(),
             congestion_window: self.paths.active.flow.congestion.window(),
             bytes_in_flight: self.paths.active.flow.in_flight(),
             max_udp_payload: self.paths.active.mtu.current(),
@@ -293,6 +294,19 @@ impl Connection {
             + self.handshake.memory()
             + self.streams.memory()
             + self.datagrams.memory()
+    }
+
+    /// Starts a key update (RFC 9001 §6) without waiting for
+    /// [`key_update_after`](crate::TransportConfig::key_update_after) packets. Returns whether it
+    /// did: not before the handshake is confirmed, and not before the peer has acknowledged a
+    /// packet under the current keys.
+    pub fn force_key_update(&mut self, now: Time) -> bool {
+        let begun = self.handshake.confirmed && self.update_keys(now);
+        if begun {
+            // The peer learns of it with the next packet.
+            self.ping();
+        }
+        begun
     }
 
     // ---- unreliable datagrams (RFC 9221) --------------------------------------------------------
@@ -337,6 +351,12 @@ impl Connection {
         let dropped = self.datagrams.send(data, self.config.datagram_send_buffer);
         self.stats.datagram_frames_dropped += dropped;
         Ok(())
+    }
+
+    /// The length of the largest datagram that the queue has room for now, in bytes.
+    #[must_use]
+    pub fn datagram_send_buffer_space(&self) -> usize {
+        self.datagrams.room(self.config.datagram_send_buffer)
     }
 
     /// The oldest received datagram. `None` if there is none; `Event::DatagramsReadable` follows.

@@ -12,7 +12,7 @@ use squall_wire::{ConnectionId, LongType, Path, TransportErrorCode, Writer, fram
 
 use super::limits::Admission;
 use super::{ConnectionHandle, Endpoint};
-use crate::config::MIN_UDP_PAYLOAD;
+use crate::config::{MIN_UDP_PAYLOAD, ServerConfig};
 use crate::connection::{Accepted, Connection, Role, Start};
 use crate::time::Time;
 use crate::token::Verdict;
@@ -91,6 +91,16 @@ impl Incoming {
         self.dcid
     }
 
+    /// The destination connection id of the client's very first packet, before any Retry (RFC 9000
+    /// §7.3).
+    #[must_use]
+    pub const fn original_destination_id(&self) -> ConnectionId {
+        match self.verdict {
+            Verdict::Retry(original) => original,
+            _ => self.dcid,
+        }
+    }
+
     /// The QUIC version of the Initial.
     #[must_use]
     pub const fn version(&self) -> u32 {
@@ -164,15 +174,31 @@ impl Endpoint {
     pub fn accept(
         &mut self,
         now: Time,
+        incoming: Incoming,
+    ) -> Result<(ConnectionHandle, Connection), AcceptError> {
+        match self.server.clone() {
+            Some(server) => self.accept_with(now, incoming, &server),
+            None => Err(AcceptError {
+                reason: "this endpoint takes no connections".to_owned(),
+                response: Some(self.refusal(&incoming, TransportErrorCode::CONNECTION_REFUSED)),
+            }),
+        }
+    }
+
+    /// As [`accept`](Self::accept), with another configuration than the endpoint's.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_with(
+        &mut self,
+        now: Time,
         mut incoming: Incoming,
+        server: &ServerConfig,
     ) -> Result<(ConnectionHandle, Connection), AcceptError> {
         let keys = incoming.keys.take();
         let error = |this: &mut Self, reason: String| AcceptError {
             reason,
             response: Some(this.refusal(&incoming, TransportErrorCode::CONNECTION_REFUSED)),
-        };
-        let Some(server) = self.server.clone() else {
-            return Err(error(self, "this endpoint takes no connections".to_owned()));
         };
         if let Err(what) = server.transport.check() {
             return Err(error(self, what.to_owned()));
@@ -188,10 +214,8 @@ impl Endpoint {
         }
         let local_id = self.ids.make(&mut self.rng);
         let grease = self.grease();
-        let (original_dcid, retry_scid) = match incoming.verdict {
-            Verdict::Retry(original) => (original, Some(incoming.dcid)),
-            _ => (incoming.dcid, None),
-        };
+        let original_dcid = incoming.original_destination_id();
+        let retry_scid = matches!(incoming.verdict, Verdict::Retry(_)).then_some(incoming.dcid);
         let start = Start {
             role: Role::Server(Accepted {
                 tls: Arc::clone(&server.tls),

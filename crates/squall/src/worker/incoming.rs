@@ -11,8 +11,9 @@
 //! is the usual case.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use squall_core::{CloseReason, Stage, Stages};
+use squall_core::{CloseReason, ServerConfig, Stage, Stages};
 use squall_wire::DatagramBatch;
 
 use super::Worker;
@@ -102,6 +103,7 @@ impl Worker {
     pub(super) fn accept(
         &mut self,
         offer: Box<Offer>,
+        config: Option<Arc<ServerConfig>>,
         stages: &mut Stages,
     ) -> Result<Handle, CloseReason> {
         let offer = *offer;
@@ -112,7 +114,11 @@ impl Worker {
             self.respond(path, &response);
             return Err(endpoint_closed());
         }
-        let result = match self.endpoint.accept(self.now, offer.incoming) {
+        let accepted = match config {
+            Some(config) => (self.endpoint).accept_with(self.now, offer.incoming, &config),
+            None => self.endpoint.accept(self.now, offer.incoming),
+        };
+        let result = match accepted {
             Ok((handle, core)) => {
                 let connection = self.insert(handle, core);
                 stages.mark(Stage::Handshake);

@@ -43,6 +43,7 @@ pub(crate) use offer::Offer;
 pub(crate) use shared::{Command, ConnectionShared, Handle, Place, Shared};
 pub(crate) use start::Start;
 pub(crate) use state::{Line, SendEnd, State, register};
+pub(crate) use waiters::Ticket;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
@@ -403,8 +404,12 @@ impl Worker {
                 // If the caller no longer waits, the handle is dropped and the connection closes.
                 let _ = reply.send(result);
             }
-            Command::Accept { offer, reply } => {
-                let result = self.accept(offer, stages);
+            Command::Accept {
+                offer,
+                config,
+                reply,
+            } => {
+                let result = self.accept(offer, config, stages);
                 let _ = reply.send(result);
             }
             Command::Refuse { offer } => self.refuse(offer),

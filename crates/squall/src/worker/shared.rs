@@ -55,6 +55,8 @@ pub(crate) enum Command {
     },
     Accept {
         offer: Box<Offer>,
+        /// `None`: the endpoint's.
+        config: Option<Arc<ServerConfig>>,
         reply: Reply,
     },
     Refuse {
@@ -614,6 +616,12 @@ impl<C: Deref<Target = ConnectionShared>> Drop for Place<C> {
 /// An application's handle to a connection. When the last one is dropped, the connection closes
 /// with code 0.
 pub(crate) struct Handle(pub(crate) Arc<ConnectionShared>);
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Handle").field(&self.0.handle.0).finish()
+    }
+}
 
 impl Drop for Handle {
     fn drop(&mut self) {

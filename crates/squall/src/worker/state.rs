@@ -9,7 +9,7 @@ use squall_core::{ChunkPool, CloseReason, Event, StreamMap, Time};
 use squall_wire::{Direction, Path, StreamId};
 
 use super::relay::Relay;
-use super::waiters::Waiters;
+use super::waiters::{Ticket, Waiters};
 
 /// A connection without streams keeps room for this many.
 const KEPT_STREAMS: usize = 16;
@@ -21,6 +21,8 @@ pub(crate) enum SendEnd {
     Delivered,
     /// The peer stopped it with this code.
     Stopped(u64),
+    /// This end has reset it.
+    Reset,
 }
 
 /// The tasks that wait on one stream that the application holds.
@@ -28,10 +30,11 @@ pub(crate) enum SendEnd {
 pub(crate) struct StreamWaiters {
     pub(crate) reader: Option<Waker>,
     pub(crate) writer: Option<Waker>,
-    pub(crate) ended: Option<Waker>,
+    /// Futures that wait for the end of the sending part; there is seldom one.
+    ended: Option<Box<Waiters>>,
     pub(crate) send_end: Option<SendEnd>,
-    /// Halves that the application holds.
-    halves: u8,
+    /// Halves, and futures that wait for the end, that the application holds.
+    holders: u32,
 }
 
 /// What tasks wait for that concerns the whole connection.
@@ -222,7 +225,9 @@ impl State {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.send_end = Some(end);
             wakers.extend(stream.writer.take());
-            wakers.extend(stream.ended.take());
+            if let Some(mut line) = stream.ended.take() {
+                line.move_into(wakers);
+            }
         }
     }
 
@@ -238,7 +243,9 @@ impl State {
         for stream in self.streams.values_mut() {
             wakers.extend(stream.reader.take());
             wakers.extend(stream.writer.take());
-            wakers.extend(stream.ended.take());
+            if let Some(mut line) = stream.ended.take() {
+                line.move_into(wakers);
+            }
         }
     }
 
@@ -282,25 +289,68 @@ impl State {
 
     /// The application holds the stream from now on.
     fn hold(&mut self, id: StreamId, direction: Direction) -> StreamId {
-        let halves = match direction {
+        let holders = match direction {
             Direction::Bidirectional => 2,
             Direction::Unidirectional => 1,
         };
         self.streams.insert(
             id,
             StreamWaiters {
-                halves,
+                holders,
                 ..StreamWaiters::default()
             },
         );
         id
     }
 
-    /// The application lets go of one half of the stream.
-    pub(crate) fn release_half(&mut self, id: StreamId) {
+    /// One more future waits for the end of a stream that the application holds.
+    pub(crate) fn hold_stream(&mut self, id: StreamId) {
+        self.waiters(id).holders += 1;
+    }
+
+    /// Waits for the end of a stream's sending part, until `end` is ready.
+    pub(crate) fn poll_send_end<R>(
+        &mut self,
+        id: StreamId,
+        ticket: &mut Ticket,
+        waker: &Waker,
+        end: impl FnOnce(Option<SendEnd>, Option<&CloseReason>) -> Poll<R>,
+    ) -> Poll<R> {
+        let stream = self.streams.get_mut(&id);
+        let poll = end(
+            stream.and_then(|stream| stream.send_end),
+            self.closed.as_ref(),
+        );
+        if poll.is_pending() {
+            self.note_relay();
+            let line = self.waiters(id).ended.get_or_insert_default();
+            line.register(ticket, waker);
+        }
+        poll
+    }
+
+    /// A future no longer waits for the end of a stream's sending part.
+    pub(crate) fn leave_send_end(&mut self, id: StreamId, ticket: &mut Ticket) {
+        let stream = self.streams.get_mut(&id);
+        if let Some(line) = stream.and_then(|stream| stream.ended.as_mut()) {
+            line.remove(ticket);
+        }
+        self.release_stream(id);
+    }
+
+    /// This end has reset the stream. Returns the tasks that wait for its end.
+    pub(crate) fn on_reset(&mut self, id: StreamId, wakers: &mut Vec<Waker>) {
+        // It is not known by an event.
+        if self.waiters(id).send_end.is_none() {
+            self.on_send_end(id, SendEnd::Reset, wakers);
+        }
+    }
+
+    /// The application lets go of one half of the stream, or no longer waits for its end.
+    pub(crate) fn release_stream(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            stream.halves = stream.halves.saturating_sub(1);
-            if stream.halves == 0 {
+            stream.holders = stream.holders.saturating_sub(1);
+            if stream.holders == 0 {
                 self.streams.remove(&id);
                 if self.streams.is_empty() && self.streams.capacity() > KEPT_STREAMS {
                     self.streams = StreamMap::default();
