@@ -1,7 +1,7 @@
 //! Building an endpoint.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 #[cfg(feature = "qlog")]
 use std::path::PathBuf;
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
@@ -42,8 +42,12 @@ macro_rules! setters {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Builder {
-    /// Address to bind. `[::]` serves both IPv6 and IPv4.
+    /// Address to bind. `[::]` serves both IPv6 and IPv4, unless [`only_v6`](field@Self::only_v6) is
+    /// set.
     pub addr: SocketAddr,
+    /// Bound sockets to use instead of binding [`addr`](field@Self::addr). See
+    /// [`sockets`](Self::sockets).
+    pub(crate) sockets: Vec<Arc<UdpSocket>>,
     /// Configuration for accepted connections. `None`: the endpoint is a client only.
     pub server: Option<ServerConfig>,
     /// Configuration that [`connect`](crate::Endpoint::connect) uses.
@@ -70,6 +74,13 @@ pub struct Builder {
     /// workers, steering does not know these sockets: a worker may then receive datagrams of
     /// another worker, and forwards them.
     pub reuse_port: bool,
+    /// An IPv6 socket refuses IPv4 traffic.
+    pub only_v6: bool,
+    /// Mark of all outgoing datagrams, for routing rules and packet filters (`SO_MARK`). Linux
+    /// only; it needs CAP_NET_ADMIN.
+    pub mark: Option<u32>,
+    /// Name of the network interface that all datagrams go through (`SO_BINDTODEVICE`). Linux only.
+    pub device: Option<String>,
     /// Directory to which a qlog of every connection is written. Defaults to the environment
     /// variable `QLOGDIR`, if set. A connection's log is complete when the connection is closed, so
     /// all logs are complete after [`Endpoint::wait_idle`](crate::Endpoint::wait_idle).
@@ -132,6 +143,7 @@ impl Builder {
         let core = squall_core::EndpointConfig::new(reset_key);
         Self {
             addr,
+            sockets: Vec::new(),
             server: None,
             client: None,
             workers: 1,
@@ -142,6 +154,9 @@ impl Builder {
             receive_buffer: udp.receive_buffer,
             send_buffer: udp.send_buffer,
             reuse_port: udp.reuse_port,
+            only_v6: udp.only_v6,
+            mark: udp.mark,
+            device: udp.device,
             #[cfg(feature = "qlog")]
             qlog_dir: std::env::var_os("QLOGDIR")
                 .filter(|name| !name.is_empty())
@@ -187,6 +202,9 @@ impl Builder {
         receive_buffer: usize,
         send_buffer: usize,
         reuse_port: bool,
+        only_v6: bool,
+        mark: u32,
+        device: String,
         qlog_dir: PathBuf,
         max_incoming: usize,
         max_handshakes: usize,
@@ -199,6 +217,31 @@ impl Builder {
         ipv6_prefix_bits: u8,
         max_memory: usize,
         reset_key: [u8; 32],
+    }
+
+    /// Uses this bound socket, for one worker; [`addr`](field@Self::addr) is not bound. See
+    /// [`sockets`](Self::sockets).
+    #[must_use]
+    pub fn socket(self, socket: UdpSocket) -> Self {
+        self.sockets([socket])
+    }
+
+    /// Uses these bound sockets, one for each worker, and sets the number of workers to theirs;
+    /// [`addr`](field@Self::addr) is not bound. For sockets that come from a service manager or a
+    /// parent process, or that need options of their own.
+    ///
+    /// All must be bound to one address, and none connected. Several share their port by
+    /// `SO_REUSEPORT`; pass them in the order in which they were bound, which is how the kernel
+    /// numbers them: datagrams then arrive at the right worker, and are otherwise forwarded.
+    ///
+    /// [`receive_buffer`](field@Self::receive_buffer), [`send_buffer`](field@Self::send_buffer),
+    /// [`gso`](field@Self::gso) and [`gro`](field@Self::gro) apply to them.
+    /// [`restart_worker`](crate::Endpoint::restart_worker) binds a new socket to the same address.
+    #[must_use]
+    pub fn sockets(mut self, sockets: impl IntoIterator<Item = UdpSocket>) -> Self {
+        self.sockets = sockets.into_iter().map(Arc::new).collect();
+        self.workers = self.sockets.len();
+        self
     }
 
     /// Adds a CPU to [`cpus`](Self::cpus): it takes the next worker's thread. Called once, it takes
@@ -252,6 +295,9 @@ impl Builder {
             gso: self.gso,
             gro: self.gro,
             reuse_port: self.reuse_port,
+            only_v6: self.only_v6,
+            mark: self.mark,
+            device: self.device.clone(),
             ..squall_udp::Options::default()
         }
     }

@@ -2,7 +2,7 @@
 
 use std::future::{Future, IntoFuture};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -296,7 +296,25 @@ impl Endpoint {
     /// sockets.
     pub fn rebind(&self, addr: SocketAddr) -> io::Result<()> {
         let options = self.0.settings.socket_options();
-        let group = SocketGroup::bind(addr, &options, self.0.workers.len())?;
+        self.move_to(SocketGroup::bind(addr, &options, self.0.workers.len())?)
+    }
+
+    /// As [`rebind`](Self::rebind), with bound sockets, one per worker; see
+    /// [`Builder::sockets`].
+    ///
+    /// # Errors
+    /// The sockets are not as many as the workers, not bound to one address, or connected
+    /// (`InvalidInput`); or as [`rebind`](Self::rebind).
+    pub fn rebind_sockets(&self, sockets: impl IntoIterator<Item = UdpSocket>) -> io::Result<()> {
+        let group = SocketGroup::adopt(sockets, &self.0.settings.socket_options())?;
+        let (sockets, workers) = (group.sockets().count(), self.0.workers.len());
+        if sockets != workers {
+            return Err(unequal(sockets, workers));
+        }
+        self.move_to(group)
+    }
+
+    fn move_to(&self, group: SocketGroup) -> io::Result<()> {
         let mut current = worker::lock(&self.0.common.sockets);
         if let Some(worker) = current.first_down() {
             let why = format!("worker {worker} has ended; restart it first");
@@ -485,16 +503,22 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
+/// There must be a socket for each worker.
+fn unequal(sockets: usize, workers: usize) -> io::Error {
+    let why = format!("there must be a socket for each worker, not {sockets} for {workers}");
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
 impl Builder {
     /// Binds the sockets and starts the workers.
     ///
     /// # Errors
     /// A setting is invalid (`InvalidInput`, with the reason), or the system refused a socket, a
     /// thread or a CPU.
-    pub fn bind(self) -> io::Result<Endpoint> {
+    pub fn bind(mut self) -> io::Result<Endpoint> {
         self.check()?;
         self.start_random();
-        let group = SocketGroup::bind(self.addr, &self.socket_options(), self.workers)?;
+        let group = self.open_sockets()?;
         let sockets: Vec<Arc<Socket>> = group.sockets().cloned().collect();
         let qlog = QlogFolder::wanted(&self)?;
         let common = Common::new(&self, qlog, group);
@@ -529,6 +553,28 @@ impl Builder {
             });
         }
         Ok(Endpoint(Arc::new(inner)))
+    }
+
+    /// The workers' sockets: those given, or new ones.
+    fn open_sockets(&mut self) -> io::Result<SocketGroup> {
+        let options = self.socket_options();
+        if self.sockets.is_empty() {
+            return SocketGroup::bind(self.addr, &options, self.workers);
+        }
+        if self.sockets.len() != self.workers {
+            let (sockets, workers) = (self.sockets.len(), self.workers);
+            return Err(unequal(sockets, workers));
+        }
+        let own = |socket: Arc<UdpSocket>| match Arc::try_unwrap(socket) {
+            Ok(socket) => Ok(socket),
+            // A copy of these settings has it too.
+            Err(shared) => shared.try_clone(),
+        };
+        // Not kept: a worker that ends closes its socket.
+        let sockets = std::mem::take(&mut self.sockets).into_iter().map(own);
+        let group = SocketGroup::adopt(sockets.collect::<io::Result<Vec<_>>>()?, &options)?;
+        self.addr = group.address();
+        Ok(group)
     }
 
     /// Draws a byte from the random generators of the TLS configurations. aws-lc gathers entropy on

@@ -70,6 +70,11 @@ pub struct Options {
     pub reuse_port: bool,
     /// IPv6 only: an IPv6 socket refuses IPv4-mapped traffic. If off, `[::]` serves both families.
     pub only_v6: bool,
+    /// Mark of all outgoing datagrams, for routing rules and filters (`SO_MARK`; Linux, with
+    /// CAP_NET_ADMIN).
+    pub mark: Option<u32>,
+    /// Network interface that all datagrams go through (`SO_BINDTODEVICE`; Linux).
+    pub device: Option<String>,
 }
 
 impl Default for Options {
@@ -84,8 +89,40 @@ impl Default for Options {
             gro: true,
             reuse_port: false,
             only_v6: false,
+            mark: None,
+            device: None,
         }
     }
+}
+
+/// Sets what decides about the route of a socket's datagrams.
+#[cfg(target_os = "linux")]
+fn choose_route(socket: &socket2::Socket, options: &Options) -> io::Result<()> {
+    let tell = |what: &str, error: io::Error| {
+        let help = match error.kind() {
+            io::ErrorKind::PermissionDenied => " (it needs CAP_NET_ADMIN)",
+            _ => "",
+        };
+        io::Error::new(error.kind(), format!("cannot set {what}{help}: {error}"))
+    };
+    if let Some(mark) = options.mark {
+        (socket.set_mark(mark)).map_err(|error| tell("the mark", error))?;
+    }
+    if let Some(device) = &options.device {
+        (socket.bind_device(Some(device.as_bytes())))
+            .map_err(|error| tell(&format!("the interface {device:?}"), error))?;
+    }
+    Ok(())
+}
+
+/// Sets what decides about the route of a socket's datagrams.
+#[cfg(not(target_os = "linux"))]
+fn choose_route(_: &socket2::Socket, options: &Options) -> io::Result<()> {
+    if options.mark.is_none() && options.device.is_none() {
+        return Ok(());
+    }
+    let why = "a mark or an interface can be set on Linux only";
+    Err(io::Error::new(io::ErrorKind::Unsupported, why))
 }
 
 /// What the kernel granted.
@@ -145,10 +182,40 @@ impl Socket {
         if options.reuse_port {
             return Err(shared_port());
         }
+        choose_route(&socket, options)?;
+        Self::configure(socket, v6, options, |socket| socket.bind(&address.into()))
+    }
+
+    /// Takes over a socket that is bound: from a parent process, from a service manager, or with
+    /// options of its own. Of `options`, those that come before the bind have no effect:
+    /// `reuse_port`, `only_v6`, `mark` and `device`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the socket is not bound, or is connected: it would then receive from one
+    /// peer only. Those of `setsockopt(2)`.
+    pub fn adopt(socket: std::net::UdpSocket, options: &Options) -> io::Result<Self> {
+        let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why.to_owned());
+        let address = socket.local_addr()?;
+        if address.port() == 0 {
+            return Err(invalid("the socket is not bound to a port"));
+        }
+        if socket.peer_addr().is_ok() {
+            return Err(invalid("the socket is connected to one peer"));
+        }
+        socket.set_nonblocking(true)?;
+        Self::configure(socket.into(), address.is_ipv6(), options, |_| Ok(()))
+    }
+
+    fn configure(
+        socket: socket2::Socket,
+        v6: bool,
+        options: &Options,
+        bind: impl FnOnce(&socket2::SockRef<'_>) -> io::Result<()>,
+    ) -> io::Result<Self> {
         let (inner, gro) = sys::configure(socket, v6, options.gro)?;
         let receive_buffer = sys::buffer(&inner, true, options.receive_buffer);
         let send_buffer = sys::buffer(&inner, false, options.send_buffer);
-        socket2::SockRef::from(&inner).bind(&address.into())?;
+        bind(&socket2::SockRef::from(&inner))?;
         let gso_segments = if options.gso {
             sys::probe_gso(&inner)
         } else {

@@ -13,7 +13,7 @@
 //! comes over the others.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use squall_udp::{Options, Socket};
@@ -57,6 +57,34 @@ impl SocketGroup {
         for _ in 1..workers {
             sockets.push(Socket::bind(address, &sharing)?);
         }
+        Ok(Self::new(address, sockets))
+    }
+
+    /// Takes over bound sockets, one for each worker.
+    ///
+    /// # Errors
+    /// There is none, they are bound to different addresses, or those of [`Socket::adopt`].
+    pub(crate) fn adopt(
+        sockets: impl IntoIterator<Item = UdpSocket>,
+        options: &Options,
+    ) -> io::Result<Self> {
+        let sockets = sockets.into_iter();
+        let sockets = sockets.map(|socket| Socket::adopt(socket, options));
+        let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
+        let addresses = sockets.iter().map(Socket::local_addr);
+        let addresses = addresses.collect::<io::Result<Vec<_>>>()?;
+        let Some((&first, others)) = addresses.split_first() else {
+            return Err(invalid("there is no socket".to_owned()));
+        };
+        if let Some(other) = others.iter().find(|other| **other != first) {
+            let why =
+                format!("all sockets must be bound to one address, not to {first} and {other}");
+            return Err(invalid(why));
+        }
+        Ok(Self::new(first, sockets))
+    }
+
+    fn new(address: SocketAddr, sockets: Vec<Socket>) -> Self {
         let member = |socket| Member {
             socket: Some(Arc::new(socket)),
             runs: true,
@@ -65,7 +93,7 @@ impl SocketGroup {
         let group = Self { address, members };
         // Where the kernel cannot steer, workers forward datagrams to each other.
         group.steer();
-        Ok(group)
+        group
     }
 
     /// The address of all.
@@ -154,6 +182,10 @@ impl SocketGroup {
         let mut members = self.members.iter().filter(|member| member.runs);
         members.any(|member| (member.socket.as_ref()).is_some_and(|s| s.steer(&targets).is_ok()))
     }
+}
+
+fn invalid(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
 fn sharing(options: &Options) -> Options {

@@ -1,0 +1,168 @@
+//! Endpoints on sockets that the application brings, and on sockets with options of their own.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+mod common;
+
+use std::io::ErrorKind;
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
+
+use common::{ALPN, ANY, Identity, meet, pattern, within};
+use squall::{Builder, Connection, Endpoint, TransportConfig};
+
+fn server(identity: &Identity) -> Builder {
+    Builder::new(ANY).server(identity.server(ALPN, TransportConfig::default()))
+}
+
+fn client(identity: &Identity) -> Builder {
+    Builder::new(ANY).client(identity.client(ALPN, TransportConfig::default()))
+}
+
+async fn connect(client: &Endpoint, server: &Endpoint) -> (Connection, Connection) {
+    let connecting = client.connect(server.local_addr().unwrap(), "localhost");
+    let (near, far) = meet(connecting.unwrap(), server).await;
+    (near.unwrap(), far.unwrap())
+}
+
+async fn deliver(from: &Connection, to: &Connection) {
+    let bytes = pattern(100_000, 1);
+    let mut send = within(from.open_uni()).await.unwrap();
+    within(send.write_all(&bytes)).await.unwrap();
+    send.finish().unwrap();
+    let mut recv = within(to.accept_uni()).await.unwrap();
+    assert!(within(recv.read_to_end(bytes.len())).await.unwrap() == bytes);
+}
+
+/// Sockets that share a port, as a service manager binds them.
+fn sharing(count: usize) -> Vec<UdpSocket> {
+    let mut address = ANY;
+    (0..count)
+        .map(|_| {
+            let domain = socket2::Domain::IPV4;
+            let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None).unwrap();
+            socket.set_reuse_port(true).unwrap();
+            socket.bind(&address.into()).unwrap();
+            let socket = UdpSocket::from(socket);
+            address = socket.local_addr().unwrap();
+            socket
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_works_on_a_socket_that_it_is_given() {
+    let identity = Identity::new();
+    let sockets = [(); 2].map(|()| UdpSocket::bind(ANY).unwrap());
+    let [address, own] = [&sockets[0], &sockets[1]].map(|one| one.local_addr().unwrap());
+    let [given, own_socket] = sockets;
+    let server = server(&identity).socket(given).bind().unwrap();
+    let client = client(&identity).socket(own_socket).bind().unwrap();
+    assert_eq!(server.local_addr().unwrap(), address);
+    assert_eq!(client.local_addr().unwrap(), own);
+    let (near, far) = connect(&client, &server).await;
+    assert_eq!(
+        (near.remote_address(), far.remote_address()),
+        (address, own)
+    );
+    deliver(&near, &far).await;
+    // Set up as its own would be.
+    assert!(server.limits().gso_segments > 1 && server.limits().gro);
+
+    // It moves to another one, with its connections.
+    let other = UdpSocket::bind(ANY).unwrap();
+    let there = other.local_addr().unwrap();
+    client.rebind_sockets([other]).unwrap();
+    deliver(&near, &far).await;
+    assert_eq!(far.remote_address(), there);
+
+    // The port is free again when the endpoint is gone.
+    drop(near);
+    within(server.shutdown(0, b"")).await;
+    drop((server, far));
+    within(async {
+        while UdpSocket::bind(address).is_err() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_worker_gets_a_socket_of_those_that_are_given() {
+    const WORKERS: usize = 3;
+    let identity = Identity::new();
+    let server = server(&identity).sockets(sharing(WORKERS)).bind().unwrap();
+    assert_eq!(server.worker_stats().len(), WORKERS);
+    let mut seen = [0; WORKERS];
+    let mut kept = Vec::new();
+    while seen.contains(&0) {
+        let client = client(&identity).bind().unwrap();
+        let (near, far) = connect(&client, &server).await;
+        deliver(&near, &far).await;
+        seen[far.worker()] += 1;
+        kept.push((client, near, far));
+    }
+    // In the order of their binds, nothing has to be forwarded.
+    assert_eq!(server.stats().runs_forwarded, 0);
+}
+
+#[test]
+fn sockets_that_cannot_serve_are_refused() {
+    let identity = Identity::new();
+    let refused = |builder: Builder| {
+        let error = builder.bind().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        error.to_string()
+    };
+    let bound = || UdpSocket::bind(ANY).unwrap();
+    let connected = bound();
+    connected.connect(bound().local_addr().unwrap()).unwrap();
+    assert!(refused(server(&identity).socket(connected)).contains("connected"));
+    let unbound = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None);
+    assert!(refused(server(&identity).socket(unbound.unwrap().into())).contains("not bound"));
+    assert!(refused(server(&identity).sockets([bound(), bound()])).contains("one address"));
+    assert!(refused(server(&identity).sockets([])).contains("workers"));
+    assert!(refused(server(&identity).socket(bound()).workers(2)).contains("socket for each"));
+    let endpoint = server(&identity).bind().unwrap();
+    let error = endpoint.rebind_sockets(sharing(2)).unwrap_err();
+    assert!(error.to_string().contains("2 for 1"), "{error}");
+}
+
+#[test]
+fn options_are_set_before_the_bind() {
+    let identity = Identity::new();
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    let mut builder = server(&identity).only_v6(true);
+    builder.addr = any;
+    let Ok(endpoint) = builder.bind() else {
+        println!("there is no IPv6 here");
+        return;
+    };
+    // Its port is free for IPv4.
+    let port = endpoint.local_addr().unwrap().port();
+    UdpSocket::bind((ANY.ip(), port)).unwrap();
+    let mut both = server(&identity);
+    both.addr = any;
+    let port = both.bind().unwrap().local_addr().unwrap().port();
+    assert!(UdpSocket::bind((ANY.ip(), port)).is_err());
+
+    let missing = server(&identity).device("no-such-if".into()).bind();
+    let error = missing.unwrap_err();
+    assert!(error.to_string().contains("no-such-if"), "{error}");
+}
+
+/// A copy of the settings can be bound too: to another handle of the same socket.
+#[test]
+fn settings_with_a_socket_are_copied() {
+    let identity = Identity::new();
+    let socket = UdpSocket::bind(ANY).unwrap();
+    let address = socket.local_addr().unwrap();
+    let builder = server(&identity).socket(socket);
+    let copy = builder.clone();
+    assert_eq!(builder.bind().unwrap().local_addr().unwrap(), address);
+    assert_eq!(copy.bind().unwrap().local_addr().unwrap(), address);
+}
