@@ -58,6 +58,8 @@ pub(crate) const MAX_DATAGRAM_FRAME: u64 = 65_535;
 pub(crate) const LEAST_PACKETS_IN_FLIGHT: usize = 256;
 /// Packets processed in one coalesced datagram.
 pub(crate) const MAX_COALESCED: usize = 8;
+/// Streams of a direction that a peer may be allowed to open (RFC 9000 §19.11).
+pub(crate) const MAX_STREAMS: u64 = 1 << 60;
 
 const _: () = assert!(MAX_EARLY_BYTES >= MAX_EARLY_PACKETS * MIN_UDP_PAYLOAD as usize);
 // Every path has an id of its own.
@@ -321,7 +323,9 @@ impl TransportConfig {
         if self.max_udp_payload < LEAST_MAX_UDP_PAYLOAD {
             return Err("max_udp_payload must be at least 512 bytes");
         }
-        if self.max_concurrent_bidi_streams > 1 << 60 || self.max_concurrent_uni_streams > 1 << 60 {
+        if self.max_concurrent_bidi_streams > MAX_STREAMS
+            || self.max_concurrent_uni_streams > MAX_STREAMS
+        {
             return Err("stream limits must be at most 2^60 (RFC 9000 §4.6)");
         }
         if self.receive_window > varint::MAX || self.stream_receive_window > varint::MAX {

@@ -42,8 +42,8 @@ macro_rules! setters {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Builder {
-    /// Address to bind. `[::]` serves both IPv6 and IPv4, unless [`only_v6`](field@Self::only_v6) is
-    /// set.
+    /// Address to bind. `[::]` serves both IPv6 and IPv4, unless
+    /// [`only_v6`](field@Self::only_v6) is set.
     pub addr: SocketAddr,
     /// Bound sockets to use instead of binding [`addr`](field@Self::addr). See
     /// [`sockets`](Self::sockets).

@@ -250,6 +250,37 @@ impl Connection {
         self.0.0.act(|state| state.core.force_key_update(now))
     }
 
+    /// Changes how many bidirectional streams the peer may have open at the same time. A higher
+    /// limit is announced at once; a lower one takes effect as streams end (RFC 9000 §4.6).
+    pub fn set_max_concurrent_bidi_streams(&self, limit: u64) {
+        self.set_max_concurrent(Direction::Bidirectional, limit);
+    }
+
+    /// Changes how many unidirectional streams the peer may have open at the same time. A higher
+    /// limit is announced at once; a lower one takes effect as streams end (RFC 9000 §4.6).
+    pub fn set_max_concurrent_uni_streams(&self, limit: u64) {
+        self.set_max_concurrent(Direction::Unidirectional, limit);
+    }
+
+    fn set_max_concurrent(&self, direction: Direction, limit: u64) {
+        (self.0.0).call(|state| state.core.set_max_concurrent_streams(direction, limit));
+    }
+
+    /// Changes the largest flow-control credit of the connection, in bytes; see
+    /// [`TransportConfig::receive_window`](field@crate::TransportConfig::receive_window). Credit
+    /// that the peer already has stays.
+    pub fn set_receive_window(&self, bytes: u64) {
+        self.0.0.lock().core.set_receive_window(bytes);
+    }
+
+    /// Changes how much the send buffers of all streams may hold, in bytes; see
+    /// [`TransportConfig::send_window`](field@crate::TransportConfig::send_window). What they hold
+    /// stays.
+    pub fn set_send_window(&self, bytes: u64) {
+        // The worker wakes the tasks that wait for room.
+        self.0.0.act(|state| state.core.set_send_window(bytes));
+    }
+
     /// The length of the largest datagram that the queue has room for now, in bytes. A longer one
     /// displaces others in [`send_datagram`](Self::send_datagram), and waits in
     /// [`send_datagram_wait`](Self::send_datagram_wait).

@@ -12,7 +12,8 @@
 //! connection stays on one worker for life. Handles are cheap to clone and can be used from any
 //! task of any runtime. Tasks started with [`Connection::spawn`], including the handlers of
 //! [`Endpoint::serve`], run on the connection's own worker thread and use the connection without
-//! waking another thread.
+//! waking another thread. With [`Builder::on_runtime`] the workers are tasks of the application's
+//! own tokio runtime.
 //!
 //! ```no_run
 //! // An echo server, on two worker threads.
@@ -68,13 +69,17 @@
 //! | quinn | here |
 //! |---|---|
 //! | `Endpoint::server(config, addr)` | [`Endpoint::server`]`(addr, config)`, or [`Builder`] |
+//! | `Endpoint::new(…, socket, runtime)` | [`Builder::socket`], [`Builder::on_runtime`] |
 //! | `Endpoint::set_default_client_config` | [`Builder::client`], [`Endpoint::connect_with`] |
+//! | `Endpoint::rebind(socket)` | [`Endpoint::rebind`]`(addr)`, [`Endpoint::rebind_sockets`] |
 //! | `Endpoint::open_connections` | `connections` of [`Endpoint::stats`] |
 //! | `ConnectionError` | [`CloseReason`] |
 //! | `peer_identity` | [`Connection::peer_certificates`] |
 //! | `handshake_data` | [`Connection::alpn`], [`Connection::server_name`] |
 //! | `export_keying_material` | [`TransportConfig::exporters`], then [`Connection::exported`] |
-//! | `min_rtt`, `congestion_state` | [`Connection::stats`] |
+//! | `orig_dst_cid` | [`Incoming::original_destination_id`] |
+//! | `weak_handle` | [`Connection::downgrade`] |
+//! | `congestion_state`, `rtt`, `min_rtt` | [`Connection::stats`] |
 //! | `Connecting::into_0rtt()` | the same, but it must be awaited |
 //! | `ZeroRttAccepted` | [`EarlyDataAccepted`] |
 //! | `RecvStream::is_0rtt` | [`RecvStream::is_early`] |
@@ -82,8 +87,7 @@
 //! | `write_chunks` returns a `Written` | [`SendStream::write_chunks`] returns a number of bytes |
 //! | dropping a `SendStream` finishes it | dropping resets it: call [`SendStream::finish`] |
 //! | `set_priority(i32)` | [`SendStream::set_priority`], by [`Priority`] |
-//! | `set_max_concurrent_…` | [`TransportConfig`], before connecting |
-//! | `set_receive_window` | [`TransportConfig`]; windows grow automatically |
+//! | `set_receive_window` | the same, as the limit to which the window grows |
 //!
 //! # Environment variables
 //! - `SSLKEYLOGFILE`: the TLS secrets of connections whose TLS configuration was made by

@@ -5,7 +5,9 @@
 
 mod common;
 
-use common::{Pair, within};
+use std::time::Duration;
+
+use common::{Pair, pattern, within};
 use squall::{Bytes, Connection, SendStream, TransportConfig};
 
 /// More than any window of a stream.
@@ -112,4 +114,61 @@ async fn a_write_takes_no_more_than_the_peers_credit_for_the_stream() {
         read += chunk.len() as u64;
     }
     assert!(within(next).await.unwrap() > 0);
+}
+
+/// Limits of a connection can be changed while it is at work.
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_limits_change_while_the_connection_is_at_work() {
+    let few = TransportConfig::default()
+        .max_concurrent_bidi_streams(2)
+        .max_concurrent_uni_streams(0);
+    let pair = Pair::with(TransportConfig::default(), few, |builder| builder).await;
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        open.push(within(pair.near.open_bi()).await.unwrap());
+    }
+    let (third, uni) = (pair.near.clone(), pair.near.clone());
+    let third = tokio::spawn(async move { third.open_bi().await });
+    let uni = tokio::spawn(async move { uni.open_uni().await });
+    tokio::task::yield_now().await;
+    assert!(!third.is_finished() && !uni.is_finished());
+    pair.far.set_max_concurrent_bidi_streams(3);
+    within(third).await.unwrap().unwrap();
+    assert!(!uni.is_finished());
+    pair.far.set_max_concurrent_uni_streams(1);
+    within(uni).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn windows_change_while_the_connection_is_at_work() {
+    const SMALL: u64 = 100_000;
+    let narrow = TransportConfig::default()
+        .initial_window(SMALL)
+        .receive_window(SMALL);
+    let short = TransportConfig::default().send_window(SMALL);
+    let pair = Pair::with(short, narrow, |builder| builder).await;
+    let mut send = pair.near.open_uni().await.unwrap();
+    send.write_all(b"there is a stream").await.unwrap();
+    let mut recv = within(pair.far.accept_uni()).await.unwrap();
+    // Nobody reads: what is taken in is a receive window and a send window, about.
+    let bytes = pattern(1_000_000, 1);
+    let mut rest = bytes.as_slice();
+    while let Ok(written) = tokio::time::timeout(Duration::from_millis(300), send.write(rest)).await
+    {
+        rest = &rest[written.unwrap()..];
+    }
+    let taken = bytes.len() - rest.len();
+    assert!(taken as u64 <= 2 * SMALL, "{taken}");
+    pair.near.set_send_window(6 * SMALL);
+    let (more, rest) = rest.split_at(3 * SMALL as usize);
+    within(send.write_all(more)).await.unwrap();
+    pair.far.set_receive_window(50 * SMALL);
+    let mut read = 0;
+    let reading = tokio::spawn(async move {
+        while read < 17 + 1_000_000 {
+            read += recv.read_chunk(usize::MAX).await.unwrap().unwrap().len();
+        }
+    });
+    within(send.write_all(rest)).await.unwrap();
+    within(reading).await.unwrap();
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 use bytes::Bytes;
 use rustls::pki_types::CertificateDer;
 use squall_protect::TAG_LEN;
-use squall_wire::{ConnectionId, Direction, Path, Side, StreamId, frame};
+use squall_wire::{ConnectionId, Direction, Path, Side, StreamId, frame, varint};
 use zeroize::Zeroizing;
 
 use super::handshake::keyring::KeyRing;
@@ -42,6 +42,27 @@ impl Connection {
     /// The next stream opened by the peer, even if the peer has closed it since.
     pub fn accept(&mut self, direction: Direction) -> Option<StreamId> {
         self.streams.accept(direction)
+    }
+
+    /// Changes how many streams of a direction the peer may have open at the same time, from
+    /// [`max_concurrent_bidi_streams`](crate::TransportConfig::max_concurrent_bidi_streams) or its
+    /// twin. A higher limit is announced at once (MAX_STREAMS, RFC 9000 §19.11). A lower one takes
+    /// effect as streams end, since what the peer was allowed cannot be taken back.
+    pub fn set_max_concurrent_streams(&mut self, direction: Direction, limit: u64) {
+        self.streams.set_max_concurrent(direction, limit);
+    }
+
+    /// Changes the largest flow-control credit of the connection, in bytes, from
+    /// [`receive_window`](field@crate::TransportConfig::receive_window). Credit that the peer
+    /// already has stays.
+    pub fn set_receive_window(&mut self, bytes: u64) {
+        self.streams.set_receive_window(bytes.min(varint::MAX));
+    }
+
+    /// Changes how much the send buffers of all streams may hold, in bytes, from
+    /// [`send_window`](field@crate::TransportConfig::send_window). What they hold stays.
+    pub fn set_send_window(&mut self, bytes: u64) {
+        self.streams.set_send_window(bytes);
     }
 
     /// Swaps the pool from which received stream data takes its memory. An owner of many

@@ -7,6 +7,7 @@ use squall_wire::{Direction, StreamId, frame};
 
 use super::send::ResetFrame;
 use super::{Streams, index};
+use crate::config::MAX_STREAMS;
 use crate::event::Event;
 use crate::sent_frame::SentFrame;
 use crate::time::Time;
@@ -60,7 +61,8 @@ impl Streams {
                 opening.limit_pending = false;
                 opening.peer_limit = opening
                     .peer_limit
-                    .max(opening.peer_window + opening.peer_ended_count);
+                    .max(opening.peer_window + opening.peer_ended_count)
+                    .min(MAX_STREAMS);
                 frame::write::max_streams(w, direction, opening.peer_limit);
                 sent(SentFrame::MaxStreams(direction));
             }

@@ -77,6 +77,13 @@ impl ReceiveCredit {
         }
     }
 
+    /// Changes how far the window may grow. What was advertised stays (RFC 9000 §4.1).
+    pub(crate) fn set_max_window(&mut self, max_window: u64) {
+        self.max_window = max_window;
+        // Something is left, from which it can grow again.
+        self.window = self.window.min(max_window).max(max_window.min(LEAST_GAIN));
+    }
+
     /// Records that data up to `offset` arrived; returns by how much the highest offset rose, or
     /// `None` if the peer went beyond its credit (FLOW_CONTROL_ERROR).
     #[inline]
@@ -222,5 +229,28 @@ mod tests {
         assert!(credit.is_used_up());
         assert_eq!(credit.renew(Time::from_nanos(2), rtt), 3289);
         assert!(!ReceiveCredit::new(0, 0).is_used_up(), "nothing to give");
+    }
+
+    // test: RFC 9000 §4.1
+    #[test]
+    fn a_limit_that_changes_takes_nothing_back() {
+        let rtt = Duration::from_millis(10);
+        let mut credit = ReceiveCredit::new(100_000, 100_000);
+        let use_up = |credit: &mut ReceiveCredit, limit: u64| {
+            credit.receive_to(limit);
+            credit.consume(limit - credit.consumed);
+            credit.renew(Time::from_nanos(limit), rtt)
+        };
+        assert_eq!(use_up(&mut credit, 100_000), 200_000);
+        credit.set_max_window(300_000);
+        assert_eq!(use_up(&mut credit, 200_000), 400_000);
+        credit.set_max_window(0);
+        assert_eq!(credit.renew(Time::from_nanos(1), rtt), 400_000);
+        assert_eq!(use_up(&mut credit, 400_000), 400_000);
+        credit.set_max_window(150_000);
+        let one = use_up(&mut credit, 400_000);
+        assert!(one > 400_000, "it grows again");
+        let two = use_up(&mut credit, one);
+        assert!(two - one > one - 400_000, "it grows again");
     }
 }

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use squall_wire::{Direction, Side, StreamId, TransportErrorCode, TransportParameters};
 
-use crate::config::TransportConfig;
+use crate::config::{MAX_STREAMS, TransportConfig};
 use crate::event::Event;
 use crate::range_tree::RangeTree;
 use crate::stream_hash::StreamMap;
@@ -183,6 +183,27 @@ impl Streams {
             pool: ChunkPool::default(),
             events: VecDeque::new(),
         }
+    }
+
+    /// Changes how many streams the peer may have open; those that it was allowed stay.
+    pub(crate) fn set_max_concurrent(&mut self, direction: Direction, limit: u64) {
+        let opening = &mut self.opening[index(direction)];
+        opening.peer_window = limit.min(MAX_STREAMS);
+        opening.limit_pending |=
+            opening.peer_ended_count + opening.peer_window > opening.peer_limit;
+    }
+
+    /// Changes how far the connection's receive window may grow.
+    pub(crate) fn set_receive_window(&mut self, bytes: u64) {
+        self.recv_credit.set_max_window(bytes);
+        // The peer may still use what it was allowed before.
+        self.pieces_budget = (self.pieces_budget).max(bytes.saturating_add(PIECES_SLACK));
+    }
+
+    /// Changes how much all send buffers may cost.
+    pub(crate) fn set_send_window(&mut self, bytes: u64) {
+        self.limits.send_window = bytes;
+        self.wake_writers();
     }
 
     /// Nothing of the early data has arrived (RFC 9001 §4.6.2): all of it is sent again, within the
