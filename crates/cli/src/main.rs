@@ -7,14 +7,17 @@
 //!   doctor    what this machine has, and what was chosen for it
 //!   kernels   kernels of packet protection by name; SQUALL_CPU
 //!   output    lines and JSON to standard output
+//!   completions, version    what an installation asks for: completions, man pages, the build
 //! ```
 //! What measures (clocks, certificates, controls, tables, charts) is the library `squall_yard`.
 
 mod bench;
+mod completions;
 mod doctor;
 mod kernels;
 mod output;
 mod perf;
+mod version;
 
 use std::process::ExitCode;
 
@@ -24,7 +27,7 @@ use squall_yard::sys;
 
 /// A QUIC transport with the lowest CPU cost per byte: measure it, and see where the time goes
 #[derive(Parser)]
-#[command(name = "squall", version, arg_required_else_help = true)]
+#[command(name = "squall", version, long_version = version::long(), arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -35,6 +38,8 @@ enum Command {
     Perf(Box<perf::args::Perf>),
     Bench(Box<bench::args::Bench>),
     Doctor(doctor::Doctor),
+    Completions(completions::Completions),
+    Man(completions::Manual),
 }
 
 impl Command {
@@ -44,6 +49,7 @@ impl Command {
             Self::Perf(perf) => perf.is_json(),
             Self::Bench(bench) => bench.is_json(),
             Self::Doctor(doctor) => doctor.json,
+            Self::Completions(_) | Self::Man(_) => false,
         }
     }
 }
@@ -80,6 +86,8 @@ fn main() -> ExitCode {
         Command::Perf(args) => measurable("squall perf").and_then(|()| perf::main(*args)),
         Command::Bench(args) => measurable("squall bench").and_then(|()| bench::main(*args)),
         Command::Doctor(args) => doctor::main(&args),
+        Command::Completions(args) => completions::completions(&args, Cli::command()),
+        Command::Man(args) => completions::manual(&args, Cli::command()),
     };
     match result.and_then(|()| output::complaint()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,7 +4,6 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 #[cfg(feature = "qlog")]
 use std::path::PathBuf;
-#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,8 @@ const MAX_WORKERS: usize = 128;
 
 /// Writes a setter for each field: the same name, by value, to be chained.
 macro_rules! setters {
-    ($($field:ident: $type:ty,)*) => {$(
+    ($($(#[$condition:meta])? $field:ident: $type:ty,)*) => {$(
+        $(#[$condition])?
         #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
         #[must_use]
         pub fn $field(mut self, $field: $type) -> Self {
@@ -42,8 +42,8 @@ macro_rules! setters {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Builder {
-    /// Address to bind. `[::]` serves both IPv6 and IPv4, unless
-    /// [`only_v6`](field@Self::only_v6) is set.
+    /// Address to bind. `[::]` serves both IPv6 and IPv4, unless [`only_v6`](field@Self::only_v6)
+    /// is set.
     pub addr: SocketAddr,
     /// Bound sockets to use instead of binding [`addr`](field@Self::addr). See
     /// [`sockets`](Self::sockets).
@@ -205,6 +205,7 @@ impl Builder {
         only_v6: bool,
         mark: u32,
         device: String,
+        #[cfg(feature = "qlog")]
         qlog_dir: PathBuf,
         max_incoming: usize,
         max_handshakes: usize,

@@ -174,7 +174,7 @@ impl fmt::Display for Report {
                 writeln!(f, "\n{last}: {cpu}; medians of {} rounds", row.rounds)?;
                 writeln!(
                     f,
-                    "{:<10}{rate:>10}{:>10}{:>10}{:>10}{:>10}{:>12}",
+                    "{:<16}{rate:>10}{:>10}{:>10}{:>10}{:>10}{:>12}",
                     "", "server", "client", "sum", "of tcp", "squall/it"
                 )?;
             }
@@ -183,7 +183,7 @@ impl fmt::Display for Report {
             let ratio = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |it| format!("{it:.2}"));
             writeln!(
                 f,
-                "{:<10}{rate:>10.rate_places$}{:>10.places$}{:>10.places$}{:>10.places$}{:>10}{:>12}",
+                "{:<16}{rate:>10.rate_places$}{:>10.places$}{:>10.places$}{:>10.places$}{:>10}{:>12}",
                 row.contender,
                 row.server_cpu,
                 row.client_cpu,

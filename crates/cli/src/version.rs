@@ -1,0 +1,36 @@
+//! `squall --version`: what this program is made of, and what it uses on this machine.
+
+use squall_protect::kernel_choices;
+
+use crate::kernels::suite_name;
+
+/// The library behind TLS: a feature of the crate `squall`, which this program leaves at its
+/// default.
+const CRYPTO_LIBRARY: &str = "aws-lc-rs";
+
+/// The version with one line each for the commit, if it is known, for the crypto library and for
+/// the kernels that protect packets.
+pub(crate) fn long() -> String {
+    let mut lines = vec![env!("CARGO_PKG_VERSION").to_owned()];
+    if let Some(commit) = option_env!("SQUALL_COMMIT") {
+        lines.push(format!("commit   {commit}"));
+    }
+    lines.push(format!("TLS      rustls with {CRYPTO_LIBRARY}"));
+    let kernels: Vec<String> = kernel_choices()
+        .iter()
+        .map(|choice| format!("{} {}", suite_name(choice.suite), choice.kind.name()))
+        .collect();
+    lines.push(format!("kernels  {}", kernels.join(", ")));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_crypto_library_is_the_one_that_makes_keys() {
+        let keys = format!("{:?}", squall::provider().key_provider).to_lowercase();
+        assert_eq!(keys, CRYPTO_LIBRARY.replace('-', ""));
+    }
+}
