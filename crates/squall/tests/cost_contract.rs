@@ -57,6 +57,9 @@ const PAYLOAD: usize = DATAGRAM as usize - 11 - 16 - 6;
 const BUNDLE: usize = 63 * PAYLOAD + PAYLOAD / 2;
 const WARM_UP: u64 = 200;
 const BUNDLES: u64 = 100;
+/// A busy machine can only add to the costs, by timers that fire and bundles that come in parts:
+/// the contract holds if it holds once.
+const ATTEMPTS: u32 = 20;
 
 /// All counters of one side.
 #[derive(Clone, Copy)]
@@ -104,70 +107,73 @@ async fn a_bundle_costs_one_of_everything() {
     };
     let mut stream = server.open_uni().await.expect("within the limit");
     let data = Bytes::from(vec![42; BUNDLE]);
-    let (mut before, mut allocations) = (read(), 0);
-    for bundle in 0..WARM_UP + BUNDLES {
-        if bundle == WARM_UP {
-            before = read();
-            allocations = ALLOCATIONS.load(Ordering::Relaxed);
+    let mut send = async |bundles: u64| {
+        for _ in 0..bundles {
+            stream
+                .write_chunk(data.clone())
+                .await
+                .expect("the stream is open");
+            within(arrived.acquire())
+                .await
+                .expect("never closed")
+                .forget();
+            // The acknowledgement is under way: let it arrive, so that each round is complete.
+            while pair.far.stats().bytes_in_flight > 0 {
+                std::thread::yield_now();
+            }
         }
-        stream
-            .write_chunk(data.clone())
-            .await
-            .expect("the stream is open");
-        within(arrived.acquire())
-            .await
-            .expect("never closed")
-            .forget();
-        // The acknowledgement is under way: let it arrive, so that each round is complete.
-        while pair.far.stats().bytes_in_flight > 0 {
-            std::thread::yield_now();
+    };
+    send(WARM_UP).await;
+    let mut attempt = 0;
+    loop {
+        let (before, allocations) = (read(), ALLOCATIONS.load(Ordering::Relaxed));
+        send(BUNDLES).await;
+        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - allocations;
+        attempt += 1;
+        match check(&before, &read(), allocations) {
+            Ok(()) => break,
+            Err(why) if attempt == ATTEMPTS => panic!("{why}, in the last of {attempt} attempts"),
+            Err(why) => println!("{why}"),
         }
     }
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - allocations;
-    let after = read();
-    let of = |f: fn(&Counters) -> u64| [f(&after[0]) - f(&before[0]), f(&after[1]) - f(&before[1])];
-
-    let [sent, _] = of(|c| c.connection.datagrams_sent);
-    assert_eq!(sent, BUNDLES * SEGMENTS, "64 datagrams a bundle");
-    let [server_seals, client_seals] = of(|c| c.connection.seal_calls);
-    assert_eq!(server_seals, BUNDLES, "one seal a bundle sent");
-    assert_eq!(
-        client_seals, BUNDLES,
-        "one acknowledgement a bundle received"
-    );
-    let [server_runs, client_runs] = of(|c| c.connection.runs);
-    assert_eq!(client_runs, BUNDLES, "one run a bundle received");
-    assert_eq!(server_runs, BUNDLES, "one run an acknowledgement received");
-    assert_eq!(
-        of(|c| c.connection.unprotect_calls),
-        [BUNDLES; 2],
-        "one pass of header protection a run"
-    );
-    assert_eq!(
-        of(|c| c.connection.open_calls),
-        [BUNDLES; 2],
-        "one open a run"
-    );
-    let [_, client_locks] = of(|c| c.endpoint.locks);
-    assert_eq!(
-        client_locks,
-        2 * BUNDLES,
-        "one lock a run received, one a round of transmission"
-    );
-    let [server_timers, client_timers] = of(|c| c.endpoint.timer_updates);
-    assert!(
-        client_timers <= BUNDLES,
-        "{client_timers} timer updates for {BUNDLES} bundles received"
-    );
-    assert!(
-        server_timers <= 2 * BUNDLES,
-        "{server_timers} timer updates for {BUNDLES} bundles and their acknowledgements"
-    );
-    let [_, client_wakeups] = of(|c| c.endpoint.wakeups);
-    assert_eq!(
-        client_wakeups, BUNDLES,
-        "one wake-up of one stream a bundle"
-    );
-    assert_eq!(allocations, 0, "no allocation after warm-up");
     reader.abort();
+}
+
+/// What `BUNDLES` bundles have cost, beside the contract.
+fn check(before: &[Counters; 2], after: &[Counters; 2], allocations: u64) -> Result<(), String> {
+    let of = |f: fn(&Counters) -> u64| [f(&after[0]) - f(&before[0]), f(&after[1]) - f(&before[1])];
+    let equal = |count: u64, contract: u64, what: &str| match count == contract {
+        true => Ok(()),
+        false => Err(format!(
+            "{what}: {count} for {BUNDLES} bundles, {contract} expected"
+        )),
+    };
+    let [sent, _] = of(|c| c.connection.datagrams_sent);
+    equal(sent, BUNDLES * SEGMENTS, "64 datagrams a bundle")?;
+    let [server, client] = of(|c| c.connection.seal_calls);
+    equal(server, BUNDLES, "one seal a bundle sent")?;
+    equal(client, BUNDLES, "one acknowledgement a bundle received")?;
+    let [server, client] = of(|c| c.connection.runs);
+    equal(client, BUNDLES, "one run a bundle received")?;
+    equal(server, BUNDLES, "one run an acknowledgement received")?;
+    for passes in of(|c| c.connection.unprotect_calls) {
+        equal(passes, BUNDLES, "one pass of header protection a run")?;
+    }
+    for opens in of(|c| c.connection.open_calls) {
+        equal(opens, BUNDLES, "one open a run")?;
+    }
+    let [_, locks] = of(|c| c.endpoint.locks);
+    let what = "one lock a run received, one a round of transmission";
+    equal(locks, 2 * BUNDLES, what)?;
+    let [server, client] = of(|c| c.endpoint.timer_updates);
+    equal(
+        client.max(BUNDLES),
+        BUNDLES,
+        "one timer update a bundle received",
+    )?;
+    let what = "one timer update a bundle sent, one its acknowledgement";
+    equal(server.max(2 * BUNDLES), 2 * BUNDLES, what)?;
+    let [_, wakeups] = of(|c| c.endpoint.wakeups);
+    equal(wakeups, BUNDLES, "one wake-up of one stream a bundle")?;
+    equal(allocations, 0, "no allocation after warm-up")
 }
