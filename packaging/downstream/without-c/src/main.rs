@@ -29,10 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_no_client_auth()
         .with_single_cert(vec![certificate.clone()], key)?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
-    let config = ServerConfig {
-        tls: Arc::new(tls),
-        transport: Arc::clone(&transport),
-    };
+    let config = ServerConfig::new(tls).transport(Arc::clone(&transport));
     let server = Builder::new(ANY_PORT).server(config).bind()?;
     let serving = server.clone();
     tokio::spawn(async move { serving.serve(echo).await });
@@ -44,10 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     tls.alpn_protocols = vec![ALPN.to_vec()];
-    let config = ClientConfig {
-        tls: Arc::new(tls),
-        transport,
-    };
+    let config = ClientConfig::new(tls).transport(transport);
     let client = Endpoint::client(ANY_PORT)?;
     let connection = client
         .connect_with(config, server.local_addr()?, "localhost")?
