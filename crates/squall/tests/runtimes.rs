@@ -138,7 +138,17 @@ fn a_runtime_that_shuts_down_ends_its_connections() {
             let server = pair.server.clone();
             async move { server.accept().await.is_none() }
         });
+        let ending = outside.spawn({
+            let server = pair.server.clone();
+            async move { server.worker_ended().await }
+        });
         drop(runtime);
+        let end = outside.block_on(within(ending)).unwrap().unwrap();
+        assert!(
+            matches!(end.reason, WorkerEndReason::RuntimeShutDown),
+            "{end}"
+        );
+        assert_eq!(end.connections, 1);
         let (_, accepted) = outside.block_on(within(waiting)).unwrap();
         let ended = accepted.unwrap_err();
         assert!(

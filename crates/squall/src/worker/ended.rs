@@ -42,6 +42,9 @@ pub enum WorkerEndReason {
     /// Code on the worker's thread panicked with this message, for example a TLS callback of the
     /// application, or a bug in squall. A panic in a task that runs there only ends that task.
     Panic(String),
+    /// The runtime that the worker was a task of has shut down; see
+    /// [`Builder::on_runtime`](crate::Builder::on_runtime).
+    RuntimeShutDown,
 }
 
 impl fmt::Display for WorkerEndReason {
@@ -50,6 +53,7 @@ impl fmt::Display for WorkerEndReason {
             Self::Socket(error) => write!(f, "the socket is gone: {error}"),
             Self::Receive(error) => write!(f, "nothing can be received: {error}"),
             Self::Panic(message) => write!(f, "panic: {message}"),
+            Self::RuntimeShutDown => write!(f, "its runtime has shut down"),
         }
     }
 }

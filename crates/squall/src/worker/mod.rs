@@ -782,16 +782,21 @@ fn collect_wakers(
     let woken = wakers.drain(before..);
     match relayed.iter_mut().find(|(one, _)| Arc::ptr_eq(one, relay)) {
         Some((_, list)) => list.extend(woken),
-        None => relayed.push((Arc::clone(relay), woken.collect())),
+        None => {
+            // Runtimes come and go.
+            relayed.retain(|(one, list)| !list.is_empty() || !one.is_gone());
+            relayed.push((Arc::clone(relay), woken.collect()));
+        }
     }
 }
 
 impl Drop for Worker {
     /// However the worker ends, regularly or by a panic, no task waits for it for ever.
     fn drop(&mut self) {
+        let cut_off = self.end.is_empty() && !std::thread::panicking() && !self.is_done();
         let why = match self.end.as_str() {
-            "" if std::thread::panicking() => "it panicked",
-            "" => "its runtime has shut down",
+            "" if cut_off => "its runtime has shut down",
+            "" => "it panicked",
             why => why,
         };
         let reason = CloseReason::Transport {
@@ -809,6 +814,15 @@ impl Drop for Worker {
         }
         self.shared.die();
         self.wakers.drain(..).for_each(Waker::wake);
+        if cut_off {
+            // Who reports other ends is a task there too.
+            self.shared.counters.worker_ends.add(1);
+            self.shared.common.on_worker_end(WorkerEnd {
+                worker: self.shared.index,
+                reason: WorkerEndReason::RuntimeShutDown,
+                connections: self.count as u64,
+            });
+        }
     }
 }
 

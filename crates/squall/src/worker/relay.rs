@@ -19,7 +19,7 @@
 //! multi-thread runtime, not on a current-thread one, which stands still outside of `block_on`.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, Weak};
@@ -79,7 +79,7 @@ pub(super) struct Relay {
 
 #[derive(Default)]
 struct Queue {
-    wakers: Vec<Waker>,
+    wakers: VecDeque<Waker>,
     bells: Vec<Arc<dyn Bell>>,
     /// Since when the first of them waits.
     since: Option<Instant>,
@@ -122,6 +122,11 @@ impl Relay {
         });
     }
 
+    /// Whether the runtime has shut down.
+    pub(super) fn is_gone(&self) -> bool {
+        lock(&self.queue).gone
+    }
+
     /// Has the relay wake these tasks, all at once.
     pub(super) fn wake_all(&self, wakers: &mut Vec<Waker>) {
         let mut queue = lock(&self.queue);
@@ -130,7 +135,7 @@ impl Relay {
             wakers.drain(..).for_each(Waker::wake);
             return;
         }
-        queue.wakers.append(wakers);
+        queue.wakers.extend(wakers.drain(..));
         let task = queue.task.take();
         drop(queue);
         if let Some(task) = task {
@@ -161,7 +166,7 @@ impl Relay {
         let relay = Arc::new(Self::default());
         relays.insert(handle.id(), Arc::downgrade(&relay));
         drop(relays);
-        handle.spawn(Task(Arc::clone(&relay)).run());
+        handle.spawn(Task::new(Arc::clone(&relay)).run());
         Some(relay)
     }
 
@@ -193,44 +198,60 @@ impl Relay {
 #[derive(Debug)]
 struct Gone;
 
-/// The relay as its runtime drives it. Dropping it rings what it has not yet rung.
-struct Task(Arc<Relay>);
+/// The relay as its runtime drives it. However it ends, by a shutdown or by a waker that panics,
+/// dropping it wakes and rings the rest.
+struct Task {
+    relay: Arc<Relay>,
+    /// Taken out of the queue.
+    wakers: VecDeque<Waker>,
+}
 
 impl Task {
-    async fn run(self) {
-        let (mut bells, mut wakers) = (Vec::new(), Vec::new());
+    fn new(relay: Arc<Relay>) -> Self {
+        let wakers = VecDeque::new();
+        Self { relay, wakers }
+    }
+
+    async fn run(mut self) {
+        let mut bells = Vec::new();
         loop {
             poll_fn(|cx| {
-                let mut queue = lock(&self.0.queue);
+                let mut queue = lock(&self.relay.queue);
                 if queue.bells.is_empty() && queue.wakers.is_empty() {
                     queue.task = Some(cx.waker().clone());
                     return Poll::Pending;
                 }
-                std::mem::swap(&mut queue.wakers, &mut wakers);
+                std::mem::swap(&mut queue.wakers, &mut self.wakers);
                 Poll::Ready(())
             })
             .await;
-            wakers.drain(..).for_each(Waker::wake);
+            self.wake();
             let_tasks_run().await;
-            let mut queue = lock(&self.0.queue);
+            let mut queue = lock(&self.relay.queue);
             std::mem::swap(&mut queue.bells, &mut bells);
             let since = queue.since.take();
             drop(queue);
-            self.0.on_rung(since);
+            self.relay.on_rung(since);
             bells.drain(..).for_each(|worker| worker.ring_now());
+        }
+    }
+
+    fn wake(&mut self) {
+        while let Some(waker) = self.wakers.pop_front() {
+            waker.wake();
         }
     }
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
-        let mut queue = lock(&self.0.queue);
+        let mut queue = lock(&self.relay.queue);
         queue.gone = true;
         let bells = std::mem::take(&mut queue.bells);
-        let wakers = std::mem::take(&mut queue.wakers);
+        self.wakers.append(&mut queue.wakers);
         drop(queue);
-        wakers.into_iter().for_each(Waker::wake);
         bells.into_iter().for_each(|worker| worker.ring_now());
+        self.wake();
     }
 }
 
@@ -308,18 +329,21 @@ mod tests {
     #[test]
     fn a_runtime_that_shuts_down_forgets_nobody() {
         let relay = Arc::new(Relay::default());
-        let task = Task(Arc::clone(&relay));
+        let mut task = Task::new(Arc::clone(&relay));
         let (bell, woken) = (Arc::new(Count::default()), Arc::new(Count::default()));
         let waker = || Waker::from(Arc::clone(&woken));
         relay.wake_all(&mut vec![waker(), waker()]);
         assert!(relay.push(bell.clone()).is_ok_and(|taken| taken));
+        // Taken out, and not woken when another one panicked.
+        task.wakers.push_back(waker());
         // What shutting down does to a task.
         drop(task);
-        assert_eq!(woken.0.load(Ordering::SeqCst), 2);
+        assert!(relay.is_gone());
+        assert_eq!(woken.0.load(Ordering::SeqCst), 3);
         assert_eq!(bell.0.load(Ordering::SeqCst), 1);
         // There is nobody left to do it.
         relay.wake_all(&mut vec![waker()]);
-        assert_eq!(woken.0.load(Ordering::SeqCst), 3);
+        assert_eq!(woken.0.load(Ordering::SeqCst), 4);
         assert!(relay.push(bell).is_err());
     }
 
