@@ -187,7 +187,7 @@ impl Cutter {
     }
 
     /// What came after the last cut is an interval of its own if it is long enough to have a rate,
-    /// or part of the last one. Returns what has not been told.
+    /// or part of the last one. Returns what has not been reported.
     fn end(&mut self, now: Duration) -> &[Interval] {
         // The work may have ended before connections were closed; nothing happened since.
         let lanes = self.lanes.len();
@@ -212,7 +212,7 @@ impl Cutter {
     }
 }
 
-/// Told of each interval when it ends.
+/// Called with each interval when it ends.
 pub type Tell = Box<dyn Fn(&Interval) + Send>;
 
 /// Prints lines above the live line.
@@ -241,7 +241,7 @@ impl Live {
         Self::with_intervals(title, unit, lanes, None)
     }
 
-    /// Starts the line, and tells of each interval if wanted. Time begins now.
+    /// Starts the line, and reports each interval if that was asked for. Time begins now.
     pub fn with_intervals(
         title: String,
         unit: Unit,
@@ -345,7 +345,7 @@ struct Line {
     title: String,
     unit: Unit,
     lanes: Vec<Lane>,
-    /// When something was last seen to be done, and how much that was.
+    /// When progress was last seen, and how much had been done by then.
     at: Duration,
     done: u64,
     now_per_s: f64,
@@ -354,7 +354,7 @@ struct Line {
 impl Line {
     /// The rate is that of at least this time: shorter ones jump.
     const OVER: Duration = Duration::from_millis(500);
-    /// Without progress for this long, the line says so instead of a rate.
+    /// If nothing progresses for this long, the line says so instead of showing a rate.
     const SILENCE: Duration = Duration::from_secs(1);
 
     fn new(title: String, unit: Unit, lanes: &[Lane]) -> Self {

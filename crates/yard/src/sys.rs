@@ -322,7 +322,7 @@ pub fn terminal_columns(terminal: &impl AsRawFd) -> Option<usize> {
     (answer == 0 && size.ws_col > 0).then(|| usize::from(size.ws_col))
 }
 
-/// Never asked where it would matter: [`can_measure`] has said no.
+/// Never called: [`can_measure`] returns false on this system.
 #[cfg(not(unix))]
 pub fn terminal_columns<T>(_terminal: &T) -> Option<usize> {
     None

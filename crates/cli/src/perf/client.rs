@@ -421,7 +421,7 @@ impl Report for ClientReport<'_> {
     }
 }
 
-/// The host's name, and its addresses that are wanted, in the system's order.
+/// The host's name, and its addresses of the wanted families, in the system's order.
 fn resolve(args: &Client) -> Result<(String, Vec<SocketAddr>)> {
     let (host, port) = split(&args.server)?;
     let port = match (args.port, port) {
@@ -456,10 +456,10 @@ fn resolve(args: &Client) -> Result<(String, Vec<SocketAddr>)> {
     Ok((host, addresses))
 }
 
-/// What the first address gives that is not unreachable.
+/// The result of the first address that can be reached.
 ///
 /// # Errors
-/// What is wrong with that one, or why none can be reached.
+/// That address fails for another reason, or none can be reached.
 fn first<T>(
     addresses: &[SocketAddr],
     attempt: impl Fn(SocketAddr) -> std::result::Result<T, Unable>,

@@ -23,7 +23,7 @@ impl From<Unable> for Failure {
 }
 
 impl Unable {
-    /// Something else than an answer is missing.
+    /// It failed for another reason.
     pub(crate) fn reached(failure: Failure) -> Self {
         Self {
             failure,

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use squall::Endpoint;
 use squall_yard::error::Failure;
 
-/// How often it is looked.
+/// The interval between two looks at the counters.
 const TICK: Duration = Duration::from_millis(250);
 /// Silence on a connection after which probes are sent.
 const PROBE_AFTER: Duration = Duration::from_millis(750);
@@ -29,7 +29,7 @@ const PROBE_AFTER: Duration = Duration::from_millis(750);
 const PROBE_CONNECTING_AFTER: Duration = Duration::from_millis(250);
 /// Probes that must be refused. One may have met a server that was about to start.
 const REFUSALS: u32 = 2;
-/// Seconds of silence at which it is told of, then every 30.
+/// Seconds of silence after which a line says so; after the last of them, every 30 s.
 const TOLD_AT: [u64; 5] = [2, 5, 10, 20, 30];
 
 // Probes that are refused must be seen as such within two seconds of silence.
@@ -38,12 +38,12 @@ const _: () = assert!(
         && PROBE_CONNECTING_AFTER.as_millis() <= PROBE_AFTER.as_millis()
 );
 
-/// What a look at the counters comes to.
+/// What to do after a look at the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Finding {
     /// Send a probe.
     probe: bool,
-    /// Say that nothing has come for so many seconds.
+    /// Say that nothing has arrived for this many seconds.
     tell: Option<u64>,
     /// The server is gone.
     gone: bool,
@@ -74,8 +74,8 @@ impl Rule {
         }
     }
 
-    /// Time has come to `now`, so many datagrams were received all in all, and whether a probe was
-    /// refused since the last look.
+    /// Takes a look at time `now`: `received` counts all datagrams so far, and `refused` says
+    /// whether a probe was refused since the last look.
     fn look(&mut self, now: Duration, received: u64, refused: bool) -> Finding {
         if received != self.received {
             (self.received, self.at) = (received, now);
@@ -115,7 +115,7 @@ pub(super) enum Phase {
 /// A socket that hears whether the server's port is closed.
 ///
 /// # Errors
-/// The system knows no way to that address, or not from that one.
+/// The system has no route to the server's address, or none from the local one.
 pub(super) fn probe_socket(
     address: SocketAddr,
     local: Option<SocketAddr>,

@@ -40,8 +40,8 @@ pub(crate) struct Interval {
     pub(crate) figures: live::Interval,
 }
 
-/// What to tell of intervals while they pass, where that is wanted: a line each for people, after
-/// the name of what is measured.
+/// Reports intervals as they end, if that was asked for: a line for each, after the name of what is
+/// measured.
 pub(crate) fn telling(work: &Work, output: &Output, name: &str) -> Option<(Duration, live::Tell)> {
     let is_text = output.is_text();
     let name = if name.is_empty() {

@@ -77,7 +77,7 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
 /// Where to listen.
 ///
 /// # Errors
-/// -B and the family of addresses say different things.
+/// -B and -4 or -6 contradict each other.
 fn address(args: &Server) -> Result<SocketAddr> {
     let mut listen = args.listen;
     if let Some(local) = args.bind {
@@ -98,7 +98,7 @@ fn address(args: &Server) -> Result<SocketAddr> {
     Ok(listen)
 }
 
-/// Says what goes on; to standard error if one object is all that a program wants to read.
+/// Prints a progress line; to standard error if standard output is for one JSON object.
 fn inform(is_json: bool, text: &str) {
     if is_json {
         eprintln!("{text}");
