@@ -399,7 +399,8 @@ impl TransportConfig {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientConfig {
-    /// A regular rustls configuration, built from `squall_tls::provider()`.
+    /// A regular rustls configuration, built on a provider of `squall_tls`: a built-in one, or one
+    /// that it has wrapped.
     pub tls: Arc<rustls::ClientConfig>,
     /// Transport settings.
     pub transport: Arc<TransportConfig>,
@@ -427,7 +428,8 @@ impl ClientConfig {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerConfig {
-    /// A regular rustls configuration, built from `squall_tls::provider()`.
+    /// A regular rustls configuration, built on a provider of `squall_tls`: a built-in one, or one
+    /// that it has wrapped.
     pub tls: Arc<rustls::ServerConfig>,
     /// Transport settings.
     pub transport: Arc<TransportConfig>,

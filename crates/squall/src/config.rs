@@ -260,8 +260,8 @@ impl Builder {
     /// An application whose tasks run on the same runtime then uses a connection without waking
     /// another thread. The workers share the runtime's threads with all its tasks, though, and a
     /// task that blocks holds up the network. A current-thread runtime drives them only inside
-    /// `block_on`. When the runtime shuts down, the endpoint's
-    /// connections end without a CONNECTION_CLOSE.
+    /// `block_on`. When the runtime shuts down, the endpoint's connections end without a
+    /// CONNECTION_CLOSE.
     #[must_use]
     pub fn on_runtime(mut self, runtime: tokio::runtime::Handle) -> Self {
         self.runtime = Some(runtime);

@@ -120,8 +120,8 @@ async fn turns(
                 .await
                 .map_err(WorkerEndReason::Socket)?;
             if wake == Wake::Doorbell && shared.on_shared_runtime() {
-                // A runtime of several threads runs a task that was just woken next, before those
-                // that are about to write too.
+                // A multi-thread runtime runs the task that was woken last before all others, also
+                // before those that are about to write.
                 let_tasks_run().await;
             }
             if wake == Wake::Room {
