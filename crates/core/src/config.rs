@@ -175,8 +175,9 @@ pub struct TransportConfig {
     /// Whether the peer's certificates remain available after the handshake, when a server drops
     /// its TLS session.
     pub keep_peer_certificates: bool,
-    /// Key material to export from the session, available after the handshake (RFC 8446 §7.5).
-    pub exporters: Vec<Exporter>,
+    /// Whether the secret from which key material is exported (RFC 8446 §7.5), 32 or 48 bytes, is
+    /// kept after the handshake. Without it, `export_keying_material` fails.
+    pub keep_exporter_secret: bool,
     /// Servers: number of tokens that a client receives after the handshake, with which it can
     /// validate its address on a later connection (RFC 9000 §8.1.3).
     pub new_tokens: u8,
@@ -192,17 +193,6 @@ pub struct TransportConfig {
     /// memory that a peer that never acknowledges can cost, at 64 bytes per packet. Data packets
     /// leave an eighth of it to acknowledgements, and these leave some to probes.
     pub max_packets_in_flight: usize,
-}
-
-/// A request for key material exported from the TLS session (RFC 8446 §7.5).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exporter {
-    /// The label, which names the purpose.
-    pub label: Vec<u8>,
-    /// The context that the key material is bound to, in addition to the session.
-    pub context: Option<Vec<u8>>,
-    /// Length in bytes; at least 1.
-    pub len: usize,
 }
 
 /// What a sender requests of the receiver of its packets, if anything
@@ -267,7 +257,7 @@ impl Default for TransportConfig {
             follow_preferred_address: true,
             versions: vec![VERSION_1, VERSION_2],
             keep_peer_certificates: false,
-            exporters: Vec::new(),
+            keep_exporter_secret: true,
             new_tokens: 2,
             ack_frequency: AckFrequencyRequest::default(),
             datagram_receive_buffer: 64 * 1024,
@@ -307,7 +297,7 @@ impl TransportConfig {
         follow_preferred_address: bool,
         versions: Vec<u32>,
         keep_peer_certificates: bool,
-        exporters: Vec<Exporter>,
+        keep_exporter_secret: bool,
         new_tokens: u8,
         ack_frequency: AckFrequencyRequest,
         datagram_receive_buffer: usize,

@@ -1,6 +1,7 @@
 //! Why a connection ended, and why a call on a stream had no effect.
 
 use bytes::Bytes;
+use squall_tls::InvalidLength;
 use squall_wire::TransportErrorCode;
 use std::fmt::{self, Write};
 use std::io;
@@ -236,6 +237,33 @@ impl fmt::Display for DatagramError {
 }
 
 impl std::error::Error for DatagramError {}
+
+/// Why no key material was exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The handshake is not complete: the peer is not authenticated yet.
+    HandshakeIncomplete,
+    /// The secret was not kept; see
+    /// [`keep_exporter_secret`](crate::TransportConfig::keep_exporter_secret).
+    NotKept,
+    /// The output or the label has a length that TLS does not allow.
+    InvalidLength(InvalidLength),
+}
+
+impl fmt::Display for ExportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HandshakeIncomplete => f.write_str("the handshake is not complete yet"),
+            Self::NotKept => {
+                f.write_str("the exporter secret was not kept: `keep_exporter_secret` is off")
+            }
+            Self::InvalidLength(why) => why.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ExportError {}
 
 #[cfg(test)]
 mod tests {

@@ -51,16 +51,17 @@ mod common;
 pub use algorithm::CongestionAlgorithm;
 pub use config::{
     AckFrequencyConfig, AckFrequencyRequest, ClientConfig, ConnectionIdGenerator, EndpointConfig,
-    Exporter, QuicLb, ServerConfig, TransportConfig, worker_of,
+    QuicLb, ServerConfig, TransportConfig, worker_of,
 };
 pub use connection::{Connection, Move, Stats};
 pub use endpoint::{
     AcceptError, ConnectionHandle, Endpoint, EndpointCounts, Incoming, Route, Run, StartError,
 };
-pub use error::{CloseReason, DatagramError, MigrateError, ReadError, WriteError};
+pub use error::{CloseReason, DatagramError, ExportError, MigrateError, ReadError, WriteError};
 pub use event::{EndpointEvent, Event};
 pub use prefix::{Prefix, PrefixConnections, PrefixCounts, PrefixTable};
 pub use reset_directory::ResetTokenDirectory;
+pub use squall_tls::InvalidLength;
 pub use stages::{Stage, Stages, Waits};
 pub use stream::Priority;
 pub use stream::chunk_pool::ChunkPool;

@@ -13,7 +13,9 @@ use rcgen::{
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig};
-use squall_core::{CloseReason, EndpointConfig, Event, Exporter, TransportConfig};
+use squall_core::{
+    CloseReason, Connection, EndpointConfig, Event, ExportError, InvalidLength, TransportConfig,
+};
 use squall_wire::{Header, LongType, VERSION_1, VERSION_2, header};
 
 /// An authority.
@@ -315,35 +317,49 @@ fn a_client_hello_in_two_initials_may_come_in_either_order() {
 #[test]
 fn what_was_asked_for_before_is_known_after_the_session_is_gone() {
     let authority = Authority::new("known");
-    let exporter = |label: &[u8], context: Option<&[u8]>, len| Exporter {
-        label: label.to_vec(),
-        context: context.map(<[u8]>::to_vec),
-        len,
-    };
-    let asked = [
-        exporter(b"EXPORTER-one", None, 32),
-        exporter(b"EXPORTER-one", Some(b"here"), 32),
-        exporter(b"EXPORTER-two", None, 20),
-    ];
-    let transport = TransportConfig::default().exporters(asked.to_vec());
+    let transport = TransportConfig::default();
     let server = server_of(authority.issue("localhost", 4000));
     let mut link = Link::new(Host::client(), host(server, transport.clone()));
     let client = Arc::new(authority.client());
     let handle = (link.client).connect(link.now, client, transport);
-    assert_eq!(link.client.connections[&handle].exported(&asked[0]), None);
+    let export = |end: &Connection, label: &[u8], context: &[u8], len| {
+        let mut material = vec![0; len];
+        let exported = end.export_keying_material(&mut material, label, context);
+        exported.map(|()| material)
+    };
+    let early = export(&link.client.connections[&handle], b"EXPORTER-one", b"", 32);
+    assert_eq!(early, Err(ExportError::HandshakeIncomplete));
     link.run();
     let client = &link.client.connections[&handle];
     let server = &link.server.connections[&0];
+    // Of AES-128-GCM with SHA-256.
+    let longest = 255 * 32;
+    let (label, too_long) = ([b'a'; 249], [b'a'; 250]);
     let mut seen = Vec::new();
-    for exporter in &asked {
-        let material = client.exported(exporter).unwrap();
-        assert_eq!(material.len(), exporter.len);
-        assert_eq!(server.exported(exporter), Some(material.clone()));
+    for (label, context, len) in [
+        (&b"EXPORTER-one"[..], &b""[..], 32),
+        (b"EXPORTER-one", b"here", 32),
+        (b"EXPORTER-two", b"", 20),
+        (b"EXPORTER-two", b"", 1),
+        (&label, b"", longest),
+    ] {
+        let material = export(client, label, context, len).unwrap();
+        assert_eq!(material.len(), len);
+        let again = export(server, label, context, len).unwrap();
+        assert_eq!(again, material);
         assert!(!seen.contains(&material), "each is its own");
         seen.push(material);
     }
-    let other = exporter(b"EXPORTER-three", None, 20);
-    assert_eq!(server.exported(&other), None);
+    for (label, len, why) in [
+        (&b"EXPORTER-one"[..], 0, InvalidLength::Output),
+        (b"EXPORTER-one", longest + 1, InvalidLength::Output),
+        (&too_long, 32, InvalidLength::Label),
+    ] {
+        for end in [client, server] {
+            let refused = export(end, label, b"", len);
+            assert_eq!(refused, Err(ExportError::InvalidLength(why)));
+        }
+    }
     for end in [client, server] {
         assert_eq!(end.alpn(), Some(&b"test"[..]));
         assert_eq!(end.handshake_kind(), Some(HandshakeKind::Full));
@@ -352,4 +368,22 @@ fn what_was_asked_for_before_is_known_after_the_session_is_gone() {
     }
     assert_eq!(server.server_name(), Some("localhost"));
     assert_eq!(client.server_name(), None);
+}
+
+#[test]
+fn a_secret_that_is_not_kept_exports_nothing() {
+    let authority = Authority::new("forgetful");
+    let transport = TransportConfig::default().keep_exporter_secret(false);
+    let server = server_of(authority.issue("localhost", 4000));
+    let mut link = Link::new(Host::client(), host(server, transport.clone()));
+    let client = Arc::new(authority.client());
+    let handle = (link.client).connect(link.now, client, transport);
+    link.run();
+    for end in [
+        &link.client.connections[&handle],
+        &link.server.connections[&0],
+    ] {
+        let exported = end.export_keying_material(&mut [0; 32], b"EXPORTER-one", b"");
+        assert_eq!(exported, Err(ExportError::NotKept));
+    }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use squall_core::{CloseReason, DatagramError, Exporter, MigrateError, Move, Stats};
+use squall_core::{CloseReason, DatagramError, ExportError, MigrateError, Move, Stats};
 use squall_wire::{ConnectionId, Direction, Path, Side};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -191,12 +191,22 @@ impl Connection {
         self.0.0.lock().core.path().local
     }
 
-    /// Exported key material of the connection (RFC 8446 §7.5). `None` before the handshake
-    /// completes, and for any exporter that is not listed in
-    /// [`exporters`](crate::TransportConfig::exporters).
-    #[must_use]
-    pub fn exported(&self, exporter: &Exporter) -> Option<Vec<u8>> {
-        (self.0.0.lock().core.exported(exporter)).map(|material| material.to_vec())
+    /// Fills `output` with key material exported from the TLS session (RFC 8446 §7.5), at any time
+    /// after the handshake. Both ends get the same bytes for the same label, context and length. An
+    /// empty context and none are the same.
+    ///
+    /// # Errors
+    /// [`ExportError`]: the handshake is not complete, the secret was not kept
+    /// ([`keep_exporter_secret`](crate::TransportConfig::keep_exporter_secret)), or a length is
+    /// not allowed. `output` is then unchanged.
+    pub fn export_keying_material(
+        &self,
+        output: &mut [u8],
+        label: &[u8],
+        context: &[u8],
+    ) -> Result<(), ExportError> {
+        let state = self.0.0.lock();
+        state.core.export_keying_material(output, label, context)
     }
 
     /// Runs a task on the thread of the connection's own worker, where it uses the connection

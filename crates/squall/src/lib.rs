@@ -76,7 +76,6 @@
 //! | `ConnectionError` | [`CloseReason`] |
 //! | `peer_identity` | [`Connection::peer_certificates`] |
 //! | `handshake_data` | [`Connection::alpn`], [`Connection::server_name`] |
-//! | `export_keying_material` | [`TransportConfig::exporters`], then [`Connection::exported`] |
 //! | `orig_dst_cid` | [`Incoming::original_destination_id`] |
 //! | `weak_handle` | [`Connection::downgrade`] |
 //! | `congestion_state`, `rtt`, `min_rtt` | [`Connection::stats`] |
@@ -139,8 +138,8 @@ pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteEr
 pub use rustls;
 pub use squall_core::{
     AckFrequencyConfig, AckFrequencyRequest, ClientConfig, CloseReason, CongestionAlgorithm,
-    DatagramError, EndpointCounts, Exporter, MigrateError, Priority, ServerConfig, Stage, Stages,
-    Stats, TransportConfig, Waits,
+    DatagramError, EndpointCounts, ExportError, InvalidLength, MigrateError, Priority,
+    ServerConfig, Stage, Stages, Stats, TransportConfig, Waits,
 };
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub use squall_tls::provider;

@@ -68,14 +68,7 @@ fn the_random_generator_is_started_by_bind() {
 
 #[tokio::test]
 async fn the_handshake_tells_who_is_there() {
-    let exporter = squall::Exporter {
-        label: b"EXPORTER-test".to_vec(),
-        context: None,
-        len: 32,
-    };
-    let transport = TransportConfig::default()
-        .keep_peer_certificates(true)
-        .exporters(vec![exporter.clone()]);
+    let transport = TransportConfig::default().keep_peer_certificates(true);
     let pair = Pair::with(transport.clone(), transport, |builder| builder).await;
     assert_eq!(pair.near.alpn().as_deref(), Some(ALPN));
     assert_eq!(pair.far.alpn().as_deref(), Some(ALPN));
@@ -93,9 +86,13 @@ async fn the_handshake_tells_who_is_there() {
         (pair.near.side(), pair.far.side()),
         (squall::Side::Client, squall::Side::Server)
     );
-    let exported = pair.near.exported(&exporter);
-    assert_eq!(exported.as_ref().map(Vec::len), Some(32));
-    assert_eq!(exported, pair.far.exported(&exporter));
+    let exported = [&pair.near, &pair.far].map(|end| {
+        let mut material = [0; 32];
+        let exported = end.export_keying_material(&mut material, b"EXPORTER-test", b"");
+        exported.map(|()| material)
+    });
+    assert!(exported[0].is_ok_and(|material| material != [0; 32]));
+    assert_eq!(exported[0], exported[1]);
     assert_eq!(pair.far.local_ip(), Some(ANY.ip()));
     assert!(pair.near.rtt() > Duration::ZERO && pair.near.rtt() < Duration::from_secs(1));
     assert!(pair.near.close_reason().is_none());

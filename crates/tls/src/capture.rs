@@ -13,6 +13,8 @@
 //!                    Capture: key objects that encrypt nothing, they remember
 //!  squall: exported(keys) ─▶ the secret ─▶ schedule.rs: keys of whatever version
 //! ```
+//! The exporter secret (RFC 8446 §7.5) comes out in a similar way, by [`exporter_secret`].
+//!
 //! No suite has a key of 31 bytes, so an expansion of that length is one that [`Capture`] asked
 //! for; all others, those of TLS over TCP included, are done as by the provider below.
 //!
@@ -155,6 +157,26 @@ pub(crate) const fn secret_len(suite: Suite) -> usize {
 const PIECE: usize = 31;
 const _: () = assert!(2 * PIECE >= secret_len(Suite::Aes256Gcm));
 
+/// The exporter secret of a session whose `export` is given: a function that fills a buffer with
+/// the key material that rustls exports for a label. `None` before the handshake is complete.
+///
+/// rustls derives a secret for the label, and expands that. For the label [`HAND_OVER`] the derived
+/// secret is the exporter secret itself with a byte behind it, and an expander made of a secret
+/// with such a byte gives the secret away.
+pub(crate) fn exporter_secret(
+    suite: &Tls13CipherSuite,
+    export: impl FnOnce(&mut [u8], &[u8]) -> Result<(), Error>,
+) -> Option<OkmBlock> {
+    let mut secret = Zeroizing::new([0; OkmBlock::MAX_LEN]);
+    let secret = &mut secret[..suite.common.hash_provider.output_len()];
+    export(secret, HAND_OVER).ok()?;
+    Some(OkmBlock::new(secret))
+}
+
+/// The label for which the exporter secret itself is exported. It cannot be an application's:
+/// RFC 5705 §4 has labels be printable.
+const HAND_OVER: &[u8] = b"\0squall: exporter secret";
+
 /// An HKDF whose expanders give the secret itself where [`Capture`] asks for keys.
 struct SecretHkdf(&'static dyn Hkdf);
 
@@ -180,6 +202,15 @@ impl Hkdf for SecretHkdf {
         let mut secret = Zeroizing::new([0; OkmBlock::MAX_LEN]);
         let bytes = okm.as_ref();
         secret[..bytes.len()].copy_from_slice(bytes);
+        // Secrets are as long as the hash. One byte more: it is to be handed over.
+        if let [exported @ .., _] = bytes
+            && [32, 48].contains(&exported.len())
+        {
+            return Box::new(HandOver {
+                secret,
+                len: exported.len(),
+            });
+        }
         Box::new(SecretExpander {
             inner: self.0.expander_for_okm(okm),
             secret,
@@ -221,11 +252,40 @@ impl HkdfExpander for SecretExpander {
     }
 
     fn expand_block(&self, info: &[&[u8]]) -> OkmBlock {
+        if let [_, _, _, label, ..] = info
+            && *label == HAND_OVER
+        {
+            return OkmBlock::new(&self.secret[..=self.inner.hash_len()]);
+        }
         self.inner.expand_block(info)
     }
 
     fn hash_len(&self) -> usize {
         self.inner.hash_len()
+    }
+}
+
+/// The expander of a secret that is to be handed over.
+struct HandOver {
+    secret: Zeroizing<[u8; OkmBlock::MAX_LEN]>,
+    len: usize,
+}
+
+impl HkdfExpander for HandOver {
+    fn expand_slice(&self, _: &[&[u8]], output: &mut [u8]) -> Result<(), OutputLengthError> {
+        if output.len() != self.len {
+            return Err(OutputLengthError);
+        }
+        output.copy_from_slice(&self.secret[..self.len]);
+        Ok(())
+    }
+
+    fn expand_block(&self, _: &[&[u8]]) -> OkmBlock {
+        OkmBlock::new(&self.secret[..self.len])
+    }
+
+    fn hash_len(&self) -> usize {
+        self.len
     }
 }
 

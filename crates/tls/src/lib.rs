@@ -11,8 +11,8 @@
 //!                                        KeyChange { LevelMaterial } ──▶ squall-protect
 //! ```
 //!
-//! Floors, lowest first: `hkdf`, [`capture`](wrap) (wrapped providers) and [`ClientHello`],
-//! `provider`, [`schedule`](Secrets), [`Session`]. Initial keys do not come from here: the endpoint
+//! Floors, lowest first: `hkdf`, [`capture`](wrap) (wrapped providers), [`ClientHello`] and
+//! [`exporter`](ExporterSecret), `provider`, [`schedule`](Secrets), [`Session`]. Initial keys do not come from here: the endpoint
 //! needs them before there is a session, so `squall-protect` derives them.
 
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@
 
 mod capture;
 mod client_hello;
+mod exporter;
 #[cfg(any(feature = "aws-lc-rs", feature = "ring", test))]
 mod hkdf;
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
@@ -30,6 +31,7 @@ mod storage;
 
 pub use capture::wrap;
 pub use client_hello::ClientHello;
+pub use exporter::{ExporterSecret, InvalidLength};
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub use provider::provider;
 pub use schedule::{DirectionMaterial, LevelMaterial, Secrets};

@@ -15,6 +15,7 @@ use rustls::server::{NoServerSessionStorage, ProducesTickets};
 use rustls::{ClientConfig, HandshakeKind, NamedGroup, ServerConfig};
 
 use crate::capture::{self, Secret};
+use crate::exporter::ExporterSecret;
 use crate::schedule::{DirectionMaterial, LevelMaterial, Schedule, Secrets};
 use crate::storage::Bound;
 
@@ -356,19 +357,16 @@ impl Session {
         self.connection.handshake_kind()
     }
 
-    /// Fills `out` with key material bound to this session (RFC 8446 §7.5).
-    ///
-    /// # Errors
-    /// rustls's error when the handshake is not complete or `out` is empty.
-    pub fn export_keying_material(
-        &self,
-        out: &mut [u8],
-        label: &[u8],
-        context: Option<&[u8]>,
-    ) -> Result<(), rustls::Error> {
-        self.connection
-            .export_keying_material(out, label, context)
-            .map(|_| ())
+    /// From which key material can be exported at any later time, without the session. `None`
+    /// before the handshake is complete.
+    #[must_use]
+    pub fn exporter_secret(&self) -> Option<ExporterSecret> {
+        let suite = self.connection.negotiated_cipher_suite()?.tls13()?;
+        let secret = capture::exporter_secret(suite, |out, label| {
+            let exported = (self.connection).export_keying_material(out, label, None);
+            exported.map(|_| ())
+        })?;
+        Some(ExporterSecret::new(suite, secret))
     }
 }
 

@@ -233,9 +233,8 @@ fn full_handshake(version: u32, provider: &Arc<CryptoProvider>) {
 
     let exported = [&client, &server].map(|end| {
         let mut out = [0; 32];
-        end.session
-            .export_keying_material(&mut out, b"squall test", None)
-            .unwrap();
+        let secret = end.session.exporter_secret().unwrap();
+        secret.export(&mut out, b"squall test", b"").unwrap();
         out
     });
     assert_eq!(exported[0], exported[1]);

@@ -7,12 +7,10 @@ use bytes::Bytes;
 use rustls::pki_types::CertificateDer;
 use squall_protect::TAG_LEN;
 use squall_wire::{ConnectionId, Direction, Path, Side, StreamId, frame, varint};
-use zeroize::Zeroizing;
 
 use super::handshake::keyring::KeyRing;
 use super::{Connection, State, Stats};
-use crate::config::Exporter;
-use crate::error::{DatagramError, ReadError, WriteError};
+use crate::error::{DatagramError, ExportError, ReadError, WriteError};
 use crate::event::{EndpointEvent, Event};
 #[cfg(feature = "qlog")]
 use crate::qlog::Qlog;
@@ -433,13 +431,23 @@ impl Connection {
         self.handshake.tls.peer_certificates(wanted)
     }
 
-    /// Exported key material of the session (RFC 8446 §7.5), once the handshake is complete, for an
-    /// exporter listed in [`exporters`](crate::TransportConfig::exporters).
-    #[must_use]
-    pub fn exported(&self, exporter: &Exporter) -> Option<Zeroizing<Vec<u8>>> {
-        let at = self.config.exporters.iter().position(|e| e == exporter)?;
-        let done = !self.is_handshaking();
-        self.handshake.tls.exported(at, done, &self.config)
+    /// Fills `out` with key material exported from the TLS session (RFC 8446 §7.5), at any time
+    /// after the handshake. Both ends get the same bytes for the same label, context and length. An
+    /// empty context and none are the same.
+    ///
+    /// # Errors
+    /// [`ExportError`]; `out` is then unchanged.
+    pub fn export_keying_material(
+        &self,
+        out: &mut [u8],
+        label: &[u8],
+        context: &[u8],
+    ) -> Result<(), ExportError> {
+        if self.is_handshaking() {
+            return Err(ExportError::HandshakeIncomplete);
+        }
+        let allowed = self.config.keep_exporter_secret;
+        (self.handshake.tls).export(allowed, out, label, context)
     }
 
     /// Whether a client may send data before the handshake is complete, as early data. An attacker

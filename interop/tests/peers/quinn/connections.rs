@@ -76,8 +76,25 @@ fn every_cipher_suite() {
                 };
                 let pair = Pair::with(role, TransportConfig::default(), tls).await;
                 transfer(&pair, 300_000).await;
+                exporters_agree(&pair);
             });
         }
+    }
+}
+
+/// Both ends export the same key material, long after the handshake (RFC 8446 §7.5).
+fn exporters_agree(pair: &Pair) {
+    for (label, context, len) in [
+        (&b"EXPORTER-interop"[..], &b""[..], 32),
+        (b"EXPORTER-interop", b"context", 31),
+        (&[b'a'; 249], &[1; 5000], 255 * 32),
+    ] {
+        let (mut squall, mut quinn) = (vec![0; len], vec![1; len]);
+        let exported = (pair.squall).export_keying_material(&mut squall, label, context);
+        assert_eq!(exported, Ok(()));
+        let exported = (pair.quinn).export_keying_material(&mut quinn, label, context);
+        exported.expect("quinn's handshake is complete as well");
+        assert_eq!(squall, quinn, "{} bytes", label.len());
     }
 }
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, ServerName};
-use squall_tls::{Alert, ClientHello, DirectionMaterial, Session};
+use squall_tls::{Alert, ClientHello, DirectionMaterial, ExporterSecret, Session};
 use squall_wire::{Side, TransportError, TransportErrorCode, TransportParameters, VERSION_1};
-use zeroize::Zeroizing;
 
 use super::parameters::{choose_version, encoded, ticket_limits};
-use crate::config::{Exporter, MAX_CRYPTO_BUFFER, TransportConfig};
+use crate::config::{MAX_CRYPTO_BUFFER, TransportConfig};
+use crate::error::ExportError;
 use crate::space::SpaceId;
 
 /// What becomes of the bytes of a CRYPTO stream.
@@ -34,19 +34,11 @@ pub(crate) struct Facts {
     group: Option<rustls::NamedGroup>,
     kind: Option<rustls::HandshakeKind>,
     certificates: Option<Vec<CertificateDer<'static>>>,
-    /// In the order of the configuration.
-    exported: Vec<Zeroizing<Vec<u8>>>,
+    exporter: Option<ExporterSecret>,
 }
 
 impl Facts {
     fn of(session: &Session, config: &TransportConfig) -> Self {
-        let export = |exporter: &Exporter| {
-            let mut out = Zeroizing::new(vec![0; exporter.len]);
-            let context = exporter.context.as_deref();
-            let done = session.export_keying_material(&mut out, &exporter.label, context);
-            // rustls refuses lengths that no secret has.
-            done.map_or_else(|_| Zeroizing::default(), |()| out)
-        };
         let certificates = session.peer_certificates();
         Self {
             alpn: session.alpn().map(Into::into),
@@ -56,7 +48,7 @@ impl Facts {
             certificates: certificates
                 .filter(|_| config.keep_peer_certificates)
                 .map(<[_]>::to_vec),
-            exported: config.exporters.iter().map(export).collect(),
+            exporter: (session.exporter_secret()).filter(|_| config.keep_exporter_secret),
         }
     }
 }
@@ -346,19 +338,26 @@ impl Tls {
         }
     }
 
-    /// What the exporter at this place of the configuration gives; `done`: the handshake is
-    /// complete.
-    pub(crate) fn exported(
+    /// Exports key material of a session whose handshake is complete (RFC 8446 §7.5); `allowed`: the
+    /// configuration lets the secret be kept.
+    pub(crate) fn export(
         &self,
-        at: usize,
-        done: bool,
-        config: &TransportConfig,
-    ) -> Option<Zeroizing<Vec<u8>>> {
-        let material = match self {
-            Self::Running(session) if done => Facts::of(session, config).exported.swap_remove(at),
-            Self::Waiting(_) | Self::Running(_) => return None,
-            Self::Over(facts) => facts.exported.get(at)?.clone(),
+        allowed: bool,
+        out: &mut [u8],
+        label: &[u8],
+        context: &[u8],
+    ) -> Result<(), ExportError> {
+        let of_session;
+        let secret = match self {
+            _ if !allowed => None,
+            Self::Waiting(_) => None,
+            Self::Running(session) => {
+                of_session = session.exporter_secret();
+                of_session.as_ref()
+            }
+            Self::Over(facts) => facts.exporter.as_ref(),
         };
-        (!material.is_empty()).then_some(material)
+        let secret = secret.ok_or(ExportError::NotKept)?;
+        (secret.export(out, label, context)).map_err(ExportError::InvalidLength)
     }
 }
