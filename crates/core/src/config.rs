@@ -8,7 +8,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use squall_wire::{ConnectionId, VERSION_1, VERSION_2, varint};
 
-use crate::algorithm::CongestionAlgorithm;
+use crate::algorithm::{CongestionAlgorithm, CongestionControllerFactory};
 
 /// ACK ranges remembered for each packet number space (`SECURITY.md` row 8).
 pub(crate) const MAX_ACK_RANGES: usize = 64;
@@ -133,6 +133,8 @@ pub struct TransportConfig {
     pub initial_rtt: Duration,
     /// Congestion control algorithm.
     pub congestion: CongestionAlgorithm,
+    /// Congestion control of the application's own, instead of `congestion`.
+    pub congestion_controller: Option<Arc<dyn CongestionControllerFactory>>,
     /// Whether sending is paced (RFC 9002 §7.7).
     pub pacing: bool,
     /// 1-RTT packets sealed under one key before a key update is initiated; below the AEAD's limit
@@ -242,6 +244,7 @@ impl Default for TransportConfig {
             max_udp_payload: 1472,
             initial_rtt: Duration::from_millis(200),
             congestion: CongestionAlgorithm::default(),
+            congestion_controller: None,
             pacing: true,
             // AES-GCM may seal 2^23 packets; an eighth of that is left for the peer's
             // acknowledgement to arrive.
@@ -284,6 +287,7 @@ impl TransportConfig {
         max_udp_payload: u16,
         initial_rtt: Duration,
         congestion: CongestionAlgorithm,
+        congestion_controller: Option<Arc<dyn CongestionControllerFactory>>,
         pacing: bool,
         key_update_after: u64,
         confidentiality_limit: u64,

@@ -48,7 +48,10 @@ extern crate self as squall_core;
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-pub use algorithm::CongestionAlgorithm;
+pub use algorithm::{
+    AckedBundle, CongestionAlgorithm, CongestionController, CongestionControllerFactory,
+    LostBundle, RttEstimate,
+};
 pub use config::{
     AckFrequencyConfig, AckFrequencyRequest, ClientConfig, ConnectionIdGenerator, EndpointConfig,
     QuicLb, ServerConfig, TransportConfig, worker_of,

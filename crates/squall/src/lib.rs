@@ -79,6 +79,7 @@
 //! | `orig_dst_cid` | [`Incoming::original_destination_id`] |
 //! | `weak_handle` | [`Connection::downgrade`] |
 //! | `congestion_state`, `rtt`, `min_rtt` | [`Connection::stats`] |
+//! | `congestion_controller_factory` | [`TransportConfig::congestion`], [`CongestionController`] |
 //! | `Connecting::into_0rtt()` | the same, but it must be awaited |
 //! | `ZeroRttAccepted` | [`EarlyDataAccepted`] |
 //! | `RecvStream::is_0rtt` | [`RecvStream::is_early`] |
@@ -137,9 +138,10 @@ pub use endpoint::{Endpoint, Incoming};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
 pub use rustls;
 pub use squall_core::{
-    AckFrequencyConfig, AckFrequencyRequest, ClientConfig, CloseReason, CongestionAlgorithm,
-    DatagramError, EndpointCounts, ExportError, InvalidLength, MigrateError, Priority,
-    ServerConfig, Stage, Stages, Stats, TransportConfig, Waits,
+    AckFrequencyConfig, AckFrequencyRequest, AckedBundle, ClientConfig, CloseReason,
+    CongestionAlgorithm, CongestionController, CongestionControllerFactory, DatagramError,
+    EndpointCounts, ExportError, InvalidLength, LostBundle, MigrateError, Priority, RttEstimate,
+    ServerConfig, Stage, Stages, Stats, Time, TransportConfig, Waits,
 };
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub use squall_tls::provider;

@@ -7,18 +7,22 @@
 //! ```
 //!
 //! Controllers hear of ACK frames, never of packets: the sum over a frame is all that they use, so
-//! their cost is paid once for a bundle.
+//! their cost is paid once for a bundle. The built-in ones are variants of an enum, called without
+//! dynamic dispatch; an application's own is `supplied`.
 
 mod bbr;
 mod cubic;
 mod delivery;
 mod newreno;
+mod supplied;
 
 pub(crate) use self::bbr::Acknowledged;
 use self::bbr::Bbr;
 use self::cubic::Cubic;
 use self::newreno::NewReno;
-use crate::algorithm::CongestionAlgorithm;
+use self::supplied::{Supplied, estimate};
+use crate::algorithm::{AckedBundle, CongestionAlgorithm, LostBundle};
+use crate::config::TransportConfig;
 use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
 
@@ -42,7 +46,7 @@ impl RecoveryPeriod {
 }
 
 /// The congestion controller of a path.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum Controller {
     /// RFC 9002 §7.
     NewReno(NewReno),
@@ -50,9 +54,19 @@ pub(crate) enum Controller {
     Cubic(Cubic),
     /// draft-ietf-ccwg-bbr; apart, for its size.
     Bbr(Box<Bbr>),
+    /// The application's; apart, for its size.
+    Supplied(Box<Supplied>),
 }
 
 impl Controller {
+    /// The controller of a new path whose datagrams have up to `max_datagram` bytes.
+    pub(crate) fn of(config: &TransportConfig, max_datagram: u16) -> Self {
+        match &config.congestion_controller {
+            Some(factory) => Self::Supplied(Box::new(Supplied::new(&**factory, max_datagram))),
+            None => Self::new(config.congestion, max_datagram),
+        }
+    }
+
     /// A controller with the initial window for datagrams of up to `max_datagram` bytes.
     pub(crate) fn new(algorithm: CongestionAlgorithm, max_datagram: u16) -> Self {
         match algorithm {
@@ -68,6 +82,7 @@ impl Controller {
             Self::NewReno(newreno) => newreno.window(),
             Self::Cubic(cubic) => cubic.window(),
             Self::Bbr(bbr) => bbr.window(),
+            Self::Supplied(supplied) => supplied.window(),
         }
     }
 
@@ -76,7 +91,7 @@ impl Controller {
         match self {
             Self::NewReno(newreno) => newreno.ssthresh(),
             Self::Cubic(cubic) => cubic.ssthresh(),
-            Self::Bbr(_) => None,
+            Self::Bbr(_) | Self::Supplied(_) => None,
         }
     }
 
@@ -86,6 +101,7 @@ impl Controller {
         match self {
             Self::NewReno(_) | Self::Cubic(_) => None,
             Self::Bbr(bbr) => bbr.pacing_rate(),
+            Self::Supplied(supplied) => supplied.pacing_rate(),
         }
     }
 
@@ -93,6 +109,7 @@ impl Controller {
     pub(crate) fn is_slow_start(&self) -> bool {
         match self {
             Self::Bbr(bbr) => bbr.is_startup(),
+            Self::Supplied(supplied) => supplied.is_slow_start(),
             _ => self
                 .ssthresh()
                 .is_none_or(|ssthresh| self.window() < ssthresh),
@@ -102,8 +119,10 @@ impl Controller {
     /// A bundle of `bytes` is sent; `in_flight` includes it.
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Time, bytes: u64, in_flight: u64) {
-        if let Self::Bbr(bbr) = self {
-            bbr.on_sent(now, bytes, in_flight);
+        match self {
+            Self::NewReno(_) | Self::Cubic(_) => {}
+            Self::Bbr(bbr) => bbr.on_sent(now, bytes, in_flight),
+            Self::Supplied(supplied) => supplied.on_sent(now, bytes, in_flight),
         }
     }
 
@@ -123,6 +142,16 @@ impl Controller {
             Self::NewReno(newreno) => newreno.on_ack(bytes, newest_sent, app_limited),
             Self::Cubic(cubic) => cubic.on_ack(now, bytes, newest_sent, app_limited, rtt),
             Self::Bbr(bbr) => bbr.on_ack(now, acked, rtt),
+            Self::Supplied(supplied) => {
+                let acked = AckedBundle {
+                    bytes,
+                    newest_sent,
+                    in_flight: acked.in_flight,
+                    app_limited,
+                    rtt: estimate(rtt),
+                };
+                supplied.on_ack(now, &acked);
+            }
         }
     }
 
@@ -144,6 +173,15 @@ impl Controller {
                 cubic.on_congestion_event(now, newest_sent, queued)
             }
             Self::Bbr(bbr) => bbr.on_lost(now, bytes, ranges, newest_sent),
+            Self::Supplied(supplied) => {
+                let lost = LostBundle {
+                    bytes,
+                    ranges,
+                    newest_sent,
+                    rtt: estimate(rtt),
+                };
+                supplied.on_lost(now, &lost)
+            }
         }
     }
 
@@ -155,6 +193,7 @@ impl Controller {
             Self::NewReno(newreno) => undo && newreno.undo(),
             Self::Cubic(cubic) => undo && cubic.undo(),
             Self::Bbr(bbr) => bbr.on_spurious_loss(bytes, undo),
+            Self::Supplied(supplied) => supplied.on_spurious_loss(bytes, undo),
         }
     }
 
@@ -164,6 +203,7 @@ impl Controller {
             Self::NewReno(newreno) => drop(newreno.on_congestion_event(now, newest_sent)),
             Self::Cubic(cubic) => drop(cubic.on_congestion_event(now, newest_sent, f64::INFINITY)),
             Self::Bbr(bbr) => bbr.on_marked(),
+            Self::Supplied(supplied) => supplied.on_marked(now, newest_sent),
         }
     }
 
@@ -174,6 +214,7 @@ impl Controller {
             Self::NewReno(newreno) => newreno.on_persistent_congestion(),
             Self::Cubic(cubic) => cubic.on_persistent_congestion(),
             Self::Bbr(bbr) => bbr.on_persistent_congestion(),
+            Self::Supplied(supplied) => supplied.on_persistent_congestion(),
         }
     }
 
@@ -184,6 +225,7 @@ impl Controller {
             Self::NewReno(newreno) => newreno.set_max_datagram(max_datagram),
             Self::Cubic(cubic) => cubic.set_max_datagram(max_datagram),
             Self::Bbr(bbr) => bbr.set_max_datagram(max_datagram),
+            Self::Supplied(supplied) => supplied.set_max_datagram(max_datagram),
         }
     }
 }

@@ -59,7 +59,7 @@ impl Flow {
             tag,
             rtt: RttEstimator::new(config.initial_rtt),
             reordering: Reordering::default(),
-            congestion: Controller::new(config.congestion, max_datagram),
+            congestion: Controller::of(config, max_datagram),
             pacer: Pacer::new(config.pacing),
             bytes_in_flight: 0,
             ecn: EcnPath::new(config.ecn),
