@@ -12,10 +12,11 @@ use crate::algorithm::{CongestionAlgorithm, CongestionControllerFactory};
 
 /// ACK ranges remembered for each packet number space (`SECURITY.md` row 8).
 pub(crate) const MAX_ACK_RANGES: usize = 64;
-/// CRYPTO bytes buffered ahead of the handshake for each level, RFC 9000 §7.5.
-pub(crate) const MAX_CRYPTO_BUFFER: u64 = 64 * 1024;
-/// The same limit after the handshake, when only session tickets arrive.
+/// CRYPTO bytes buffered ahead of the handshake for each level after the handshake, when only session tickets
+/// arrive (RFC 9000 §7.5).
 pub(crate) const MAX_CRYPTO_BUFFER_AFTER: u64 = 16 * 1024;
+/// The least `crypto_buffer_size`, RFC 9000 §7.5.
+pub(crate) const LEAST_CRYPTO_BUFFER: usize = 4096;
 /// Pieces of the handshake that wait for missing data, for each level: a full buffer in small
 /// packets, every other lost.
 pub(crate) const MAX_CRYPTO_PIECES: usize = 64;
@@ -125,6 +126,25 @@ pub struct TransportConfig {
     /// Largest UDP payload sent, in bytes; path MTU discovery searches up to it. Handshake
     /// datagrams have 1200 bytes regardless of this setting (RFC 9000 §14.1).
     pub max_udp_payload: u16,
+    /// UDP payload that a new path is taken to carry, in bytes: at least 1200, except where
+    /// `max_udp_payload` is less (RFC 9000 §14). A larger value saves the first round trips of path
+    /// MTU discovery where the network is known. Where a path carries less, packets are lost until
+    /// that is noticed.
+    pub initial_udp_payload: u16,
+    /// Whether larger UDP payloads than the initial one are searched for (RFC 9000 §14.3).
+    pub mtu_discovery: bool,
+    /// Time after which a search that has ended below `max_udp_payload` begins again (RFC 8899
+    /// §5.1.1).
+    pub mtu_discovery_interval: Duration,
+    /// Reordering, in packets, that is tolerated before an earlier packet counts as lost; at least
+    /// 3 (RFC 9002 §6.1.1). It rises where a path is seen to reorder packets.
+    pub packet_threshold: u32,
+    /// Reordering in time that is tolerated, as a multiple of the round-trip time: above 1, at most
+    /// 8 (RFC 9002 §6.1.2). It rises where a path is seen to reorder packets.
+    pub time_threshold: f32,
+    /// Probe timeouts over which everything must be lost until the window falls to its minimum;
+    /// at least 1 (RFC 9002 §7.6.1).
+    pub persistent_congestion_threshold: u32,
     /// RTT assumed before the first sample: a third of the time after which a lost first packet is
     /// retransmitted. The default is 200 ms instead of the 333 ms that RFC 9002 §6.2.2 recommends:
     /// at 30 % loss in each direction, a handshake takes 0.44 s instead of 0.72 s on a 10 ms path
@@ -180,6 +200,9 @@ pub struct TransportConfig {
     /// Whether the secret from which key material is exported (RFC 8446 §7.5), 32 or 48 bytes, is
     /// kept after the handshake. Without it, `export_keying_material` fails.
     pub keep_exporter_secret: bool,
+    /// Bytes of the handshake that are buffered for each encryption level, at least 4096 (RFC 9000
+    /// §7.5): long chains of certificates may need more than the default of 64 KiB.
+    pub crypto_buffer_size: usize,
     /// Servers: number of tokens that a client receives after the handshake, with which it can
     /// validate its address on a later connection (RFC 9000 §8.1.3).
     pub new_tokens: u8,
@@ -242,6 +265,12 @@ impl Default for TransportConfig {
             max_concurrent_bidi_streams: 100,
             max_concurrent_uni_streams: 100,
             max_udp_payload: 1472,
+            initial_udp_payload: MIN_UDP_PAYLOAD,
+            mtu_discovery: true,
+            mtu_discovery_interval: Duration::from_secs(600),
+            packet_threshold: 3,
+            time_threshold: 1.125,
+            persistent_congestion_threshold: 3,
             initial_rtt: Duration::from_millis(200),
             congestion: CongestionAlgorithm::default(),
             congestion_controller: None,
@@ -261,6 +290,7 @@ impl Default for TransportConfig {
             versions: vec![VERSION_1, VERSION_2],
             keep_peer_certificates: false,
             keep_exporter_secret: true,
+            crypto_buffer_size: 64 * 1024,
             new_tokens: 2,
             ack_frequency: AckFrequencyRequest::default(),
             datagram_receive_buffer: 64 * 1024,
@@ -285,6 +315,12 @@ impl TransportConfig {
         max_concurrent_bidi_streams: u64,
         max_concurrent_uni_streams: u64,
         max_udp_payload: u16,
+        initial_udp_payload: u16,
+        mtu_discovery: bool,
+        mtu_discovery_interval: Duration,
+        packet_threshold: u32,
+        time_threshold: f32,
+        persistent_congestion_threshold: u32,
         initial_rtt: Duration,
         congestion: CongestionAlgorithm,
         congestion_controller: Option<Arc<dyn CongestionControllerFactory>>,
@@ -302,6 +338,7 @@ impl TransportConfig {
         versions: Vec<u32>,
         keep_peer_certificates: bool,
         keep_exporter_secret: bool,
+        crypto_buffer_size: usize,
         new_tokens: u8,
         ack_frequency: AckFrequencyRequest,
         datagram_receive_buffer: usize,
@@ -316,6 +353,23 @@ impl TransportConfig {
     pub fn check(&self) -> Result<(), &'static str> {
         if self.max_udp_payload < LEAST_MAX_UDP_PAYLOAD {
             return Err("max_udp_payload must be at least 512 bytes");
+        }
+        if self.initial_udp_payload < MIN_UDP_PAYLOAD {
+            return Err("initial_udp_payload must be at least 1200 bytes (RFC 9000 §14)");
+        }
+        if self.mtu_discovery_interval.is_zero() {
+            return Err("mtu_discovery_interval must not be zero");
+        }
+        if self.packet_threshold < 3 || self.persistent_congestion_threshold == 0 {
+            return Err(
+                "packet_threshold must be at least 3, and persistent_congestion_threshold 1",
+            );
+        }
+        if !(self.time_threshold > 1.0 && self.time_threshold <= 8.0) {
+            return Err("time_threshold must be above 1 and at most 8 (RFC 9002 §6.1.2)");
+        }
+        if self.crypto_buffer_size < LEAST_CRYPTO_BUFFER {
+            return Err("crypto_buffer_size must be at least 4096 bytes (RFC 9000 §7.5)");
         }
         if self.max_concurrent_bidi_streams > MAX_STREAMS
             || self.max_concurrent_uni_streams > MAX_STREAMS

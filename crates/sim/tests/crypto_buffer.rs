@@ -1,7 +1,7 @@
 //! Handshake data that a peer piles up (RFC 9000 §7.5): row 4 of the threat table in `SECURITY.md`;
 //! and what is repeated to a level that is gone: row 22.
 
-use squall_core::Event;
+use squall_core::{Event, TransportConfig};
 use squall_sim::{Duel, Terms, frames};
 use squall_wire::{PacketType, Side, TransportErrorCode, frame};
 
@@ -69,6 +69,22 @@ fn a_client_hello_without_end_ends_at_the_limit() {
     }
     let expected = TransportErrorCode::CRYPTO_BUFFER_EXCEEDED;
     assert_eq!(duel.closed(), Some(expected));
+}
+
+#[test]
+fn the_buffer_is_as_large_as_configured() {
+    for size in [4096, 256 * 1024] {
+        for (offset, fits) in [(size - 100, true), (size + 4096, false)] {
+            let terms = Terms {
+                transport: TransportConfig::default().crypto_buffer_size(size),
+                ..Terms::default()
+            };
+            let mut duel = Duel::new(Side::Server, terms);
+            duel.send(PacketType::Initial, &crypto(offset as u64, &[1; 50]));
+            let expected = (!fits).then_some(TransportErrorCode::CRYPTO_BUFFER_EXCEEDED);
+            assert_eq!(duel.closed(), expected, "{size}, {offset}");
+        }
+    }
 }
 
 #[test]

@@ -33,6 +33,36 @@ fn with(seed: u64, limit: u16, max_payload: usize, faults: &Faults) -> Setup {
     setup
 }
 
+/// A size that is configured is used from the first packet after the handshake, and given up where
+/// the path does not carry it.
+#[test]
+fn a_size_that_is_known_needs_no_search() {
+    for (max_payload, discovery) in [(1472, false), (1300, true), (1300, false)] {
+        let mut setup = with(1, 1472, max_payload, &Faults::default());
+        for transport in &mut setup.transport {
+            transport.initial_udp_payload = 1472;
+            transport.mtu_discovery = discovery;
+        }
+        let mut sim = Simulation::new(setup, Plan::one_stream(1_000_000));
+        sim.run_until(secs(5), "both are connected", |sim| {
+            sim.connected().is_some()
+        })
+        .unwrap();
+        for side in SIDES {
+            assert_eq!(sim.pair.stats(side).max_udp_payload, 1472);
+        }
+        sim.run_until(secs(30), "all is there", Simulation::is_complete)
+            .unwrap();
+        let sizes = SIDES.map(|side| sim.pair.stats(side).max_udp_payload);
+        match (max_payload, discovery) {
+            (1472, _) => assert_eq!(sizes, [1472; 2]),
+            (_, true) => assert!(has_found(&sim, 1300), "{sizes:?}"),
+            // Only the end that sends large packets finds out.
+            (_, false) => assert!(sizes.contains(&1200), "{sizes:?}"),
+        }
+    }
+}
+
 fn change(sim: &mut Simulation, max_payload: usize, faults: &Faults) {
     for side in SIDES {
         let faults = Faults {

@@ -87,6 +87,7 @@
 //! | `write_chunks` returns a `Written` | [`SendStream::write_chunks`] returns a number of bytes |
 //! | dropping a `SendStream` finishes it | dropping resets it: call [`SendStream::finish`] |
 //! | `set_priority(i32)` | [`SendStream::set_priority`], by [`Priority`] |
+//! | `initial_mtu`, `mtu_discovery_config` | [`TransportConfig::initial_udp_payload`], `mtu_discovery`, `max_udp_payload` |
 //! | `set_receive_window` | the same, as the limit to which the window grows |
 //!
 //! # Environment variables

@@ -14,7 +14,7 @@ use super::handshake::zero_rtt::{EarlyData, handshake_keys, zero_rtt_keys};
 use super::parts::clock::Timer;
 use super::parts::handshake::{PeerParameters, Retry};
 use super::{Connection, State};
-use crate::config::{MAX_CRYPTO_BUFFER, MAX_CRYPTO_BUFFER_AFTER, MAX_CRYPTO_PIECES};
+use crate::config::{MAX_CRYPTO_BUFFER_AFTER, MAX_CRYPTO_PIECES};
 use crate::error::CloseReason;
 use crate::event::{EndpointEvent, Event};
 use crate::sent_frame::SentFrame;
@@ -43,7 +43,7 @@ impl Connection {
         let most = if established {
             MAX_CRYPTO_BUFFER_AFTER
         } else {
-            MAX_CRYPTO_BUFFER
+            self.config.crypto_buffer_size as u64
         };
         let level = if established {
             SpaceId::Data

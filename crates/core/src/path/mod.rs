@@ -58,7 +58,7 @@ impl Flow {
         Self {
             tag,
             rtt: RttEstimator::new(config.initial_rtt),
-            reordering: Reordering::default(),
+            reordering: Reordering::new(config),
             congestion: Controller::of(config, max_datagram),
             pacer: Pacer::new(config.pacing),
             bytes_in_flight: 0,
@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn three_times_what_was_received_in_full_datagrams() {
         let config = TransportConfig::default();
-        let mut state = PathState::new(path("192.0.2.1:1"), 0, true, Mtu::new(1472), &config);
+        let mut state = PathState::new(path("192.0.2.1:1"), 0, true, Mtu::new(&config), &config);
         assert_eq!(state.allowance(), 0);
         state.on_received(1200);
         assert_eq!(state.allowance(), 3600);
@@ -453,14 +453,14 @@ mod tests {
     fn at_most_four_paths_and_the_way_back_stays() {
         let config = TransportConfig::default();
         let mut paths = InactivePaths::default();
-        let active = PathState::new(path("192.0.2.9:1"), 0, true, Mtu::new(1200), &config);
+        let active = PathState::new(path("192.0.2.9:1"), 0, true, Mtu::new(&config), &config);
         for n in 1..100_u16 {
             let gone = paths.make_room();
             assert_eq!(gone.is_some(), n > MAX_PATHS as u16 - 1);
             assert!(gone.is_none_or(|p| p.tag != 1), "the validated one stays");
             let tag = paths.new_tag(&active);
             let path = path(&format!("192.0.2.1:{n}"));
-            let mut state = PathState::new(path, tag, true, Mtu::new(1200), &config);
+            let mut state = PathState::new(path, tag, true, Mtu::new(&config), &config);
             state.validated = n == 1;
             paths.others.push(state);
             assert!(paths.others.len() < MAX_PATHS);

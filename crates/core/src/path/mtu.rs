@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use crate::config::MIN_UDP_PAYLOAD;
+use crate::config::{MIN_UDP_PAYLOAD, TransportConfig};
 use crate::time::Time;
 
 /// RFC 8899 §5.1.2: losses of a probe before its size counts as too large.
@@ -23,8 +23,6 @@ const ROUND: usize = 4;
 const RESOLUTION: u16 = 16;
 /// UDP payloads of usual links: Ethernet with IPv6 and with IPv4, jumbo frames with IPv4.
 const USUAL: [u16; 3] = [1452, 1472, 8972];
-/// RFC 8899 §5.1.1, PMTU_RAISE_TIMER.
-const RAISE_AFTER: Duration = Duration::from_secs(600);
 /// RFC 8899 §4.3: how often large packets have to be found lost while a later, smaller one arrives
 /// and none of them does, before the path counts as a black hole for them.
 const BLACK_HOLE: u8 = 3;
@@ -39,6 +37,10 @@ pub(crate) struct Mtu {
     current: u16,
     /// The largest size that both this end and the peer allow.
     limit: u16,
+    /// What a new path is taken to carry.
+    initial: u16,
+    /// RFC 8899 §5.1.1, PMTU_RAISE_TIMER; `None` where nothing is ever searched for.
+    raise_after: Option<Duration>,
     /// Larger sizes are known or assumed not to pass.
     ceiling: u16,
     /// The smallest size that was lost but may still pass, and how often it was lost.
@@ -62,13 +64,23 @@ pub(crate) struct Mtu {
 }
 
 impl Mtu {
-    /// Starts at the size that every QUIC path carries, or at a smaller `limit`, and looks up to
-    /// `limit`.
+    /// Starts at the configured size, or at a smaller limit, and looks up to the limit.
     #[must_use]
-    pub(crate) fn new(limit: u16) -> Self {
+    pub(crate) fn new(config: &TransportConfig) -> Self {
+        let raise_after = (config.mtu_discovery).then_some(config.mtu_discovery_interval);
+        Self::between(
+            config.initial_udp_payload,
+            config.max_udp_payload,
+            raise_after,
+        )
+    }
+
+    fn between(initial: u16, limit: u16, raise_after: Option<Duration>) -> Self {
         let mut mtu = Self {
-            current: MIN_UDP_PAYLOAD.min(limit),
+            current: initial.min(limit),
             limit,
+            initial,
+            raise_after,
             ceiling: limit,
             doubtful: None,
             planned: [0; ROUND],
@@ -87,7 +99,7 @@ impl Mtu {
     /// A search from the start, for an unknown path.
     #[must_use]
     pub(crate) fn anew(&self) -> Self {
-        Self::new(self.limit)
+        Self::between(self.initial, self.limit, self.raise_after)
     }
 
     /// Lowers the limit to what the peer accepts (max_udp_payload_size, RFC 9000 §18.2).
@@ -96,7 +108,8 @@ impl Mtu {
         let limit = u16::try_from(limit).unwrap_or(u16::MAX);
         let limit = self.limit.min(limit.max(MIN_UDP_PAYLOAD));
         if limit < self.limit {
-            *self = Self::new(limit);
+            self.limit = limit;
+            *self = self.anew();
         }
     }
 
@@ -114,7 +127,10 @@ impl Mtu {
             return true;
         }
         if self.is_done && self.current < self.limit {
-            let at = *self.raise_at.get_or_insert(now + RAISE_AFTER);
+            let Some(raise_after) = self.raise_after else {
+                return false;
+            };
+            let at = *self.raise_at.get_or_insert(now + raise_after);
             if at <= now {
                 let current = self.current;
                 *self = self.anew();
@@ -213,6 +229,10 @@ impl Mtu {
 
     /// The limit, and the usual sizes well below it.
     fn plan_first(&mut self) {
+        if self.raise_after.is_none() {
+            self.is_done = true;
+            return;
+        }
         let far =
             |size: u16| size > self.current && u32::from(size) * 4 < u32::from(self.limit) * 3;
         let usual = USUAL.into_iter().rev().filter(|s| far(*s));
@@ -224,7 +244,7 @@ impl Mtu {
 
     /// Once a round is over: the next one, between what passes and what does not.
     fn plan_next(&mut self) {
-        if self.planned[0] != 0 || self.first != NONE {
+        if self.planned[0] != 0 || self.first != NONE || self.raise_after.is_none() {
             return;
         }
         // What is above was lost, or is too large.
@@ -284,7 +304,11 @@ impl Mtu {
         self.vanished = self.vanished.saturating_add(packets);
         let swallowed = self.suspicion >= BLACK_HOLE && self.vanished >= BLACK_HOLE_PACKETS;
         if swallowed {
-            *self = self.anew();
+            let initial = MIN_UDP_PAYLOAD.min(self.initial);
+            *self = Self {
+                initial: self.initial,
+                ..Self::between(initial, self.limit, self.raise_after)
+            };
         }
         swallowed
     }
@@ -295,6 +319,12 @@ mod tests {
     use super::*;
 
     const NOW: Time = Time::from_nanos(1);
+
+    const RAISE: Duration = Duration::from_secs(600);
+
+    fn up_to(limit: u16) -> Mtu {
+        Mtu::new(&TransportConfig::default().max_udp_payload(limit))
+    }
 
     /// Searches on a path that carries `passes` bytes and loses every `loses`-th probe; returns
     /// rounds and probes.
@@ -339,7 +369,7 @@ mod tests {
             for passes in [
                 1200, 1232, 1280, 1350, 1400, 1452, 1472, 2000, 4000, 8972, 16_000, 65_507,
             ] {
-                let mut mtu = Mtu::new(limit);
+                let mut mtu = up_to(limit);
                 let (rounds, probes) = search(&mut mtu, passes, 0);
                 let found = mtu.current();
                 let best = passes.min(limit);
@@ -356,7 +386,7 @@ mod tests {
         }
         // The usual cases take one.
         for (limit, passes) in [(1472, 1472), (8972, 8972), (65_507, 65_507)] {
-            assert_eq!(search(&mut Mtu::new(limit), passes, 0).0, 1);
+            assert_eq!(search(&mut up_to(limit), passes, 0).0, 1);
         }
     }
 
@@ -364,7 +394,7 @@ mod tests {
     fn a_probe_lost_by_chance_is_sent_again() {
         for loses in 2..6 {
             for passes in [1280, 1400, 1452, 1472] {
-                let mut mtu = Mtu::new(1472);
+                let mut mtu = up_to(1472);
                 search(&mut mtu, passes, loses);
                 let found = mtu.current();
                 assert!(
@@ -377,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_probe_that_was_only_late_counts() {
-        let mut mtu = Mtu::new(1472);
+        let mut mtu = up_to(1472);
         mtu.on_probe_sent(1, 1472);
         for _ in 0..2 {
             assert!(!mtu.on_probe_acked(9));
@@ -392,21 +422,21 @@ mod tests {
     // test: RFC 8899 §5.1.1
     #[test]
     fn a_path_that_grew_is_noticed_after_ten_minutes() {
-        let mut mtu = Mtu::new(1472);
+        let mut mtu = up_to(1472);
         search(&mut mtu, 1280, 0);
         assert!(mtu.current() <= 1280 && !mtu.wants_probe(NOW));
         assert!(!mtu.wants_probe(NOW + Duration::from_secs(599)));
-        assert!(mtu.wants_probe(NOW + RAISE_AFTER));
+        assert!(mtu.wants_probe(NOW + RAISE));
         assert!(mtu.current() > 1200, "what is known stays");
         search(&mut mtu, 1472, 0);
         assert_eq!(mtu.current(), 1472);
-        assert!(!mtu.wants_probe(NOW + 3 * RAISE_AFTER), "nothing to gain");
+        assert!(!mtu.wants_probe(NOW + RAISE * 3), "nothing to gain");
     }
 
     // test: RFC 8899 §4.3
     #[test]
     fn large_packets_that_vanish_start_the_search_over() {
-        let mut mtu = Mtu::new(1472);
+        let mut mtu = up_to(1472);
         assert!((0..9).all(|_| !mtu.on_large_lost(9)), "none is large yet");
         search(&mut mtu, 1472, 0);
         for number in 0..9 {
@@ -426,7 +456,7 @@ mod tests {
     #[test]
     fn one_by_one_it_takes_not_many_more() {
         for passes in [1200, 1472, 4000, 8972, 9000] {
-            let mut mtu = Mtu::new(9000);
+            let mut mtu = up_to(9000);
             let (_, probes) = search_in(0, &mut mtu, passes, 0);
             let found = mtu.current();
             assert!(
@@ -439,7 +469,7 @@ mod tests {
 
     #[test]
     fn a_small_window_takes_what_fits() {
-        let mut mtu = Mtu::new(65_507);
+        let mut mtu = up_to(65_507);
         assert_eq!(mtu.next_probe(12_000, false), Some(8972));
         mtu.on_probe_sent(1, 8972);
         assert_eq!(mtu.next_probe(3_000, false), Some(1472));
@@ -453,13 +483,60 @@ mod tests {
     // test: RFC 9000 §18.2
     #[test]
     fn the_peers_limit_holds() {
-        let mut mtu = Mtu::new(9000);
+        let mut mtu = up_to(9000);
         mtu.limit(1400);
         search(&mut mtu, 9000, 0);
         assert_eq!(mtu.current(), 1400);
         mtu.limit(65_527);
         assert_eq!(mtu.anew().limit, 1400);
-        let mut small = Mtu::new(600);
+        let mut small = up_to(600);
         assert!(small.current() == 600 && !small.wants_probe(NOW));
+    }
+
+    #[test]
+    fn a_larger_start_is_taken_at_its_word_until_it_fails() {
+        let config = TransportConfig::default().initial_udp_payload(1400);
+        let mut mtu = Mtu::new(&config);
+        assert_eq!(mtu.current(), 1400);
+        search(&mut mtu, 1472, 0);
+        assert_eq!(mtu.current(), 1472);
+        assert_eq!(mtu.anew().current(), 1400);
+        for _ in 0..BLACK_HOLE {
+            assert_eq!(mtu.current(), 1472);
+            mtu.on_large_lost(BLACK_HOLE_PACKETS);
+        }
+        assert_eq!(mtu.current(), MIN_UDP_PAYLOAD);
+        // Of another path nothing is known.
+        assert_eq!(mtu.anew().current(), 1400);
+        let small = Mtu::new(&config.max_udp_payload(1300));
+        assert_eq!(small.current(), 1300);
+    }
+
+    #[test]
+    fn without_discovery_nothing_is_searched_for() {
+        let config = TransportConfig::default()
+            .initial_udp_payload(1300)
+            .mtu_discovery(false);
+        let mut mtu = Mtu::new(&config);
+        assert!(!mtu.wants_probe(NOW) && !mtu.wants_probe(NOW + RAISE * 3));
+        mtu.resume();
+        assert!(!mtu.on_passed(1300) && !mtu.wants_probe(NOW));
+        for _ in 0..BLACK_HOLE {
+            mtu.on_large_lost(BLACK_HOLE_PACKETS);
+        }
+        assert_eq!(mtu.current(), MIN_UDP_PAYLOAD);
+        assert!(!mtu.wants_probe(NOW) && !mtu.wants_probe(NOW + RAISE * 3));
+        mtu.limit(1250);
+        assert!(!mtu.wants_probe(NOW) && !mtu.wants_probe(NOW + RAISE * 3));
+    }
+
+    #[test]
+    fn the_search_begins_again_after_the_interval() {
+        let interval = Duration::from_secs(7);
+        let config = TransportConfig::default().mtu_discovery_interval(interval);
+        let mut mtu = Mtu::new(&config);
+        search(&mut mtu, 1300, 0);
+        assert!(!mtu.wants_probe(NOW) && !mtu.wants_probe(NOW + interval * 6 / 7));
+        assert!(mtu.wants_probe(NOW + interval));
     }
 }

@@ -7,9 +7,6 @@ use super::rtt::RttEstimator;
 use crate::space::Space;
 use crate::time::Time;
 
-/// RFC 9002 §7.6.1: probe timeouts that make a persistent congestion.
-const PERSISTENT_CONGESTION: u32 = 3;
-
 /// What one pass of loss detection found.
 #[derive(Debug, Default)]
 pub(crate) struct Lost {
@@ -24,14 +21,14 @@ pub(crate) struct Lost {
 /// Finds the packets below the largest acknowledged number that are lost at `now`, and when the
 /// next one will be.
 ///
-/// `rtt` and `reordering` are those of the path whose packets have the tag `flow`; `pto` is the
-/// probe timeout without backoff, `max_ack_delay` included, for the persistent-congestion rule.
+/// `rtt` and `reordering` are those of the path whose packets have the tag `flow`; `persistent` is the
+/// time over which everything must be lost for a persistent congestion (RFC 9002 §7.6.1).
 pub(crate) fn detect(
     space: &mut Space,
     now: Time,
     (rtt, reordering): (&RttEstimator, &Reordering),
     flow: u8,
-    pto: Duration,
+    persistent: Duration,
     lost: &mut Lost,
 ) {
     lost.numbers.clear();
@@ -58,7 +55,7 @@ pub(crate) fn detect(
             run_next = number + 1;
             if packet.ack_eliciting && packet.flow == flow && rtt.has_sample() {
                 let start = *run_start.get_or_insert(packet.time_sent);
-                lost.persistent |= packet.time_sent - start > pto * PERSISTENT_CONGESTION;
+                lost.persistent |= packet.time_sent - start > persistent;
             }
         } else {
             space.loss_time = Some(packet.time_sent + delay);
@@ -72,6 +69,7 @@ pub(crate) fn detect(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::TransportConfig;
 
     fn ms(n: u64) -> Time {
         Time::from_nanos(n * 1_000_000)
@@ -95,15 +93,46 @@ mod tests {
         space.sent.acknowledge(3);
         space.largest_acked = Some(3);
         let mut lost = Lost::default();
-        let pto = Duration::from_millis(200);
-        let path = (&rtt, &Reordering::default());
-        detect(&mut space, ms(80), path, 0, pto, &mut lost);
+        let persistent = Duration::from_millis(600);
+        let path = (&rtt, &Reordering::new(&TransportConfig::default()));
+        detect(&mut space, ms(80), path, 0, persistent, &mut lost);
         assert_eq!(lost.numbers, [0]);
         assert_eq!(space.loss_time, Some(ms(10 + 90)));
         space.sent.declare_lost(0);
-        detect(&mut space, ms(100), path, 0, pto, &mut lost);
+        detect(&mut space, ms(100), path, 0, persistent, &mut lost);
         assert_eq!(lost.numbers, [1]);
         assert!(!lost.persistent);
+    }
+
+    #[test]
+    fn thresholds_are_those_of_the_configuration() {
+        let mut rtt = RttEstimator::new(Duration::from_millis(333));
+        rtt.update(Duration::from_millis(80), Duration::ZERO);
+        let config = TransportConfig::default()
+            .packet_threshold(6)
+            .time_threshold(2.0);
+        let reordering = Reordering::new(&config);
+        let mut lost = Lost::default();
+        let mut found = |packets: u64, now| {
+            let times: Vec<u64> = (0..packets).collect();
+            let mut space = space(&times);
+            space.sent.acknowledge(packets - 1);
+            space.largest_acked = Some(packets - 1);
+            let persistent = Duration::from_secs(1);
+            detect(
+                &mut space,
+                ms(now),
+                (&rtt, &reordering),
+                0,
+                persistent,
+                &mut lost,
+            );
+            lost.numbers.clone()
+        };
+        assert_eq!(found(6, 80), [0; 0]);
+        assert_eq!(found(7, 80), [0]);
+        assert_eq!(found(3, 159), [0; 0]);
+        assert_eq!(found(3, 160), [0]);
     }
 
     // test: RFC 9002 §7.6
@@ -118,9 +147,9 @@ mod tests {
         detect(
             &mut space,
             ms(5100),
-            (&rtt, &Reordering::default()),
+            (&rtt, &Reordering::new(&TransportConfig::default())),
             0,
-            Duration::from_millis(200),
+            Duration::from_millis(600),
             &mut lost,
         );
         assert_eq!(lost.numbers, [0, 1, 2]);

@@ -16,12 +16,12 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::rtt::{GRANULARITY, RttEstimator};
-use crate::config::MIN_UDP_PAYLOAD;
+use crate::config::{MIN_UDP_PAYLOAD, TransportConfig};
 use crate::time::Time;
 
-/// RFC 9002 §6.1.1: packets this many numbers below an acknowledged one are lost, as long as
-/// nothing is reordered.
-const PACKET_THRESHOLD: u64 = 3;
+/// Parts of a round trip in which the time threshold is kept, so that no run of acknowledgements
+/// needs floating point; 9/8 is a multiple.
+const THRESHOLD_UNIT: u32 = 128;
 /// Ranges of lost packets that are remembered: what makes the memory and the search bounded.
 const MAX_REMEMBERED: usize = 256;
 /// Losses without a late packet after which reordering counts as over; RFC 8985 §6.2 takes as many
@@ -61,6 +61,10 @@ pub(crate) struct Spurious {
 #[derive(Clone, Debug)]
 pub(crate) struct Reordering {
     packet_threshold: u64,
+    /// What it is without any reordering.
+    least: u64,
+    /// kTimeThreshold, in `THRESHOLD_UNIT`ths.
+    time_threshold: u32,
     /// How long a packet may be late beyond what RFC 9002 §6.1.2 allows.
     patience: Duration,
     /// Losses since a packet was late.
@@ -74,10 +78,15 @@ pub(crate) struct Reordering {
     open: Option<u64>,
 }
 
-impl Default for Reordering {
-    fn default() -> Self {
+impl Reordering {
+    /// A path that has shown none so far.
+    pub(crate) fn new(config: &TransportConfig) -> Self {
+        let least = config.packet_threshold.into();
         Self {
-            packet_threshold: PACKET_THRESHOLD,
+            packet_threshold: least,
+            least,
+            // Within 1 and 8, as the configuration is checked.
+            time_threshold: (config.time_threshold * THRESHOLD_UNIT as f32) as u32,
             patience: Duration::ZERO,
             calm: 0,
             lost: VecDeque::new(),
@@ -85,9 +94,12 @@ impl Default for Reordering {
             open: None,
         }
     }
-}
 
-impl Reordering {
+    /// kTimeThreshold (RFC 9002 §6.1.2) times this.
+    fn overdue(&self, base: Duration) -> Duration {
+        base * self.time_threshold / THRESHOLD_UNIT
+    }
+
     /// kPacketThreshold (RFC 9002 §6.1.1), raised by what was observed.
     pub(crate) fn packet_threshold(&self) -> u64 {
         self.packet_threshold
@@ -98,7 +110,7 @@ impl Reordering {
     pub(crate) fn loss_delay(&self, rtt: &RttEstimator) -> Duration {
         let base = rtt.latest().max(rtt.smoothed());
         let patience = self.patience.min(base * 7 / 8);
-        (base * 9 / 8 + patience).max(GRANULARITY)
+        (self.overdue(base) + patience).max(GRANULARITY)
     }
 
     /// Packet `number` was declared lost. Numbers ascend.
@@ -140,7 +152,7 @@ impl Reordering {
         {
             self.calm = self.calm.saturating_add(1);
             if self.calm >= CALM {
-                (self.packet_threshold, self.patience) = (PACKET_THRESHOLD, Duration::ZERO);
+                (self.packet_threshold, self.patience) = (self.least, Duration::ZERO);
             }
             self.forget_oldest();
         }
@@ -170,8 +182,8 @@ impl Reordering {
         rtt: &RttEstimator,
     ) {
         let base = rtt.latest().max(rtt.smoothed());
-        let needed = (now - time_sent).saturating_sub(base * 9 / 8);
-        if distance < PACKET_THRESHOLD && needed.is_zero() {
+        let needed = (now - time_sent).saturating_sub(self.overdue(base));
+        if distance < self.least && needed.is_zero() {
             return;
         }
         self.calm = 0;
@@ -264,7 +276,7 @@ mod tests {
     // test: RFC 9438 §4.9.2
     #[test]
     fn only_an_episode_without_a_real_loss_is_undone() {
-        let mut reordering = Reordering::default();
+        let mut reordering = Reordering::new(&TransportConfig::default());
         for number in [3, 4, 5, 9] {
             reordering.on_lost(number, ms(0), 1000);
         }
@@ -291,7 +303,7 @@ mod tests {
 
     #[test]
     fn an_older_loss_does_not_undo_a_newer_episode() {
-        let mut reordering = Reordering::default();
+        let mut reordering = Reordering::new(&TransportConfig::default());
         reordering.on_lost(3, ms(0), 1000);
         reordering.begin_episode(3);
         reordering.on_lost(10, ms(80), 1000);
@@ -303,7 +315,7 @@ mod tests {
     // test: RFC 9002 §6.1.1, §6.1.2
     #[test]
     fn thresholds_follow_what_is_late_and_fall_back() {
-        let (rtt, mut reordering) = (rtt(), Reordering::default());
+        let (rtt, mut reordering) = (rtt(), Reordering::new(&TransportConfig::default()));
         assert_eq!(reordering.packet_threshold(), 3);
         assert_eq!(reordering.loss_delay(&rtt), Duration::from_millis(90));
         reordering.on_late(ms(85), 2, ms(0), &rtt);
@@ -330,7 +342,7 @@ mod tests {
     fn ranges_hold_what_a_set_holds() {
         let mut next = crate::common::numbers(7);
         for _ in 0..50 {
-            let mut reordering = Reordering::default();
+            let mut reordering = Reordering::new(&TransportConfig::default());
             let mut set = std::collections::BTreeSet::new();
             let mut number = 0;
             for step in 0..200 {

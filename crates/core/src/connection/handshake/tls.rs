@@ -7,7 +7,7 @@ use squall_tls::{Alert, ClientHello, DirectionMaterial, ExporterSecret, Session}
 use squall_wire::{Side, TransportError, TransportErrorCode, TransportParameters, VERSION_1};
 
 use super::parameters::{choose_version, encoded, ticket_limits};
-use crate::config::{MAX_CRYPTO_BUFFER, TransportConfig};
+use crate::config::TransportConfig;
 use crate::error::ExportError;
 use crate::space::SpaceId;
 
@@ -228,7 +228,7 @@ impl Waiting {
         config: &TransportConfig,
     ) -> Result<Option<(Session, Begun)>, Refusal> {
         // RFC 9000 §7.5: what is read here is buffered all the same.
-        if self.hello.len() + bytes.len() > MAX_CRYPTO_BUFFER as usize {
+        if self.hello.len() + bytes.len() > config.crypto_buffer_size {
             return Err(TransportError {
                 code: TransportErrorCode::CRYPTO_BUFFER_EXCEEDED,
                 frame_type: 0x06,

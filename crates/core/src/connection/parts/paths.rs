@@ -451,7 +451,7 @@ pub(crate) fn first_path(
     config: &TransportConfig,
     rng: &mut impl rand::Rng,
 ) -> PathState {
-    let mtu = Mtu::new(config.max_udp_payload);
+    let mtu = Mtu::new(config);
     let mut state = PathState::new(path, 0, side == Side::Server, mtu, config);
     state.validated = validated;
     state.spin = Spin::draw(config.spin_bit, rng);

@@ -26,12 +26,12 @@ struct Found {
 impl Connection {
     /// Finds and handles the losses of a space.
     pub(in crate::connection) fn detect_losses(&mut self, id: SpaceId, now: Time) {
-        let pto = self.probe_timeout();
+        let persistent = self.probe_timeout() * self.config.persistent_congestion_threshold;
         let mut lost = std::mem::take(&mut self.spaces.lost);
         let flow = &self.paths.active.flow;
         let path = (&flow.rtt, &flow.reordering);
         let space = &mut self.spaces[id];
-        loss::detect(space, now, path, flow.tag, pto, &mut lost);
+        loss::detect(space, now, path, flow.tag, persistent, &mut lost);
         let mut found = Found {
             first: None,
             newest_sent: None,
