@@ -13,7 +13,7 @@ use squall_wire::{ConnectionId, Direction, Path, Side};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::stream::{RecvStream, SendStream};
+use crate::waiting::{AcceptBi, AcceptUni, Closed, OpenBi, OpenUni, ReadDatagram, SendDatagram};
 use crate::worker::{self, ConnectionShared, Handle, Line, Place, State};
 
 /// A handle to a connection: cheap to clone and usable from any task.
@@ -23,47 +23,41 @@ use crate::worker::{self, ConnectionShared, Handle, Line, Place, State};
 pub struct Connection(Arc<Handle>);
 
 impl Connection {
-    fn send(&self, id: squall_wire::StreamId) -> SendStream {
-        SendStream::new(Arc::clone(&self.0), id)
-    }
-
-    fn recv(&self, id: squall_wire::StreamId) -> RecvStream {
-        RecvStream::new(Arc::clone(&self.0), id)
-    }
-
     /// Opens a bidirectional stream; waits while the peer's stream limit is reached. The peer
-    /// learns of the stream with the first write.
+    /// learns of the stream with the first write. Cancel-safe: a future that is dropped has opened
+    /// nothing.
     ///
     /// # Errors
     /// The connection ended.
-    pub async fn open_bi(&self) -> Result<(SendStream, RecvStream), CloseReason> {
-        let id = self.0.0.open(Direction::Bidirectional).await?;
-        Ok((self.send(id), self.recv(id)))
+    pub fn open_bi(&self) -> OpenBi {
+        OpenBi::new(&self.0)
     }
 
-    /// Opens a unidirectional stream; waits while the peer's stream limit is reached.
+    /// Opens a unidirectional stream; waits while the peer's stream limit is reached. Cancel-safe:
+    /// a future that is dropped has opened nothing.
     ///
     /// # Errors
     /// The connection ended.
-    pub async fn open_uni(&self) -> Result<SendStream, CloseReason> {
-        Ok(self.send(self.0.0.open(Direction::Unidirectional).await?))
+    pub fn open_uni(&self) -> OpenUni {
+        OpenUni::new(&self.0)
     }
 
-    /// Waits for the next bidirectional stream opened by the peer.
+    /// Waits for the next bidirectional stream opened by the peer. Cancel-safe: a future that is
+    /// dropped has taken no stream.
     ///
     /// # Errors
     /// The connection ended.
-    pub async fn accept_bi(&self) -> Result<(SendStream, RecvStream), CloseReason> {
-        let id = self.0.0.accept(Direction::Bidirectional).await?;
-        Ok((self.send(id), self.recv(id)))
+    pub fn accept_bi(&self) -> AcceptBi {
+        AcceptBi::new(&self.0)
     }
 
-    /// Waits for the next unidirectional stream opened by the peer.
+    /// Waits for the next unidirectional stream opened by the peer. Cancel-safe: a future that is
+    /// dropped has taken no stream.
     ///
     /// # Errors
     /// The connection ended.
-    pub async fn accept_uni(&self) -> Result<RecvStream, CloseReason> {
-        Ok(self.recv(self.0.0.accept(Direction::Unidirectional).await?))
+    pub fn accept_uni(&self) -> AcceptUni {
+        AcceptUni::new(&self.0)
     }
 
     /// The largest datagram that can currently be sent, in bytes; it changes with the path. `None`:
@@ -82,29 +76,22 @@ impl Connection {
         self.0.0.call(|state| state.core.send_newest_datagram(data))
     }
 
-    /// Queues an unreliable datagram; waits until the queue has room for it.
+    /// Queues an unreliable datagram; waits until the queue has room for it. Cancel-safe: a future
+    /// that is dropped while it waits has sent nothing.
     ///
     /// # Errors
     /// As [`send_datagram`](Self::send_datagram).
-    pub async fn send_datagram_wait(&self, data: Bytes) -> Result<(), DatagramError> {
-        let send = |state: &mut State| match state.core.send_datagram(data.clone()) {
-            Err(DatagramError::Blocked) => Poll::Pending,
-            result => Poll::Ready(result),
-        };
-        self.0.0.wait(Line::DatagramWrite, send).await
+    pub fn send_datagram_wait(&self, data: Bytes) -> SendDatagram {
+        SendDatagram::new(&self.0, data)
     }
 
-    /// Waits for the next datagram from the peer.
+    /// Waits for the next datagram from the peer. Cancel-safe: a future that is dropped has taken
+    /// no datagram.
     ///
     /// # Errors
     /// The connection ended and all datagrams that arrived have been read.
-    pub async fn read_datagram(&self) -> Result<Bytes, CloseReason> {
-        let read = |state: &mut State| match (state.core.read_datagram(), &state.closed) {
-            (Some(data), _) => Poll::Ready(Ok(data)),
-            (None, Some(reason)) => Poll::Ready(Err(reason.clone())),
-            (None, None) => Poll::Pending,
-        };
-        self.0.0.wait(Line::DatagramRead, read).await
+    pub fn read_datagram(&self) -> ReadDatagram {
+        ReadDatagram::new(&self.0)
     }
 
     /// Closes the connection immediately. The peer receives `code` and `reason`; undelivered data
@@ -151,13 +138,10 @@ impl Connection {
         self.0.0.wait(Line::Move, outcome).await
     }
 
-    /// Waits until the connection ends and returns the reason.
-    pub async fn closed(&self) -> CloseReason {
-        let end = |state: &mut State| match &state.closed {
-            Some(reason) => Poll::Ready(reason.clone()),
-            None => Poll::Pending,
-        };
-        self.0.0.wait(Line::Lifetime, end).await
+    /// Waits until the connection ends and returns the reason. The future does not keep the
+    /// connection open.
+    pub fn closed(&self) -> Closed {
+        Closed::new(&self.0.0)
     }
 
     /// The reason why the connection ended, if it did.
@@ -380,13 +364,6 @@ impl Handshake {
         let place = Place::new(Arc::clone(&handle.0), Line::Lifetime);
         Self { place, handle }
     }
-
-    /// Waits until `poll` is ready.
-    fn poll<R>(&mut self, cx: &Context<'_>, poll: impl FnOnce(&State) -> Poll<R>) -> Poll<R> {
-        let mut state = self.handle.0.lock();
-        let result = poll(&state);
-        self.place.settle(&mut state, result, cx.waker())
-    }
 }
 
 impl Connecting {
@@ -457,11 +434,13 @@ impl Future for Connecting {
             // Polled after its end, against the contract of futures.
             Progress::Asked(_) | Progress::Done => return Poll::Pending,
         };
-        let end = handshake.poll(cx, |state| match (&state.closed, state.connected) {
-            (Some(reason), _) => Poll::Ready(Err(reason.clone())),
-            (None, true) => Poll::Ready(Ok(())),
-            (None, false) => Poll::Pending,
-        });
+        let end = handshake
+            .place
+            .poll(cx, |state| match (&state.closed, state.connected) {
+                (Some(reason), _) => Poll::Ready(Err(reason.clone())),
+                (None, true) => Poll::Ready(Ok(())),
+                (None, false) => Poll::Pending,
+            });
         match end {
             Poll::Ready(result) => Poll::Ready(result.map(|()| Connection(handshake.handle))),
             Poll::Pending => {
@@ -482,7 +461,7 @@ impl Future for EarlyDataAccepted {
     type Output = bool;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
-        self.0.poll(cx, |state| {
+        self.0.place.poll(cx, |state| {
             if !state.connected && state.closed.is_none() {
                 return Poll::Pending;
             }

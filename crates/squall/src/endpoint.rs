@@ -3,8 +3,10 @@
 use std::future::{Future, IntoFuture};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use rustls::pki_types::ServerName;
@@ -21,7 +23,9 @@ use crate::connection::{Connecting, Connection};
 use crate::error::ConnectError;
 use crate::qlog::QlogFolder;
 use crate::sys;
-use crate::worker::{self, Command, Common, EndpointStats, Offer, Shared, SocketGroup, WorkerEnd};
+use crate::worker::{
+    self, AcceptPlace, Command, Common, EndpointStats, Offer, Shared, SocketGroup, WorkerEnd,
+};
 
 /// A UDP port with its worker threads. It makes connections, accepts connections, or both, and is
 /// cheap to clone.
@@ -207,14 +211,12 @@ impl Endpoint {
 
     /// Waits for the next incoming connection attempt. Returns `None` once the endpoint is closed,
     /// and while none of its workers runs (see [`worker_ended`](Self::worker_ended)): restart a
-    /// worker, then call again.
-    pub async fn accept(&self) -> Option<Incoming> {
-        let offer = self.0.common.accept().await?;
-        let shared = Arc::clone(&self.0.shared[offer.worker]);
-        Some(Incoming {
-            offer: Some(offer),
-            shared,
-        })
+    /// worker, then call again. Cancel-safe: a future that is dropped has taken no attempt.
+    pub fn accept(&self) -> Accept {
+        Accept {
+            place: AcceptPlace::for_offers(&self.0.common),
+            endpoint: Arc::clone(&self.0),
+        }
     }
 
     /// Accepts every attempt and runs `handler` for each connection, on the connection's own
@@ -610,6 +612,35 @@ impl Builder {
         config.new_token_lifetime = self.new_token_lifetime;
         config.unix_time_at_zero = shared.clock.unix_time_at_zero();
         config
+    }
+}
+
+/// Waits for an attempt to connect, see [`Endpoint::accept`].
+///
+/// It borrows nothing, so a `poll_…` function written by hand can keep it between its calls, and
+/// counts as a handle of the endpoint. Dropping it loses nothing. Polled again after an attempt, it
+/// waits for the next.
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct Accept {
+    place: AcceptPlace,
+    endpoint: Arc<Inner>,
+}
+
+impl Future for Accept {
+    type Output = Option<Incoming>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Incoming>> {
+        let offer = ready!(self.place.poll_offer(cx));
+        Poll::Ready(offer.map(|offer| Incoming {
+            shared: Arc::clone(&self.endpoint.shared[offer.worker]),
+            offer: Some(offer),
+        }))
+    }
+}
+
+impl std::fmt::Debug for Accept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Accept").finish_non_exhaustive()
     }
 }
 

@@ -114,7 +114,7 @@
 //! where the speed comes from. A feature of that name would promise more than it keeps.
 //!
 //! Floors, lowest first: `readiness` (for Windows), `sys`, `warnings`, `config`, `qlog` and
-//! `error`, `worker`, `stream`, `connection`, `endpoint`.
+//! `error`, `worker`, `stream`, `waiting`, `connection`, `endpoint`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -127,6 +127,7 @@ mod qlog;
 mod readiness;
 mod stream;
 mod sys;
+mod waiting;
 mod warnings;
 mod worker;
 
@@ -135,7 +136,7 @@ pub use config::Builder;
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub use config::{client_tls, server_tls};
 pub use connection::{Connecting, Connection, EarlyDataAccepted, WeakConnection};
-pub use endpoint::{Endpoint, Incoming};
+pub use endpoint::{Accept, Endpoint, Incoming};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
 pub use rustls;
 pub use squall_core::{
@@ -157,4 +158,5 @@ pub use squall_wire::{
 pub use stream::{RecvStream, SendStream, Stopped};
 #[doc(hidden)]
 pub use sys::ticks;
+pub use waiting::{AcceptBi, AcceptUni, Closed, OpenBi, OpenUni, ReadDatagram, SendDatagram};
 pub use worker::{EndpointStats, WorkerEnd, WorkerEndReason};

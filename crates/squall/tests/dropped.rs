@@ -187,3 +187,26 @@ async fn a_datagram_writer_that_is_dropped_leaves_no_waker_behind() {
     assert!(blocked > 0, "the queue was never full");
     assert_eq!(Arc::strong_count(&held), 2, "after {blocked} times");
 }
+
+#[tokio::test]
+async fn a_datagram_writer_that_is_dropped_sends_nothing() {
+    let small = TransportConfig::default().datagram_send_buffer(1000);
+    // On this thread's runtime, so that nothing leaves the queue until it is waited for.
+    let on_runtime =
+        |builder: squall::Builder| builder.on_runtime(tokio::runtime::Handle::current());
+    let pair = Pair::with(small, TransportConfig::default(), on_runtime).await;
+    pair.near.send_datagram(vec![1; 900].into()).unwrap();
+    {
+        let mut send = pin!(pair.near.send_datagram_wait(vec![2; 900].into()));
+        let polled = send.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending(), "the queue has room");
+    }
+    within(pair.near.send_datagram_wait(vec![3; 900].into()))
+        .await
+        .unwrap();
+    let mut read = Vec::new();
+    while read.len() < 2 {
+        read.push(within(pair.far.read_datagram()).await.unwrap()[0]);
+    }
+    assert_eq!(read, [1, 3]);
+}

@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use squall_core::{ResetTokenDirectory, Time};
@@ -141,45 +141,14 @@ impl Common {
 
     // ---- from the application ------------------------------------------------------------------
 
-    /// Waits for the next attempt to connect to us; `None` when the endpoint is closed or no worker
-    /// runs.
-    pub(crate) async fn accept(&self) -> Option<Box<Offer>> {
-        let take = |queue: &mut AcceptQueue| match queue.offers.pop_front() {
-            None if !queue.closed && queue.running > 0 => Poll::Pending,
-            offer => Poll::Ready(offer),
-        };
-        self.wait(|queue| &mut queue.waiters, take).await
-    }
-
     /// Waits for the next end of a worker; `None` when the endpoint is closed.
-    pub(crate) async fn worker_ended(&self) -> Option<WorkerEnd> {
-        let take = |queue: &mut AcceptQueue| match queue.ends.pop_front() {
-            None if !queue.closed => Poll::Pending,
-            end => Poll::Ready(end),
-        };
-        self.wait(|queue| &mut queue.end_waiters, take).await
-    }
-
-    /// Waits in the queue until `poll` is ready. Dropping the future leaves the queue.
-    async fn wait<R>(
-        &self,
-        line: fn(&mut AcceptQueue) -> &mut Waiters,
-        mut poll: impl FnMut(&mut AcceptQueue) -> Poll<R>,
-    ) -> R {
-        let mut place = Place {
-            common: self,
-            line,
-            ticket: Ticket::default(),
-        };
+    pub(crate) async fn worker_ended(self: &Arc<Self>) -> Option<WorkerEnd> {
+        let mut place = AcceptPlace::new(self, |queue| &mut queue.end_waiters);
         poll_fn(|cx| {
-            let mut queue = lock(&self.accept);
-            let result = poll(&mut queue);
-            if result.is_pending() {
-                line(&mut queue).register(&mut place.ticket, cx.waker());
-            } else {
-                line(&mut queue).remove(&mut place.ticket);
-            }
-            result
+            place.poll(cx, |queue| match queue.ends.pop_front() {
+                None if !queue.closed => Poll::Pending,
+                end => Poll::Ready(end),
+            })
         })
         .await
     }
@@ -275,13 +244,54 @@ fn take_own(offers: &mut VecDeque<Box<Offer>>, worker: usize) -> VecDeque<Box<Of
 }
 
 /// A future's place in one of the queues of waiting tasks; dropping it leaves the queue.
-struct Place<'a> {
-    common: &'a Common,
+pub(crate) struct AcceptPlace {
+    common: Arc<Common>,
     line: fn(&mut AcceptQueue) -> &mut Waiters,
     ticket: Ticket,
 }
 
-impl Drop for Place<'_> {
+impl AcceptPlace {
+    fn new(common: &Arc<Common>, line: fn(&mut AcceptQueue) -> &mut Waiters) -> Self {
+        Self {
+            common: Arc::clone(common),
+            line,
+            ticket: Ticket::default(),
+        }
+    }
+
+    /// A place among those who wait for an attempt.
+    pub(crate) fn for_offers(common: &Arc<Common>) -> Self {
+        Self::new(common, |queue| &mut queue.waiters)
+    }
+
+    /// Waits for the next attempt to connect to us; `None` when the endpoint is closed or no worker
+    /// runs.
+    pub(crate) fn poll_offer(&mut self, cx: &Context<'_>) -> Poll<Option<Box<Offer>>> {
+        self.poll(cx, |queue| match queue.offers.pop_front() {
+            None if !queue.closed && queue.running > 0 => Poll::Pending,
+            offer => Poll::Ready(offer),
+        })
+    }
+
+    /// Waits in the queue until `poll` is ready.
+    fn poll<R>(
+        &mut self,
+        cx: &Context<'_>,
+        poll: impl FnOnce(&mut AcceptQueue) -> Poll<R>,
+    ) -> Poll<R> {
+        let mut queue = lock(&self.common.accept);
+        let result = poll(&mut queue);
+        let line = (self.line)(&mut queue);
+        if result.is_pending() {
+            line.register(&mut self.ticket, cx.waker());
+        } else {
+            line.remove(&mut self.ticket);
+        }
+        result
+    }
+}
+
+impl Drop for AcceptPlace {
     fn drop(&mut self) {
         if self.ticket.is_taken() {
             (self.line)(&mut lock(&self.common.accept)).remove(&mut self.ticket);

@@ -32,7 +32,7 @@ mod timer_wheel;
 mod totals;
 mod waiters;
 
-pub(crate) use common::Common;
+pub(crate) use common::{AcceptPlace, Common};
 pub use counters::EndpointStats;
 pub(crate) use drive::spawn;
 pub(crate) use ended::endpoint_closed;

@@ -18,14 +18,13 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use squall_core::{
     ChunkPool, ClientConfig, CloseReason, ConnectionHandle, EndpointCounts, ServerConfig, Stages,
 };
 use squall_udp::Socket;
-use squall_wire::{Direction, StreamId};
 use tokio::sync::oneshot;
 
 use super::common::{Clock, Common};
@@ -516,26 +515,6 @@ impl ConnectionShared {
         .await
     }
 
-    /// Waits until a stream of ours can be opened, and opens it.
-    pub(crate) async fn open(
-        self: &Arc<Self>,
-        direction: Direction,
-    ) -> Result<StreamId, CloseReason> {
-        self.wait(Line::opening(direction), |state| state.poll_open(direction))
-            .await
-    }
-
-    /// Waits for the next stream that the peer opens.
-    pub(crate) async fn accept(
-        self: &Arc<Self>,
-        direction: Direction,
-    ) -> Result<StreamId, CloseReason> {
-        self.wait(Line::accepting(direction), |state| {
-            state.poll_accept(direction)
-        })
-        .await
-    }
-
     /// Closes the connection as soon as all finished streams are delivered; see
     /// [`close`](Self::close).
     pub(crate) async fn shut_down(self: &Arc<Self>, code: u64, reason: &[u8]) {
@@ -585,22 +564,19 @@ impl<C: Deref<Target = ConnectionShared>> Place<C> {
     }
 
     /// Stays in the queue while `result` is pending and leaves it when it is ready.
-    pub(crate) fn settle<R>(
+    fn settle<R>(&mut self, state: &mut State, result: Poll<R>, waker: &Waker) -> Poll<R> {
+        state.settle(self.line, &mut self.ticket, result, waker)
+    }
+
+    /// Waits until `poll`, which only looks, is ready.
+    pub(crate) fn poll<R>(
         &mut self,
-        state: &mut State,
-        result: Poll<R>,
-        waker: &Waker,
+        cx: &Context<'_>,
+        poll: impl FnOnce(&State) -> Poll<R>,
     ) -> Poll<R> {
-        if result.is_pending() {
-            state.note_relay();
-        }
-        let line = state.line(self.line);
-        if result.is_pending() {
-            line.register(&mut self.ticket, waker);
-        } else {
-            line.remove(&mut self.ticket);
-        }
-        result
+        let mut state = self.connection.lock();
+        let result = poll(&state);
+        state.settle(self.line, &mut self.ticket, result, cx.waker())
     }
 }
 
@@ -608,7 +584,7 @@ impl<C: Deref<Target = ConnectionShared>> Drop for Place<C> {
     fn drop(&mut self) {
         if self.ticket.is_taken() {
             let mut state = self.connection.lock();
-            state.line(self.line).remove(&mut self.ticket);
+            state.leave(self.line, &mut self.ticket);
         }
     }
 }

@@ -61,14 +61,14 @@ pub(crate) enum Line {
 impl Line {
     const COUNT: usize = Self::DatagramWrite as usize + 1;
 
-    pub(super) const fn opening(direction: Direction) -> Self {
+    const fn opening(direction: Direction) -> Self {
         match direction {
             Direction::Bidirectional => Self::OpenBidi,
             Direction::Unidirectional => Self::OpenUni,
         }
     }
 
-    pub(super) const fn accepting(direction: Direction) -> Self {
+    const fn accepting(direction: Direction) -> Self {
         match direction {
             Direction::Bidirectional => Self::AcceptBidi,
             Direction::Unidirectional => Self::AcceptUni,
@@ -212,8 +212,30 @@ impl State {
         Poll::Pending
     }
 
-    pub(super) fn line(&mut self, line: Line) -> &mut Waiters {
+    fn line(&mut self, line: Line) -> &mut Waiters {
         &mut self.lines[line as usize]
+    }
+
+    /// Has `ticket` stay in line while `result` is pending, and leave it when it is ready.
+    pub(crate) fn settle<R>(
+        &mut self,
+        line: Line,
+        ticket: &mut Ticket,
+        result: Poll<R>,
+        waker: &Waker,
+    ) -> Poll<R> {
+        if result.is_pending() {
+            self.note_relay();
+            self.line(line).register(ticket, waker);
+        } else {
+            self.leave(line, ticket);
+        }
+        result
+    }
+
+    /// The holder of `ticket` no longer waits in line.
+    pub(crate) fn leave(&mut self, line: Line, ticket: &mut Ticket) {
+        self.line(line).remove(ticket);
     }
 
     /// Moves the wakers of a line into `wakers`.
@@ -250,7 +272,7 @@ impl State {
     }
 
     /// Opens a stream of ours when the peer's limit allows.
-    pub(super) fn poll_open(
+    pub(crate) fn poll_open(
         &mut self,
         direction: Direction,
     ) -> Poll<Result<StreamId, CloseReason>> {
@@ -264,7 +286,7 @@ impl State {
     }
 
     /// Takes the next stream that the peer opened.
-    pub(super) fn poll_accept(
+    pub(crate) fn poll_accept(
         &mut self,
         direction: Direction,
     ) -> Poll<Result<StreamId, CloseReason>> {
