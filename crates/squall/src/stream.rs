@@ -423,10 +423,13 @@ impl futures_io::AsyncWrite for SendStream {
 
 /// The receiving half of a stream.
 ///
-/// Dropping it before the stream was read to its end stops the stream with code 0.
+/// Dropping it before the stream was read to its end stops the stream, with code 0 or the one set
+/// by [`set_drop_code`](Self::set_drop_code).
 pub struct RecvStream {
     connection: Arc<Handle>,
     id: StreamId,
+    /// The code with which dropping stops the stream.
+    drop_code: u64,
     /// Dropping does no more.
     end: Option<RecvEnd>,
 }
@@ -457,6 +460,7 @@ impl RecvStream {
         Self {
             connection,
             id,
+            drop_code: 0,
             end: None,
         }
     }
@@ -465,6 +469,12 @@ impl RecvStream {
     #[must_use]
     pub fn id(&self) -> StreamId {
         self.id
+    }
+
+    /// Sets the application error code with which dropping this half stops the stream if it was not
+    /// read to its end; 0 by default. Values above 2^62 − 1 are clamped.
+    pub fn set_drop_code(&mut self, code: u64) {
+        self.drop_code = code;
     }
 
     /// On a server: whether data of the stream arrived as early data, which an attacker can replay
@@ -652,7 +662,7 @@ impl Drop for RecvStream {
         self.connection.0.call(|state| {
             if self.end.is_none() {
                 // An error means that the stream has ended anyway.
-                let _ = state.core.stop_sending(self.id, 0);
+                let _ = state.core.stop_sending(self.id, self.drop_code);
             }
             state.release_stream(self.id);
         });

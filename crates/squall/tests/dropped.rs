@@ -118,6 +118,22 @@ async fn streams_that_were_ended_are_left_alone() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiving_half_that_is_dropped_stops_its_stream_with_its_code() {
+    let pair = Pair::new().await;
+    for code in [None, Some(0x10c)] {
+        let mut send = pair.near.open_uni().await.unwrap();
+        send.write_all(b"unread").await.unwrap();
+        let mut recv = within(pair.far.accept_uni()).await.unwrap();
+        if let Some(code) = code {
+            recv.set_drop_code(code);
+        }
+        drop(recv);
+        let stopped = within(send.stopped()).await.unwrap();
+        assert_eq!(stopped, Some(code.unwrap_or(0)));
+    }
+}
+
 /// A waker that counts who holds it.
 struct Held;
 
