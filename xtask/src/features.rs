@@ -2,7 +2,7 @@
 //!
 //! Each combination is compiled with all lints, and connections are made with ring's provider.
 //! The tests of the workspace use the default features, with aws-lc-rs, and `cargo xtask package`
-//! makes a connection without features.
+//! makes a connection without features. `h3-squall` is tested with its datagrams.
 
 use std::process::{Command, ExitCode};
 
@@ -22,11 +22,27 @@ const COMBINATIONS: [&str; 6] = [
 pub(crate) fn run() -> ExitCode {
     let compiled = COMBINATIONS.iter().all(|features| {
         println!("squall with {features:?}");
-        cargo(&["clippy"], features, &["--", "--deny", "warnings"])
+        let without_default = ["--no-default-features", "--features", features];
+        let flags = ["--", "--deny", "warnings"];
+        cargo("squall", &["clippy"], &without_default, &flags)
     });
     let tested = || {
         println!("connections with \"ring\"");
-        cargo(&["test", "--test", "providers"], "ring", &[])
+        let ring = ["--no-default-features", "--features", "ring"];
+        let datagram = ["--features", "datagram"];
+        cargo("squall", &["test", "--test", "providers"], &ring, &[])
+            && cargo(
+                "h3-squall",
+                &["clippy"],
+                &datagram,
+                &["--", "--deny", "warnings"],
+            )
+            && cargo(
+                "h3-squall",
+                &["test", "--test", "datagrams"],
+                &datagram,
+                &[],
+            )
     };
     if compiled && tested() {
         ExitCode::SUCCESS
@@ -35,12 +51,12 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-fn cargo(command: &[&str], features: &str, rest: &[&str]) -> bool {
+fn cargo(package: &str, command: &[&str], features: &[&str], rest: &[&str]) -> bool {
     let status = Command::new(env!("CARGO"))
         .current_dir(tree::root())
         .args(command)
-        .args(["--quiet", "--locked", "--package", "squall"])
-        .args(["--no-default-features", "--features", features])
+        .args(["--quiet", "--locked", "--package", package])
+        .args(features)
         .args(rest)
         .status();
     status.is_ok_and(|status| status.success())

@@ -48,6 +48,8 @@ pub(crate) const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "squall",
         &["squall-core", "squall-udp", "squall-tls", "squall-wire"],
     ),
+    // h3 is 0.0.x, so only tests may depend on its adaptor.
+    ("h3-squall", &["squall"]),
     ("squall-h3", &["squall", "squall-wire"]),
     (
         "squall-sim",
@@ -68,7 +70,7 @@ pub(crate) const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "squall-yard",
         ],
     ),
-    ("squall-interop", &["squall"]),
+    ("squall-interop", &["squall", "h3-squall"]),
     ("xtask", &[]),
 ];
 

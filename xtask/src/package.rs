@@ -9,6 +9,7 @@
 //!        │                              packaging/downstream      copied, the packages patched in
 //!        ▼
 //!   echo, without-c, squall --version   built without any profile of ours, and run
+//!   http3                               built
 //! ```
 //! Dependencies have the versions of the repository's lock file, so what a build of the workspace
 //! has fetched is enough, but for the registry's index.
@@ -20,13 +21,14 @@ use std::process::{Command, ExitCode};
 use crate::tree;
 
 /// What is published, lowest first.
-const PUBLISHED: [&str; 8] = [
+const PUBLISHED: [&str; 9] = [
     "squall-wire",
     "squall-protect",
     "squall-tls",
     "squall-core",
     "squall-udp",
     "squall",
+    "h3-squall",
     "squall-yard",
     "squall-cli",
 ];
@@ -79,6 +81,7 @@ fn check(outside: &Path) -> Result<(), String> {
     if echo != ANSWERS {
         return Err(format!("the example `echo` printed {echo:?}"));
     }
+    cargo(&app, &target, &["build", "--package", "http3"], &[])?;
     let tree = output(
         &app,
         &target,
@@ -174,6 +177,11 @@ fn lay_out(app: &Path, packages: &[(&str, PathBuf)]) -> Result<(), String> {
             let (example, main) = (folder.join("examples/echo.rs"), "echo/src/main.rs");
             fs::copy(example, app.join(main)).map_err(failed)?;
         }
+        if *name == "h3-squall" {
+            fs::create_dir_all(app.join("http3/src")).map_err(failed)?;
+            let (example, main) = (folder.join("examples/client.rs"), "http3/src/main.rs");
+            fs::copy(example, app.join(main)).map_err(failed)?;
+        }
         if *name == "squall-cli" {
             // A program, so a member rather than something to depend on.
             copy_folder(folder, &app.join(name))?;
@@ -181,7 +189,7 @@ fn lay_out(app: &Path, packages: &[(&str, PathBuf)]) -> Result<(), String> {
         }
         text.push_str(&format!("{name} = {{ path = {folder:?} }}\n"));
     }
-    let text = text.replace("\"without-c\"]", "\"without-c\", \"squall-cli\"]");
+    let text = text.replace("\"http3\"]", "\"http3\", \"squall-cli\"]");
     fs::write(manifest, text).map_err(failed)?;
     fs::copy(tree::root().join("Cargo.lock"), app.join("Cargo.lock")).map_err(failed)?;
     Ok(())
