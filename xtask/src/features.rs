@@ -9,13 +9,16 @@ use std::process::{Command, ExitCode};
 use crate::tree;
 
 /// What is compiled: nothing, each feature by itself, and all.
-const COMBINATIONS: [&str; 6] = [
+const COMBINATIONS: [&str; 9] = [
     "",
     "ring",
     "qlog",
     "tracing",
     "futures-io",
-    "aws-lc-rs,ring,qlog,tracing,futures-io",
+    "self-signed",
+    "platform-verifier",
+    "ring,self-signed,platform-verifier",
+    "aws-lc-rs,ring,qlog,tracing,futures-io,self-signed,platform-verifier",
 ];
 
 /// Compiles and tests all of them; the first that fails ends it.

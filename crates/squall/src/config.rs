@@ -7,8 +7,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use squall_core::{ClientConfig, ServerConfig};
 
 /// Maximum number of workers: half of the values that the first byte of a connection id can tell
@@ -355,44 +353,4 @@ pub(crate) fn check_server(config: &ServerConfig) -> io::Result<()> {
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
-}
-
-/// A server TLS configuration with this certificate chain and key, without client authentication.
-/// `alpn` lists the application protocols (RFC 7301) in order of preference; QUIC requires at least
-/// one (RFC 9001 §8.1). Secrets are appended to the file named by `SSLKEYLOGFILE`, if set.
-///
-/// # Errors
-/// rustls rejects the key, or the key does not belong to the certificate.
-#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
-pub fn server_tls(
-    certificates: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-    alpn: &[&[u8]],
-) -> Result<rustls::ServerConfig, rustls::Error> {
-    let mut config = rustls::ServerConfig::builder_with_provider(squall_tls::provider())
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_no_client_auth()
-        .with_single_cert(certificates, key)?;
-    config.key_log = Arc::new(rustls::KeyLogFile::new());
-    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-    Ok(config)
-}
-
-/// A client TLS configuration that trusts these roots and offers these application protocols.
-/// Secrets are appended to the file named by `SSLKEYLOGFILE`, if set.
-///
-/// # Errors
-/// None in practice: rustls would have to lack TLS 1.3 support with this provider.
-#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
-pub fn client_tls(
-    roots: impl Into<Arc<rustls::RootCertStore>>,
-    alpn: &[&[u8]],
-) -> Result<rustls::ClientConfig, rustls::Error> {
-    let mut config = rustls::ClientConfig::builder_with_provider(squall_tls::provider())
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.key_log = Arc::new(rustls::KeyLogFile::new());
-    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-    Ok(config)
 }

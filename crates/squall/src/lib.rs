@@ -99,9 +99,12 @@
 //!   [`Builder::qlog_dir`] names another.
 //!
 //! # Features
-//! - `aws-lc-rs` (default): [`provider`], [`server_tls`] and [`client_tls`] use aws-lc-rs, with
-//!   X25519MLKEM768. Its build needs a C compiler.
+//! - `aws-lc-rs` (default): [`provider`], [`tls`], [`server_tls`] and [`client_tls`] use aws-lc-rs,
+//!   with X25519MLKEM768. Its build needs a C compiler.
 //! - `ring`: the same functions use ring if `aws-lc-rs` is off. Its build needs a C compiler too.
+//! - `self-signed`: `tls::Identity::self_signed`, a certificate for development. Requires rcgen.
+//! - `platform-verifier`: `tls::Trust::platform`, the platform's certificate verifier. Requires
+//!   rustls-platform-verifier.
 //! - `qlog` (default): `QLOGDIR` and [`Builder::qlog_dir`]. Requires serde_json.
 //! - `tracing` (default): warnings of the endpoint and events of connections go to `tracing`.
 //! - `futures-io` (default): `AsyncRead` and `AsyncWrite` of futures-io for streams.
@@ -114,7 +117,7 @@
 //! sealed and opened by squall's own kernels, which no validated module contains and which are
 //! where the speed comes from. A feature of that name would promise more than it keeps.
 //!
-//! Floors, lowest first: `readiness` (for Windows), `sys`, `warnings`, `config`, `qlog` and
+//! Floors, lowest first: `readiness` (for Windows), `sys`, `warnings`, `tls`, `config`, `qlog` and
 //! `error`, `worker`, `stream`, `waiting`, `connection`, `endpoint`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -128,14 +131,14 @@ mod qlog;
 mod readiness;
 mod stream;
 mod sys;
+#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
+pub mod tls;
 mod waiting;
 mod warnings;
 mod worker;
 
 pub use bytes::Bytes;
 pub use config::Builder;
-#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
-pub use config::{client_tls, server_tls};
 pub use connection::{Connecting, Connection, EarlyDataAccepted, WeakConnection};
 pub use endpoint::{Accept, Endpoint, Incoming};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
@@ -159,5 +162,7 @@ pub use squall_wire::{
 pub use stream::{RecvStream, SendStream, Stopped};
 #[doc(hidden)]
 pub use sys::ticks;
+#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
+pub use tls::{client_tls, server_tls};
 pub use waiting::{AcceptBi, AcceptUni, Closed, OpenBi, OpenUni, ReadDatagram, SendDatagram};
 pub use worker::{EndpointStats, WorkerEnd, WorkerEndReason};
