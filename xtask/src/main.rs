@@ -9,6 +9,7 @@
 //!     ├────► code        unsafe, lib.rs, clocks and threads
 //!     ├────► language    syntax that is newer than `rust-version`
 //!     ├────► limits      long functions, wide comments, parts that name the whole ◄── functions
+//!     ├────► guide       chapters that show something else than their programs
 //!     ├────► text        registry hosts, files that are named and missing, long files
 //!     └────► unprotected the build that `bench-core` measures, and that nothing else makes
 //! ```
@@ -24,6 +25,7 @@ mod features;
 mod finding;
 mod floors;
 mod functions;
+mod guide;
 mod imports;
 mod language;
 mod limits;

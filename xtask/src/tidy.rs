@@ -4,7 +4,7 @@ use crate::finding::Finding;
 use crate::imports::Imports;
 use crate::source::Source;
 use crate::tree::{self, File};
-use crate::{code, floors, language, limits, manifests, text, unprotected};
+use crate::{code, floors, guide, language, limits, manifests, text, unprotected};
 use std::process::ExitCode;
 
 /// Runs the checks, prints one line a finding, and fails if there is one.
@@ -81,6 +81,7 @@ fn check(files: &[File]) -> Vec<Finding> {
             }
         }
     }
+    findings.extend(guide::check(files));
     findings.sort();
     // A circle of top-level modules is one of files too.
     findings.dedup();
@@ -120,6 +121,7 @@ mod tests {
             ),
             file("crates/core/tests/a.rs", "unsafe { f() }"),
             file("crates/core/tests/b.rs", "cfg_select! {}"),
+            file("docs/guide/a.md", "```rust\nno_program();\n```"),
         ];
         let found: Vec<String> = check(&files).iter().map(ToString::to_string).collect();
         let expected = [
@@ -137,6 +139,7 @@ mod tests {
             "crates/core/tests/a.rs:1: unsafe block outside the places in xtask/src/floors.rs",
             "crates/core/tests/a.rs:1: unsafe block without a SAFETY comment",
             "crates/core/tests/b.rs:1: `cfg_select!` needs Rust 1.95, which is newer than `rust-version`",
+            "docs/guide/a.md:2: this code is not part of the program that the chapter links to",
         ];
         assert_eq!(found, expected);
     }
