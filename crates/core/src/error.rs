@@ -196,6 +196,9 @@ pub enum ReadError {
     Reset(u64),
     /// The stream was stopped, read to its end or unknown, or the connection is closed.
     Closed,
+    /// Bytes of the stream were read in the order of their arrival; they cannot be read in order
+    /// any more.
+    IllegalOrderedRead,
 }
 
 impl fmt::Display for ReadError {
@@ -204,6 +207,9 @@ impl fmt::Display for ReadError {
             Self::Blocked => write!(f, "no data has arrived yet"),
             Self::Reset(code) => write!(f, "the peer reset the stream with code {code}"),
             Self::Closed => write!(f, "the stream is closed for reading"),
+            Self::IllegalOrderedRead => {
+                write!(f, "the stream was read in the order of arrival before")
+            }
         }
     }
 }

@@ -25,6 +25,12 @@ impl RangeTree {
         self.ranges.is_empty()
     }
 
+    /// Number of ranges.
+    #[must_use]
+    pub(crate) fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// The lowest range.
     #[inline]
     #[must_use]

@@ -102,6 +102,10 @@ pub enum ReadError {
     Reset(u64),
     /// The stream was already stopped by this end.
     Closed,
+    /// The stream was read with
+    /// [`read_chunk_unordered`](crate::RecvStream::read_chunk_unordered) before, and cannot be read
+    /// in order any more.
+    IllegalOrderedRead,
     /// The connection ended before the stream did.
     ConnectionLost(CloseReason),
 }
@@ -111,6 +115,12 @@ impl fmt::Display for ReadError {
         match self {
             Self::Reset(code) => write!(f, "the peer reset the stream with code {code}"),
             Self::Closed => write!(f, "the stream is stopped"),
+            Self::IllegalOrderedRead => {
+                write!(
+                    f,
+                    "the stream was read out of order, and cannot be read in order any more"
+                )
+            }
             Self::ConnectionLost(reason) => write!(f, "connection lost: {reason}"),
         }
     }
@@ -123,6 +133,7 @@ impl From<ReadError> for io::Error {
         let kind = match &error {
             ReadError::Reset(_) => io::ErrorKind::ConnectionReset,
             ReadError::Closed => io::ErrorKind::NotConnected,
+            ReadError::IllegalOrderedRead => io::ErrorKind::InvalidInput,
             ReadError::ConnectionLost(reason) => io::Error::from(reason.clone()).kind(),
         };
         Self::new(kind, error)

@@ -84,7 +84,8 @@
 //! | `Connecting::into_0rtt()` | the same, but it must be awaited |
 //! | `ZeroRttAccepted` | [`EarlyDataAccepted`] |
 //! | `RecvStream::is_0rtt` | [`RecvStream::is_early`] |
-//! | `read_chunk` returns a `Chunk` | [`RecvStream::read_chunk`] returns [`Bytes`], in order |
+//! | `read_chunk(max, true)` | [`RecvStream::read_chunk`], which returns [`Bytes`] |
+//! | `read_chunk(max, false)` | [`RecvStream::read_chunk_unordered`] |
 //! | `write_chunks` returns a `Written` | [`SendStream::write_chunks`] returns a number of bytes |
 //! | dropping a `SendStream` finishes it | dropping resets it: call [`SendStream::finish`] |
 //! | `set_priority(i32)` | [`SendStream::set_priority`], by [`Priority`] |
@@ -159,7 +160,7 @@ pub use squall_udp::{
 pub use squall_wire::{
     ConnectionId, Direction, Side, StreamId, TransportErrorCode, VERSION_1, VERSION_2,
 };
-pub use stream::{RecvStream, SendStream, Stopped};
+pub use stream::{Chunk, RecvStream, SendStream, Stopped};
 #[doc(hidden)]
 pub use sys::ticks;
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]

@@ -421,6 +421,16 @@ impl futures_io::AsyncWrite for SendStream {
     }
 }
 
+/// Bytes of a stream and where they belong, see [`RecvStream::read_chunk_unordered`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Chunk {
+    /// Offset of the first byte in the stream.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Bytes,
+}
+
 /// The receiving half of a stream.
 ///
 /// Dropping it before the stream was read to its end stops the stream, with code 0 or the one set
@@ -446,7 +456,7 @@ enum RecvEnd {
 }
 
 impl RecvEnd {
-    fn read(self) -> Result<Option<Bytes>, ReadError> {
+    fn read<T>(self) -> Result<Option<T>, ReadError> {
         match self {
             Self::Finished => Ok(None),
             Self::Reset(code) => Err(ReadError::Reset(code)),
@@ -491,22 +501,34 @@ impl RecvStream {
         cx: &Context<'_>,
         max: usize,
     ) -> Poll<Result<Option<Bytes>, ReadError>> {
+        if max == 0 && self.end.is_none() {
+            return Poll::Ready(Ok(Some(Bytes::new())));
+        }
+        self.poll_read_by(cx, |core, id| core.read(id, max))
+    }
+
+    #[inline]
+    fn poll_read_by<T>(
+        &mut self,
+        cx: &Context<'_>,
+        read: impl FnOnce(
+            &mut squall_core::Connection,
+            StreamId,
+        ) -> Result<Option<T>, squall_core::ReadError>,
+    ) -> Poll<Result<Option<T>, ReadError>> {
         if let Some(end) = self.end {
             return Poll::Ready(end.read());
-        }
-        if max == 0 {
-            return Poll::Ready(Ok(Some(Bytes::new())));
         }
         let end = &mut self.end;
         let (id, worker) = (self.id, &self.connection.0.worker);
         self.connection.0.call(|state| {
             // What arrived before the connection's end is still read.
-            let error = match state.read(id, max, &worker.chunks) {
-                Ok(bytes) => {
-                    if bytes.is_none() {
+            let error = match state.read(&worker.chunks, |core| read(core, id)) {
+                Ok(taken) => {
+                    if taken.is_none() {
                         *end = Some(RecvEnd::Finished);
                     }
-                    return Poll::Ready(Ok(bytes));
+                    return Poll::Ready(Ok(taken));
                 }
                 Err(error) => error,
             };
@@ -515,6 +537,7 @@ impl RecvStream {
                     *end = Some(RecvEnd::Reset(code));
                     ReadError::Reset(code)
                 }
+                (squall_core::ReadError::IllegalOrderedRead, _) => ReadError::IllegalOrderedRead,
                 (_, Some(reason)) => ReadError::ConnectionLost(reason.clone()),
                 (squall_core::ReadError::Blocked, None) => {
                     state.note_relay();
@@ -571,6 +594,56 @@ impl RecvStream {
     /// returns the error again.
     pub async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
         poll_fn(|cx| self.poll_read_bytes(cx, max)).await
+    }
+
+    /// Reads the chunk that arrived first, at most `max` bytes, without copying it and without
+    /// waiting for bytes before it that were lost; `None` at the end of the stream, when every byte
+    /// was returned once. With a `max` of 0 it returns an empty chunk without waiting.
+    ///
+    /// From the first call on, other reads fail with [`ReadError::IllegalOrderedRead`]. Cancel
+    /// safe: a chunk that is not returned is not lost.
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk).
+    pub async fn read_chunk_unordered(&mut self, max: usize) -> Result<Option<Chunk>, ReadError> {
+        poll_fn(|cx| {
+            if max == 0 && self.end.is_none() {
+                return Poll::Ready(Ok(Some(Chunk::default())));
+            }
+            let read = self.poll_read_by(cx, |core, id| core.read_unordered(id, max));
+            read.map_ok(|chunk| chunk.map(|(offset, bytes)| Chunk { offset, bytes }))
+        })
+        .await
+    }
+
+    /// Waits until the peer resets the stream, and returns its code, or until all data has arrived
+    /// or the stream is stopped, and returns `None`: a reset would mean nothing then. What has
+    /// arrived remains to be read. Cancel safe.
+    ///
+    /// # Errors
+    /// The connection ended before it was decided.
+    pub async fn received_reset(&mut self) -> Result<Option<u64>, ReadError> {
+        poll_fn(|cx| {
+            match self.end {
+                Some(RecvEnd::Reset(code)) => return Poll::Ready(Ok(Some(code))),
+                Some(RecvEnd::Finished | RecvEnd::Stopped) => return Poll::Ready(Ok(None)),
+                None => {}
+            }
+            let id = self.id;
+            self.connection.0.call(|state| {
+                Poll::Ready(match (state.core.received_reset(id), &state.closed) {
+                    (Ok(outcome), _) => Ok(outcome),
+                    (Err(_), Some(reason)) => Err(ReadError::ConnectionLost(reason.clone())),
+                    (Err(squall_core::ReadError::Blocked), None) => {
+                        state.note_relay();
+                        register(&mut state.waiters(id).reader, cx.waker());
+                        return Poll::Pending;
+                    }
+                    (Err(_), None) => Err(ReadError::Closed),
+                })
+            })
+        })
+        .await
     }
 
     /// Reads as many chunks as have arrived, up to the length of `chunks`, without copying them,

@@ -549,3 +549,75 @@ async fn streams_are_polled_by_hand() {
     assert!(read == bytes);
     within(echo).await.unwrap().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resets_are_waited_for_beside_unread_data() {
+    let pair = Pair::new().await;
+    let mut senders = Vec::new();
+    let mut receivers = Vec::new();
+    for _ in 0..3 {
+        let mut send = pair.near.open_uni().await.unwrap();
+        send.write_all(b"some data").await.unwrap();
+        senders.push(send);
+        receivers.push(within(pair.far.accept_uni()).await.unwrap());
+    }
+    // Cancelled: nothing is decided yet.
+    for recv in &mut receivers {
+        let waiting = recv.received_reset();
+        assert!(
+            tokio::time::timeout(Duration::from_millis(20), waiting)
+                .await
+                .is_err()
+        );
+    }
+    let [mut finished, mut reset, _lost] = <[_; 3]>::try_from(senders).unwrap();
+    let [mut a, mut b, mut c] = <[_; 3]>::try_from(receivers).unwrap();
+    let waiting = tokio::spawn(async move {
+        let outcome = a.received_reset().await;
+        (outcome, a.read_to_end(100).await)
+    });
+    finished.finish().unwrap();
+    let (outcome, data) = within(waiting).await.unwrap();
+    assert_eq!((outcome, data.unwrap()), (Ok(None), b"some data".to_vec()));
+    let waiting = tokio::spawn(async move { (b.received_reset().await, b.received_reset().await) });
+    reset.reset(42).unwrap();
+    let outcomes = within(waiting).await.unwrap();
+    assert_eq!(outcomes, (Ok(Some(42)), Ok(Some(42))));
+    let waiting = tokio::spawn(async move { c.received_reset().await });
+    pair.near.close(3, b"");
+    let lost = within(waiting).await.unwrap();
+    assert!(
+        matches!(lost, Err(ReadError::ConnectionLost(_))),
+        "{lost:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chunks_are_read_as_they_arrive() {
+    let pair = Pair::new().await;
+    let data = pattern(3_000_000, 5);
+    let mut send = pair.near.open_uni().await.unwrap();
+    let sent = data.clone();
+    tokio::spawn(async move {
+        send.write_all(&sent).await.unwrap();
+        send.finish().unwrap();
+        send.stopped().await.unwrap();
+    });
+    let mut recv = within(pair.far.accept_uni()).await.unwrap();
+    let empty = recv.read_chunk_unordered(0).await.unwrap().unwrap();
+    assert!(empty.bytes.is_empty());
+    let mut read = vec![0; data.len()];
+    let mut count = 0;
+    while let Some(chunk) = within(recv.read_chunk_unordered(10_000)).await.unwrap() {
+        let at = chunk.offset as usize;
+        read[at..at + chunk.bytes.len()].copy_from_slice(&chunk.bytes);
+        count += chunk.bytes.len();
+        assert!(chunk.bytes.len() <= 10_000);
+        if count < 100_000 {
+            let ordered = recv.read_chunk(100).await;
+            assert_eq!(ordered, Err(ReadError::IllegalOrderedRead));
+        }
+    }
+    assert_eq!(count, data.len());
+    assert_eq!(read, data);
+}

@@ -171,9 +171,33 @@ impl Connection {
     /// Reading gives the peer credit to send more.
     ///
     /// # Errors
-    /// `Blocked` if no data is available (`Event::Readable` follows), `Reset`, `Closed`.
+    /// `Blocked` if no data is available (`Event::Readable` follows), `Reset`, `Closed`,
+    /// `IllegalOrderedRead` after [`read_unordered`](Self::read_unordered).
     pub fn read(&mut self, id: StreamId, max: usize) -> Result<Option<Bytes>, ReadError> {
         self.streams.read(id, max)
+    }
+
+    /// Reads the bytes of a stream that arrived first, at most `max`, whatever is missing before
+    /// them, with their offset; `None` at the end of the stream. Every byte is given once. From the
+    /// first call on, the stream cannot be read in order any more.
+    ///
+    /// # Errors
+    /// `Blocked` if no data is available (`Event::Readable` follows), `Reset`, `Closed`.
+    pub fn read_unordered(
+        &mut self,
+        id: StreamId,
+        max: usize,
+    ) -> Result<Option<(u64, Bytes)>, ReadError> {
+        self.streams.read_unordered(id, max)
+    }
+
+    /// The code with which the peer reset a stream; `None` if all its data has arrived or it was
+    /// stopped, so that a reset means nothing any more. Data that has arrived remains to be read.
+    ///
+    /// # Errors
+    /// `Blocked` while a reset may come (`Event::Readable` follows when that is decided), `Closed`.
+    pub fn received_reset(&mut self, id: StreamId) -> Result<Option<u64>, ReadError> {
+        self.streams.received_reset(id)
     }
 
     /// Stops reading: sends STOP_SENDING with the application's `code` (RFC 9000 §19.5).

@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use squall_wire::{Direction, StreamId};
 
+use super::chunk_pool::ChunkPool;
+use super::recv::{RecvStream, Taken};
 use super::send_buffer::SendBuffer;
 use super::{SendState, Streams, index};
 use crate::error::{ReadError, WriteError};
@@ -197,7 +199,42 @@ impl Streams {
     ///
     /// # Errors
     /// `Blocked`, `Reset`, `Closed`.
+    #[inline]
     pub(crate) fn read(&mut self, id: StreamId, max: usize) -> Result<Option<Bytes>, ReadError> {
+        self.read_by(id, |recv, pool| recv.read(max, pool))
+    }
+
+    /// Gives the application bytes of a stream as they come, with their offset.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn read_unordered(
+        &mut self,
+        id: StreamId,
+        max: usize,
+    ) -> Result<Option<(u64, Bytes)>, ReadError> {
+        self.read_by(id, |recv, pool| recv.read_unordered(max, pool))
+    }
+
+    /// The code of the peer's reset; `None` if none can come any more.
+    ///
+    /// # Errors
+    /// `Blocked` while one may come: `Event::Readable` follows when that is decided.
+    pub(crate) fn received_reset(&mut self, id: StreamId) -> Result<Option<u64>, ReadError> {
+        let slot = self.find(id).ok_or(ReadError::Closed)?;
+        let stream = self.get(slot).ok_or(ReadError::Closed)?;
+        let recv = stream.recv.as_mut().ok_or(ReadError::Closed)?;
+        let outcome = recv.received_reset();
+        recv.reset_awaited = outcome.is_err();
+        outcome
+    }
+
+    #[inline]
+    fn read_by<T: Taken>(
+        &mut self,
+        id: StreamId,
+        read: impl FnOnce(&mut RecvStream, &mut ChunkPool) -> Result<Option<T>, ReadError>,
+    ) -> Result<Option<T>, ReadError> {
         let slot = self.find(id).ok_or(ReadError::Closed)?;
         let pool = &mut self.pool;
         let stream = self
@@ -207,11 +244,12 @@ impl Streams {
             .ok_or(ReadError::Closed)?;
         let recv = stream.recv.as_mut().ok_or(ReadError::Closed)?;
         let pieces = recv.data.pieces();
-        let result = recv.read(max, pool);
-        self.fragments -= pieces - recv.data.pieces();
+        let result = read(recv, pool);
+        // Another order may take more pieces.
+        self.fragments = self.fragments + recv.data.pieces() - pieces;
         match &result {
-            Ok(Some(bytes)) => {
-                let taken = bytes.len() as u64;
+            Ok(Some(taken)) => {
+                let taken = taken.count();
                 if recv.wants_credit() && !recv.credit_pending {
                     recv.credit_pending = true;
                     self.control.push_back(id);

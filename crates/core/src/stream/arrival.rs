@@ -239,6 +239,9 @@ impl Streams {
         if stream.known && !recv.reader_told && recv.is_readable() {
             recv.reader_told = true;
             self.events.push_back(Event::Readable(stream.id));
+        } else if recv.reset_awaited && recv.received_reset().is_ok() {
+            recv.reset_awaited = false;
+            self.events.push_back(Event::Readable(stream.id));
         }
     }
 }

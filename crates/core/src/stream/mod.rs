@@ -14,8 +14,10 @@ pub(crate) mod flow;
 mod queue;
 pub(crate) mod reassembly;
 pub(crate) mod recv;
+mod segment;
 pub(crate) mod send;
 pub(crate) mod send_buffer;
+mod unordered;
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -22,6 +22,8 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 
 use super::chunk_pool::{ChunkPool, LARGEST};
+use super::segment::Segment;
+use super::unordered::Unordered;
 use crate::config::MAX_STREAM_FRAGMENTS;
 
 /// The smallest chunk that a stream of which more has come than one datagram is given.
@@ -39,22 +41,6 @@ const LARGE_PIECE: usize = 512;
 const LAST_PIECE: usize = 64;
 
 const _: () = assert!(LAST_PIECE <= LARGE_PIECE);
-
-#[derive(Debug)]
-struct Segment {
-    start: u64,
-    data: BytesMut,
-    /// Bytes of the chunk, those that were read included.
-    size: usize,
-    /// What the pool takes it back by.
-    class: Option<u8>,
-}
-
-impl Segment {
-    fn end(&self) -> u64 {
-        self.start + self.data.len() as u64
-    }
-}
 
 /// Bytes of a cell: as many as its mask has bits.
 const CELL: u64 = u64::BITS as u64;
@@ -163,6 +149,26 @@ impl Cells {
         }
     }
 
+    /// All bytes, in pieces without gaps, each with its offset.
+    fn runs(&self) -> impl Iterator<Item = (u64, Vec<u8>)> + '_ {
+        let places = (self.base..).zip(&self.pages);
+        let pages = places.filter_map(|(at, page)| Some((at * PAGE, page.as_deref()?)));
+        let cells = pages.flat_map(|(start, page)| {
+            let offsets = (start..).step_by(CELL as usize).zip(page.places);
+            offsets
+                .filter_map(|(offset, place)| Some((offset, page.cells.get(usize::from(place))?)))
+        });
+        cells.flat_map(|(start, cell)| {
+            let begins =
+                |i: &u32| cell.mask >> i & 1 == 1 && (*i == 0 || cell.mask >> (i - 1) & 1 == 0);
+            (0..u64::BITS).filter(begins).map(move |i| {
+                let len = (cell.mask >> i).trailing_ones() as usize;
+                let bytes = cell.bytes.iter().skip(i as usize).take(len);
+                (start + u64::from(i), bytes.copied().collect())
+            })
+        })
+    }
+
     /// The bytes from `offset` on up to the end of their cell, without a gap, and how many they
     /// are.
     fn at(&self, offset: u64) -> Option<([u8; CELL as usize], usize)> {
@@ -198,33 +204,61 @@ pub(crate) struct Reassembly {
     emptied_at: u64,
     /// Bytes of dropped chunks that the pool still counts as lent.
     cleared: usize,
+    /// The reader wants bytes as they come: they are here, and neither in segments nor in cells.
+    unordered: Option<Box<Unordered>>,
 }
 
 impl Reassembly {
-    /// Offset of the next byte that the reader gets.
+    /// Offset of the next byte that a reader in order gets.
     #[must_use]
     pub(crate) const fn read_offset(&self) -> u64 {
         self.read
     }
 
+    /// Whether the reader has every byte below `offset`.
+    #[must_use]
+    pub(crate) fn has_read(&self, offset: u64) -> bool {
+        self.read >= offset
+            || (self.unordered.as_ref()).is_some_and(|u| !u.is_readable() && u.covers(offset))
+    }
+
+    /// Whether every byte below `offset` has arrived.
+    #[must_use]
+    pub(crate) fn has_received(&mut self, offset: u64) -> bool {
+        match &self.unordered {
+            Some(unordered) => self.read.max(offset) == self.read || unordered.covers(offset),
+            None => self.first_gap() >= offset,
+        }
+    }
+
+    /// Whether the reader takes bytes in the order of their arrival.
+    #[must_use]
+    pub(crate) const fn is_unordered(&self) -> bool {
+        self.unordered.is_some()
+    }
+
     /// Whether the reader would get at least one byte now.
     #[must_use]
     pub(crate) fn is_readable(&self) -> bool {
-        self.segments
-            .front()
-            .is_some_and(|s| s.start == self.read && !s.data.is_empty())
+        match self.segments.front() {
+            Some(first) => first.start == self.read && !first.data.is_empty(),
+            None => self.unordered.as_ref().is_some_and(|u| u.is_readable()),
+        }
     }
 
     /// Pieces held, which cost memory in addition to their bytes: segments and cells.
     #[must_use]
     pub(crate) fn pieces(&self) -> usize {
-        self.segments.len() + self.cells.count
+        let unordered = self.unordered.as_ref().map_or(0, |u| u.pieces());
+        self.segments.len() + self.cells.count + unordered
     }
 
     /// Bytes of the segments' chunks.
     #[must_use]
     pub(crate) fn held(&self) -> usize {
-        self.segments.iter().map(|segment| segment.size).sum()
+        let unordered = self.unordered.as_ref().map_or(0, |u| u.held());
+        let segments = self.segments.iter().map(|segment| segment.size);
+        segments.sum::<usize>() + unordered
     }
 
     /// Bytes of the chunks that [`clear`](Self::clear) dropped, to be reported to the pool once.
@@ -243,6 +277,9 @@ impl Reassembly {
     /// line always moves on.
     #[must_use]
     pub(crate) fn continues(&mut self, offset: u64) -> bool {
+        if let Some(unordered) = &self.unordered {
+            return unordered.continues(offset);
+        }
         offset <= self.first_gap() || self.segments.back().is_some_and(|s| s.end() == offset)
     }
 
@@ -250,7 +287,7 @@ impl Reassembly {
     #[must_use]
     pub(crate) fn ends_at(&self, offset: u64) -> bool {
         let end = self.segments.back().map_or(self.read, Segment::end);
-        end == offset && self.cells.is_empty()
+        end == offset && self.cells.is_empty() && self.unordered.is_none()
     }
 
     /// Where the first gap in the segments begins.
@@ -297,6 +334,13 @@ impl Reassembly {
         data: &[u8],
         pool: &mut ChunkPool,
     ) -> Result<(), TooFragmented> {
+        if let Some(unordered) = &mut self.unordered {
+            if unordered.room() == 0 && !unordered.continues(offset) {
+                return Err(TooFragmented);
+            }
+            unordered.insert(offset, data, pool);
+            return Ok(());
+        }
         let first = self.segments.is_empty() && self.cells.is_empty();
         if first && offset == self.read && !data.is_empty() {
             // A message that comes whole: nothing to compare it with.
@@ -433,16 +477,8 @@ impl Reassembly {
         }
         let several = self.segments.len() > 1;
         let segment = self.segments.front_mut()?;
-        let n = max.min(segment.data.len());
-        let bytes = if n == segment.data.len() && segment.class.is_none() {
-            // Nothing comes back to the pool: the reader gets the chunk itself, and no handle that
-            // shares it is allocated.
-            std::mem::take(&mut segment.data).freeze()
-        } else {
-            segment.data.split_to(n).freeze()
-        };
-        segment.start += n as u64;
-        self.read += n as u64;
+        let bytes = segment.take(max);
+        self.read += bytes.len() as u64;
         if segment.data.is_empty()
             && let Some(segment) = self.segments.pop_front()
         {
@@ -453,10 +489,33 @@ impl Reassembly {
                 self.next_chunk = (arrived as u32).next_power_of_two();
                 self.emptied_at = self.read;
             }
-            pool.settle(segment.size);
-            pool.give(segment.data, segment.class);
+            segment.give_back(pool);
         }
         Some(bytes)
+    }
+
+    /// The next bytes in the order of their arrival, at most `max`, and their offset. From the first
+    /// call on, no other order is possible.
+    pub(crate) fn read_unordered(
+        &mut self,
+        max: usize,
+        pool: &mut ChunkPool,
+    ) -> Option<(u64, Bytes)> {
+        if self.unordered.is_none() {
+            self.become_unordered(pool);
+        }
+        self.unordered.as_mut()?.read(max, pool)
+    }
+
+    fn become_unordered(&mut self, pool: &mut ChunkPool) {
+        let mut unordered = Unordered::new(self.read);
+        for segment in std::mem::take(&mut self.segments) {
+            unordered.push(segment);
+        }
+        for (offset, bytes) in std::mem::take(&mut self.cells).runs() {
+            unordered.insert(offset, &bytes, pool);
+        }
+        self.unordered = Some(Box::new(unordered));
     }
 
     /// Moves the reader to `offset` without reading: the stream was stopped. Drops what it held.
@@ -464,6 +523,7 @@ impl Reassembly {
         self.cleared += self.held();
         self.segments = VecDeque::new();
         self.cells = Cells::default();
+        self.unordered = None;
         self.next_chunk = 0;
         self.read = self.read.max(offset);
     }

@@ -45,6 +45,26 @@ pub(crate) struct RecvStream {
     pub(crate) early: bool,
     /// Whether the reader was notified of data and has not found the stream empty since.
     pub(crate) reader_told: bool,
+    /// Whether somebody waits until a reset can come no more, or has come.
+    pub(crate) reset_awaited: bool,
+}
+
+/// What a reader was given.
+pub(crate) trait Taken {
+    /// Bytes of it.
+    fn count(&self) -> u64;
+}
+
+impl Taken for Bytes {
+    fn count(&self) -> u64 {
+        self.len() as u64
+    }
+}
+
+impl Taken for (u64, Bytes) {
+    fn count(&self) -> u64 {
+        self.1.len() as u64
+    }
 }
 
 /// What a STREAM or RESET_STREAM frame did.
@@ -71,6 +91,7 @@ impl RecvStream {
             credit_pending: false,
             early: false,
             reader_told: false,
+            reset_awaited: false,
         }
     }
 
@@ -193,24 +214,71 @@ impl RecvStream {
     }
 
     fn at_end(&self) -> bool {
-        self.final_size == Some(self.data.read_offset())
+        self.final_size.is_some_and(|size| self.data.has_read(size))
     }
 
     /// Whether the reader has all that the peer promised before it reset the stream.
     fn at_reset(&self) -> bool {
         self.reliable
-            .is_some_and(|reliable| self.data.read_offset() >= reliable)
+            .is_some_and(|reliable| self.data.has_read(reliable))
+    }
+
+    /// The code of the peer's reset; `None` if none can come any more.
+    ///
+    /// # Errors
+    /// `Blocked` while one may come.
+    pub(crate) fn received_reset(&mut self) -> Result<Option<u64>, ReadError> {
+        match self.state {
+            RecvState::ResetReceived | RecvState::ResetRead => Ok(Some(self.reset_code)),
+            RecvState::SizeKnown if self.reliable.is_some() => Ok(Some(self.reset_code)),
+            RecvState::DataRead => Ok(None),
+            _ if self.stop.is_some() => Ok(None),
+            RecvState::Recv | RecvState::SizeKnown => {
+                let all = (self.final_size).is_some_and(|size| self.data.has_received(size));
+                if all {
+                    Ok(None)
+                } else {
+                    Err(ReadError::Blocked)
+                }
+            }
+        }
     }
 
     /// Gives the reader the next bytes; `None` is the end of the stream.
     ///
     /// # Errors
-    /// `Blocked`, `Reset` once, `Closed` after the end.
+    /// `Blocked`, `Reset` once, `Closed` after the end, `IllegalOrderedRead` after `read_unordered`.
     pub(crate) fn read(
         &mut self,
         max: usize,
         pool: &mut ChunkPool,
     ) -> Result<Option<Bytes>, ReadError> {
+        self.read_by(|data| {
+            if data.is_unordered() {
+                return Err(ReadError::IllegalOrderedRead);
+            }
+            Ok(data.read(max, pool))
+        })
+    }
+
+    /// Gives the reader the bytes that came first, and their offset; `None` is the end of the
+    /// stream.
+    ///
+    /// # Errors
+    /// `Blocked`, `Reset` once, `Closed` after the end.
+    pub(crate) fn read_unordered(
+        &mut self,
+        max: usize,
+        pool: &mut ChunkPool,
+    ) -> Result<Option<(u64, Bytes)>, ReadError> {
+        self.read_by(|data| Ok(data.read_unordered(max, pool)))
+    }
+
+    #[inline]
+    fn read_by<T: Taken>(
+        &mut self,
+        read: impl FnOnce(&mut Reassembly) -> Result<Option<T>, ReadError>,
+    ) -> Result<Option<T>, ReadError> {
         if self.stop.is_some() {
             return Err(ReadError::Closed);
         }
@@ -223,9 +291,9 @@ impl RecvStream {
             RecvState::ResetRead => return Err(ReadError::Reset(self.reset_code)),
             RecvState::DataRead => return Ok(None),
         }
-        if let Some(bytes) = self.data.read(max, pool) {
-            self.credit.consume(bytes.len() as u64);
-            return Ok(Some(bytes));
+        if let Some(taken) = read(&mut self.data)? {
+            self.credit.consume(taken.count());
+            return Ok(Some(taken));
         }
         if self.at_reset() {
             self.data.clear(self.credit.received());

@@ -383,13 +383,12 @@ impl State {
 
     /// Takes bytes from a stream, and has the worker's pool take the chunks back that are done
     /// with. Where the worker uses the pool just now, it finds them with the next run.
-    pub(crate) fn read(
+    pub(crate) fn read<T>(
         &mut self,
-        id: StreamId,
-        max: usize,
         pool: &Mutex<ChunkPool>,
-    ) -> Result<Option<Bytes>, squall_core::ReadError> {
-        let result = self.core.read(id, max);
+        read: impl FnOnce(&mut squall_core::Connection) -> T,
+    ) -> T {
+        let result = read(&mut self.core);
         if let Some(spare) = self.core.spare_chunks()
             && let Ok(mut chunks) = pool.try_lock()
         {
