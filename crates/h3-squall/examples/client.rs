@@ -1,8 +1,9 @@
 //! Gets a page by HTTP/3, or posts standard input.
 //!
 //! ```sh
-//! cargo run -p h3-squall --example client -- https://localhost:4433/ certificate.pem
-//! echo hello | cargo run -p h3-squall --example client -- --post https://localhost:4433/ certificate.pem
+//! cargo build -p h3-squall --examples; cd target/debug/examples
+//! ./client https://localhost:4433/ certificate.pem
+//! echo hello | ./client --post https://localhost:4433/ certificate.pem
 //! ```
 //! The certificate is trusted, and no other.
 

@@ -24,9 +24,9 @@
 //! ```
 //!
 //! What differs from h3-quinn:
-//! - **Dropping an unfinished half resets it**, with H3_REQUEST_CANCELLED. The response of a handler
-//!   that panicked or was cancelled never looks complete. A response is complete when `finish` has
-//!   returned.
+//! - **Dropping an unfinished half resets it**, with H3_REQUEST_CANCELLED. The response of a
+//!   handler that panicked or was cancelled never looks complete. A response is complete when
+//!   `finish` has returned.
 //! - Dropping a receiving half that was not read to its end stops it: a client's with
 //!   H3_REQUEST_CANCELLED, a server's with H3_NO_ERROR (RFC 9114 §4.1).
 //! - A future of h3's `send_data` that is dropped while it waits loses nothing: what it was given

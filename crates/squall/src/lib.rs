@@ -55,8 +55,8 @@
 //!   never looks complete. [`SendStream::set_drop_code`] and
 //!   [`TransportConfig::reset_on_drop_code`] set the code, and [`Stats::streams_reset_on_drop`]
 //!   counts these resets.
-//! - Dropping a [`RecvStream`] that was not read to its end stops the stream, with code 0 or that of
-//!   [`RecvStream::set_drop_code`].
+//! - Dropping a [`RecvStream`] that was not read to its end stops the stream, with code 0 or that
+//!   of [`RecvStream::set_drop_code`].
 //! - Dropping the last [`Connection`] handle and the last stream of a connection closes it with
 //!   code 0. Closing discards undelivered data. [`Connection::shutdown`] and [`Endpoint::shutdown`]
 //!   wait until all finished streams are delivered; [`SendStream::stopped`] waits for one stream.

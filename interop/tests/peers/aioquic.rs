@@ -1,21 +1,16 @@
 //! aioquic, a Python stack, as a child process that `interop/aioquic/peer.py` runs and these tests
 //! steer by lines.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use squall::{CloseReason, TransportConfig};
 
 use crate::payload::{Check, Payload, transfer_size};
 use crate::proxy::{Faults, Proxy};
+use crate::python::{Files, Peer};
 use crate::setup::{ALPN, Identity, NAME, run, squall_client, squall_server};
 
-/// How long the peer may take for its next line.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// aioquic moves some megabytes a second.
 const MOST: u64 = 10_000_000;
 
@@ -23,128 +18,8 @@ fn size() -> u64 {
     transfer_size().min(MOST)
 }
 
-fn folder() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// The Python in which aioquic is installed.
-///
-/// # Panics
-/// It is not there, or was made for another version: a test that cannot run has failed.
-fn python() -> PathBuf {
-    let wanted =
-        std::fs::read(folder().join("aioquic/requirements.txt")).expect("requirements.txt");
-    let installed = std::fs::read(folder().join(".venv/requirements.txt"));
-    assert!(
-        installed.is_ok_and(|installed| installed == wanted),
-        "aioquic is not installed, or not the version wanted: run interop/aioquic/setup"
-    );
-    folder().join(".venv/bin/python")
-}
-
-/// The child process. Dropped, also by a test that fails, it is killed by its id; and it ends by
-/// itself when the pipe of its commands breaks, should this process be killed.
-struct Peer {
-    child: Child,
-    commands: ChildStdin,
-    lines: Receiver<String>,
-    /// Lines that came while another was waited for.
-    unread: Vec<String>,
-}
-
-impl Peer {
-    fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(python())
-            .arg(folder().join("aioquic/peer.py"))
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the peer starts");
-        let commands = child.stdin.take().expect("the pipe for commands");
-        let output = BufReader::new(child.stdout.take().expect("the pipe for lines"));
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Self {
-            child,
-            commands,
-            lines,
-            unread: Vec::new(),
-        }
-    }
-
-    fn command(&mut self, line: &str) {
-        writeln!(self.commands, "{line}").expect("the peer takes commands");
-    }
-
-    /// The rest of the next line that begins with `word`.
-    fn line(&mut self, word: &str) -> String {
-        let rest = |line: &str| {
-            line.strip_prefix(word)
-                .filter(|rest| rest.is_empty() || rest.starts_with(' '))
-                .map(|rest| rest.trim().into())
-        };
-        let known = self.unread.iter().position(|line| rest(line).is_some());
-        if let Some(line) = known.map(|at| self.unread.remove(at)) {
-            return rest(&line).expect("found by its word");
-        }
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let Ok(line) = self.lines.recv_timeout(left) else {
-                panic!("aioquic did not say {word:?}; it said {:?}", self.unread);
-            };
-            match rest(&line) {
-                Some(rest) => return rest,
-                None => self.unread.push(line),
-            }
-        }
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // Both fail only for a child that has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Files for the peer, in a folder of their own that goes with this.
-struct Files(PathBuf);
-
-impl Files {
-    fn new(identity: &Identity) -> Self {
-        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let folder =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        std::fs::write(folder.join("certificate.pem"), &identity.certificate_pem).expect("a file");
-        std::fs::write(folder.join("key.pem"), &identity.key_pem).expect("a file");
-        Self(folder)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0
-            .join(name)
-            .to_str()
-            .expect("a path in UTF-8")
-            .to_owned()
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        // A folder left behind in the target folder harms nobody.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn start(arguments: &[&str]) -> Peer {
+    Peer::start("aioquic/peer.py", arguments)
 }
 
 /// squall as a client of aioquic.
@@ -158,7 +33,7 @@ async fn connect_with(options: &[&str], transport: TransportConfig) -> (squall::
     let (certificate, key) = (files.path("certificate.pem"), files.path("key.pem"));
     let mut arguments = vec!["server", certificate.as_str(), key.as_str()];
     arguments.extend(options);
-    let mut peer = Peer::start(&arguments);
+    let mut peer = start(&arguments);
     let port: u16 = peer.line("listening").parse().expect("a port");
     let client = squall_client(&identity, transport);
     let connecting = client
@@ -177,7 +52,7 @@ async fn accept(options: &[&str]) -> (squall::Connection, Peer, squall::Endpoint
     let roots = files.path("certificate.pem");
     let mut arguments = vec!["client", port.as_str(), roots.as_str()];
     arguments.extend(options);
-    let peer = Peer::start(&arguments);
+    let peer = start(&arguments);
     let connection = server
         .accept()
         .await
@@ -407,7 +282,7 @@ fn early_data_as_client() {
         let identity = Identity::new();
         let files = Files::new(&identity);
         let (certificate, key) = (files.path("certificate.pem"), files.path("key.pem"));
-        let mut peer = Peer::start(&["server", &certificate, &key]);
+        let mut peer = start(&["server", &certificate, &key]);
         let port: u16 = peer.line("listening").parse().expect("a port");
         let client = squall_client(&identity, TransportConfig::default());
         let connect = || {
@@ -441,7 +316,7 @@ fn a_nat_that_forgets() {
         let identity = Identity::new();
         let files = Files::new(&identity);
         let (certificate, key) = (files.path("certificate.pem"), files.path("key.pem"));
-        let mut peer = Peer::start(&["server", &certificate, &key]);
+        let mut peer = start(&["server", &certificate, &key]);
         let port: u16 = peer.line("listening").parse().expect("a port");
         let proxy = Proxy::start(([127, 0, 0, 1], port).into(), 1, faults).await;
         let client = squall_client(&identity, TransportConfig::default());
@@ -458,7 +333,7 @@ fn a_nat_that_forgets() {
         let server = squall_server(&identity, TransportConfig::default());
         let proxy = Proxy::start(server.local_addr().expect("an address"), 1, faults).await;
         let port = proxy.address.port().to_string();
-        let mut peer = Peer::start(&["client", &port, &files.path("certificate.pem")]);
+        let mut peer = start(&["client", &port, &files.path("certificate.pem")]);
         let incoming = server.accept().await.expect("an attempt");
         let connection = incoming.await.expect("squall's handshake");
         for _ in 0..3 {

@@ -3,17 +3,21 @@
 //! ```text
 //!  payload    bytes that follow from a seed and an offset: made, checked and digested as they flow
 //!  setup      certificates, squall's endpoints, a time limit for every test
+//!  python     child processes that tests steer by lines
 //!  proxy      a bad network between two sockets: the one of squall's own tests
 //!     │
 //!  quinn      a Rust peer in this process        aioquic    a Python peer, a child process
+//!  http3      h3 over squall: libcurl and aioquic as its clients, child processes, too
 //! ```
 //!
 //! `SQUALL_INTEROP_BYTES` (default 1M; K, M and G are powers of ten) sets how much is moved each
 //! way. aioquic is slow: its tests move at most 10 MB.
 
 mod aioquic;
+mod http3;
 mod payload;
 #[path = "../../../crates/squall/tests/common/proxy.rs"]
 mod proxy;
+mod python;
 mod quinn;
 mod setup;

@@ -1,0 +1,156 @@
+//! hyperium's h3 over squall as an HTTP/3 server, with libcurl and aioquic as clients.
+
+use bytes::{Buf, Bytes};
+use h3::error::{Code, StreamError};
+use http::{HeaderMap, Request, Response};
+
+use crate::payload::{Payload, digest, transfer_size};
+use crate::python::{Files, Peer};
+use crate::setup::{ANY, Identity, run};
+
+type Stream = h3::server::RequestStream<h3_squall::BidiStream<Bytes>, Bytes>;
+
+/// The clients, as programs of this folder.
+const CURL: &str = "curl/client.py";
+const AIOQUIC: &str = "aioquic/http3.py";
+
+/// aioquic moves some megabytes a second.
+const MOST: u64 = 10_000_000;
+
+fn size() -> u64 {
+    transfer_size().min(MOST)
+}
+
+/// A server on its worker's thread, a client of it, and the client's files.
+fn serve(client: &str) -> (squall::Endpoint, Peer, Files) {
+    let identity = Identity::new();
+    let tls = squall::server_tls(
+        vec![identity.certificate.clone()],
+        identity.key.clone_key().into(),
+        &[b"h3"],
+    );
+    let config = squall::ServerConfig::new(tls.expect("squall's server TLS"));
+    let server = squall::Endpoint::server(ANY, config).expect("squall's server");
+    let port = server.local_addr().expect("an address").port().to_string();
+    tokio::spawn({
+        let server = server.clone();
+        async move { server.serve(requests).await }
+    });
+    let files = Files::new(&identity);
+    let peer = Peer::start(client, &[&port, &files.path("certificate.pem")]);
+    (server, peer, files)
+}
+
+async fn requests(connection: squall::Connection) {
+    let http = h3_squall::Connection::new(connection.clone());
+    let mut http = h3::server::Connection::new(http).await.expect("HTTP/3");
+    while let Ok(Some(request)) = http.accept().await {
+        connection.spawn(async move {
+            let (request, stream) = request.resolve_request().await.expect("a request");
+            answer(&request, stream).await.expect("an answer");
+        });
+    }
+}
+
+/// `/bytes/N` is so many bytes, `/echo` what was posted, `/half` breaks off.
+async fn answer(request: &Request<()>, mut stream: Stream) -> Result<(), StreamError> {
+    let path = request.uri().path();
+    if path == "/half" {
+        stream.send_response(Response::new(())).await?;
+        stream
+            .send_data(Bytes::from_static(b"half of the "))
+            .await?;
+        // Given to the transport before the stream is dropped; how much of it arrives is open.
+        return Ok(());
+    }
+    if let Some(len) = path.strip_prefix("/bytes/") {
+        let len = len.parse().expect("a number");
+        let body = Bytes::from(Payload { seed: len, len }.bytes());
+        let head = Response::builder().header("content-length", len);
+        stream.send_response(head.body(()).expect("a head")).await?;
+        stream.send_data(body).await?;
+        return stream.finish().await;
+    }
+    stream.send_response(Response::new(())).await?;
+    let mut length = 0;
+    while let Some(mut data) = stream.recv_data().await? {
+        let data = data.copy_to_bytes(data.remaining());
+        length += data.len();
+        stream.send_data(data).await?;
+    }
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-length", length.into());
+    stream.send_trailers(trailers).await?;
+    stream.finish().await
+}
+
+#[test]
+fn libcurl_gets_and_posts() {
+    run(size(), async {
+        let (_server, mut curl, _files) = serve(CURL);
+        // One connection for all, opened by the first.
+        let mut opened = 1;
+        for len in [0, 1, 2047, 2048, size()] {
+            curl.command(&format!("get /bytes/{len}"));
+            let wanted = Payload { seed: len, len }.digest();
+            assert_eq!(
+                curl.line("answer"),
+                format!("200 3 {opened} {len} {wanted}")
+            );
+            opened = 0;
+            curl.command(&format!("post /echo {len}"));
+            let sent = curl.line("sent");
+            assert_eq!(curl.line("answer"), format!("200 3 0 {sent}"));
+        }
+        for n in 0..50 {
+            curl.command(&format!("post /echo {n}"));
+            let sent = curl.line("sent");
+            assert_eq!(curl.line("answer"), format!("200 3 0 {sent}"));
+        }
+    });
+}
+
+#[test]
+fn aioquic_gets_and_posts() {
+    run(size(), async {
+        let (server, mut aioquic, _files) = serve(AIOQUIC);
+        for len in [0, 1, 2047, 2048, size()] {
+            aioquic.command(&format!("get /bytes/{len}"));
+            let wanted = Payload { seed: len, len }.digest();
+            assert_eq!(aioquic.line("answer"), format!("200 {len} {wanted} -"));
+            aioquic.command(&format!("post /echo {len}"));
+            let sent = aioquic.line("sent");
+            let wanted = format!("200 {sent} x-length={len}");
+            assert_eq!(aioquic.line("answer"), wanted);
+        }
+        server.close(Code::H3_NO_ERROR.value(), b"that was all");
+        assert_eq!(aioquic.line("closed"), "256 that was all");
+    });
+}
+
+/// A handler that returns before the end of its body.
+#[test]
+fn half_an_answer_is_a_failure() {
+    run(0, async {
+        let (_server, mut aioquic, _others) = serve(AIOQUIC);
+        aioquic.command("get /half");
+        let failed = aioquic.line("failed");
+        let code = failed.split(' ').next();
+        let wanted = Code::H3_REQUEST_CANCELLED.value().to_string();
+        assert_eq!(code, Some(wanted.as_str()), "{failed}");
+
+        let (_server, mut curl, _files) = serve(CURL);
+        curl.command("get /half");
+        let failed = curl.line("failed");
+        // CURLE_HTTP3: an error of HTTP/3's, not a body that is short.
+        assert!(failed.starts_with("95 "), "{failed}");
+        // The connection and its other streams go on.
+        for peer in [&mut aioquic, &mut curl] {
+            peer.command("get /bytes/5");
+            assert!(
+                peer.line("answer")
+                    .contains(&digest(&Payload { seed: 5, len: 5 }.bytes()))
+            );
+        }
+    });
+}
