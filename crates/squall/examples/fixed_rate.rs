@@ -81,7 +81,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     send.finish()?;
     send.stopped().await?;
     let rate = BYTES as f64 / began.elapsed().as_secs_f64();
-    println!("asked for {} bytes/s, sent {rate:.0}", BYTES_PER_SECOND);
+    println!("asked for {BYTES_PER_SECOND} bytes/s, sent {rate:.0}");
 
     connection.shutdown(0, b"done").await;
     server.shutdown(0, b"").await;
