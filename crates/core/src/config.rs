@@ -59,6 +59,8 @@ pub(crate) const MAX_DATAGRAM_FRAME: u64 = 65_535;
 pub(crate) const LEAST_PACKETS_IN_FLIGHT: usize = 256;
 /// Packets processed in one coalesced datagram.
 pub(crate) const MAX_COALESCED: usize = 8;
+/// Workers that the five free bits of a QUIC-LB id's first byte tell apart.
+pub(crate) const MAX_QUIC_LB_WORKERS: usize = 32;
 /// Streams of a direction that a peer may be allowed to open (RFC 9000 §19.11).
 pub(crate) const MAX_STREAMS: u64 = 1 << 60;
 
@@ -509,22 +511,17 @@ pub enum ConnectionIdGenerator {
     Plain {
         /// Length in bytes, 4 to 20.
         len: usize,
-        /// First byte of every id, by which datagrams are steered to the connection's worker.
-        worker_index: u8,
     },
-    /// Ids from which load balancers read the server's number. Their first byte does not name a
-    /// worker: workers that a load balancer should tell apart need their own server ids
-    /// (draft-ietf-quic-load-balancers §7.2).
+    /// Ids from which load balancers read the server's number. Up to 32 workers share it: the five
+    /// free bits of the first byte name the worker (draft-ietf-quic-load-balancers §7.2). Which of
+    /// a server's workers a connection is on is visible, as with plain ids.
     QuicLb(QuicLb),
 }
 
 impl Default for ConnectionIdGenerator {
-    /// 8-byte ids of worker 0.
+    /// Plain ids of 8 bytes.
     fn default() -> Self {
-        Self::Plain {
-            len: 8,
-            worker_index: 0,
-        }
+        Self::Plain { len: 8 }
     }
 }
 
@@ -533,7 +530,7 @@ impl ConnectionIdGenerator {
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
-            Self::Plain { len, .. } => *len,
+            Self::Plain { len } => *len,
             Self::QuicLb(config) => 1 + config.plaintext_len(),
         }
     }
@@ -545,25 +542,23 @@ impl ConnectionIdGenerator {
         self.len() == 0
     }
 
-    /// The worker index that ids carry; 0 if they carry none.
-    #[must_use]
-    pub const fn worker_index(&self) -> u8 {
-        match self {
-            Self::Plain { worker_index, .. } => *worker_index,
-            Self::QuicLb(_) => 0,
-        }
-    }
-
-    /// Checks the settings.
+    /// Checks the settings for an endpoint with this many workers.
     ///
     /// # Errors
     /// A sentence that names the invalid setting and its bounds.
-    pub fn check(&self) -> Result<(), &'static str> {
+    pub fn check(&self, workers: usize) -> Result<(), &'static str> {
         match self {
-            Self::Plain { len, .. } if !(4..=ConnectionId::MAX_LEN).contains(len) => {
+            Self::Plain { len } if !(4..=ConnectionId::MAX_LEN).contains(len) => {
                 Err("connection ids must be 4 to 20 bytes long")
             }
             Self::Plain { .. } => Ok(()),
+            Self::QuicLb(config) if workers > 1 && config.encode_length => Err(
+                "QUIC-LB ids that encode their length have no room for a worker: turn \
+                     encode_length off, or use one worker",
+            ),
+            Self::QuicLb(_) if workers > MAX_QUIC_LB_WORKERS => {
+                Err("QUIC-LB ids tell at most 32 workers apart")
+            }
             Self::QuicLb(config) => config.check(),
         }
     }
@@ -573,11 +568,7 @@ impl ConnectionIdGenerator {
 impl std::fmt::Debug for ConnectionIdGenerator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Plain { len, worker_index } => f
-                .debug_struct("Plain")
-                .field("len", len)
-                .field("worker_index", worker_index)
-                .finish(),
+            Self::Plain { len } => f.debug_struct("Plain").field("len", len).finish(),
             Self::QuicLb(config) => f
                 .debug_struct("QuicLb")
                 .field("rotation", &config.rotation)
@@ -589,7 +580,14 @@ impl std::fmt::Debug for ConnectionIdGenerator {
 
 /// A configuration of draft-ietf-quic-load-balancers, shared by a server and the load balancers in
 /// front of it.
+///
+/// ```
+/// let ids = squall_core::QuicLb::new(0, [0x12, 0x34], 8).key([7; 16]);
+/// let generator = squall_core::ConnectionIdGenerator::QuicLb(ids);
+/// assert_eq!(generator.len(), 11);
+/// ```
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QuicLb {
     /// The configuration's rotation number, 0 to 6 (§3.1).
     pub rotation: u8,
@@ -600,11 +598,38 @@ pub struct QuicLb {
     pub nonce_len: usize,
     /// Encrypts the server id. `None`: any observer can tell which server a connection is on.
     pub key: Option<[u8; 16]>,
-    /// Whether the first byte contains the length of the rest, for crypto offload (§3.3).
+    /// Whether the first byte contains the length of the rest, for crypto offload (§3.3). It then
+    /// has no room for a worker.
     pub encode_length: bool,
 }
 
 impl QuicLb {
+    /// A configuration without a key.
+    #[must_use]
+    pub fn new(rotation: u8, server_id: impl Into<Vec<u8>>, nonce_len: usize) -> Self {
+        Self {
+            rotation,
+            server_id: server_id.into(),
+            nonce_len,
+            key: None,
+            encode_length: false,
+        }
+    }
+
+    /// Sets [`key`](field@Self::key).
+    #[must_use]
+    pub fn key(mut self, key: [u8; 16]) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    /// Sets [`encode_length`](field@Self::encode_length).
+    #[must_use]
+    pub fn encode_length(mut self, on: bool) -> Self {
+        self.encode_length = on;
+        self
+    }
+
     pub(crate) fn plaintext_len(&self) -> usize {
         self.server_id.len() + self.nonce_len
     }
@@ -639,6 +664,9 @@ impl QuicLb {
 pub struct EndpointConfig {
     /// How connection ids are generated.
     pub cid_generator: ConnectionIdGenerator,
+    /// Index of this worker, below `workers`. Every id names it, so that datagrams are steered to
+    /// the worker of their connection; see [`worker_of`].
+    pub worker_index: u8,
     /// Number of workers that share the port, including this one, each with its own endpoint. A
     /// datagram that belongs to no connection here and whose destination id names another worker is
     /// routed to it ([`Route::Worker`](crate::Route::Worker)). 1: there are no others.
@@ -704,6 +732,7 @@ pub const fn worker_of(first_byte: u8, workers: u8) -> u8 {
 impl EndpointConfig {
     setters! {
         cid_generator: ConnectionIdGenerator,
+        worker_index: u8,
         workers: u8,
         reset_key: [u8; 32],
         max_connections: usize,
@@ -725,16 +754,11 @@ impl EndpointConfig {
     /// # Errors
     /// A sentence that names the invalid setting and its bounds.
     pub fn check(&self) -> Result<(), &'static str> {
-        self.cid_generator.check()?;
         if self.workers == 0 {
             return Err("an endpoint must have at least one worker");
         }
-        if self.workers > 1 && matches!(self.cid_generator, ConnectionIdGenerator::QuicLb(_)) {
-            return Err(
-                "QUIC-LB connection ids carry no worker index: they support only one worker",
-            );
-        }
-        if self.cid_generator.worker_index() >= self.workers {
+        self.cid_generator.check(self.workers.into())?;
+        if self.worker_index >= self.workers {
             return Err("a worker's index must be below the number of workers");
         }
         if self.ipv4_prefix_bits > 32 || self.ipv6_prefix_bits > 128 {
@@ -748,6 +772,7 @@ impl EndpointConfig {
     pub fn new(reset_key: [u8; 32]) -> Self {
         Self {
             cid_generator: ConnectionIdGenerator::default(),
+            worker_index: 0,
             workers: 1,
             reset_key,
             max_connections: 100_000,

@@ -313,13 +313,9 @@ fn a_flood_of_one_kind_leaves_the_answers_of_the_others() {
 // ---- connection ids ----------------------------------------------------------------------------
 
 fn quic_lb(key: Option<[u8; 16]>, nonce_len: usize) -> ConnectionIdGenerator {
-    ConnectionIdGenerator::QuicLb(QuicLb {
-        rotation: 2,
-        server_id: vec![0xab, 0xcd, 0xef],
-        nonce_len,
-        key,
-        encode_length: true,
-    })
+    let mut ids = QuicLb::new(2, [0xab, 0xcd, 0xef], nonce_len).encode_length(true);
+    ids.key = key;
+    ConnectionIdGenerator::QuicLb(ids)
 }
 
 // test: draft-ietf-quic-load-balancers §5.2
@@ -355,32 +351,20 @@ fn a_server_behind_a_load_balancer_hands_out_ids_that_name_it() {
 
 #[test]
 fn generators_out_of_bounds_are_refused() {
-    assert!(quic_lb(None, 8).check().is_ok());
-    assert!(quic_lb(Some([8; 16]), 16).check().is_ok());
-    assert!(quic_lb(Some([8; 16]), 17).check().is_err());
-    assert!(quic_lb(Some([8; 16]), 3).check().is_err());
-    assert!(quic_lb(None, 7).check().is_err(), "a random nonce of 7");
+    assert!(quic_lb(None, 8).check(1).is_ok());
+    assert!(quic_lb(Some([8; 16]), 16).check(1).is_ok());
+    assert!(quic_lb(Some([8; 16]), 17).check(1).is_err());
+    assert!(quic_lb(Some([8; 16]), 3).check(1).is_err());
+    assert!(quic_lb(None, 7).check(1).is_err(), "a random nonce of 7");
+    assert!(quic_lb(None, 8).check(2).is_err(), "length and worker");
     for len in [3, 21] {
-        let plain = ConnectionIdGenerator::Plain {
-            len,
-            worker_index: 0,
-        };
-        assert!(plain.check().is_err());
+        assert!(ConnectionIdGenerator::Plain { len }.check(1).is_err());
     }
-    let mut config = QuicLb {
-        rotation: 7,
-        server_id: vec![1],
-        nonce_len: 8,
-        key: None,
-        encode_length: false,
-    };
-    assert!(
-        ConnectionIdGenerator::QuicLb(config.clone())
-            .check()
-            .is_err()
-    );
-    (config.rotation, config.server_id) = (0, Vec::new());
-    assert!(ConnectionIdGenerator::QuicLb(config).check().is_err());
+    let checked = |ids: QuicLb, workers| ConnectionIdGenerator::QuicLb(ids).check(workers).is_ok();
+    assert!(checked(QuicLb::new(0, [1], 8), 32));
+    assert!(!checked(QuicLb::new(0, [1], 8), 33));
+    assert!(!checked(QuicLb::new(7, [1], 8), 1));
+    assert!(!checked(QuicLb::new(0, [], 8), 1));
 }
 
 // ---- several workers on one port ---------------------------------------------------------------
@@ -404,12 +388,7 @@ impl ResetTokenDirectory for Directory {
 }
 
 fn worker(index: u8, workers: u8) -> EndpointConfig {
-    config()
-        .cid_generator(ConnectionIdGenerator::Plain {
-            len: 8,
-            worker_index: index,
-        })
-        .workers(workers)
+    config().worker_index(index).workers(workers)
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use squall_core::{ClientConfig, ServerConfig};
+use squall_core::{ClientConfig, ConnectionIdGenerator, ServerConfig};
 
 /// Maximum number of workers: half of the values that the first byte of a connection id can tell
 /// apart.
@@ -126,6 +126,10 @@ pub struct Builder {
     /// `send_window`, `receive_window` and `max_packets_in_flight` of its
     /// [`TransportConfig`](crate::TransportConfig). `None`, the default: no limit.
     pub max_memory: Option<usize>,
+    /// How connection ids are generated. Each names the worker of its connection, by which the
+    /// kernel steers datagrams; ids for load balancers (QUIC-LB) name the server as well. Plain ids
+    /// of 8 bytes by default.
+    pub connection_ids: ConnectionIdGenerator,
     /// Key of the stateless-reset tokens (RFC 9000 §10.3.2). Keep it across restarts so that peers
     /// learn at once that their connections are gone. Random by default.
     pub reset_key: [u8; 32],
@@ -170,6 +174,7 @@ impl Builder {
             ipv4_prefix_bits: core.ipv4_prefix_bits,
             ipv6_prefix_bits: core.ipv6_prefix_bits,
             max_memory: core.max_memory,
+            connection_ids: core.cid_generator,
             reset_key,
         }
     }
@@ -215,6 +220,7 @@ impl Builder {
         ipv4_prefix_bits: u8,
         ipv6_prefix_bits: u8,
         max_memory: usize,
+        connection_ids: ConnectionIdGenerator,
         reset_key: [u8; 32],
     }
 
@@ -318,6 +324,7 @@ impl Builder {
                 "ipv4_prefix_bits must be at most 32, and ipv6_prefix_bits at most 128",
             ));
         }
+        self.connection_ids.check(self.workers).map_err(invalid)?;
         if let Some(server) = &self.server {
             check_server(server)?;
         }

@@ -10,9 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use rustls::pki_types::ServerName;
-use squall_core::{
-    ClientConfig, CloseReason, ConnectionIdGenerator, EndpointConfig, ServerConfig, Stages,
-};
+use squall_core::{ClientConfig, CloseReason, EndpointConfig, ServerConfig, Stages};
 use squall_udp::Socket;
 use squall_wire::ConnectionId;
 use tokio::sync::oneshot;
@@ -594,10 +592,8 @@ impl Builder {
     fn core_config(&self, shared: &Shared) -> EndpointConfig {
         let share = |limit: usize| limit.div_ceil(self.workers);
         let mut config = EndpointConfig::new(self.reset_key);
-        config.cid_generator = ConnectionIdGenerator::Plain {
-            len: config.cid_generator.len(),
-            worker_index: u8::try_from(shared.index).unwrap_or(0),
-        };
+        config.cid_generator = self.connection_ids.clone();
+        config.worker_index = u8::try_from(shared.index).unwrap_or(0);
         config.workers = u8::try_from(self.workers).unwrap_or(1);
         config.max_connections = share(self.max_connections);
         config.max_incoming = share(self.max_incoming.max(1));

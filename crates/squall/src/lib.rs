@@ -73,6 +73,7 @@
 //! | `Endpoint::new(…, socket, runtime)` | [`Builder::socket`], [`Builder::on_runtime`] |
 //! | `Endpoint::set_default_client_config` | [`Builder::client`], [`Endpoint::connect_with`] |
 //! | `Endpoint::rebind(socket)` | [`Endpoint::rebind`]`(addr)`, [`Endpoint::rebind_sockets`] |
+//! | `EndpointConfig::cid_generator` | [`Builder::connection_ids`] |
 //! | `Endpoint::open_connections` | `connections` of [`Endpoint::stats`] |
 //! | `ConnectionError` | [`CloseReason`] |
 //! | `peer_identity` | [`Connection::peer_certificates`] |
@@ -146,9 +147,9 @@ pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteEr
 pub use rustls;
 pub use squall_core::{
     AckFrequencyConfig, AckFrequencyRequest, AckedBundle, ClientConfig, CloseReason,
-    CongestionAlgorithm, CongestionController, CongestionControllerFactory, DatagramError,
-    EndpointCounts, ExportError, InvalidLength, LostBundle, MigrateError, Priority, RttEstimate,
-    ServerConfig, Stage, Stages, Stats, Time, TransportConfig, Waits,
+    CongestionAlgorithm, CongestionController, CongestionControllerFactory, ConnectionIdGenerator,
+    DatagramError, EndpointCounts, ExportError, InvalidLength, LostBundle, MigrateError, Priority,
+    QuicLb, RttEstimate, ServerConfig, Stage, Stages, Stats, Time, TransportConfig, Waits,
 };
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub use squall_tls::provider;

@@ -274,3 +274,83 @@ async fn tokens_and_tickets_are_good_at_the_other_worker() {
     }
     assert!(others > 0, "every connection came to the same worker");
 }
+
+/// Passes datagrams between a client and a server, and notes the destination ids of the short
+/// headers that the client sends (RFC 9000 §17.3): the `len` bytes after the first.
+async fn watch(
+    relay: Arc<tokio::net::UdpSocket>,
+    server: std::net::SocketAddr,
+    len: usize,
+    seen: Arc<std::sync::Mutex<Vec<Vec<u8>>>>,
+) {
+    let mut client = None;
+    let mut buffer = vec![0; 65_536];
+    loop {
+        let (received, from) = relay.recv_from(&mut buffer).await.unwrap();
+        let datagram = &buffer[..received];
+        let to = if from == server {
+            client
+        } else {
+            if datagram[0] & 0x80 == 0 {
+                seen.lock().unwrap().push(datagram[1..=len].to_vec());
+            }
+            client = Some(from);
+            Some(server)
+        };
+        if let Some(to) = to {
+            let _ = relay.send_to(datagram, to).await;
+        }
+    }
+}
+
+// test: draft-ietf-quic-load-balancers §3.4, §7.2
+#[tokio::test(flavor = "multi_thread")]
+async fn quic_lb_ids_name_the_server_and_the_worker() {
+    const WORKERS: u8 = 3;
+    let identity = Identity::new();
+    let ids = squall::QuicLb::new(2, [0xab, 0xcd], 8);
+    let ids = squall::ConnectionIdGenerator::QuicLb(ids);
+    let len = ids.len();
+    let server = echo_server(&identity, |builder| {
+        let builder = builder.workers(WORKERS.into());
+        builder.connection_ids(ids.clone())
+    });
+    let mut missing: Vec<usize> = (0..WORKERS.into()).collect();
+    while !missing.is_empty() {
+        let relay = tokio::net::UdpSocket::bind(ANY).await.unwrap();
+        let address = relay.local_addr().unwrap();
+        let seen = Arc::default();
+        let at = server.local_addr().unwrap();
+        let watching = tokio::spawn(watch(Arc::new(relay), at, len, Arc::clone(&seen)));
+        let config = identity.client(ALPN, TransportConfig::default());
+        let client = Builder::new(ANY).client(config).gso(false).bind().unwrap();
+        let near = within(client.connect(address, "localhost").unwrap()).await;
+        let near = near.unwrap();
+        let sent = pattern(100_000, 3);
+        let (mut send, mut recv) = near.open_bi().await.unwrap();
+        let writing = async {
+            send.write_all(&sent).await.unwrap();
+            send.finish().unwrap();
+        };
+        let ((), back) = within(async { tokio::join!(writing, recv.read_to_end(200_000)) }).await;
+        assert!(back.unwrap() == sent);
+        let seen = std::mem::take(&mut *seen.lock().unwrap());
+        assert!(!seen.is_empty());
+        let worker = usize::from(squall_core::worker_of(seen[0][0], WORKERS));
+        for id in seen {
+            assert_eq!((id[0] >> 5, &id[1..3]), (2, &[0xab, 0xcd][..]));
+            let named = squall_core::worker_of(id[0], WORKERS);
+            assert_eq!(usize::from(named), worker);
+        }
+        let before = server.worker_stats()[worker].runs_received;
+        assert!(before > 0, "worker {worker} has served this client");
+        missing.retain(|other| *other != worker);
+        watching.abort();
+    }
+    // The kernel found each worker by itself.
+    assert_eq!(server.stats().runs_forwarded, 0);
+    let unfit = squall::QuicLb::new(2, [0xab], 8).encode_length(true);
+    let unfit = squall::ConnectionIdGenerator::QuicLb(unfit);
+    let refused = Builder::new(ANY).workers(2).connection_ids(unfit).bind();
+    assert!(refused.unwrap_err().to_string().contains("encode_length"));
+}

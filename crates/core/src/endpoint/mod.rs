@@ -127,7 +127,7 @@ impl Endpoint {
         assert!(checked.is_ok(), "{checked:?}");
         let mut rng = StdRng::from_seed(seed);
         let start = rng.next_u64();
-        let ids = IdSource::new(&config.cid_generator, config.reset_key, start);
+        let ids = IdSource::new(&config, start);
         let ids = Arc::new(ids);
         let mut answer_key = [0; 16];
         rng.fill_bytes(&mut answer_key);
@@ -288,7 +288,7 @@ impl Endpoint {
                 slot.tokens.push(token);
                 self.reset_tokens.insert(token, handle);
                 if let Some(directory) = &mut self.reset_token_directory {
-                    directory.insert(token, self.config.cid_generator.worker_index());
+                    directory.insert(token, self.config.worker_index);
                 }
             }
             EndpointEvent::RemoveResetToken(token) => {

@@ -125,7 +125,7 @@ impl Endpoint {
         if token.is_some_and(|token| self.reset_tokens.contains_key(token)) {
             return None;
         }
-        let own = self.config.cid_generator.worker_index();
+        let own = self.config.worker_index;
         let first_byte = destination.first().copied().unwrap_or(own);
         let named = worker_of(first_byte, workers);
         if named != own {

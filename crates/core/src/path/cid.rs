@@ -10,7 +10,8 @@ use squall_wire::{ConnectionId, TransportErrorCode};
 
 use super::quic_lb::Encoder;
 use crate::config::{
-    ConnectionIdGenerator, MAX_ID_GAPS, MAX_LOCAL_IDS, MAX_REMOTE_IDS, MAX_RETIRE_BACKLOG,
+    ConnectionIdGenerator, EndpointConfig, MAX_ID_GAPS, MAX_LOCAL_IDS, MAX_REMOTE_IDS,
+    MAX_RETIRE_BACKLOG,
 };
 use crate::range_set::RangeSet;
 
@@ -31,16 +32,14 @@ enum Generator {
 }
 
 impl IdSource {
-    /// Makes ids by `config`. `start` is where the numbers of ids begin that are not random:
+    /// Makes ids as configured. `start` is where the numbers of ids begin that are not random:
     /// somewhere else after a restart.
-    pub(crate) fn new(config: &ConnectionIdGenerator, reset_key: [u8; 32], start: u64) -> Self {
-        let (len, generator) = match config {
-            ConnectionIdGenerator::Plain { len, worker_index } => {
-                let worker_index = *worker_index;
-                (*len, Generator::Plain { worker_index })
-            }
+    pub(crate) fn new(config: &EndpointConfig, start: u64) -> Self {
+        let (worker_index, workers) = (config.worker_index, config.workers);
+        let (len, generator) = match &config.cid_generator {
+            ConnectionIdGenerator::Plain { len } => (*len, Generator::Plain { worker_index }),
             ConnectionIdGenerator::QuicLb(config) => {
-                let encoder = Box::new(Encoder::new(config.clone()));
+                let encoder = Box::new(Encoder::new(config.clone(), worker_index, workers));
                 (encoder.len(), Generator::QuicLb(encoder))
             }
         };
@@ -48,7 +47,7 @@ impl IdSource {
             len,
             generator,
             count: AtomicU64::new(start),
-            reset_key,
+            reset_key: config.reset_key,
         }
     }
 

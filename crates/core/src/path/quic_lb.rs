@@ -5,6 +5,9 @@
 //!  first octet: rotation (3 bits), length or random (5 bits) │ server id │ nonce
 //!                                                              sealed together if there is a key
 //! ```
+//! Where workers share the server id, the random bits are drawn so that the octet names the worker
+//! in the way of all ids here ([`worker_of`](crate::worker_of)): the kernel's steering and the
+//! workers' own see no difference. A part of the nonces belongs to each worker (§7.2).
 
 use aes::Aes128;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
@@ -20,13 +23,20 @@ const MAX_PLAINTEXT: usize = ConnectionId::MAX_LEN - 1;
 pub(crate) struct Encoder {
     config: QuicLb,
     cipher: Option<Aes128>,
+    worker: u8,
+    workers: u8,
 }
 
 impl Encoder {
     /// For a configuration that was checked.
-    pub(crate) fn new(config: QuicLb) -> Self {
+    pub(crate) fn new(config: QuicLb, worker: u8, workers: u8) -> Self {
         let cipher = config.key.as_ref().map(|key| Aes128::new(key.into()));
-        Self { config, cipher }
+        Self {
+            config,
+            cipher,
+            worker,
+            workers: workers.max(1),
+        }
     }
 
     /// Bytes of every id.
@@ -40,15 +50,30 @@ impl Encoder {
         let mut nonce = [0; MAX_PLAINTEXT];
         let nonce = &mut nonce[..self.config.nonce_len.min(MAX_PLAINTEXT)];
         if self.cipher.is_some() {
-            let number = count.to_be_bytes();
+            let number = self.share(count, nonce.len()).to_be_bytes();
             let taken = nonce.len().min(number.len());
             let at = nonce.len() - taken;
             nonce[at..].copy_from_slice(&number[number.len() - taken..]);
         } else {
             rng.fill_bytes(nonce);
         }
-        let random = (rng.next_u32() & 0x1f) as u8;
-        self.encode(random, nonce)
+        self.encode(self.name_worker(rng.next_u32()), nonce)
+    }
+
+    /// The nonce number `count` of those that are this worker's, of `len` bytes.
+    fn share(&self, count: u64, len: usize) -> u64 {
+        let all = 1_u128 << (8 * len.min(8));
+        let own = all / u128::from(self.workers);
+        (own * u128::from(self.worker) + u128::from(count) % own) as u64
+    }
+
+    /// Five bits, random among those with which the first octet names the worker.
+    fn name_worker(&self, random: u32) -> u8 {
+        let workers = u32::from(self.workers);
+        let rotation = u32::from(self.config.rotation) << 5;
+        let least = (u32::from(self.worker) + workers - rotation % workers) % workers;
+        let choices = (32_u32.saturating_sub(least)).div_ceil(workers).max(1);
+        (least + random % choices * workers) as u8 & 0x1f
     }
 
     fn encode(&self, random: u8, nonce: &[u8]) -> ConnectionId {
@@ -162,15 +187,10 @@ mod tests {
     }
 
     fn encoder(rotation: u8, server_id: &[u8], nonce_len: usize, key: Option<&str>) -> Encoder {
-        let config = QuicLb {
-            rotation,
-            server_id: server_id.to_vec(),
-            nonce_len,
-            key: key.map(|key| hex(key).try_into().unwrap()),
-            encode_length: true,
-        };
+        let mut config = QuicLb::new(rotation, server_id, nonce_len).encode_length(true);
+        config.key = key.map(|key| hex(key).try_into().unwrap());
         config.check_fields().unwrap();
-        Encoder::new(config)
+        Encoder::new(config, 0, 1)
     }
 
     /// What a load balancer does (§5.5).
@@ -271,5 +291,31 @@ mod tests {
             .map(|count| encoder.make(count, &mut rng).as_slice()[0])
             .collect();
         assert!(firsts.len() > 20 && firsts.iter().all(|f| f >> 5 == 6));
+    }
+
+    #[test]
+    fn the_first_byte_names_the_worker_and_nonces_are_shared_out() {
+        let mut rng = StdRng::from_seed([7; 32]);
+        for (rotation, workers) in [(0, 1), (1, 2), (2, 3), (3, 7), (5, 31), (6, 32)] {
+            let mut seen = std::collections::HashSet::new();
+            for worker in 0..workers {
+                let config = QuicLb::new(rotation, [1, 2], 4).key([9; 16]);
+                let encoder = Encoder::new(config, worker, workers);
+                let mut firsts = std::collections::HashSet::new();
+                // Over the end of the worker's nonces, too.
+                let end = 5 * ((1_u64 << 32) / u64::from(workers));
+                for count in 0..200 {
+                    let id = encoder.make(end - 100 + count, &mut rng);
+                    let first = id.as_slice()[0];
+                    assert_eq!(first >> 5, rotation);
+                    assert_eq!(crate::worker_of(first, workers), worker, "of {workers}");
+                    assert_eq!(decode(&encoder, id.as_slice()), [1, 2]);
+                    assert!(seen.insert(id.as_slice()[1..].to_vec()));
+                    firsts.insert(first);
+                }
+                let choices = 32 / usize::from(workers);
+                assert!(2 * firsts.len() > choices && firsts.len() <= choices + 1);
+            }
+        }
     }
 }
