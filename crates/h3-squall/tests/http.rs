@@ -267,7 +267,10 @@ async fn a_shutdown_finishes_what_has_begun_and_refuses_the_rest() {
             }
         }
     };
-    assert!(matches!(refused, StreamError::RemoteClosing), "{refused:?}");
+    assert!(
+        matches!(refused, StreamError::RemoteClosing { .. }),
+        "{refused:?}"
+    );
     go.send(()).unwrap();
     assert_eq!(within(stream.recv_response()).await.unwrap().status(), 200);
     assert_eq!(body!(stream).unwrap(), b"late");
@@ -389,15 +392,16 @@ async fn the_end_of_the_connection_keeps_its_kind() {
     let mut stream = client.ask("/").await;
     client.transport.far.close(0x1234, b"enough");
     let error = within(stream.recv_response()).await.unwrap_err();
-    let StreamError::ConnectionError(error) = &error else {
+    let StreamError::ConnectionError { 0: error, .. } = &error else {
         panic!("{error:?}");
     };
     let closed = |error: &ConnectionError| {
         matches!(
             error,
-            ConnectionError::Remote(ConnectionErrorIncoming::ApplicationClose {
-                error_code: 0x1234
-            })
+            ConnectionError::Remote {
+                0: ConnectionErrorIncoming::ApplicationClose { error_code: 0x1234 },
+                ..
+            }
         )
     };
     assert!(closed(error), "{error:?}");
@@ -411,7 +415,10 @@ async fn the_end_of_the_connection_keeps_its_kind() {
     assert!(
         matches!(
             error,
-            StreamError::ConnectionError(ConnectionError::Timeout)
+            StreamError::ConnectionError {
+                0: ConnectionError::Timeout { .. },
+                ..
+            }
         ),
         "{error:?}"
     );
