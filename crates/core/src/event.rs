@@ -10,6 +10,10 @@ use crate::error::CloseReason;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
+    /// The peer's first flight has been read: the application protocol and, on a server, the
+    /// server name are known (`Connection::alpn`, `Connection::server_name`). Nothing of it is
+    /// authenticated before [`Connected`](Self::Connected).
+    HandshakeData,
     /// The handshake is complete: data can be sent, and the peer is authenticated.
     Connected,
     /// The client's early data was accepted (RFC 9001 §4.6.2). Reported at both ends, and only if

@@ -341,6 +341,17 @@ impl std::fmt::Debug for Connection {
     }
 }
 
+/// What a handshake negotiates, as far as it is known before its end; see
+/// [`Connecting::handshake_data`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandshakeData {
+    /// The application protocol (RFC 7301).
+    pub alpn: Option<Vec<u8>>,
+    /// The server name that the client requested (RFC 6066 §3); `None` on the client.
+    pub server_name: Option<String>,
+}
+
 /// A connection whose handshake is in progress; await it. Dropping it abandons the connection.
 #[must_use = "dropping a `Connecting` abandons the connection"]
 pub struct Connecting(Progress);
@@ -406,6 +417,41 @@ impl Connecting {
         let accepted = EarlyDataAccepted(Handshake::new(Arc::clone(handle)));
         self.0 = Progress::Done;
         Ok((connection, accepted))
+    }
+
+    /// Waits until the application protocol and, on a server, the server name are known: on a
+    /// server with the client's first flight, on a client with the server's. Nothing of it is
+    /// authenticated before the handshake completes. Cancel safe.
+    ///
+    /// # Errors
+    /// The connection could not be started, or ended.
+    pub async fn handshake_data(&mut self) -> Result<HandshakeData, CloseReason> {
+        poll_fn(|cx| self.poll_handshake_data(cx)).await
+    }
+
+    fn poll_handshake_data(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<HandshakeData, CloseReason>> {
+        ready!(self.poll_begun(cx));
+        match &mut self.0 {
+            Progress::Handshaking(Handshake { place, handle }) => {
+                handle.0.lock().handshake_data_awaited = true;
+                place.poll(cx, |state| {
+                    if state.handshake_data {
+                        return Poll::Ready(Ok(HandshakeData {
+                            alpn: state.core.alpn().map(<[u8]>::to_vec),
+                            server_name: state.core.server_name().map(str::to_owned),
+                        }));
+                    }
+                    let closed = state.closed.clone();
+                    closed.map_or(Poll::Pending, |reason| Poll::Ready(Err(reason)))
+                })
+            }
+            Progress::Failed(error) => Poll::Ready(Err(error.clone())),
+            // Polled after its end, against the contract of futures.
+            Progress::Asked(_) | Progress::Done => Poll::Pending,
+        }
     }
 
     /// Waits for the worker's answer.

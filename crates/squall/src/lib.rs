@@ -77,7 +77,7 @@
 //! | `Endpoint::open_connections` | `connections` of [`Endpoint::stats`] |
 //! | `ConnectionError` | [`CloseReason`] |
 //! | `peer_identity` | [`Connection::peer_certificates`] |
-//! | `handshake_data` | [`Connection::alpn`], [`Connection::server_name`] |
+//! | `handshake_data` | [`Connecting::handshake_data`], [`Connection::alpn`], [`Connection::server_name`] |
 //! | `orig_dst_cid` | [`Incoming::original_destination_id`] |
 //! | `weak_handle` | [`Connection::downgrade`] |
 //! | `congestion_state`, `rtt`, `min_rtt` | [`Connection::stats`] |
@@ -141,7 +141,7 @@ mod worker;
 
 pub use bytes::Bytes;
 pub use config::Builder;
-pub use connection::{Connecting, Connection, EarlyDataAccepted, WeakConnection};
+pub use connection::{Connecting, Connection, EarlyDataAccepted, HandshakeData, WeakConnection};
 pub use endpoint::{Accept, Endpoint, Incoming};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
 pub use rustls;

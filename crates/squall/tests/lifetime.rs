@@ -610,3 +610,81 @@ async fn attempts_from_one_address_wait_side_by_side() {
     }
     assert_eq!(server.stats().connections, ATTEMPTS as u64);
 }
+
+#[tokio::test]
+async fn protocol_and_name_are_known_before_the_end_of_the_handshake() {
+    let identity = Identity::new();
+    let config = identity.server(ALPN, TransportConfig::default());
+    let server = Builder::new(ANY).server(config).bind().unwrap();
+    let config = identity.client(ALPN, TransportConfig::default());
+    let client = Builder::new(ANY).client(config).bind().unwrap();
+    let address = server.local_addr().unwrap();
+    let mut connecting = client.connect(address, "localhost").unwrap();
+    let mut accepted = within(server.accept()).await.unwrap().accept();
+    // Cancelled before anything is known, on a client that nobody has answered yet.
+    assert!(futures_now(connecting.handshake_data()).is_none());
+    let there = within(accepted.handshake_data()).await.unwrap();
+    assert_eq!(there.alpn.as_deref(), Some(ALPN));
+    assert_eq!(there.server_name.as_deref(), Some("localhost"));
+    let here = within(connecting.handshake_data()).await.unwrap();
+    assert_eq!((here.alpn.as_deref(), here.server_name), (Some(ALPN), None));
+    assert_eq!(within(accepted.handshake_data()).await.unwrap(), there);
+    let (near, far) = within(async { tokio::join!(connecting, accepted) }).await;
+    assert_eq!(near.unwrap().alpn().as_deref(), Some(ALPN));
+    drop(far);
+
+    let mut refused = client.connect(address, "localhost").unwrap();
+    within(server.accept()).await.unwrap().refuse();
+    let reason = within(refused.handshake_data()).await.unwrap_err();
+    assert!(
+        reason.to_string().contains("CONNECTION_REFUSED"),
+        "{reason}"
+    );
+    assert_eq!(within(refused).await.unwrap_err(), reason);
+}
+
+/// The outcome of a future that is ready at once.
+fn futures_now<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match future.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(output) => Some(output),
+        std::task::Poll::Pending => None,
+    }
+}
+
+/// The client's answers never arrive: what is known is known all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn handshake_data_does_not_wait_for_the_handshake() {
+    let identity = Identity::new();
+    let transport = TransportConfig::default()
+        .handshake_timeout(Duration::from_secs(1000))
+        .max_idle_timeout(Duration::ZERO);
+    let config = identity.server(ALPN, transport.clone());
+    let server = Builder::new(ANY).server(config).bind().unwrap();
+    let config = identity.client(ALPN, transport);
+    let client = Builder::new(ANY).client(config).gso(false).bind().unwrap();
+    // Passes the client's datagrams on, and nothing back.
+    let relay = tokio::net::UdpSocket::bind(ANY).await.unwrap();
+    let at = relay.local_addr().unwrap();
+    let to = server.local_addr().unwrap();
+    let relaying = tokio::spawn(async move {
+        let mut buffer = vec![0; 65_536];
+        loop {
+            let (len, from) = relay.recv_from(&mut buffer).await.unwrap();
+            if from != to {
+                relay.send_to(&buffer[..len], to).await.unwrap();
+                // A ClientHello with X25519MLKEM768 takes two datagrams: the attempt is accepted
+                // with the first.
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+    });
+    let connecting = client.connect(at, "localhost").unwrap();
+    let mut accepted = within(server.accept()).await.unwrap().accept();
+    let data = within(accepted.handshake_data()).await.unwrap();
+    assert_eq!(data.alpn.as_deref(), Some(ALPN));
+    assert!(futures_now(&mut accepted).is_none());
+    relaying.abort();
+    drop(connecting);
+}

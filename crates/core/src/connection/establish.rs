@@ -248,6 +248,7 @@ impl Connection {
             .local_ids
             .set_peer_limit(params.active_connection_id_limit);
         self.streams.set_peer_parameters(&params);
+        self.streams.events.push_back(Event::HandshakeData);
         Ok(())
     }
 

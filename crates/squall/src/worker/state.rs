@@ -90,6 +90,10 @@ pub(crate) struct State {
     /// The worker has let go of the connection.
     pub(crate) removed: bool,
     pub(crate) connected: bool,
+    /// What the handshake negotiates is known.
+    pub(crate) handshake_data: bool,
+    /// A task waits for that.
+    pub(crate) handshake_data_awaited: bool,
     /// Whether the server took a client's early data; `None`: not known yet.
     pub(crate) early_data: Option<bool>,
     pub(crate) closed: Option<CloseReason>,
@@ -118,6 +122,8 @@ impl State {
             memory: 0,
             removed: false,
             connected: false,
+            handshake_data: false,
+            handshake_data_awaited: false,
             early_data: None,
             closed: None,
             lines: Default::default(),
@@ -160,6 +166,12 @@ impl State {
                 Event::Connected => {
                     self.connected = true;
                     self.wake(Line::Lifetime, wakers);
+                }
+                Event::HandshakeData => {
+                    self.handshake_data = true;
+                    if self.handshake_data_awaited {
+                        self.wake(Line::Lifetime, wakers);
+                    }
                 }
                 Event::StreamOpened(direction) => {
                     self.wake(Line::accepting(direction), wakers);
