@@ -35,10 +35,11 @@ use zeroize::{Zeroize, Zeroizing};
 /// own. QUIC packets are sealed and opened by squall's packet protection, whatever the provider; so
 /// a provider that is validated (FIPS 140-3) does not make a validated QUIC stack.
 ///
-/// `base` can be any provider, whether or not it supports QUIC itself. Only the TLS 1.3 suites that
-/// QUIC can use here are kept (RFC 9001 §5.3: AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305). rustls
-/// refers to suites for the life of the process, so each call leaks six small structs: call it once
-/// for a provider, and keep the result.
+/// `base` can be any provider, whether or not it supports QUIC itself. Of its TLS 1.3 suites only
+/// those are kept that QUIC can use here (RFC 9001 §5.3: AES-128-GCM, AES-256-GCM,
+/// ChaCha20-Poly1305); those of TLS 1.2 are kept for TLS over TCP, so the result can be a process's
+/// default provider. rustls refers to suites for the life of the process, so each call leaks six
+/// small structs: call it once for a provider, and keep the result.
 ///
 /// ```
 /// # let roots = rustls::RootCertStore::empty();
@@ -53,13 +54,13 @@ use zeroize::{Zeroize, Zeroizing};
 /// ```
 #[must_use]
 pub fn wrap(base: CryptoProvider) -> CryptoProvider {
-    let tls13 = base
-        .cipher_suites
-        .iter()
-        .filter_map(SupportedCipherSuite::tls13);
-    let wrapped = tls13.filter_map(|suite| wrap_suite(suite, suite.hkdf_provider));
+    let suites = base.cipher_suites.iter();
+    let kept = suites.filter_map(|suite| match suite.tls13() {
+        Some(tls13) => wrap_suite(tls13, tls13.hkdf_provider),
+        None => Some(*suite),
+    });
     CryptoProvider {
-        cipher_suites: wrapped.collect(),
+        cipher_suites: kept.collect(),
         ..base
     }
 }
@@ -441,6 +442,34 @@ mod tests {
             cipher_suites: wrapped.to_vec(),
             ..aws_lc_rs::default_provider()
         }
+    }
+
+    #[test]
+    fn a_wrapped_provider_serves_tls_1_2_as_before() {
+        let old_suites = |provider: &CryptoProvider| -> Vec<CipherSuite> {
+            let suites = provider.cipher_suites.iter();
+            let old = suites.filter(|suite| suite.tls13().is_none());
+            old.map(SupportedCipherSuite::suite).collect()
+        };
+        let base = aws_lc_rs::default_provider();
+        let wrapped = wrap(base.clone());
+        assert!(!old_suites(&base).is_empty());
+        assert_eq!(old_suites(&wrapped), old_suites(&base));
+        // And it still counts as ours, also in a configuration that allows both versions.
+        assert!(is_wrapped(&wrapped) && !is_wrapped(&base));
+        let config = rustls::ClientConfig::builder_with_provider(wrapped.into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        let name = "localhost".try_into().unwrap();
+        let session = rustls::quic::ClientConnection::new(
+            std::sync::Arc::new(config),
+            Version::V1,
+            name,
+            Vec::new(),
+        );
+        assert!(session.is_ok());
     }
 
     // test: RFC 9001 §A.1, RFC 9369 §A.1 — what rustls derives arrives here byte for byte.
