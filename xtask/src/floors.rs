@@ -10,6 +10,7 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
         "datagram",
         "error",
         "event",
+        "observation",
         "prefix",
         "sent_frame",
         "qlog",

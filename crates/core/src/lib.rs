@@ -23,6 +23,7 @@ mod datagram;
 mod endpoint;
 mod error;
 mod event;
+mod observation;
 mod path;
 mod prefix;
 mod qlog;
@@ -58,10 +59,15 @@ pub use config::{
 };
 pub use connection::{Connection, Move, Stats};
 pub use endpoint::{
-    AcceptError, ConnectionHandle, Endpoint, EndpointCounts, Incoming, Route, Run, StartError,
+    AcceptError, ConnectionHandle, Endpoint, EndpointCounts, Incoming, Refusal, RefusalReason,
+    Route, Run, StartError,
 };
 pub use error::{CloseReason, DatagramError, ExportError, MigrateError, ReadError, WriteError};
 pub use event::{EndpointEvent, Event};
+pub use observation::{
+    Closed, Congestion, CongestionCause, EarlyDataAnswered, HandshakeCompleted, HandshakeConfirmed,
+    KeysUpdated, MtuChanged, Observation, PathChanged, VersionChanged,
+};
 pub use prefix::{Prefix, PrefixConnections, PrefixCounts, PrefixTable};
 pub use reset_directory::ResetTokenDirectory;
 pub use squall_tls::InvalidLength;

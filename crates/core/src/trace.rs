@@ -1,11 +1,14 @@
 //! Events of a connection for `tracing`. Without the feature of that name they are compiled out.
+//!
+//! Each connection has a span, `connection`, at level debug, with its side, its peer and the
+//! destination id of the client's first packet. Within it are the events, at level debug too:
+//! what [`Observation`] lists.
 
 use std::net::SocketAddr;
 
 use squall_wire::{ConnectionId, Side};
 
-use crate::error::CloseReason;
-use crate::event::Event;
+use crate::observation::Observation;
 
 /// What `tracing` shows of a connection belongs to one span; to none unless there is a subscriber.
 pub(crate) struct Trace {
@@ -20,20 +23,65 @@ impl Trace {
         Self { span }
     }
 
-    /// The connection has ended.
-    pub(crate) fn closed(&self, reason: &CloseReason) {
-        self.span.in_scope(|| tracing::debug!(%reason, "closed"));
+    /// Whether anybody listens.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.span.is_disabled()
     }
 
-    /// The handshake is complete, or confirmed (RFC 9001 §4.1).
-    pub(crate) fn handshake(&self, state: &'static str, version: u32) {
-        self.span
-            .in_scope(|| tracing::debug!(version = format_args!("{version:#x}"), "{state}"));
-    }
-
-    /// The connection has moved, or could not.
-    pub(crate) fn moved(&self, event: &Event) {
-        self.span.in_scope(|| tracing::debug!(?event, "path"));
+    pub(crate) fn observe(&self, observation: &Observation) {
+        self.span.in_scope(|| match observation {
+            Observation::RetryReceived => tracing::debug!("retry received"),
+            Observation::VersionChanged(change) => tracing::debug!(
+                from = format_args!("{:#x}", change.from),
+                to = format_args!("{:#x}", change.to),
+                "version changed"
+            ),
+            Observation::EarlyDataAnswered(answer) => {
+                tracing::debug!(accepted = answer.accepted, "early data answered");
+            }
+            Observation::HandshakeCompleted(done) => tracing::debug!(
+                duration_us = done.duration.as_micros() as u64,
+                version = format_args!("{:#x}", done.version),
+                alpn = done.alpn.as_deref().map(String::from_utf8_lossy).as_deref(),
+                server_name = done.server_name.as_deref(),
+                resumed = done.resumed,
+                early_data = done.early_data,
+                "handshake completed"
+            ),
+            Observation::HandshakeConfirmed(done) => tracing::debug!(
+                duration_us = done.duration.as_micros() as u64,
+                "handshake confirmed"
+            ),
+            Observation::PathChanged(change) => match change.failed {
+                None => tracing::debug!(remote = %change.path.remote, "path changed"),
+                Some(failed) => {
+                    tracing::debug!(remote = %change.path.remote, %failed, "path not validated");
+                }
+            },
+            Observation::KeysUpdated(update) => tracing::debug!(
+                by_peer = update.by_peer,
+                updates = update.updates,
+                "keys updated"
+            ),
+            Observation::MtuChanged(change) => tracing::debug!(
+                before = change.before,
+                max_udp_payload = change.max_udp_payload,
+                "MTU changed"
+            ),
+            Observation::Congestion(event) => tracing::debug!(
+                cause = ?event.cause,
+                window_before = event.window_before,
+                window = event.window,
+                packets_lost = event.packets_lost,
+                rtt_us = event.rtt.as_micros() as u64,
+                "congestion"
+            ),
+            Observation::Closed(end) => tracing::debug!(
+                reason = %end.reason,
+                duration_us = end.duration.as_micros() as u64,
+                "closed"
+            ),
+        });
     }
 }
 
@@ -43,9 +91,9 @@ impl Trace {
         Self {}
     }
 
-    pub(crate) fn closed(&self, _: &CloseReason) {}
+    pub(crate) fn is_on(&self) -> bool {
+        false
+    }
 
-    pub(crate) fn handshake(&self, _: &'static str, _: u32) {}
-
-    pub(crate) fn moved(&self, _: &Event) {}
+    pub(crate) fn observe(&self, _: &Observation) {}
 }

@@ -17,6 +17,7 @@ use super::{Connection, State};
 use crate::config::{MAX_CRYPTO_BUFFER_AFTER, MAX_CRYPTO_PIECES};
 use crate::error::CloseReason;
 use crate::event::{EndpointEvent, Event};
+use crate::observation::Observation;
 use crate::sent_frame::SentFrame;
 use crate::space::{Space, SpaceId};
 use crate::time::Time;
@@ -117,13 +118,19 @@ impl Connection {
             early_keys,
             refusal,
         } = begun;
-        let initial = &mut self.spaces[SpaceId::Initial];
-        self.handshake.change_version(version, initial);
+        self.change_version(version);
         if let Some(material) = early_keys {
             self.spaces[SpaceId::Data].keys = Some(zero_rtt_keys(&material));
-            self.streams.events.push_back(Event::EarlyDataAccepted);
+            self.answer_early_data(true);
         }
         refusal.map_or(Ok(()), |alert| Err(alert.into()))
+    }
+
+    /// The handshake goes on in this version (RFC 9368 §2.3).
+    pub(super) fn change_version(&mut self, version: u32) {
+        self.log.version(self.handshake.version, version);
+        let initial = &mut self.spaces[SpaceId::Initial];
+        self.handshake.change_version(version, initial);
     }
 
     /// Sends what TLS has written, installs the keys that it gives, and notes its end.
@@ -145,11 +152,8 @@ impl Connection {
         self.state = State::Established;
         self.clock.set(Timer::Handshake, None);
         self.streams.events.push_back(Event::Connected);
-        self.log.handshake(now, "handshake_complete", version);
-        if let Some(log) = &mut self.log.qlog {
-            let session = self.handshake.tls.running();
-            log.alpn_information(now, session.and_then(Session::alpn));
-        }
+        let tls = &self.handshake.tls;
+        self.log.handshake_completed(now, version, tls);
         self.restart_idle_timer(now);
         if self.side == Side::Server {
             // RFC 9001 §4.1.2: for a server complete is confirmed.
@@ -237,7 +241,7 @@ impl Connection {
         }
         match self.handshake.settle_early_data(&params)? {
             EarlyData::None => {}
-            EarlyData::Accepted => self.streams.events.push_back(Event::EarlyDataAccepted),
+            EarlyData::Accepted => self.answer_early_data(true),
             EarlyData::Rejected => self.reject_early_data(&params),
         }
         self.handshake.peer = PeerParameters::of(&params);
@@ -260,8 +264,7 @@ impl Connection {
         if std::mem::replace(&mut self.handshake.confirmed, true) {
             return;
         }
-        let version = self.handshake.version;
-        self.log.handshake(now, "handshake_confirmed", version);
+        self.log.handshake_confirmed(now);
         // RFC 9001 §4.9.3: what still arrives in 0-RTT packets comes again in 1-RTT packets.
         self.spaces[SpaceId::Data].keys = None;
         self.duties.ack_frequency.begin();
@@ -313,7 +316,16 @@ impl Connection {
         space.keys = None;
         self.paths.active.flow.leave(space.sent.discard());
         self.streams.rewind(params);
-        self.streams.events.push_back(Event::EarlyDataRejected);
+        self.answer_early_data(false);
+    }
+
+    /// Reports and logs whether the server has accepted the early data.
+    fn answer_early_data(&mut self, accepted: bool) {
+        self.log.early_data(accepted);
+        self.streams.events.push_back(match accepted {
+            true => Event::EarlyDataAccepted,
+            false => Event::EarlyDataRejected,
+        });
     }
 
     /// The server has sent a Retry, and dropped what arrived before it: the early data is sent
@@ -343,6 +355,7 @@ impl Connection {
             self.stats.packets_dropped += 1;
             return;
         }
+        self.log.observe(|| Observation::RetryReceived);
         self.handshake.follow_retry(retry);
         self.paths.remote_ids.set_first(retry.scid);
         let space = &mut self.spaces[SpaceId::Initial];
@@ -370,9 +383,11 @@ impl Connection {
     /// A client's new attempt, in another version (RFC 9368 §2.1).
     fn begin_anew(&mut self, now: Time, version: u32) {
         let rng = &mut self.endpoint.rng;
+        let from = self.handshake.version;
         let Some(dcid) = self.handshake.begin_anew(version, &self.config, rng) else {
             return self.abandon(now, CloseReason::VersionMismatch);
         };
+        self.log.version(from, version);
         // RFC 9369 §5: a ticket is good for one version. What was sent as early data goes into the
         // new attempt's handshake.
         if self.handshake.forget_early_data() {

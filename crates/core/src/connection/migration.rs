@@ -20,6 +20,7 @@ use super::receive::Trip;
 use super::{Connection, State};
 use crate::error::{CloseReason, MigrateError};
 use crate::event::Event;
+use crate::observation::{Observation, PathChanged};
 use crate::path::validation::Validation;
 use crate::path::{self, PathState};
 use crate::recovery::rtt::RttEstimator;
@@ -244,7 +245,13 @@ impl Connection {
 
     /// Reports where the connection is now, or that it could not move.
     pub(super) fn report_move(&mut self, event: Event) {
-        self.log.moved(&event);
+        let path = self.paths.active.path;
+        let failed = match &event {
+            Event::MigrationFailed(failed) => Some(failed.remote),
+            _ => None,
+        };
+        self.log
+            .observe(|| Observation::PathChanged(PathChanged { path, failed }));
         self.streams.events.push_back(event);
         self.endpoint.report_address(self.side, &self.paths.active);
     }

@@ -128,7 +128,7 @@ impl Connection {
             duties: Duties::new(&config),
             clock: Clock::new(&config, now),
             endpoint: EndpointLink::new(start.ids, start.tokens, rng, known),
-            log: Log::new(trace),
+            log: Log::new(trace, now),
             stats: Stats::default(),
             config,
         };

@@ -12,6 +12,7 @@ use super::handshake::keyring::KeyRing;
 use super::{Connection, State, Stats};
 use crate::error::{DatagramError, ExportError, ReadError, WriteError};
 use crate::event::{EndpointEvent, Event};
+use crate::observation::Observation;
 #[cfg(feature = "qlog")]
 use crate::qlog::Qlog;
 use crate::stream::Priority;
@@ -488,6 +489,18 @@ impl Connection {
     #[must_use]
     pub fn is_early(&self, id: StreamId) -> bool {
         self.streams.is_early(id)
+    }
+
+    /// Keeps what the connection goes through from now on for
+    /// [`poll_observation`](Self::poll_observation). Without this call nothing is kept.
+    pub fn observe(&mut self) {
+        self.log.watch();
+    }
+
+    /// The next rare change in the life of the connection, since [`observe`](Self::observe). Poll
+    /// it regularly: at most 256 are kept.
+    pub fn poll_observation(&mut self) -> Option<Observation> {
+        self.log.poll_observation()
     }
 
     /// Writes a qlog of all events from now on to `sink`: JSON text sequences after

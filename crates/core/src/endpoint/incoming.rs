@@ -11,6 +11,7 @@ use squall_tls::Session;
 use squall_wire::{ConnectionId, LongType, Path, TransportErrorCode, Writer, frame, header};
 
 use super::limits::Admission;
+use super::refusal::RefusalReason;
 use super::{ConnectionHandle, Endpoint};
 use crate::config::{MIN_UDP_PAYLOAD, ServerConfig};
 use crate::connection::{Accepted, Connection, Role, Start};
@@ -180,7 +181,7 @@ impl Endpoint {
             Some(server) => self.accept_with(now, incoming, &server),
             None => Err(AcceptError {
                 reason: "this endpoint takes no connections".to_owned(),
-                response: Some(self.refusal(&incoming, TransportErrorCode::CONNECTION_REFUSED)),
+                response: Some(self.refusal(&incoming, RefusalReason::Closed)),
             }),
         }
     }
@@ -198,7 +199,7 @@ impl Endpoint {
         let keys = incoming.keys.take();
         let error = |this: &mut Self, reason: String| AcceptError {
             reason,
-            response: Some(this.refusal(&incoming, TransportErrorCode::CONNECTION_REFUSED)),
+            response: Some(this.refusal(&incoming, RefusalReason::Configuration)),
         };
         if let Err(what) = server.transport.check() {
             return Err(error(self, what.to_owned()));
@@ -257,7 +258,7 @@ impl Endpoint {
         let (dcid, scid) = (&incoming.dcid, &incoming.scid);
         let response = match admission {
             Admission::NotYet => self.retry_datagram(now, path, version, dcid, scid),
-            _ => self.refusal(incoming, TransportErrorCode::CONNECTION_REFUSED),
+            _ => self.refusal(incoming, RefusalReason::Prefix),
         };
         AcceptError {
             reason: "the client's network has as many connections as it may have".to_owned(),
@@ -317,11 +318,12 @@ impl Endpoint {
         reason = "what is refused cannot be accepted later"
     )]
     pub fn refuse(&mut self, incoming: Incoming) -> Vec<u8> {
-        self.refusal(&incoming, TransportErrorCode::CONNECTION_REFUSED)
+        self.refusal(&incoming, RefusalReason::Application)
     }
 
-    fn refusal(&mut self, incoming: &Incoming, code: TransportErrorCode) -> Vec<u8> {
-        self.close_datagram(incoming.version, &incoming.dcid, &incoming.scid, code)
+    fn refusal(&mut self, incoming: &Incoming, why: RefusalReason) -> Vec<u8> {
+        self.note_refusal(incoming.path, why);
+        self.close_datagram(incoming.version, &incoming.dcid, &incoming.scid, why.code())
     }
 
     /// An Initial with a CONNECTION_CLOSE, in answer to a client that is refused.

@@ -9,8 +9,7 @@
 
 use std::net::IpAddr;
 
-use squall_wire::TransportErrorCode;
-
+use super::refusal::RefusalReason;
 use super::{ConnectionHandle, Endpoint};
 use crate::prefix::Prefix;
 
@@ -20,13 +19,13 @@ pub(super) enum Admission {
     Granted,
     /// The client must first validate its address: a Retry.
     NotYet,
-    Refused(TransportErrorCode),
+    Refused(RefusalReason),
 }
 
 impl Admission {
-    fn denied(validated: bool) -> Self {
+    fn denied(validated: bool, why: RefusalReason) -> Self {
         if validated {
-            Self::Refused(TransportErrorCode::CONNECTION_REFUSED)
+            Self::Refused(why)
         } else {
             Self::NotYet
         }
@@ -52,11 +51,11 @@ impl Endpoint {
             let retry_from = limit - limit / 4;
             if validated && self.memory >= limit {
                 self.counts.memory_refusals += 1;
-                return Admission::denied(validated);
+                return Admission::denied(validated, RefusalReason::Memory);
             }
             if !validated && self.memory >= retry_from {
                 self.counts.memory_retries += 1;
-                return Admission::denied(validated);
+                return Admission::denied(validated, RefusalReason::Memory);
             }
         }
         Admission::Granted
@@ -68,7 +67,7 @@ impl Endpoint {
         } else {
             self.counts.prefix_retries += 1;
         }
-        Admission::denied(validated)
+        Admission::denied(validated, RefusalReason::Prefix)
     }
 
     fn prefix(&self, address: IpAddr) -> Prefix {

@@ -14,6 +14,7 @@ mod answers;
 mod counts;
 mod incoming;
 mod limits;
+mod refusal;
 mod route;
 
 use std::collections::HashMap;
@@ -39,6 +40,8 @@ use answers::Answers;
 pub use counts::EndpointCounts;
 use incoming::Undecided;
 pub use incoming::{AcceptError, Incoming};
+use refusal::Refusals;
+pub use refusal::{Refusal, RefusalReason};
 pub use route::{Route, Run};
 
 /// Identifies a connection of an endpoint: a small dense number, reused after `Endpoint::remove`.
@@ -113,6 +116,8 @@ pub struct Endpoint {
     /// Servers' connections whose handshake is not complete.
     handshakes: usize,
     undecided: Undecided,
+    /// `None` unless the owner watches.
+    refusals: Option<Refusals>,
 }
 
 impl Endpoint {
@@ -157,6 +162,7 @@ impl Endpoint {
             memory: 0,
             handshakes: 0,
             undecided: Undecided::default(),
+            refusals: None,
         }
     }
 
@@ -219,6 +225,23 @@ impl Endpoint {
     #[must_use]
     pub const fn counts(&self) -> &EndpointCounts {
         &self.counts
+    }
+
+    /// Keeps refused attempts from now on for [`poll_refusal`](Self::poll_refusal).
+    pub fn observe(&mut self) {
+        self.refusals.get_or_insert_default();
+    }
+
+    /// The next attempt that was refused, since [`observe`](Self::observe). Poll it once a turn: at
+    /// most 64 are kept, and [`counts`](Self::counts) has all of them.
+    pub fn poll_refusal(&mut self) -> Option<Refusal> {
+        self.refusals.as_mut()?.pop()
+    }
+
+    fn note_refusal(&mut self, path: Path, reason: RefusalReason) {
+        if let Some(refusals) = &mut self.refusals {
+            refusals.push(path.remote, reason);
+        }
     }
 
     /// Starts a connection to `path.remote`, which must present a certificate for `server_name`.

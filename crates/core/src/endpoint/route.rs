@@ -2,13 +2,12 @@
 //! connection.
 
 use rand::{Rng, RngCore};
-use squall_wire::{
-    ConnectionId, FixedBit, Header, LongType, Path, TransportErrorCode, Writer, header, is_long,
-};
+use squall_wire::{ConnectionId, FixedBit, Header, LongType, Path, Writer, header, is_long};
 
 use super::answers::Answer;
 use super::incoming::opening;
 use super::limits::Admission;
+use super::refusal::RefusalReason;
 use super::{ConnectionHandle, Endpoint, Incoming};
 use crate::config::{MIN_UDP_PAYLOAD, ServerConfig, worker_of};
 use crate::time::Time;
@@ -240,9 +239,10 @@ impl Endpoint {
             Admission::NotYet => {
                 Route::Respond(self.retry_datagram(now, path, version, &dcid, &scid))
             }
-            Admission::Refused(code) => {
+            Admission::Refused(why) => {
+                self.note_refusal(path, why);
                 if self.may_answer(now, Answer::Refusal, path) {
-                    Route::Respond(self.close_datagram(version, &dcid, &scid, code))
+                    Route::Respond(self.close_datagram(version, &dcid, &scid, why.code()))
                 } else {
                     Route::Discard
                 }
@@ -254,16 +254,19 @@ impl Endpoint {
     fn admit(&mut self, path: Path, verdict: Verdict) -> Admission {
         if verdict == Verdict::Invalid {
             // RFC 9000 §8.1.2: the client would follow no other Retry.
-            return Admission::Refused(TransportErrorCode::INVALID_TOKEN);
+            return Admission::Refused(RefusalReason::InvalidToken);
         }
         if !verdict.validates() && self.handshakes + self.undecided() >= self.config.retry_from {
             return Admission::NotYet;
         }
-        if self.connections() >= self.config.max_connections
-            || self.handshakes >= self.config.max_handshakes
-            || self.undecided() >= self.config.max_incoming
-        {
-            return Admission::Refused(TransportErrorCode::CONNECTION_REFUSED);
+        if self.connections() >= self.config.max_connections {
+            return Admission::Refused(RefusalReason::Connections);
+        }
+        if self.handshakes >= self.config.max_handshakes {
+            return Admission::Refused(RefusalReason::Handshakes);
+        }
+        if self.undecided() >= self.config.max_incoming {
+            return Admission::Refused(RefusalReason::Attempts);
         }
         let admission = self.admit_to_limits(path.remote.ip(), verdict.validates());
         if admission != Admission::Granted {

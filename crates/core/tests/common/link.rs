@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use squall_core::{
     ClientConfig, CloseReason, Connection, ConnectionHandle, Endpoint, EndpointConfig, Event,
-    Incoming, Route, ServerConfig, Stages, Time, TransportConfig,
+    Incoming, Observation, Route, ServerConfig, Stages, Time, TransportConfig,
 };
 use squall_wire::{DatagramBatch, Ecn, Path};
 
@@ -27,6 +27,7 @@ pub(crate) struct Host {
     pub(crate) address: SocketAddr,
     pub(crate) connections: BTreeMap<usize, Box<Connection>>,
     pub(crate) events: Vec<(usize, Event)>,
+    pub(crate) observations: Vec<(usize, Observation)>,
     pub(crate) policy: Policy,
     pub(crate) waiting: Vec<Incoming>,
     /// Whether the last attempt came from an address shown to be the client's.
@@ -43,6 +44,7 @@ impl Host {
             address: address.parse().expect("an address"),
             connections: BTreeMap::new(),
             events: Vec::new(),
+            observations: Vec::new(),
             policy: Policy::Accept,
             waiting: Vec::new(),
             validated: None,
@@ -78,10 +80,11 @@ impl Host {
         };
         let transport = Arc::new(transport);
         let config = ClientConfig::new(tls).transport(transport);
-        let (ConnectionHandle(handle), connection) = self
+        let (ConnectionHandle(handle), mut connection) = self
             .endpoint
             .connect(now, config, path, "localhost")
             .expect("it can begin");
+        connection.observe();
         self.connections.insert(handle, Box::new(connection));
         handle
     }
@@ -125,10 +128,11 @@ impl Host {
                         return vec![retry.expect("it may")];
                     }
                     Policy::Accept | Policy::Retry => {
-                        let (handle, connection) = match self.endpoint.accept(now, incoming) {
+                        let (handle, mut connection) = match self.endpoint.accept(now, incoming) {
                             Ok(accepted) => accepted,
                             Err(error) => return Vec::from_iter(error.response),
                         };
+                        connection.observe();
                         self.connections.insert(handle.0, Box::new(connection));
                         handle
                     }
@@ -154,6 +158,9 @@ impl Host {
         for (handle, connection) in &mut self.connections {
             while let Some(event) = connection.poll_event() {
                 self.events.push((*handle, event));
+            }
+            while let Some(observation) = connection.poll_observation() {
+                self.observations.push((*handle, observation));
             }
             while let Some(event) = connection.poll_endpoint_event() {
                 if !self.endpoint.apply(ConnectionHandle(*handle), event) {

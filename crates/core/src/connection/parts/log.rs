@@ -1,12 +1,17 @@
-//! What a connection writes down: its qlog, and events for `tracing`.
+//! What a connection writes down: its qlog, events for `tracing`, and observations for its owner.
+//! What the three have in common is noted at one place, `observe`.
 
 use std::time::Duration;
 
 use squall_wire::PacketType;
 
+use crate::connection::handshake::tls::Tls;
 use crate::error::CloseReason;
-use crate::event::Event;
-use crate::path::PathState;
+use crate::observation::{
+    Closed, Congestion, CongestionCause, EarlyDataAnswered, HandshakeCompleted, HandshakeConfirmed,
+    KeysUpdated, MtuChanged, Observation, Observations, VersionChanged,
+};
+use crate::path::{Flow, PathState};
 use crate::qlog::{Metrics, Packet, Qlog};
 use crate::space::SpaceId;
 use crate::time::Time;
@@ -25,13 +30,24 @@ pub(crate) const fn packet_type(id: SpaceId) -> PacketType {
 pub(crate) struct Log {
     /// `None` unless the owner has set one.
     pub(crate) qlog: Option<Box<Qlog>>,
+    /// `None` unless the owner watches.
+    observed: Option<Box<Observations>>,
     trace: Trace,
+    begun: Time,
+    /// Whether early data was accepted, once that is known.
+    early_data: Option<bool>,
 }
 
 impl Log {
     /// A log without a qlog.
-    pub(crate) const fn new(trace: Trace) -> Self {
-        Self { qlog: None, trace }
+    pub(crate) const fn new(trace: Trace, now: Time) -> Self {
+        Self {
+            qlog: None,
+            observed: None,
+            trace,
+            begun: now,
+            early_data: None,
+        }
     }
 
     /// Whether packets and frames are logged one by one.
@@ -40,25 +56,116 @@ impl Log {
         self.qlog.is_some()
     }
 
+    /// Keeps observations for the owner from now on.
+    pub(crate) fn watch(&mut self) {
+        self.observed.get_or_insert_default();
+    }
+
+    /// The next observation that the owner has not seen.
+    #[inline]
+    pub(crate) fn poll_observation(&mut self) -> Option<Observation> {
+        self.observed.as_mut()?.pop()
+    }
+
+    /// Notes a rare change, which is put into words only if somebody listens.
+    pub(crate) fn observe(&mut self, observation: impl FnOnce() -> Observation) {
+        let traced = self.trace.is_on();
+        if !traced && self.observed.is_none() {
+            return;
+        }
+        let observation = observation();
+        if traced {
+            self.trace.observe(&observation);
+        }
+        if let Some(observed) = &mut self.observed {
+            observed.push(observation);
+        }
+    }
+
     /// The connection has ended.
     pub(crate) fn closed(&mut self, now: Time, reason: &CloseReason) {
         if let Some(log) = &mut self.qlog {
             log.connection_closed(now, reason);
         }
-        self.trace.closed(reason);
+        let duration = now - self.begun;
+        self.observe(|| {
+            let reason = reason.clone();
+            Observation::Closed(Closed { reason, duration })
+        });
     }
 
-    /// The handshake is complete, or confirmed (RFC 9001 §4.1).
-    pub(crate) fn handshake(&mut self, now: Time, state: &'static str, version: u32) {
-        if let Some(log) = &mut self.qlog {
-            log.state(now, state);
+    /// The version has perhaps changed.
+    pub(crate) fn version(&mut self, from: u32, to: u32) {
+        if from != to {
+            self.observe(|| Observation::VersionChanged(VersionChanged { from, to }));
         }
-        self.trace.handshake(state, version);
     }
 
-    /// The connection has moved, or could not.
-    pub(crate) fn moved(&self, event: &Event) {
-        self.trace.moved(event);
+    /// The server has answered the early data.
+    pub(crate) fn early_data(&mut self, accepted: bool) {
+        self.early_data = Some(accepted);
+        self.observe(|| Observation::EarlyDataAnswered(EarlyDataAnswered { accepted }));
+    }
+
+    /// The handshake is complete (RFC 9001 §4.1.1).
+    pub(crate) fn handshake_completed(&mut self, now: Time, version: u32, tls: &Tls) {
+        if let Some(log) = &mut self.qlog {
+            log.state(now, "handshake_complete");
+            log.alpn_information(now, tls.alpn());
+        }
+        let (duration, early_data) = (now - self.begun, self.early_data);
+        self.observe(|| {
+            Observation::HandshakeCompleted(HandshakeCompleted {
+                duration,
+                version,
+                alpn: tls.alpn().map(<[u8]>::to_vec),
+                server_name: tls.server_name().map(str::to_owned),
+                resumed: tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed),
+                early_data,
+            })
+        });
+    }
+
+    /// The handshake is confirmed (RFC 9001 §4.1.2).
+    pub(crate) fn handshake_confirmed(&mut self, now: Time) {
+        if let Some(log) = &mut self.qlog {
+            log.state(now, "handshake_confirmed");
+        }
+        let duration = now - self.begun;
+        self.observe(|| Observation::HandshakeConfirmed(HandshakeConfirmed { duration }));
+    }
+
+    /// The size that the path carries may have changed from `before`.
+    #[inline]
+    pub(crate) fn mtu(&mut self, before: u16, max_udp_payload: u16) {
+        if before != max_udp_payload {
+            self.observe(|| {
+                Observation::MtuChanged(MtuChanged {
+                    before,
+                    max_udp_payload,
+                })
+            });
+        }
+    }
+
+    /// The congestion window was reduced from `window_before`.
+    #[cold]
+    pub(crate) fn congestion(
+        &mut self,
+        cause: CongestionCause,
+        window_before: u64,
+        packets_lost: u64,
+        flow: &Flow,
+    ) {
+        self.observe(|| {
+            Observation::Congestion(Congestion {
+                cause,
+                window_before,
+                window: flow.congestion.window(),
+                packets_lost,
+                rtt: flow.rtt.smoothed(),
+            })
+        });
     }
 
     /// Round-trip times, congestion and path, if they have changed.
@@ -111,5 +218,11 @@ impl Log {
         if let Some(log) = &mut self.qlog {
             log.key_updated(now, remote, phase);
         }
+        self.observe(|| {
+            Observation::KeysUpdated(KeysUpdated {
+                by_peer: remote,
+                updates: phase,
+            })
+        });
     }
 }

@@ -276,7 +276,9 @@ impl Connection {
             path.mtu.on_large_acked(number);
         }
         if id == SpaceId::Data && path.mtu.is_probe(number) {
+            let before = path.mtu.current();
             path.on_probe_acked(number);
+            self.log.mtu(before, path.mtu.current());
             return;
         }
         self.settle_acked_frames(id, packet, run);

@@ -2,6 +2,7 @@
 
 use crate::connection::Connection;
 use crate::connection::parts::log::packet_type;
+use crate::observation::CongestionCause;
 use crate::recovery::loss;
 use crate::sent_frame::SentFrame;
 use crate::space::SpaceId;
@@ -21,6 +22,7 @@ struct Found {
     next: u64,
     /// Packets of a size that perhaps does not pass any more.
     large: u32,
+    packets: u64,
 }
 
 impl Connection {
@@ -39,13 +41,16 @@ impl Connection {
             ranges: 0,
             next: u64::MAX,
             large: 0,
+            packets: 0,
         };
         for number in &lost.numbers {
             if let Some(packet) = self.spaces[id].sent.declare_lost(*number) {
                 self.on_packet_lost(id, *number, &packet, now, &mut found);
             }
         }
+        let before = self.paths.active.mtu.current();
         let swallowed = self.paths.active.on_large_lost(found.large);
+        self.log.mtu(before, self.paths.active.mtu.current());
         self.stats.black_holes += u64::from(swallowed);
         if let Some(newest_sent) = found.newest_sent {
             self.reduce_window(now, newest_sent, &found, lost.persistent);
@@ -88,6 +93,7 @@ impl Connection {
         // RFC 9000 §9.4: a loss on another path says nothing about this one.
         if here && packet.size > 0 {
             found.newest_sent = Some(packet.time_sent);
+            found.packets += 1;
             found.bytes += u64::from(packet.size);
             let next = std::mem::replace(&mut found.next, number + 1);
             found.ranges += u32::from(next != number);
@@ -112,7 +118,8 @@ impl Connection {
         let before = flow.congestion.window();
         let (bytes, ranges) = (found.bytes, found.ranges);
         let reduced = (flow.congestion).on_lost(now, bytes, ranges, newest_sent, &flow.rtt);
-        self.stats.congestion_events += u64::from(flow.congestion.window() < before);
+        let fell = flow.congestion.window() < before;
+        self.stats.congestion_events += u64::from(fell);
         match found.first {
             Some(first) if reduced => flow.reordering.begin_episode(first),
             // Packets of the handshake are not remembered.
@@ -124,6 +131,14 @@ impl Connection {
             flow.reordering.end_episode();
             // RFC 9002 §5.2.
             flow.rtt.reset_min();
+        }
+        if fell || persistent {
+            let cause = match persistent {
+                true => CongestionCause::PersistentCongestion,
+                false => CongestionCause::Loss,
+            };
+            self.log
+                .congestion(cause, before, found.packets, &self.paths.active.flow);
         }
     }
 

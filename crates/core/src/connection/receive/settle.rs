@@ -7,6 +7,7 @@ use super::trip::AckTotals;
 use crate::congestion::Acknowledged;
 use crate::connection::Connection;
 use crate::connection::parts::clock::Timer;
+use crate::observation::CongestionCause;
 use crate::space::SpaceId;
 use crate::stages::Stage;
 use crate::time::Time;
@@ -53,7 +54,10 @@ impl Connection {
             flow.congestion.on_marked(now, totals.newest_sent);
             // Whatever becomes of the losses, this is congestion.
             flow.reordering.end_episode();
-            self.stats.congestion_events += u64::from(flow.congestion.window() < before);
+            if flow.congestion.window() < before {
+                self.stats.congestion_events += 1;
+                self.log.congestion(CongestionCause::Ecn, before, 0, flow);
+            }
         }
         for id in SpaceId::ALL {
             if totals.spaces[id] {

@@ -205,6 +205,7 @@ impl Connection {
             return;
         }
         let mut replaced = None;
+        let version_before = self.handshake.version;
         if !same_version {
             let initial = &mut self.spaces[SpaceId::Initial];
             let (version, ty) = (packet.version, packet.ty);
@@ -219,6 +220,8 @@ impl Connection {
         if let Some(replaced) = replaced {
             let initial = &mut self.spaces[SpaceId::Initial];
             (self.handshake).end_other_version(replaced, trip.opened, initial);
+            // A client follows the server's choice (RFC 9368 §2.3).
+            self.log.version(version_before, self.handshake.version);
         }
         if trip.opened {
             self.on_handshake_packet(id, packet.scid, trip.now);
