@@ -2,10 +2,8 @@
 //! change. It carries no data of the application.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-
-use squall_wire::Path;
 
 use crate::error::CloseReason;
 
@@ -85,9 +83,11 @@ observed! {
     }
     /// A change of path.
     PathChanged {
-        /// The path in use.
-        path: Path,
-        /// The path that could not be validated, if that is what happened.
+        /// The peer's address on the path in use.
+        remote: SocketAddr,
+        /// The local address of the path in use; `None` if the system does not report it.
+        local: Option<IpAddr>,
+        /// The peer's address on the path that could not be validated, if that is what happened.
         failed: Option<SocketAddr>,
     }
     /// A key update.

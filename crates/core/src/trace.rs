@@ -53,9 +53,9 @@ impl Trace {
                 "handshake confirmed"
             ),
             Observation::PathChanged(change) => match change.failed {
-                None => tracing::debug!(remote = %change.path.remote, "path changed"),
+                None => tracing::debug!(remote = %change.remote, "path changed"),
                 Some(failed) => {
-                    tracing::debug!(remote = %change.path.remote, %failed, "path not validated");
+                    tracing::debug!(remote = %change.remote, %failed, "path not validated");
                 }
             },
             Observation::KeysUpdated(update) => tracing::debug!(

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use squall_core::{ClientConfig, ConnectionIdGenerator, ServerConfig};
 
+use crate::events::{Events, Subscribers};
+
 /// Maximum number of workers: half of the values that the first byte of a connection id can tell
 /// apart.
 const MAX_WORKERS: usize = 128;
@@ -84,6 +86,8 @@ pub struct Builder {
     /// all logs are complete after [`Endpoint::wait_idle`](crate::Endpoint::wait_idle).
     #[cfg(feature = "qlog")]
     pub qlog_dir: Option<PathBuf>,
+    /// Who receives events; see [`events`](Self::events).
+    pub(crate) events: Subscribers,
     /// Measure the time spent in each stage of the workers' loop, see
     /// [`Endpoint::stages`](crate::Endpoint::stages).
     pub accounting: bool,
@@ -163,6 +167,7 @@ impl Builder {
             qlog_dir: std::env::var_os("QLOGDIR")
                 .filter(|name| !name.is_empty())
                 .map(PathBuf::from),
+            events: Subscribers::default(),
             accounting: false,
             max_incoming: 1024,
             max_handshakes: core.max_handshakes,
@@ -269,6 +274,14 @@ impl Builder {
     #[must_use]
     pub fn on_runtime(mut self, runtime: tokio::runtime::Handle) -> Self {
         self.runtime = Some(runtime);
+        self
+    }
+
+    /// Adds a subscriber for the events of the endpoint and its connections. May be called several
+    /// times: all of them receive each event.
+    #[must_use]
+    pub fn events(mut self, events: Arc<dyn Events>) -> Self {
+        self.events.add(events);
         self
     }
 

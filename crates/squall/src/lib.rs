@@ -119,8 +119,8 @@
 //! sealed and opened by squall's own kernels, which no validated module contains and which are
 //! where the speed comes from. A feature of that name would promise more than it keeps.
 //!
-//! Floors, lowest first: `readiness` (for Windows), `sys`, `warnings`, `tls`, `config`, `qlog` and
-//! `error`, `worker`, `stream`, `waiting`, `connection`, `endpoint`.
+//! Floors, lowest first: `readiness` (for Windows), `sys`, `warnings`, `tls`, `events`, `config`,
+//! `qlog` and `error`, `worker`, `stream`, `waiting`, `connection`, `endpoint`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -128,6 +128,7 @@ mod config;
 mod connection;
 mod endpoint;
 mod error;
+mod events;
 mod qlog;
 #[cfg(any(not(unix), test))]
 mod readiness;
@@ -144,12 +145,15 @@ pub use config::Builder;
 pub use connection::{Connecting, Connection, EarlyDataAccepted, HandshakeData, WeakConnection};
 pub use endpoint::{Accept, Endpoint, Incoming};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
+pub use events::{ConnectionClosed, ConnectionInfo, DatagramsUnrouted, Events, WorkerEnded};
 pub use rustls;
 pub use squall_core::{
-    AckFrequencyConfig, AckFrequencyRequest, AckedBundle, ClientConfig, CloseReason,
-    CongestionAlgorithm, CongestionController, CongestionControllerFactory, ConnectionIdGenerator,
-    DatagramError, EndpointCounts, ExportError, InvalidLength, LostBundle, MigrateError, Priority,
-    QuicLb, RttEstimate, ServerConfig, Stage, Stages, Stats, Time, TransportConfig, Waits,
+    AckFrequencyConfig, AckFrequencyRequest, AckedBundle, ClientConfig, CloseReason, Congestion,
+    CongestionAlgorithm, CongestionCause, CongestionController, CongestionControllerFactory,
+    ConnectionIdGenerator, DatagramError, EarlyDataAnswered, EndpointCounts, ExportError,
+    HandshakeCompleted, HandshakeConfirmed, InvalidLength, KeysUpdated, LostBundle, MigrateError,
+    MtuChanged, PathChanged, Priority, QuicLb, Refusal, RefusalReason, RttEstimate, ServerConfig,
+    Stage, Stages, Stats, Time, TransportConfig, VersionChanged, Waits,
 };
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub use squall_tls::provider;

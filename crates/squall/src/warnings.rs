@@ -32,6 +32,14 @@ mod on {
         tracing::warn!(path = %path.display(), %error, "cannot write the qlog; the connection continues without one");
     }
 
+    /// A subscriber of events panicked.
+    pub(crate) fn event_panicked(message: &str) {
+        tracing::warn!(
+            message,
+            "a subscriber of squall::Events panicked; EndpointStats::event_panics counts these"
+        );
+    }
+
     /// The first stream of a connection that a dropped handle reset.
     pub(crate) fn stream_dropped(stream: u64) {
         tracing::warn!(
@@ -56,6 +64,8 @@ mod off {
     pub(crate) fn worker_ended(_: SocketAddr, _: usize, _: u64, _: &dyn Display) {}
 
     pub(crate) fn no_qlog(_: &Path, _: &io::Error) {}
+
+    pub(crate) fn event_panicked(_: &str) {}
 
     pub(crate) fn stream_dropped(_: u64) {}
 }

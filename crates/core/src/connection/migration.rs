@@ -245,13 +245,18 @@ impl Connection {
 
     /// Reports where the connection is now, or that it could not move.
     pub(super) fn report_move(&mut self, event: Event) {
-        let path = self.paths.active.path;
+        let Path { remote, local } = self.paths.active.path;
         let failed = match &event {
             Event::MigrationFailed(failed) => Some(failed.remote),
             _ => None,
         };
-        self.log
-            .observe(|| Observation::PathChanged(PathChanged { path, failed }));
+        self.log.observe(|| {
+            Observation::PathChanged(PathChanged {
+                remote,
+                local,
+                failed,
+            })
+        });
         self.streams.events.push_back(event);
         self.endpoint.report_address(self.side, &self.paths.active);
     }

@@ -19,6 +19,7 @@ use super::offer::Offer;
 use super::totals::{SharedMemory, SharedPrefixCounts, SharedTokenFilter};
 use super::waiters::{Ticket, Waiters};
 use crate::config::Builder;
+use crate::events::Subscribers;
 use crate::qlog::QlogFolder;
 
 /// Worker ends that wait to be reported. A worker has to be restarted before it can end again, so
@@ -113,6 +114,11 @@ pub(crate) struct Common {
     pub(crate) send_warnings: WarningLimit,
     pub(crate) receive_warnings: WarningLimit,
     pub(crate) qlog_warnings: WarningLimit,
+    pub(super) event_warnings: WarningLimit,
+    /// Who listens to events.
+    pub(super) events: Subscribers,
+    /// Connections that have begun, where somebody listens.
+    begun: AtomicU64,
     accept: Mutex<AcceptQueue>,
     max_incoming: usize,
     /// The workers are tasks of the application's runtime.
@@ -131,6 +137,9 @@ impl Common {
             send_warnings: WarningLimit::default(),
             receive_warnings: WarningLimit::default(),
             qlog_warnings: WarningLimit::default(),
+            event_warnings: WarningLimit::default(),
+            events: settings.events.clone(),
+            begun: AtomicU64::new(0),
             clock: Clock::start(),
             idle: Notify::new(),
             accept: Mutex::default(),
@@ -195,6 +204,11 @@ impl Common {
         drop(accept);
         wakers.into_iter().for_each(Waker::wake);
         own
+    }
+
+    /// The number of a connection that begins.
+    pub(super) fn next_connection_number(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// A worker has started.

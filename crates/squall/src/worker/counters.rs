@@ -78,6 +78,8 @@ worker_counters! {
     memory,
     /// Qlogs that could not be opened, or not be written completely.
     qlogs_failed,
+    /// Events whose subscriber panicked, see [`Events`](crate::Events).
+    event_panics,
 }
 
 /// A counter with one writer: a load and a store, no locked instruction.

@@ -82,6 +82,7 @@ async fn turns(
             worker.time_out(&mut stages);
             worker.wake_tasks()
         };
+        worker.report();
         if woken {
             // What these tasks do belongs to this turn.
             let_tasks_run().await;
@@ -100,6 +101,7 @@ async fn turns(
             worker.publish_counts();
             stages.mark(Stage::Runtime);
         }
+        worker.report();
         if worker.is_done() {
             return Ok(());
         }

@@ -61,9 +61,7 @@ impl fmt::Display for WorkerEndReason {
 impl WorkerEndReason {
     /// The reason of a task that panicked.
     pub(super) fn of_panic(payload: &(dyn std::any::Any + Send)) -> Self {
-        let message = payload.downcast_ref::<&str>().copied();
-        let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-        Self::Panic(message.unwrap_or("no message").to_owned())
+        Self::Panic(crate::events::panic_message(payload))
     }
 }
 

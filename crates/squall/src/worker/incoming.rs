@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use squall_core::{CloseReason, ServerConfig, Stage, Stages};
+use squall_core::{CloseReason, RefusalReason, ServerConfig, Stage, Stages};
 use squall_wire::DatagramBatch;
 
 use super::Worker;
@@ -95,7 +95,10 @@ impl Worker {
         match self.shared.common.offer(offer, &mut self.wakers) {
             Ok(()) => self.held.begin(key),
             // As with a full listen(2) backlog: no answer, and the client tries again.
-            Err(_) => self.shared.counters.incoming_dropped.add(1),
+            Err(_) => {
+                self.shared.counters.incoming_dropped.add(1);
+                self.reports.refused(path.remote, RefusalReason::QueueFull);
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! A worker's part of what all workers count together, and what its endpoint learns of the rest.
 
-use squall_core::{ConnectionHandle, Time};
+use squall_core::{ConnectionHandle, EndpointCounts, Time};
 
 use super::Worker;
 use super::lock::lock;
@@ -55,9 +55,14 @@ impl Worker {
             self.endpoint.set_memory(self.memory.publish(all));
         }
         let counts = *self.endpoint.counts();
+        let mut since = EndpointCounts::default();
         if counts != self.published {
             let before = std::mem::replace(&mut self.published, counts);
-            *lock(&self.shared.unrouted) += counts.since(&before);
+            since = counts.since(&before);
+            *lock(&self.shared.unrouted) += since;
+        }
+        if self.reports.is_on() {
+            self.collect_unrouted(since);
         }
     }
 

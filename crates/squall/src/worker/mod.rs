@@ -25,6 +25,7 @@ mod limits;
 mod lock;
 mod offer;
 mod relay;
+mod report;
 mod shared;
 mod start;
 mod state;
@@ -62,6 +63,7 @@ use incoming::Held;
 use limits::{OwnMemory, apply_endpoint_events};
 use offer::HeldRun;
 use relay::Relay;
+use report::Reports;
 use shared::Inbox;
 use timer_wheel::TimerWheel;
 
@@ -118,6 +120,8 @@ pub(crate) struct Worker {
     wakers: Vec<Waker>,
     /// Tasks that a relay wakes, by relay.
     relayed: Vec<(Arc<Relay>, Vec<Waker>)>,
+    /// Events for subscribers.
+    reports: Reports,
     due: Vec<usize>,
     now: Time,
     /// The socket's buffer is full: nothing is sealed until it has room.
@@ -149,9 +153,13 @@ impl Worker {
         shared: Arc<Shared>,
         workers: Arc<[Arc<Shared>]>,
         socket: Arc<Socket>,
-        endpoint: squall_core::Endpoint,
+        mut endpoint: squall_core::Endpoint,
     ) -> Self {
         let now = shared.clock.now();
+        let reports = Reports::new(&shared);
+        if reports.is_on() {
+            endpoint.observe();
+        }
         Self {
             shared,
             workers,
@@ -168,6 +176,7 @@ impl Worker {
             held: Held::default(),
             wakers: Vec::new(),
             relayed: Vec::new(),
+            reports,
             due: Vec::new(),
             now,
             blocked: false,
@@ -306,6 +315,7 @@ impl Worker {
         }
         apply_endpoint_events(&mut self.endpoint, handle, &mut state.core, self.now);
         collect_wakers(&mut state, &mut self.wakers, &mut self.relayed);
+        self.reports.collect(&mut state);
         let enqueue = !std::mem::replace(&mut state.queued, true);
         drop(state);
         if enqueue {
@@ -352,6 +362,7 @@ impl Worker {
             let mut state = connection.lock();
             state.core.on_timeout(self.now);
             collect_wakers(&mut state, &mut self.wakers, &mut self.relayed);
+            self.reports.collect(&mut state);
             let enqueue = !std::mem::replace(&mut state.queued, true);
             drop(state);
             if enqueue {
@@ -451,7 +462,13 @@ impl Worker {
         }
         self.count += 1;
         self.shared.counters.connections.set(self.count as u64);
-        connection.lock().queued = true;
+        let mut state = connection.lock();
+        state.queued = true;
+        if self.reports.is_on() {
+            let number = self.shared.common.next_connection_number();
+            self.reports.begin(self.now, &mut state, number);
+        }
+        drop(state);
         self.ready.push_back(Arc::clone(&connection));
         connection
     }
@@ -608,6 +625,7 @@ impl Worker {
             self.now,
         );
         collect_wakers(&mut state, &mut self.wakers, &mut self.relayed);
+        self.reports.collect(&mut state);
         let round = end.unwrap_or_else(|| {
             state.queued = false;
             state.stalled = state.core.wants_transmit();
@@ -807,6 +825,7 @@ impl Drop for Worker {
         for connection in self.connections.iter().flatten() {
             let mut state = connection.lock();
             state.removed = true;
+            self.reports.cut_off(self.now, &mut state, &reason);
             state.on_closed(reason.clone(), &mut self.wakers);
         }
         if let Some(all) = &self.shared.common.memory {
@@ -814,10 +833,10 @@ impl Drop for Worker {
         }
         self.shared.die();
         self.wakers.drain(..).for_each(Waker::wake);
+        self.report();
         if cut_off {
             // Who reports other ends is a task there too.
-            self.shared.counters.worker_ends.add(1);
-            self.shared.common.on_worker_end(WorkerEnd {
+            self.shared.on_end(WorkerEnd {
                 worker: self.shared.index,
                 reason: WorkerEndReason::RuntimeShutDown,
                 connections: self.count as u64,

@@ -29,6 +29,7 @@ use tokio::sync::oneshot;
 
 use super::common::{Clock, Common};
 use super::counters::{EndpointStats, WorkerCounters};
+use super::ended::WorkerEnd;
 #[cfg(test)]
 use super::group::SocketGroup;
 use super::lock::lock;
@@ -36,6 +37,7 @@ use super::offer::{AttemptKey, HeldRun, Offer};
 use super::relay::{Bell, Relay};
 use super::state::{Line, State};
 use super::waiters::Ticket;
+use crate::events::{Report, WorkerEnded};
 use crate::sys::{self, Readable};
 
 /// Bytes of forwarded datagrams that wait for their worker's turn.
@@ -370,6 +372,27 @@ impl Shared {
         if self.common.qlog_warnings.admits(self.clock.now()) {
             crate::warnings::no_qlog(path, error);
         }
+    }
+
+    /// Calls the subscribers. A panic of theirs is counted and logged.
+    pub(super) fn report(&self, report: &Report) {
+        for message in self.common.events.call(&|events| report.tell(events)) {
+            self.counters.event_panics.add_from_anywhere();
+            if self.common.event_warnings.admits(self.clock.now()) {
+                crate::warnings::event_panicked(&message);
+            }
+        }
+    }
+
+    /// The worker ended early: subscribers and the application are informed.
+    pub(super) fn on_end(&self, end: WorkerEnd) {
+        self.counters.worker_ends.add(1);
+        self.report(&Report::WorkerEnded(WorkerEnded {
+            worker: end.worker,
+            reason: end.reason.to_string(),
+            connections: end.connections,
+        }));
+        self.common.on_worker_end(end);
     }
 
     /// Records that the worker continues with another socket.

@@ -91,8 +91,7 @@ impl Start {
                     Err(_) => return,
                 },
             };
-            shared.counters.worker_ends.add(1);
-            shared.common.on_worker_end(WorkerEnd {
+            shared.on_end(WorkerEnd {
                 worker: shared.index,
                 reason,
                 connections: shared.counters.connections_lost.get() - lost_before,

@@ -87,6 +87,10 @@ pub(crate) struct State {
     pub(crate) stalled: bool,
     /// Bytes of memory that the worker knows the connection to take.
     pub(crate) memory: usize,
+    /// Numbers the endpoint's connections, for events; 0 if nobody listens.
+    pub(super) number: u64,
+    /// When it began, for events.
+    pub(super) begun: Time,
     /// The worker has let go of the connection.
     pub(crate) removed: bool,
     pub(crate) connected: bool,
@@ -120,6 +124,8 @@ impl State {
             queued: false,
             stalled: false,
             memory: 0,
+            number: 0,
+            begun: Time::ZERO,
             removed: false,
             connected: false,
             handshake_data: false,
