@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use crate::tree;
 
 /// What is compiled: nothing, each feature by itself, and all.
-const COMBINATIONS: [&str; 9] = [
+const COMBINATIONS: [&str; 10] = [
     "",
     "ring",
     "qlog",
@@ -17,8 +17,9 @@ const COMBINATIONS: [&str; 9] = [
     "futures-io",
     "self-signed",
     "platform-verifier",
+    "metrics",
     "ring,self-signed,platform-verifier",
-    "aws-lc-rs,ring,qlog,tracing,futures-io,self-signed,platform-verifier",
+    "aws-lc-rs,ring,qlog,tracing,futures-io,self-signed,platform-verifier,metrics",
 ];
 
 /// Compiles and tests all of them; the first that fails ends it.

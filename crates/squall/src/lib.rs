@@ -109,6 +109,8 @@
 //!   rustls-platform-verifier.
 //! - `qlog` (default): `QLOGDIR` and [`Builder::qlog_dir`]. Requires serde_json.
 //! - `tracing` (default): warnings of the endpoint and events of connections go to `tracing`.
+//! - `metrics`: `metrics::Metrics`, a subscriber of [`Events`] that counts with the facade of the
+//!   crate `metrics`. The example `prometheus` serves what it counts.
 //! - `futures-io` (default): `AsyncRead` and `AsyncWrite` of futures-io for streams.
 //!
 //! With neither `aws-lc-rs` nor `ring`, nothing in C is compiled, and rustls configurations are
@@ -129,6 +131,8 @@ mod connection;
 mod endpoint;
 mod error;
 mod events;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod qlog;
 #[cfg(any(not(unix), test))]
 mod readiness;
