@@ -189,6 +189,25 @@ impl Stages {
         }
     }
 
+    /// Begins anew: the ticks since the previous mark go to no stage.
+    pub fn resume(&mut self) {
+        if let Some(clock) = self.clock {
+            self.last = clock();
+        }
+    }
+
+    /// Adds ticks that were measured elsewhere to `stage`.
+    pub fn attribute(&mut self, stage: Stage, ticks: u64) {
+        self.ticks[stage as usize] += ticks;
+    }
+
+    /// Adds what `other` has counted since its ticks were `before`.
+    pub fn add_since(&mut self, other: &Self, before: &[u64; Stage::COUNT]) {
+        for (sum, (ticks, before)) in self.ticks.iter_mut().zip(other.ticks.iter().zip(before)) {
+            *sum += ticks.wrapping_sub(*before);
+        }
+    }
+
     /// Also measures what waiting costs, by the calling thread's CPU clock; one that fails measures
     /// nothing.
     #[must_use]
@@ -264,6 +283,17 @@ mod tests {
         }
         assert_eq!(stages.ticks(), &[10; Stage::COUNT]);
         assert_eq!(stages.stamps(), Stage::COUNT as u64);
+        // A part of another's time, and a pause that is nobody's.
+        let before = *stages.ticks();
+        stages.mark(Stage::Aead);
+        let mut part = Stages::on(clock);
+        part.add_since(&stages, &before);
+        part.attribute(Stage::UdpSend, 3);
+        assert_eq!(part.ticks().iter().sum::<u64>(), 13);
+        clock();
+        part.resume();
+        part.mark(Stage::Timers);
+        assert_eq!(part.ticks()[Stage::Timers as usize], 10);
         let mut off = Stages::off();
         off.mark(Stage::Aead);
         off.wait_begins(Stage::Aead);

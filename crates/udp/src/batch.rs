@@ -110,7 +110,8 @@ impl RecvBatch {
     }
 
     /// Bytes received by the last call.
-    pub(crate) fn bytes(&self) -> usize {
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.entries
             .iter()
             .take(self.filled)

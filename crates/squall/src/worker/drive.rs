@@ -11,10 +11,11 @@ use squall_udp::RecvBatch;
 use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
+use super::calls::Calls;
 use super::ended::WorkerEndReason;
 use super::let_tasks_run::let_tasks_run;
 use super::lock::lock;
-use super::shared::Shared;
+use super::shared::{ConnectionShared, Shared};
 use super::{MESSAGE_BYTES, RECV_BYTES, RECV_MESSAGES, Worker};
 use crate::sys::{self, AddressWatch, Readable};
 
@@ -271,10 +272,28 @@ where
         runtime.spawn(Accounted {
             task: Box::pin(task),
             shared: Arc::clone(shared),
+            connection: None,
         })
     } else {
         runtime.spawn(task)
     }
+}
+
+/// The same for a task that belongs to a connection.
+pub(crate) fn spawn_for<F>(connection: &Arc<ConnectionShared>, task: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let shared = &connection.worker;
+    if !shared.accounting {
+        return spawn(shared, task);
+    }
+    shared.runtime().spawn(Accounted {
+        task: Box::pin(task),
+        shared: Arc::clone(shared),
+        connection: Some(Arc::clone(connection)),
+    })
 }
 
 /// A task of the application on the worker's thread, with its time counted separately from the
@@ -282,6 +301,8 @@ where
 struct Accounted<F> {
     task: Pin<Box<F>>,
     shared: Arc<Shared>,
+    /// The connection that it was spawned for.
+    connection: Option<Arc<ConnectionShared>>,
 }
 
 impl<F: Future> Future for Accounted<F> {
@@ -289,7 +310,12 @@ impl<F: Future> Future for Accounted<F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<F::Output> {
         mark(&self.shared, Stage::Runtime);
+        let begun = Calls::begin(&self.shared.measured).filter(|_| self.connection.is_some());
         let poll = self.task.as_mut().poll(cx);
+        if let (Some(connection), Some(begun)) = (&self.connection, begun) {
+            let ticks = sys::ticks().wrapping_sub(begun);
+            connection.attribute(Stage::Application, ticks);
+        }
         mark(&self.shared, Stage::Application);
         poll
     }

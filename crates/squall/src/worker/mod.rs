@@ -14,6 +14,7 @@
 //! `shared` only. What all workers of an endpoint share is in `common`.
 
 mod backoff;
+mod calls;
 mod common;
 mod counters;
 mod drive;
@@ -23,6 +24,7 @@ mod incoming;
 mod let_tasks_run;
 mod limits;
 mod lock;
+mod measured;
 mod offer;
 mod relay;
 mod report;
@@ -35,7 +37,7 @@ mod waiters;
 
 pub(crate) use common::{AcceptPlace, Common};
 pub use counters::EndpointStats;
-pub(crate) use drive::spawn;
+pub(crate) use drive::{spawn, spawn_for};
 pub(crate) use ended::endpoint_closed;
 pub use ended::{WorkerEnd, WorkerEndReason};
 pub(crate) use group::SocketGroup;
@@ -59,6 +61,7 @@ use squall_udp::{RecvBatch, SendBatch, Socket};
 use squall_wire::{DatagramBatch, Ecn, Path, Side, Transmit};
 
 use backoff::ReceiveBackoff;
+use calls::Calls;
 use incoming::Held;
 use limits::{OwnMemory, apply_endpoint_events};
 use offer::HeldRun;
@@ -122,6 +125,8 @@ pub(crate) struct Worker {
     relayed: Vec<(Arc<Relay>, Vec<Waker>)>,
     /// Events for subscribers.
     reports: Reports,
+    /// Shares of system calls.
+    calls: Calls,
     due: Vec<usize>,
     now: Time,
     /// The socket's buffer is full: nothing is sealed until it has room.
@@ -177,6 +182,7 @@ impl Worker {
             wakers: Vec::new(),
             relayed: Vec::new(),
             reports,
+            calls: Calls::default(),
             due: Vec::new(),
             now,
             blocked: false,
@@ -205,7 +211,9 @@ impl Worker {
         self.more_to_receive = false;
         self.learn_memory();
         // One call a turn: timers and senders get their share under a flood too.
+        let begun = Calls::begin(&self.shared.measured);
         let received = self.socket.recv(recv);
+        self.calls.received(begun, || recv.bytes() as u64);
         stages.mark(Stage::UdpReceive);
         if let Err(error) = received {
             if error.kind() == std::io::ErrorKind::WouldBlock {
@@ -218,6 +226,8 @@ impl Worker {
         for bundle in recv.iter_mut() {
             self.dispatch(bundle, stages);
         }
+        // What other workers forward has no part in this call.
+        self.calls.received(None, || 0);
         self.more_to_receive = !recv.drained();
         Ok(!self.more_to_receive)
     }
@@ -304,17 +314,20 @@ impl Worker {
             return;
         };
         let mut state = connection.lock();
-        {
-            let mut chunks = lock(&self.shared.chunks);
-            if let Some(spare) = state.core.spare_chunks() {
-                chunks.absorb(spare);
+        self.calls.deliver(&mut state, run.bytes.len());
+        state.measure(stages, Stage::Runtime, |state, stages| {
+            {
+                let mut chunks = lock(&self.shared.chunks);
+                if let Some(spare) = state.core.spare_chunks() {
+                    chunks.absorb(spare);
+                }
+                state.core.swap_chunks(&mut chunks);
+                state.core.receive(self.now, run, stages);
+                state.core.swap_chunks(&mut chunks);
             }
-            state.core.swap_chunks(&mut chunks);
-            state.core.receive(self.now, run, stages);
-            state.core.swap_chunks(&mut chunks);
-        }
-        apply_endpoint_events(&mut self.endpoint, handle, &mut state.core, self.now);
-        collect_wakers(&mut state, &mut self.wakers, &mut self.relayed);
+            apply_endpoint_events(&mut self.endpoint, handle, &mut state.core, self.now);
+            collect_wakers(state, &mut self.wakers, &mut self.relayed);
+        });
         self.reports.collect(&mut state);
         let enqueue = !std::mem::replace(&mut state.queued, true);
         drop(state);
@@ -360,8 +373,10 @@ impl Worker {
                 continue;
             };
             let mut state = connection.lock();
-            state.core.on_timeout(self.now);
-            collect_wakers(&mut state, &mut self.wakers, &mut self.relayed);
+            state.measure(stages, Stage::Timers, |state, _| {
+                state.core.on_timeout(self.now);
+                collect_wakers(state, &mut self.wakers, &mut self.relayed);
+            });
             self.reports.collect(&mut state);
             let enqueue = !std::mem::replace(&mut state.queued, true);
             drop(state);
@@ -589,7 +604,7 @@ impl Worker {
     /// used.
     fn fill(
         &mut self,
-        connection: &ConnectionShared,
+        connection: &Arc<ConnectionShared>,
         share: &mut Share,
         stages: &mut Stages,
     ) -> Round {
@@ -599,37 +614,43 @@ impl Worker {
         if state.removed {
             return Round::Gone;
         }
-        let mut end = None;
-        while end.is_none() {
-            if share.is_used() {
-                end = Some(Round::ShareUsed);
-            } else if let Some(slot) = self.send.free_slot() {
-                match state.core.transmit(self.now, slot, segments, stages) {
-                    Some(transmit) => {
-                        share.take(transmit.len);
-                        if transmit.path.local.is_some() && state.core.side() == Side::Client {
-                            self.pinned.insert(connection.handle.0);
-                        }
-                        self.send.push(transmit);
-                    }
-                    None => break,
+        let before = share.bytes;
+        let end = state.measure(stages, Stage::Runtime, |state, stages| {
+            let end = loop {
+                if share.is_used() {
+                    break Some(Round::ShareUsed);
                 }
-            } else {
-                end = Some(Round::Full);
-            }
-        }
-        apply_endpoint_events(
-            &mut self.endpoint,
-            connection.handle,
-            &mut state.core,
-            self.now,
-        );
-        collect_wakers(&mut state, &mut self.wakers, &mut self.relayed);
+                let Some(slot) = self.send.free_slot() else {
+                    break Some(Round::Full);
+                };
+                let Some(transmit) = state.core.transmit(self.now, slot, segments, stages) else {
+                    break None;
+                };
+                share.take(transmit.len);
+                if transmit.path.local.is_some() && state.core.side() == Side::Client {
+                    self.pinned.insert(connection.handle.0);
+                }
+                self.send.push(transmit);
+            };
+            apply_endpoint_events(
+                &mut self.endpoint,
+                connection.handle,
+                &mut state.core,
+                self.now,
+            );
+            collect_wakers(state, &mut self.wakers, &mut self.relayed);
+            end
+        });
+        self.calls
+            .fill(connection, &mut state, share.bytes - before);
         self.reports.collect(&mut state);
         let round = end.unwrap_or_else(|| {
             state.queued = false;
             state.stalled = state.core.wants_transmit();
             state.removed = state.core.is_drained();
+            if state.removed {
+                connection.end_measuring(&mut state);
+            }
             Round::Done {
                 drained: state.removed,
                 deadline: state.core.next_timeout(),
@@ -676,7 +697,9 @@ impl Worker {
         if self.send.is_empty() {
             return Ok(());
         }
+        let begun = Calls::begin(&self.shared.measured);
         let result = self.flush();
+        self.sent(begun);
         stages.mark(Stage::UdpSend);
         result
     }
@@ -825,6 +848,7 @@ impl Drop for Worker {
         for connection in self.connections.iter().flatten() {
             let mut state = connection.lock();
             state.removed = true;
+            connection.end_measuring(&mut state);
             self.reports.cut_off(self.now, &mut state, &reason);
             state.on_closed(reason.clone(), &mut self.wakers);
         }

@@ -33,6 +33,7 @@ use super::ended::WorkerEnd;
 #[cfg(test)]
 use super::group::SocketGroup;
 use super::lock::lock;
+use super::measured::MeasuredCount;
 use super::offer::{AttemptKey, HeldRun, Offer};
 use super::relay::{Bell, Relay};
 use super::state::{Line, State};
@@ -162,6 +163,8 @@ pub(crate) struct Shared {
     pub(crate) unrouted: Mutex<EndpointCounts>,
     /// Time by stage. The worker holds the lock through its turns, never while it sleeps.
     pub(crate) stages: Mutex<Stages>,
+    /// How many connections are measured.
+    pub(super) measured: MeasuredCount,
     /// Memory for received stream data, lent to the connection that receives.
     pub(crate) chunks: Mutex<ChunkPool>,
     /// Whether stages are timed.
@@ -193,6 +196,7 @@ impl Shared {
             clock: common.clock,
             counters: WorkerCounters::default(),
             unrouted: Mutex::default(),
+            measured: MeasuredCount::default(),
             chunks: Mutex::default(),
             accounting: stages.is_on(),
             on_runtime: common.on_runtime,

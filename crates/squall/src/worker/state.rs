@@ -8,6 +8,7 @@ use bytes::Bytes;
 use squall_core::{ChunkPool, CloseReason, Event, StreamMap, Time};
 use squall_wire::{Direction, Path, StreamId};
 
+use super::measured::Measured;
 use super::relay::Relay;
 use super::waiters::{Ticket, Waiters};
 
@@ -106,6 +107,8 @@ pub(crate) struct State {
     /// How the last move to another path went.
     pub(crate) moved: Option<(Path, bool)>,
     streams: StreamMap<StreamWaiters>,
+    /// The time that the connection takes, if that is or was measured.
+    pub(super) measured: Option<Box<Measured>>,
     /// What wakes the tasks that wait, if the last one to wait runs on a multi-thread runtime.
     pub(super) relay: Option<Arc<Relay>>,
 }
@@ -135,6 +138,7 @@ impl State {
             lines: Default::default(),
             moved: None,
             streams: StreamMap::default(),
+            measured: None,
             relay: None,
         }
     }

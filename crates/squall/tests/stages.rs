@@ -1,0 +1,164 @@
+//! The time of single connections.
+#![expect(clippy::unwrap_used, reason = "a test's way to fail")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{ALPN, ANY, Identity, meet, pattern, within};
+use squall::{Builder, Connection, Endpoint, Stage, Stages, TransportConfig};
+
+fn endpoints(accounting: bool) -> (Endpoint, Endpoint) {
+    let identity = Identity::new();
+    let transport = TransportConfig::default;
+    let server = Builder::new(ANY).server(identity.server(ALPN, transport()));
+    let client = Builder::new(ANY).client(identity.client(ALPN, transport()));
+    (
+        server.accounting(accounting).bind().unwrap(),
+        client.bind().unwrap(),
+    )
+}
+
+/// A connection whose server sends back what it gets.
+async fn connect(server: &Endpoint, client: &Endpoint) -> (Connection, Connection) {
+    let connecting = client
+        .connect(server.local_addr().unwrap(), "localhost")
+        .unwrap();
+    let (near, far) = meet(connecting, server).await;
+    let (near, far) = (near.unwrap(), far.unwrap());
+    let echo = far.clone();
+    far.spawn(async move {
+        while let Ok((mut send, mut recv)) = echo.accept_bi().await {
+            while let Ok(Some(chunk)) = recv.read_chunk(usize::MAX).await {
+                send.write_chunk(chunk).await.unwrap();
+            }
+            send.finish().unwrap();
+        }
+    });
+    (near, far)
+}
+
+async fn exchange(near: &Connection, bytes: usize) {
+    let data = pattern(bytes, 1);
+    let (mut send, mut recv) = near.open_bi().await.unwrap();
+    let write = async {
+        send.write_all(&data).await.unwrap();
+        send.finish().unwrap();
+    };
+    let read = recv.read_to_end(bytes);
+    let (echo, ()) = within(async { tokio::join!(read, write) }).await;
+    assert!(echo.unwrap() == data);
+}
+
+fn total(stages: &Stages) -> u64 {
+    stages.ticks().iter().sum()
+}
+
+#[tokio::test]
+async fn connections_together_take_at_most_what_their_worker_took() {
+    let (server, client) = endpoints(true);
+    let mut connections = Vec::new();
+    for _ in 0..4 {
+        connections.push(connect(&server, &client).await);
+    }
+    for (_, far) in &connections[..3] {
+        far.measure_stages(true);
+    }
+    let loads = connections
+        .iter()
+        .zip([3_000_000, 300_000, 300_000, 3_000_000]);
+    let mut running = Vec::new();
+    for ((near, _), bytes) in loads {
+        let near = near.clone();
+        running.push(tokio::spawn(async move { exchange(&near, bytes).await }));
+    }
+    for one in running {
+        one.await.unwrap();
+    }
+    let tables: Vec<Stages> = connections.iter().map(|(_, far)| far.stages()).collect();
+    let all = server.stages();
+    for stage in Stage::ALL {
+        let of = |stages: &Stages| stages.ticks()[stage as usize];
+        let sum: u64 = tables.iter().map(of).sum();
+        assert!(sum <= of(&all), "{}: {sum} of {}", stage.name(), of(&all));
+    }
+    for table in &tables[..3] {
+        for stage in [
+            Stage::UdpSend,
+            Stage::UdpReceive,
+            Stage::Aead,
+            Stage::HeaderProtection,
+            Stage::PacketBuilding,
+            Stage::FrameParsing,
+            Stage::AckLoss,
+            Stage::Streams,
+            Stage::Application,
+        ] {
+            assert!(table.ticks()[stage as usize] > 0, "{}", stage.name());
+        }
+        assert_eq!(table.ticks()[Stage::Idle as usize], 0);
+    }
+    // Ten times the bytes; the machine may be busy with other things at any time.
+    let aead = |table: &Stages| table.ticks()[Stage::Aead as usize];
+    assert!(aead(&tables[0]) > 2 * aead(&tables[1]), "{tables:?}");
+    assert_eq!(total(&tables[3]), 0, "it was not measured");
+}
+
+#[tokio::test]
+async fn a_connection_is_measured_where_its_endpoint_is_not() {
+    let (server, client) = endpoints(false);
+    let (near, far) = connect(&server, &client).await;
+    exchange(&near, 100_000).await;
+    assert_eq!(total(&far.stages()), 0);
+    far.measure_stages(true);
+    far.measure_stages(true);
+    near.measure_stages(true);
+    exchange(&near, 500_000).await;
+    for connection in [&near, &far] {
+        let table = connection.stages();
+        for stage in [
+            Stage::Aead,
+            Stage::Streams,
+            Stage::UdpSend,
+            Stage::UdpReceive,
+        ] {
+            assert!(table.ticks()[stage as usize] > 0, "{}", stage.name());
+        }
+    }
+    assert_eq!(total(&server.stages()), 0);
+    far.measure_stages(false);
+    // The worker may be about to end a send call that it began before.
+    exchange(&near, 1000).await;
+    let before = total(&far.stages());
+    exchange(&near, 500_000).await;
+    assert_eq!(total(&far.stages()), before, "no longer measured");
+    near.close(0, b"");
+    within(far.closed()).await;
+    far.measure_stages(true);
+    within(async { tokio::join!(client.wait_idle(), server.wait_idle()) }).await;
+    assert!(total(&near.stages()) > 0, "what was measured stays");
+}
+
+#[tokio::test]
+async fn tasks_of_a_connection_count_as_its_application() {
+    let (server, client) = endpoints(true);
+    let (_near, far) = connect(&server, &client).await;
+    far.measure_stages(true);
+    let busy = Duration::from_millis(30);
+    let task = far.spawn(async move {
+        let begun = Instant::now();
+        while begun.elapsed() < busy {}
+    });
+    within(task).await.unwrap();
+    // The time is attributed after the task has run.
+    let application = || far.stages().ticks()[Stage::Application as usize];
+    within(async {
+        while application() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let stages = far.stages();
+    assert!(2 * application() > total(&stages), "{stages:?}");
+    assert!(server.stages().ticks()[Stage::Application as usize] >= application());
+}
