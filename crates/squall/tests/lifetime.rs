@@ -682,8 +682,11 @@ async fn handshake_data_does_not_wait_for_the_handshake() {
     });
     let connecting = client.connect(at, "localhost").unwrap();
     let mut accepted = within(server.accept()).await.unwrap().accept();
+    let began = std::time::Instant::now();
     let data = within(accepted.handshake_data()).await.unwrap();
     assert_eq!(data.alpn.as_deref(), Some(ALPN));
+    // `within` polls once more when its time is over.
+    assert!(began.elapsed() < Duration::from_secs(20), "it was not woken");
     assert!(futures_now(&mut accepted).is_none());
     relaying.abort();
     drop(connecting);
