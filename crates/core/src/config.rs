@@ -12,8 +12,8 @@ use crate::algorithm::{CongestionAlgorithm, CongestionControllerFactory};
 
 /// ACK ranges remembered for each packet number space (`SECURITY.md` row 8).
 pub(crate) const MAX_ACK_RANGES: usize = 64;
-/// CRYPTO bytes buffered ahead of the handshake for each level after the handshake, when only session tickets
-/// arrive (RFC 9000 §7.5).
+/// CRYPTO bytes buffered at each level after the handshake, when only session tickets arrive (RFC
+/// 9000 §7.5).
 pub(crate) const MAX_CRYPTO_BUFFER_AFTER: u64 = 16 * 1024;
 /// The least `crypto_buffer_size`, RFC 9000 §7.5.
 pub(crate) const LEAST_CRYPTO_BUFFER: usize = 4096;

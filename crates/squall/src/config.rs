@@ -10,6 +10,9 @@ use std::time::Duration;
 use squall_core::{ClientConfig, ConnectionIdGenerator, ServerConfig};
 
 use crate::events::{Events, Subscribers};
+use crate::qlog::Qlogs;
+#[cfg(feature = "qlog")]
+use crate::qlog::{QlogConnection, QlogSink};
 
 /// Maximum number of workers: half of the values that the first byte of a connection id can tell
 /// apart.
@@ -86,6 +89,9 @@ pub struct Builder {
     /// all logs are complete after [`Endpoint::wait_idle`](crate::Endpoint::wait_idle).
     #[cfg(feature = "qlog")]
     pub qlog_dir: Option<PathBuf>,
+    /// Where qlogs are written to, instead of `qlog_dir`. See [`qlog`](Self::qlog).
+    #[cfg(feature = "qlog")]
+    pub(crate) qlog: Option<QlogSink>,
     /// Who receives events; see [`events`](Self::events).
     pub(crate) events: Subscribers,
     /// Measure the time spent in each stage of the workers' loop, see
@@ -164,6 +170,8 @@ impl Builder {
             mark: udp.mark,
             device: udp.device,
             #[cfg(feature = "qlog")]
+            qlog: None,
+            #[cfg(feature = "qlog")]
             qlog_dir: std::env::var_os("QLOGDIR")
                 .filter(|name| !name.is_empty())
                 .map(PathBuf::from),
@@ -227,6 +235,29 @@ impl Builder {
         max_memory: usize,
         connection_ids: ConnectionIdGenerator,
         reset_key: [u8; 32],
+    }
+
+    /// Writes qlogs to sinks of the application's: `choose` is called for each new connection, and
+    /// returns `None` for those that are not logged. See [`QlogSink::new`].
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering};
+    /// # let builder = squall::Builder::new(([127, 0, 0, 1], 0).into());
+    /// // One connection in a thousand.
+    /// let count = AtomicU64::new(0);
+    /// let builder = builder.qlog(move |connection| {
+    ///     let sampled = count.fetch_add(1, Ordering::Relaxed) % 1000 == 0;
+    ///     sampled.then(|| Box::new(std::io::sink()) as _)
+    /// });
+    /// ```
+    #[cfg(feature = "qlog")]
+    #[must_use]
+    pub fn qlog<F>(mut self, choose: F) -> Self
+    where
+        F: Fn(&QlogConnection) -> Option<Box<dyn io::Write + Send>> + Send + Sync + 'static,
+    {
+        self.qlog = Some(QlogSink::new(choose));
+        self
     }
 
     /// Uses this bound socket, for one worker; [`addr`](field@Self::addr) is not bound. See
@@ -319,6 +350,21 @@ impl Builder {
             device: self.device.clone(),
             ..squall_udp::Options::default()
         }
+    }
+
+    /// Where qlogs go.
+    ///
+    /// # Errors
+    /// The directory cannot be created, or is none.
+    #[cfg_attr(
+        not(feature = "qlog"),
+        expect(clippy::unused_self, clippy::unnecessary_wraps)
+    )]
+    pub(crate) fn qlogs(&self) -> io::Result<Option<Qlogs>> {
+        #[cfg(feature = "qlog")]
+        return Qlogs::wanted(self.qlog.as_ref(), self.qlog_dir.as_deref());
+        #[cfg(not(feature = "qlog"))]
+        Ok(None)
     }
 
     /// Finds settings that no connection could work with, so that they are reported at once rather

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use crate::config::{Builder, check_client, check_server};
 use crate::connection::{Connecting, Connection};
 use crate::error::ConnectError;
-use crate::qlog::QlogFolder;
+use crate::qlog::Qlogs;
 use crate::sys;
 use crate::worker::{
     self, AcceptPlace, Command, Common, EndpointStats, Offer, Shared, SocketGroup, WorkerEnd,
@@ -520,7 +520,7 @@ impl Builder {
         self.start_random();
         let group = self.open_sockets()?;
         let sockets: Vec<Arc<Socket>> = group.sockets().cloned().collect();
-        let qlog = QlogFolder::wanted(&self)?;
+        let qlog = self.qlogs()?;
         let common = Common::new(&self, qlog, group);
         let common = Arc::new(common);
         let stages = || {

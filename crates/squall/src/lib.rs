@@ -107,7 +107,7 @@
 //! - `self-signed`: `tls::Identity::self_signed`, a certificate for development. Requires rcgen.
 //! - `platform-verifier`: `tls::Trust::platform`, the platform's certificate verifier. Requires
 //!   rustls-platform-verifier.
-//! - `qlog` (default): `QLOGDIR` and [`Builder::qlog_dir`]. Requires serde_json.
+//! - `qlog` (default): `QLOGDIR`, [`Builder::qlog_dir`] and [`Builder::qlog`]. Requires serde_json.
 //! - `tracing` (default): warnings of the endpoint and events of connections go to `tracing`.
 //! - `metrics`: `metrics::Metrics`, a subscriber of [`Events`] that counts with the facade of the
 //!   crate `metrics`. The example `prometheus` serves what it counts.
@@ -150,6 +150,8 @@ pub use connection::{Connecting, Connection, EarlyDataAccepted, HandshakeData, W
 pub use endpoint::{Accept, Endpoint, Incoming};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
 pub use events::{ConnectionClosed, ConnectionInfo, DatagramsUnrouted, Events, WorkerEnded};
+#[cfg(feature = "qlog")]
+pub use qlog::{QlogConnection, QlogSink};
 pub use rustls;
 pub use squall_core::{
     AckFrequencyConfig, AckFrequencyRequest, AckedBundle, ClientConfig, CloseReason, Congestion,

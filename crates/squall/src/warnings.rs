@@ -5,7 +5,6 @@ mod on {
     use std::fmt::Display;
     use std::io;
     use std::net::SocketAddr;
-    use std::path::Path;
 
     /// Receiving fails, and is retried.
     pub(crate) fn cannot_receive(local: SocketAddr, worker: usize, error: &io::Error) {
@@ -28,8 +27,8 @@ mod on {
     }
 
     /// A connection goes on without its qlog.
-    pub(crate) fn no_qlog(path: &Path, error: &io::Error) {
-        tracing::warn!(path = %path.display(), %error, "cannot write the qlog; the connection continues without one");
+    pub(crate) fn no_qlog(name: &str, error: &io::Error) {
+        tracing::warn!(name, %error, "cannot write the qlog; the connection continues without one");
     }
 
     /// A subscriber of events panicked.
@@ -55,7 +54,6 @@ mod off {
     use std::fmt::Display;
     use std::io;
     use std::net::SocketAddr;
-    use std::path::Path;
 
     pub(crate) fn cannot_receive(_: SocketAddr, _: usize, _: &io::Error) {}
 
@@ -63,7 +61,7 @@ mod off {
 
     pub(crate) fn worker_ended(_: SocketAddr, _: usize, _: u64, _: &dyn Display) {}
 
-    pub(crate) fn no_qlog(_: &Path, _: &io::Error) {}
+    pub(crate) fn no_qlog(_: &str, _: &io::Error) {}
 
     pub(crate) fn event_panicked(_: &str) {}
 

@@ -10,7 +10,7 @@
 mod common;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{ALPN, ANY, Identity, Pair, meet, pattern, within};
@@ -284,6 +284,101 @@ async fn connections_are_logged_into_a_folder() {
             log.contains("\"initiator\":\"remote\"") || close > closed,
             "{log}"
         );
+    }
+}
+
+/// Keeps what is written, until it fails or panics after some bytes.
+#[derive(Clone, Default)]
+struct Kept {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    fails_after: Option<usize>,
+    panics_after: Option<usize>,
+}
+
+impl std::io::Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let kept = self.bytes.lock().unwrap_or_else(|kept| kept.into_inner());
+        if self.fails_after.is_some_and(|most| kept.len() > most) {
+            return Err(std::io::Error::other("full"));
+        }
+        let len = kept.len();
+        drop(kept);
+        assert!(
+            self.panics_after.is_none_or(|most| len <= most),
+            "as the test has it"
+        );
+        self.bytes.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_logged_where_the_application_says() {
+    let log = Kept::default();
+    let chosen = Arc::new(Mutex::new(Vec::new()));
+    let (sink, seen) = (log.clone(), Arc::clone(&chosen));
+    let pair = Pair::with(
+        TransportConfig::default(),
+        TransportConfig::default(),
+        move |builder| {
+            let (sink, seen) = (sink.clone(), Arc::clone(&seen));
+            builder.qlog(move |connection| {
+                seen.lock().unwrap().push(connection.clone());
+                let client = connection.side == squall::Side::Client;
+                client.then(|| Box::new(sink.clone()) as _)
+            })
+        },
+    )
+    .await;
+    let seen = chosen.lock().unwrap().clone();
+    let ids = seen.iter().map(|seen| seen.original_destination_id);
+    assert!(ids.eq([pair.near.original_destination_id(); 2]));
+    let [client, server] = [squall::Side::Client, squall::Side::Server].map(|side| {
+        let end = seen.iter().find(|seen| seen.side == side).unwrap();
+        end.remote_address
+    });
+    assert_eq!(client, pair.server.local_addr().unwrap());
+    assert_eq!(server, pair.client.local_addr().unwrap());
+    pair.near.close(0, b"");
+    within(pair.client.wait_idle()).await;
+    let text = String::from_utf8(log.bytes.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.matches("vantage_point").count(), 1);
+    assert!(text.contains("\"type\":\"client\"") && text.contains("connection_closed"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_that_breaks_costs_the_log_only() {
+    let fails = Kept {
+        fails_after: Some(2000),
+        ..Kept::default()
+    };
+    let panics = Kept {
+        panics_after: Some(2000),
+        ..Kept::default()
+    };
+    for sink in [Some(fails), Some(panics), None] {
+        let pair = Pair::with(
+            TransportConfig::default(),
+            TransportConfig::default(),
+            move |builder| {
+                let sink = sink.clone();
+                builder.qlog(move |_| Some(Box::new(sink.clone().expect("as the test has it"))))
+            },
+        )
+        .await;
+        let (mut send, _recv) = pair.near.open_bi().await.unwrap();
+        send.write_all(&[7; 100_000]).await.unwrap();
+        send.finish().unwrap();
+        let (_send, mut recv) = within(pair.far.accept_bi()).await.unwrap();
+        let read = within(recv.read_to_end(200_000)).await.unwrap();
+        assert_eq!(read.len(), 100_000);
+        let failed = pair.client.stats().qlogs_failed + pair.server.stats().qlogs_failed;
+        assert!((1..=2).contains(&failed), "{failed}");
+        assert!(pair.near.close_reason().is_none() && pair.far.close_reason().is_none());
     }
 }
 

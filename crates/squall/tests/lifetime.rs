@@ -686,7 +686,10 @@ async fn handshake_data_does_not_wait_for_the_handshake() {
     let data = within(accepted.handshake_data()).await.unwrap();
     assert_eq!(data.alpn.as_deref(), Some(ALPN));
     // `within` polls once more when its time is over.
-    assert!(began.elapsed() < Duration::from_secs(20), "it was not woken");
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "it was not woken"
+    );
     assert!(futures_now(&mut accepted).is_none());
     relaying.abort();
     drop(connecting);

@@ -12,8 +12,9 @@
 //! ```
 //!
 //! Floors, lowest first: `hkdf`, [`capture`](wrap) (wrapped providers), [`ClientHello`] and
-//! [`exporter`](ExporterSecret), `provider`, [`schedule`](Secrets), [`Session`]. Initial keys do not come from here: the endpoint
-//! needs them before there is a session, so `squall-protect` derives them.
+//! [`exporter`](ExporterSecret), `provider`, [`schedule`](Secrets), [`Session`]. Initial keys do
+//! not come from here: the endpoint needs them before there is a session, so `squall-protect`
+//! derives them.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

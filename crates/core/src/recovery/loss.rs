@@ -21,8 +21,8 @@ pub(crate) struct Lost {
 /// Finds the packets below the largest acknowledged number that are lost at `now`, and when the
 /// next one will be.
 ///
-/// `rtt` and `reordering` are those of the path whose packets have the tag `flow`; `persistent` is the
-/// time over which everything must be lost for a persistent congestion (RFC 9002 §7.6.1).
+/// `rtt` and `reordering` are those of the path whose packets have the tag `flow`; `persistent` is
+/// the time over which everything must be lost for a persistent congestion (RFC 9002 §7.6.1).
 pub(crate) fn detect(
     space: &mut Space,
     now: Time,

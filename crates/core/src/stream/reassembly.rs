@@ -494,8 +494,8 @@ impl Reassembly {
         Some(bytes)
     }
 
-    /// The next bytes in the order of their arrival, at most `max`, and their offset. From the first
-    /// call on, no other order is possible.
+    /// The next bytes in the order of their arrival, at most `max`, and their offset. From the
+    /// first call on, no other order is possible.
     pub(crate) fn read_unordered(
         &mut self,
         max: usize,

@@ -247,7 +247,8 @@ impl RecvStream {
     /// Gives the reader the next bytes; `None` is the end of the stream.
     ///
     /// # Errors
-    /// `Blocked`, `Reset` once, `Closed` after the end, `IllegalOrderedRead` after `read_unordered`.
+    /// `Blocked`, `Reset` once, `Closed` after the end, `IllegalOrderedRead` after
+    /// `read_unordered`.
     pub(crate) fn read(
         &mut self,
         max: usize,
@@ -261,8 +262,7 @@ impl RecvStream {
         })
     }
 
-    /// Gives the reader the bytes that came first, and their offset; `None` is the end of the
-    /// stream.
+    /// Gives the reader the bytes that came first, and their offset; `None` is the end.
     ///
     /// # Errors
     /// `Blocked`, `Reset` once, `Closed` after the end.

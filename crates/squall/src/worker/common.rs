@@ -20,7 +20,7 @@ use super::totals::{SharedMemory, SharedPrefixCounts, SharedTokenFilter};
 use super::waiters::{Ticket, Waiters};
 use crate::config::Builder;
 use crate::events::Subscribers;
-use crate::qlog::QlogFolder;
+use crate::qlog::Qlogs;
 
 /// Worker ends that wait to be reported. A worker has to be restarted before it can end again, so
 /// more of them means that the application does not ask.
@@ -100,7 +100,7 @@ pub(crate) struct Common {
     /// Notified whenever a worker's last connection ends.
     pub(crate) idle: Notify,
     /// Where connections are logged.
-    pub(crate) qlog: Option<QlogFolder>,
+    pub(crate) qlog: Option<Qlogs>,
     /// The workers' sockets. Locked while all workers are moved, so that two concurrent moves end
     /// in one place.
     pub(crate) sockets: Mutex<SocketGroup>,
@@ -126,7 +126,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    pub(crate) fn new(settings: &Builder, qlog: Option<QlogFolder>, sockets: SocketGroup) -> Self {
+    pub(crate) fn new(settings: &Builder, qlog: Option<Qlogs>, sockets: SocketGroup) -> Self {
         Self {
             qlog,
             sockets: Mutex::new(sockets),

@@ -460,8 +460,8 @@ impl Worker {
     ) -> Arc<ConnectionShared> {
         if let Some(qlog) = &self.shared.common.qlog {
             let (shared, now) = (Arc::clone(&self.shared), self.now);
-            qlog.begin(now, &mut core, move |path, error| {
-                shared.on_qlog_error(path, error);
+            qlog.begin(now, &mut core, move |name, error| {
+                shared.on_qlog_error(name, error);
             });
         }
         let connection = Arc::new(ConnectionShared::new(

@@ -15,7 +15,6 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -371,10 +370,10 @@ impl Shared {
 
     /// A connection goes on without its qlog. This may come up wherever a connection is dropped
     /// last, not only on the worker.
-    pub(crate) fn on_qlog_error(&self, path: &Path, error: &std::io::Error) {
+    pub(crate) fn on_qlog_error(&self, name: &str, error: &std::io::Error) {
         self.counters.qlogs_failed.add_from_anywhere();
         if self.common.qlog_warnings.admits(self.clock.now()) {
-            crate::warnings::no_qlog(path, error);
+            crate::warnings::no_qlog(name, error);
         }
     }
 

@@ -338,8 +338,8 @@ impl Tls {
         }
     }
 
-    /// Exports key material of a session whose handshake is complete (RFC 8446 §7.5); `allowed`: the
-    /// configuration lets the secret be kept.
+    /// Exports key material of a session whose handshake is complete (RFC 8446 §7.5); `allowed`:
+    /// the configuration lets the secret be kept.
     pub(crate) fn export(
         &self,
         allowed: bool,
