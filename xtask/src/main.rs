@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask tidy`, `measure-code`, `sim`, `soak`, `bench-core`,
-//! `features`, `package`, `service`, `pgo`.
+//! `features`, `package`, `ports`, `service`, `pgo`.
 //!
 //! ```text
 //!   tidy ──► tree        the files that git knows
@@ -16,8 +16,8 @@
 //! `measure-code` prints the same as figures. `cost` counts instructions, and compares them with
 //! the table of earlier commits. `sim` runs the seeds of the simulator, `soak` two processes over a
 //! link that fails, `pgo` builds the program with a profile of itself, `features` compiles and
-//! tests the library with other features, `package` uses the packages as an application would, and
-//! `service` checks the systemd unit and the image.
+//! tests the library with other features, `package` uses the packages as an application would, `ports`
+//! tests applications that were ported from quinn, and `service` checks the systemd unit and the image.
 
 mod code;
 mod cost;
@@ -33,6 +33,7 @@ mod manifests;
 mod measure_code;
 mod package;
 mod pgo;
+mod ports;
 mod service;
 mod sim;
 mod soak;
@@ -53,13 +54,14 @@ fn main() -> ExitCode {
         ["soak", ..] => soak::run(&arguments[1..]),
         ["features"] => features::run(),
         ["package"] => package::run(),
+        ["ports", ..] => ports::run(&arguments[1..]),
         ["service"] => service::run(),
         ["pgo"] => pgo::run(),
         ["cost", ..] => cost::run(&arguments[1..]),
         ["bench-core", ..] => unprotected::bench(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | measure-code | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | cost [--short] [--write] | bench-core [ARGUMENTS OF squall bench core] | features | package | service | pgo"
+                "usage: cargo xtask tidy | measure-code | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | cost [--short] [--write] | bench-core [ARGUMENTS OF squall bench core] | features | package | ports [NAME] | service | pgo"
             );
             ExitCode::from(2)
         }
