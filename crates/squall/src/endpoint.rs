@@ -19,7 +19,6 @@ use tokio::task::JoinHandle;
 use crate::config::{Builder, check_client, check_server};
 use crate::connection::{Connecting, Connection};
 use crate::error::ConnectError;
-use crate::qlog::Qlogs;
 use crate::sys;
 use crate::worker::{
     self, AcceptPlace, Command, Common, EndpointStats, Offer, Shared, SocketGroup, WorkerEnd,

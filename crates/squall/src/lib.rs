@@ -113,7 +113,7 @@
 //! | `TransportConfig::datagram_send_buffer_size` | `datagram_send_buffer` |
 //! | `TransportConfig::congestion_controller_factory` | `congestion`, `congestion_controller` |
 //! | `TransportConfig::enable_segmentation_offload` | [`Builder::gso`] |
-//! | `TransportConfig::qlog_stream` | `Builder::qlog_dir` |
+//! | `TransportConfig::qlog_stream` | `Builder::qlog`, for each connection; `Builder::qlog_dir` |
 //! | `ServerConfig::new`, `with_crypto` | [`ServerConfig::new`], of a rustls configuration |
 //! | `ServerConfig::with_single_cert` | [`tls::server`] or [`server_tls`] |
 //! | `ServerConfig::transport_config` | [`ServerConfig::transport`] |
