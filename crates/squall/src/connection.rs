@@ -103,6 +103,8 @@ impl Connection {
 
     /// Waits until every finished stream is delivered, then closes the connection with `code` and
     /// `reason`. Streams that were not finished are lost, as with [`close`](Self::close).
+    ///
+    /// Cancel-safe: if the future is dropped while it waits, the connection is not closed.
     pub async fn shutdown(&self, code: u64, reason: &[u8]) {
         self.0.0.shut_down(code, reason).await;
     }
@@ -111,6 +113,8 @@ impl Connection {
     /// validated; until then the connection stays on the current path (RFC 9000 §9.2). The socket
     /// must be bound to the wildcard address. If the current address is already gone, use
     /// [`Endpoint::rebind`](crate::Endpoint::rebind).
+    ///
+    /// If the future is dropped, the migration goes on, and its outcome is not reported.
     ///
     /// # Errors
     /// The connection cannot migrate, or the server is not reachable from that address.
@@ -375,7 +379,8 @@ pub struct HandshakeData {
     pub server_name: Option<String>,
 }
 
-/// A connection whose handshake is in progress; await it. Dropping it abandons the connection.
+/// A connection whose handshake is in progress; await it. Dropping it abandons the connection:
+/// where the wait may be cancelled, for example by `select!`, await `&mut connecting`.
 #[must_use = "dropping a `Connecting` abandons the connection"]
 pub struct Connecting(Progress);
 
@@ -412,6 +417,8 @@ impl Connecting {
     /// connection to the same server. **An attacker can replay it**: send only what may safely
     /// happen twice. If the server rejects early data, it is sent again after the handshake, and
     /// nothing is lost.
+    ///
+    /// Not cancel-safe: dropping the future abandons the connection.
     ///
     /// Both ends must enable early data: `enable_early_data` in the client's rustls configuration
     /// and `max_early_data_size` in the server's. A server gets its connection at once and can read
@@ -522,7 +529,7 @@ impl Future for Connecting {
 
 /// A future that is ready when the handshake completes and returns whether the server accepted the
 /// client's early data; it works on both ends. `false` if the client sent none, or if the
-/// connection ended first.
+/// connection ended first. Cancel-safe: dropping it changes nothing.
 #[must_use = "whether early data was accepted is known only after the handshake"]
 pub struct EarlyDataAccepted(Handshake);
 

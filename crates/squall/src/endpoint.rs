@@ -219,6 +219,10 @@ impl Endpoint {
     /// Accepts every attempt and runs `handler` for each connection, on the connection's own
     /// worker, until [`accept`](Self::accept) returns `None`. Failed handshakes are skipped; the
     /// client receives the reason.
+    ///
+    /// If the future is dropped, further attempts wait for the next call of this or of
+    /// [`accept`](Self::accept), and the handlers that run go on. A handler that panics ends, and
+    /// drops what it owns; its worker and all other connections go on.
     pub async fn serve<H, F>(&self, handler: H)
     where
         H: Fn(Connection) -> F + Send + Sync + 'static,
@@ -274,6 +278,8 @@ impl Endpoint {
     /// Stops accepting connections, closes each connection once all its finished streams are
     /// delivered, and waits until none is left. Streams that were not finished are lost, as with
     /// [`close`](Self::close).
+    ///
+    /// If the future is dropped after it was polled, the shutdown goes on.
     pub async fn shutdown(&self, code: u64, reason: &[u8]) {
         let told = self.0.command_all(|| Command::ShutDown {
             code,
@@ -393,7 +399,7 @@ impl Endpoint {
     }
 
     /// Waits until no connection is left, including closing ones (RFC 9000 §10.2: about three probe
-    /// timeouts).
+    /// timeouts). Cancel-safe.
     pub async fn wait_idle(&self) {
         loop {
             let idle = self.0.common.idle.notified();

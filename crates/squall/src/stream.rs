@@ -134,7 +134,8 @@ impl SendStream {
 
     /// Copies some of `data` and returns how much; waits while the send buffer is full or the
     /// peer's credit for the stream is used up. Small writes are gathered into chunks, so each
-    /// costs no more memory than its bytes.
+    /// costs no more memory than its bytes. Cancel-safe: a future that is dropped has written
+    /// nothing.
     ///
     /// # Errors
     /// The peer stopped the stream, it was finished or reset, or the connection ended.
@@ -142,7 +143,9 @@ impl SendStream {
         poll_fn(|cx| self.poll_write_slice(cx, data)).await
     }
 
-    /// Writes all of `data`.
+    /// Writes all of `data`. Not cancel-safe: if the future is dropped, a part is written, and how
+    /// much is not known; use [`write`](Self::write) or
+    /// [`write_all_chunks`](Self::write_all_chunks) where that matters.
     ///
     /// # Errors
     /// As [`write`](Self::write); some of `data` may have been written.
@@ -155,7 +158,9 @@ impl SendStream {
     }
 
     /// Writes a whole chunk without copying it. A small one is copied, which costs less: up to 256
-    /// bytes after data that waits, up to 64 on its own.
+    /// bytes after data that waits, up to 64 on its own. Not cancel-safe: if the future is dropped,
+    /// a part is written, and the rest of the chunk is lost; use
+    /// [`write_all_chunks`](Self::write_all_chunks) where that matters.
     ///
     /// # Errors
     /// As [`write`](Self::write); some of the chunk may have been written.
@@ -168,7 +173,8 @@ impl SendStream {
 
     /// Writes some of a list of chunks without copying them, from the first on, and returns how
     /// many bytes; waits while the send buffer is full. Each chunk keeps what is not written yet,
-    /// which for those written whole is nothing.
+    /// which for those written whole is nothing. Cancel-safe: a future that is dropped has written
+    /// nothing.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -191,7 +197,7 @@ impl SendStream {
     }
 
     /// Writes a list of chunks to its end without copying them; each keeps what is not written yet,
-    /// should the future be dropped before.
+    /// should the future be dropped before. Cancel-safe: call it again with the same chunks.
     ///
     /// # Errors
     /// As [`write`](Self::write); some of the chunks may have been written.
@@ -299,7 +305,7 @@ impl SendStream {
 
     /// A future that waits until the stream's outcome is known: `None` if the peer has acknowledged
     /// all data and the end, `Some(code)` if the peer stopped the stream. It borrows nothing, so it
-    /// can wait beside writes, in another task, and after the stream is dropped.
+    /// can wait beside writes, in another task, and after the stream is dropped. Cancel-safe.
     ///
     /// Fails if this end reset the stream before it was delivered, or the connection ended first.
     pub fn stopped(&self) -> Stopped {
@@ -587,7 +593,8 @@ impl RecvStream {
     }
 
     /// Reads the next chunk, at most `max` bytes, without copying it; `None` at the end of the
-    /// stream. With a `max` of 0 it returns an empty chunk without waiting.
+    /// stream. With a `max` of 0 it returns an empty chunk without waiting. Cancel-safe: a future
+    /// that is dropped has read nothing.
     ///
     /// # Errors
     /// The peer reset the stream, it was stopped, or the connection ended. Every further call
@@ -647,7 +654,7 @@ impl RecvStream {
     }
 
     /// Reads as many chunks as have arrived, up to the length of `chunks`, without copying them,
-    /// and returns how many; waits for the first. `None` at the end of the stream.
+    /// and returns how many; waits for the first. `None` at the end of the stream. Cancel-safe.
     ///
     /// # Errors
     /// As [`read_chunk`](Self::read_chunk). Chunks read before an error are returned first.
@@ -671,6 +678,7 @@ impl RecvStream {
     }
 
     /// Reads some bytes into `buffer` and returns how many; `None` at the end of the stream.
+    /// Cancel-safe: a future that is dropped has read nothing.
     ///
     /// # Errors
     /// As [`read_chunk`](Self::read_chunk).
@@ -678,7 +686,8 @@ impl RecvStream {
         poll_fn(|cx| self.poll_read(cx, buffer)).await
     }
 
-    /// Fills `buffer`.
+    /// Fills `buffer`. Not cancel-safe: if the future is dropped, a part of `buffer` is filled, and
+    /// how much is not known.
     ///
     /// # Errors
     /// As [`read_chunk`](Self::read_chunk), or the stream ended before `buffer` was full.
@@ -693,7 +702,8 @@ impl RecvStream {
         Ok(())
     }
 
-    /// Reads the stream to its end, at most `limit` bytes.
+    /// Reads the stream to its end, at most `limit` bytes. Not cancel-safe: if the future is
+    /// dropped, what was read is lost.
     ///
     /// # Errors
     /// As [`read_chunk`](Self::read_chunk), or the stream is longer than `limit`.
