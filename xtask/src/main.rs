@@ -16,8 +16,9 @@
 //! `measure-code` prints the same as figures. `cost` counts instructions, and compares them with
 //! the table of earlier commits. `sim` runs the seeds of the simulator, `soak` two processes over a
 //! link that fails, `pgo` builds the program with a profile of itself, `features` compiles and
-//! tests the library with other features, `package` uses the packages as an application would, `ports`
-//! tests applications that were ported from quinn, and `service` checks the systemd unit and the image.
+//! tests the library with other features, `package` uses the packages as an application would,
+//! `ports` tests applications that were ported from quinn, and `service` checks the systemd unit
+//! and the image.
 
 mod code;
 mod cost;
