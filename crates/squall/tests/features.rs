@@ -297,7 +297,10 @@ struct Kept {
 
 impl std::io::Write for Kept {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let kept = self.bytes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let kept = self
+            .bytes
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if self.fails_after.is_some_and(|most| kept.len() > most) {
             return Err(std::io::Error::other("full"));
         }

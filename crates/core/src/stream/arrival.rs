@@ -239,7 +239,20 @@ impl Streams {
         if stream.known && !recv.reader_told && recv.is_readable() {
             recv.reader_told = true;
             self.events.push_back(Event::Readable(stream.id));
-        } else if recv.reset_awaited && recv.received_reset().is_ok() {
+        } else if recv.reset_awaited {
+            self.tell_of_reset(slot);
+        }
+    }
+
+    /// Notifies the reader, who waits for it, once a reset has come or can come no more.
+    #[cold]
+    fn tell_of_reset(&mut self, slot: u32) {
+        let Some(stream) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        if let Some(recv) = stream.recv.as_mut()
+            && recv.received_reset().is_ok()
+        {
             recv.reset_awaited = false;
             self.events.push_back(Event::Readable(stream.id));
         }

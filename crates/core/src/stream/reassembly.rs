@@ -242,23 +242,31 @@ impl Reassembly {
     pub(crate) fn is_readable(&self) -> bool {
         match self.segments.front() {
             Some(first) => first.start == self.read && !first.data.is_empty(),
-            None => self.unordered.as_ref().is_some_and(|u| u.is_readable()),
+            None => self.unordered.is_some() && self.is_readable_unordered(),
         }
+    }
+
+    #[cold]
+    fn is_readable_unordered(&self) -> bool {
+        self.unordered.as_ref().is_some_and(|u| u.is_readable())
     }
 
     /// Pieces held, which cost memory in addition to their bytes: segments and cells.
     #[must_use]
     pub(crate) fn pieces(&self) -> usize {
-        let unordered = self.unordered.as_ref().map_or(0, |u| u.pieces());
-        self.segments.len() + self.cells.count + unordered
+        match &self.unordered {
+            None => self.segments.len() + self.cells.count,
+            Some(unordered) => unordered.pieces(),
+        }
     }
 
     /// Bytes of the segments' chunks.
     #[must_use]
     pub(crate) fn held(&self) -> usize {
-        let unordered = self.unordered.as_ref().map_or(0, |u| u.held());
-        let segments = self.segments.iter().map(|segment| segment.size);
-        segments.sum::<usize>() + unordered
+        match &self.unordered {
+            None => self.segments.iter().map(|segment| segment.size).sum(),
+            Some(unordered) => unordered.held(),
+        }
     }
 
     /// Bytes of the chunks that [`clear`](Self::clear) dropped, to be reported to the pool once.
@@ -334,12 +342,8 @@ impl Reassembly {
         data: &[u8],
         pool: &mut ChunkPool,
     ) -> Result<(), TooFragmented> {
-        if let Some(unordered) = &mut self.unordered {
-            if unordered.room() == 0 && !unordered.continues(offset) {
-                return Err(TooFragmented);
-            }
-            unordered.insert(offset, data, pool);
-            return Ok(());
+        if self.unordered.is_some() {
+            return self.insert_unordered(offset, data, pool);
         }
         let first = self.segments.is_empty() && self.cells.is_empty();
         if first && offset == self.read && !data.is_empty() {
@@ -367,6 +371,22 @@ impl Reassembly {
                 break;
             };
             self.insert_segments(gap, &bytes[..len], pool);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn insert_unordered(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        pool: &mut ChunkPool,
+    ) -> Result<(), TooFragmented> {
+        if let Some(unordered) = &mut self.unordered {
+            if unordered.room() == 0 && !unordered.continues(offset) {
+                return Err(TooFragmented);
+            }
+            unordered.insert(offset, data, pool);
         }
         Ok(())
     }

@@ -49,6 +49,7 @@ impl Unordered {
     }
 
     /// Pieces held, which cost memory in addition to their bytes.
+    #[cold]
     pub(super) fn pieces(&self) -> usize {
         self.queue.len() + self.received.len()
     }
