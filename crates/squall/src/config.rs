@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use squall_core::{ClientConfig, ConnectionIdGenerator, ServerConfig};
 
+use crate::datagram_socket::{DatagramSocket, SharedDatagramSocket};
 use crate::events::{Events, Subscribers};
 use crate::qlog::Qlogs;
 #[cfg(feature = "qlog")]
@@ -51,6 +52,8 @@ pub struct Builder {
     /// Bound sockets to use instead of binding [`addr`](field@Self::addr). See
     /// [`sockets`](Self::sockets).
     pub(crate) sockets: Vec<Arc<UdpSocket>>,
+    /// What carries datagrams instead of sockets; see [`datagram_socket`](Self::datagram_socket).
+    pub(crate) carrier: Option<SharedDatagramSocket>,
     /// Configuration for accepted connections. `None`: the endpoint is a client only.
     pub server: Option<ServerConfig>,
     /// Configuration that [`connect`](crate::Endpoint::connect) uses.
@@ -156,6 +159,7 @@ impl Builder {
         Self {
             addr,
             sockets: Vec::new(),
+            carrier: None,
             server: None,
             client: None,
             workers: 1,
@@ -285,6 +289,16 @@ impl Builder {
         self
     }
 
+    /// Uses this in place of UDP sockets, for one worker: a channel in a test, or an overlay
+    /// network. See [`DatagramSocket`]. [`addr`](field@Self::addr) and the settings of sockets have
+    /// no effect.
+    #[must_use]
+    pub fn datagram_socket(mut self, socket: Arc<dyn DatagramSocket>) -> Self {
+        self.carrier = Some(SharedDatagramSocket(socket));
+        self.workers = 1;
+        self
+    }
+
     /// Adds a CPU to [`cpus`](Self::cpus): it takes the next worker's thread. Called once, it takes
     /// all of them.
     #[must_use]
@@ -372,6 +386,11 @@ impl Builder {
     pub(crate) fn check(&self) -> io::Result<()> {
         if self.workers == 0 || self.workers > MAX_WORKERS {
             return Err(invalid(format!("workers must be from 1 to {MAX_WORKERS}")));
+        }
+        if self.carrier.is_some() && (self.workers != 1 || !self.sockets.is_empty()) {
+            return Err(invalid(
+                "with a datagram socket there is one worker, and no other socket",
+            ));
         }
         if self.runtime.is_some() && !self.cpus.is_empty() {
             return Err(invalid(

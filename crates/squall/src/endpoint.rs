@@ -11,7 +11,6 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use rustls::pki_types::ServerName;
 use squall_core::{ClientConfig, CloseReason, EndpointConfig, ServerConfig, Stages};
-use squall_udp::Socket;
 use squall_wire::ConnectionId;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -19,6 +18,7 @@ use tokio::task::JoinHandle;
 use crate::config::{Builder, check_client, check_server};
 use crate::connection::{Connecting, Connection};
 use crate::error::ConnectError;
+use crate::socket::Socket;
 use crate::sys;
 use crate::worker::{
     self, AcceptPlace, Command, Common, EndpointStats, Offer, Shared, SocketGroup, WorkerEnd,
@@ -91,7 +91,8 @@ impl Inner {
             workers: Arc::clone(&self.shared),
             socket,
             endpoint,
-            watch_addresses: self.settings.client.is_some() || self.settings.server.is_none(),
+            watch_addresses: self.settings.carrier.is_none()
+                && (self.settings.client.is_some() || self.settings.server.is_none()),
         };
         match &self.settings.runtime {
             Some(runtime) => start.on_runtime(runtime).map(|()| 0),
@@ -563,6 +564,11 @@ impl Builder {
     /// The workers' sockets: those given, or new ones.
     fn open_sockets(&mut self) -> io::Result<SocketGroup> {
         let options = self.socket_options();
+        if let Some(socket) = &self.carrier {
+            let group = SocketGroup::carried_by(Arc::clone(&socket.0))?;
+            self.addr = group.address();
+            return Ok(group);
+        }
         if self.sockets.is_empty() {
             return SocketGroup::bind(self.addr, &options, self.workers);
         }

@@ -166,13 +166,15 @@
 //! sealed and opened by squall's own kernels, which no validated module contains and which are
 //! where the speed comes from. A feature of that name would promise more than it keeps.
 //!
-//! Floors, lowest first: `readiness` (for Windows), `sys`, `warnings`, `tls`, `events`, `config`,
-//! `qlog` and `error`, `worker`, `stream`, `waiting`, `connection`, `endpoint`.
+//! Floors, lowest first: `readiness` (for Windows), `sys`, `datagram_socket`, `socket`, `warnings`,
+//! `tls`, `events`, `config`, `qlog` and `error`, `worker`, `stream`, `waiting`, `connection`,
+//! `endpoint`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod config;
 mod connection;
+mod datagram_socket;
 mod endpoint;
 mod error;
 mod events;
@@ -181,6 +183,7 @@ pub mod metrics;
 mod qlog;
 #[cfg(any(not(unix), test))]
 mod readiness;
+mod socket;
 mod stream;
 mod sys;
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
@@ -192,6 +195,7 @@ mod worker;
 pub use bytes::Bytes;
 pub use config::Builder;
 pub use connection::{Connecting, Connection, EarlyDataAccepted, HandshakeData, WeakConnection};
+pub use datagram_socket::{DatagramSocket, OutgoingDatagrams, ReceivedDatagrams};
 pub use endpoint::{Accept, Endpoint, Incoming};
 pub use error::{ConnectError, ReadError, ReadExactError, ReadToEndError, WriteError};
 pub use events::{ConnectionClosed, ConnectionInfo, DatagramsUnrouted, Events, WorkerEnded};
@@ -214,7 +218,7 @@ pub use squall_udp::{
     Stats as SocketStats,
 };
 pub use squall_wire::{
-    ConnectionId, Direction, Side, StreamId, TransportErrorCode, VERSION_1, VERSION_2,
+    ConnectionId, Direction, Ecn, Side, StreamId, TransportErrorCode, VERSION_1, VERSION_2,
 };
 pub use stream::{Chunk, RecvStream, SendStream, Stopped};
 #[doc(hidden)]

@@ -18,7 +18,15 @@ use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 #[cfg(not(unix))]
-pub(crate) use crate::readiness::{Readable, readable, writable};
+pub(crate) use crate::readiness::{Guard, Readable, Writable, readable, writable};
+
+/// A sign that there is something to receive.
+#[cfg(unix)]
+pub(crate) type Guard<'a> = AsyncFdReadyGuard<'a, Arc<Socket>>;
+
+/// Readiness of a socket to send.
+#[cfg(unix)]
+pub(crate) type Writable = AsyncFd<Arc<OwnedFd>>;
 
 /// A socket that tokio watches for something to receive.
 #[cfg(unix)]
@@ -31,14 +39,7 @@ pub(crate) struct Readable {
 
 #[cfg(unix)]
 impl Readable {
-    pub(crate) fn get_ref(&self) -> &Arc<Socket> {
-        self.watched.get_ref()
-    }
-
-    pub(crate) fn poll_read_ready(
-        &self,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<AsyncFdReadyGuard<'_, Arc<Socket>>>> {
+    pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<Guard<'_>>> {
         self.watched.poll_read_ready(cx)
     }
 }
@@ -59,7 +60,7 @@ pub(crate) fn readable(socket: Arc<Socket>) -> io::Result<Readable> {
 /// Readiness of the socket to send, for as long as it is needed. Takes no new descriptor, but a
 /// little memory of the kernel's.
 #[cfg(unix)]
-pub(crate) fn writable(readable: &Readable) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
+pub(crate) fn writable(readable: &Readable) -> io::Result<Writable> {
     let second = Arc::clone(&readable.second);
     // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped, and the `AsyncFd`
     // holds a share of it.

@@ -9,6 +9,7 @@
 //! The send cursor moves by messages, or by datagrams inside a message while its bundle is sent
 //! singly. So what a full socket buffer leaves behind is sent later, in order and exactly once.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
@@ -117,6 +118,48 @@ impl RecvBatch {
             .take(self.filled)
             .map(|entry| entry.len)
             .sum()
+    }
+
+    /// Fills the batch from elsewhere than a [`Socket`](crate::Socket): `next` receives a message
+    /// into the slot that it is given and describes it. Returns the number of messages.
+    ///
+    /// # Errors
+    /// That of the first call. A later one is not returned, since it will come again; if it is
+    /// `WouldBlock`, the batch counts as [`drained`](Self::drained).
+    pub fn fill(
+        &mut self,
+        mut next: impl FnMut(&mut [u8]) -> io::Result<Transmit>,
+    ) -> io::Result<usize> {
+        let (slots, entries) = self.parts();
+        let (mut filled, mut drained, mut first) = (0, false, Ok(()));
+        for (slot, entry) in slots.zip(entries) {
+            match next(slot) {
+                Ok(Transmit {
+                    path,
+                    ecn,
+                    segment_size,
+                    len,
+                }) => {
+                    let len = len.min(slot.len());
+                    *entry = Entry {
+                        path,
+                        ecn,
+                        segment_size,
+                        len,
+                    };
+                    filled += 1;
+                }
+                Err(error) => {
+                    drained = error.kind() == io::ErrorKind::WouldBlock;
+                    if filled == 0 {
+                        first = Err(error);
+                    }
+                    break;
+                }
+            }
+        }
+        self.received(filled, drained, 0);
+        first.map(|()| filled)
     }
 
     /// Whether the last receive call emptied the socket's queue. A caller that sleeps on readiness
@@ -297,6 +340,34 @@ impl SendBatch {
     #[must_use]
     pub fn position(&self) -> (usize, usize) {
         (self.front, self.front_bytes)
+    }
+
+    /// Sends the batch elsewhere than through a [`Socket`](crate::Socket), and empties it: `send`
+    /// takes one message after the other. Returns the number of messages.
+    ///
+    /// # Errors
+    /// The first of `send`. The batch keeps that message and those after it.
+    pub fn send_with(
+        &mut self,
+        mut send: impl FnMut(&Transmit, &[u8]) -> io::Result<()>,
+    ) -> io::Result<usize> {
+        let mut messages = 0;
+        loop {
+            let Some(message) = self.pending().next() else {
+                return Ok(messages);
+            };
+            let len = message.bytes.len();
+            let whole = u16::try_from(len).unwrap_or(u16::MAX);
+            let transmit = Transmit {
+                path: message.path,
+                ecn: message.ecn,
+                segment_size: message.segment_size.unwrap_or(whole),
+                len,
+            };
+            send(&transmit, message.bytes)?;
+            self.advance(len);
+            messages += 1;
+        }
     }
 
     /// What waits to be sent, in order: whole bundles, or single datagrams where a bundle was

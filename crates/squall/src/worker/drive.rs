@@ -17,7 +17,8 @@ use super::let_tasks_run::let_tasks_run;
 use super::lock::lock;
 use super::shared::{ConnectionShared, Shared};
 use super::{MESSAGE_BYTES, RECV_BYTES, RECV_MESSAGES, Worker};
-use crate::sys::{self, AddressWatch, Readable};
+use crate::socket::{self, Readable};
+use crate::sys::{self, AddressWatch};
 
 /// The wait between attempts to send while the socket is full, in case the system does not report
 /// when it has room.
@@ -216,7 +217,7 @@ async fn sleep(
     // A new registration reports at once if there is room by now. Without one a timer has to do.
     let now = until.now;
     let ask = until.room_from.is_some_and(|from| from <= now);
-    let writable = ask.then(|| sys::writable(fd).ok()).flatten();
+    let writable = ask.then(|| socket::writable(fd).ok()).flatten();
     let retry_send = (until.room_from)
         .filter(|_| writable.is_none())
         .map(|from| from.max(if ask { now + BLOCKED_RETRY } else { now }));

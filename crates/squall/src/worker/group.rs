@@ -16,7 +16,10 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 
-use squall_udp::{Options, Socket};
+use squall_udp::Options;
+
+use crate::datagram_socket::DatagramSocket;
+use crate::socket::Socket;
 
 /// The sockets of all workers.
 #[derive(Debug)]
@@ -84,6 +87,15 @@ impl SocketGroup {
         Ok(Self::new(first, sockets))
     }
 
+    /// Something else that carries datagrams, for one worker.
+    ///
+    /// # Errors
+    /// It does not know its address.
+    pub(crate) fn carried_by(socket: Arc<dyn DatagramSocket>) -> io::Result<Self> {
+        let address = socket.local_addr()?;
+        Ok(Self::new(address, vec![Socket::carried_by(socket)]))
+    }
+
     fn new(address: SocketAddr, sockets: Vec<Socket>) -> Self {
         let member = |socket| Member {
             socket: Some(Arc::new(socket)),
@@ -124,7 +136,9 @@ impl SocketGroup {
             member.runs = false;
         }
         // One that is alone keeps its port for the worker that takes its place.
-        let keeps_place = self.steer() || self.members.len() == 1 && cfg!(target_os = "linux");
+        let alone = self.members.len() == 1;
+        let carried = (self.sockets()).any(|socket| matches!(&**socket, Socket::Carrier(_)));
+        let keeps_place = self.steer() || carried || alone && cfg!(target_os = "linux");
         if let Some(member) = self.members.get_mut(worker).filter(|_| !keeps_place) {
             member.socket = None;
         }
@@ -140,6 +154,11 @@ impl SocketGroup {
         let Some(member) = self.members.get_mut(worker) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
+        if let Some(again) = member.socket.as_ref().and_then(|old| old.again()) {
+            let socket = Arc::new(again);
+            member.socket = Some(Arc::clone(&socket));
+            return Ok(socket);
+        }
         if let Some(old) = &member.socket {
             old.share_port()?;
         }

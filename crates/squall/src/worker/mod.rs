@@ -57,7 +57,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use squall_core::{CloseReason, ConnectionHandle, EndpointCounts, Route, Stage, Stages, Time};
-use squall_udp::{RecvBatch, SendBatch, Socket};
+use squall_udp::{RecvBatch, SendBatch};
 use squall_wire::{DatagramBatch, Ecn, Path, Side, Transmit};
 
 use backoff::ReceiveBackoff;
@@ -70,7 +70,7 @@ use report::Reports;
 use shared::Inbox;
 use timer_wheel::TimerWheel;
 
-use crate::sys::Readable;
+use crate::socket::{Readable, Socket};
 
 /// Bytes of one message: the largest GRO bundle.
 const MESSAGE_BYTES: usize = 65_536;
@@ -234,7 +234,7 @@ impl Worker {
 
     /// Receiving failed, and not because there were no datagrams.
     fn on_receive_error(&mut self, error: std::io::Error) -> Result<(), WorkerEndReason> {
-        if squall_udp::is_fatal(&error) {
+        if self.socket.is_fatal(&error) {
             return Err(WorkerEndReason::Socket(error));
         }
         if self.backoff.on_error(self.now) {

@@ -23,7 +23,6 @@ use bytes::Bytes;
 use squall_core::{
     ChunkPool, ClientConfig, CloseReason, ConnectionHandle, EndpointCounts, ServerConfig, Stages,
 };
-use squall_udp::Socket;
 use tokio::sync::oneshot;
 
 use super::common::{Clock, Common};
@@ -38,7 +37,7 @@ use super::relay::{Bell, Relay};
 use super::state::{Line, State};
 use super::waiters::Ticket;
 use crate::events::{Report, WorkerEnded};
-use crate::sys::{self, Readable};
+use crate::socket::{self, Readable, Socket};
 
 /// Bytes of forwarded datagrams that wait for their worker's turn.
 const MAX_FORWARDED: usize = 4 * 1024 * 1024;
@@ -260,7 +259,7 @@ impl Shared {
     /// The system refused, or the worker has ended.
     pub(crate) fn watch(&self, socket: Arc<Socket>) -> std::io::Result<Readable> {
         let _entered = self.runtime().enter();
-        sys::readable(socket)
+        socket::readable(socket)
     }
 
     /// Where the worker and its tasks run, or ran: a task spawned too late is cancelled.

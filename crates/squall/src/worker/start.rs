@@ -5,7 +5,6 @@ use std::io;
 use std::sync::{Arc, mpsc};
 
 use squall_core::Stage;
-use squall_udp::Socket;
 use tokio::runtime::{Handle, Runtime};
 
 use super::Worker;
@@ -13,6 +12,7 @@ use super::drive::run;
 use super::ended::{WorkerEnd, WorkerEndReason};
 use super::lock::lock;
 use super::shared::Shared;
+use crate::socket::{self, Socket};
 use crate::sys;
 
 /// What a worker begins with.
@@ -70,7 +70,7 @@ impl Start {
     /// tasks. Whatever ends it, its state is dropped, which wakes all waiting tasks.
     fn spawn(self, runtime: &Handle) -> io::Result<impl Future<Output = ()> + Send + use<>> {
         let entered = runtime.enter();
-        let fd = sys::readable(Arc::clone(&self.socket))?;
+        let fd = socket::readable(Arc::clone(&self.socket))?;
         // A client finds out without it too, but later.
         let addresses = (self.watch_addresses)
             .then(sys::AddressWatch::new)
