@@ -372,7 +372,11 @@ impl Builder {
     /// The directory cannot be created, or is none.
     #[cfg_attr(
         not(feature = "qlog"),
-        expect(clippy::unused_self, clippy::unnecessary_wraps)
+        expect(
+            clippy::unused_self,
+            clippy::unnecessary_wraps,
+            reason = "there is nothing to open without qlog"
+        )
     )]
     pub(crate) fn qlogs(&self) -> io::Result<Option<Qlogs>> {
         #[cfg(feature = "qlog")]
