@@ -41,6 +41,7 @@ same! {
         client, stats, accept, connect, connect_with, set_server_config, local_addr, close,
         wait_idle,
     }
+    Connecting { remote_address, local_ip }
     Incoming {
         refuse, ignore, local_ip, remote_address, remote_address_validated, may_retry
     }
@@ -107,12 +108,6 @@ rows! {
     "`Connecting::into_0rtt`"
         { |c: quinn::Connecting| c.into_0rtt().is_ok() }
         { async |c: squall::Connecting| c.into_0rtt().await.is_ok() }
-    "`Connecting::remote_address`, `local_ip`"
-        { quinn::Connecting::remote_address, quinn::Connecting::local_ip }
-        {
-            squall::Incoming::remote_address, squall::Incoming::local_ip,
-            squall::Connection::remote_address, squall::Connection::local_ip,
-        }
     "`Connecting::handshake_data`"
         { quinn::Connecting::handshake_data }
         { squall::Connecting::handshake_data, type_name::<squall::HandshakeData> }

@@ -9,7 +9,8 @@ use h3::quic::{self, StreamErrorIncoming, StreamId, WriteBuf};
 use crate::error;
 
 /// Payload of at least this many bytes is shared with the transport, a shorter one is copied into
-/// its buffer: sharing costs an allocation and some counting of references.
+/// its buffer. Sharing costs an allocation and some counting of references, 55 ns; copying costs 50
+/// ns for 1,024 bytes, 71 for 2,048 and 238 for 8,192 (Emerald Rapids).
 const SHARED_FROM: usize = 2048;
 
 /// The sending half of a stream. Dropping it unfinished resets the stream.

@@ -382,7 +382,11 @@ pub struct HandshakeData {
 /// A connection whose handshake is in progress; await it. Dropping it abandons the connection:
 /// where the wait may be cancelled, for example by `select!`, await `&mut connecting`.
 #[must_use = "dropping a `Connecting` abandons the connection"]
-pub struct Connecting(Progress);
+pub struct Connecting {
+    progress: Progress,
+    /// The path as it was when the attempt began.
+    path: Path,
+}
 
 enum Progress {
     /// The worker has not answered yet.
@@ -406,12 +410,32 @@ impl Handshake {
 }
 
 impl Connecting {
-    pub(crate) fn new(answer: oneshot::Receiver<Result<Handle, CloseReason>>) -> Self {
-        Self(Progress::Asked(answer))
+    pub(crate) fn new(answer: oneshot::Receiver<Result<Handle, CloseReason>>, path: Path) -> Self {
+        let progress = Progress::Asked(answer);
+        Self { progress, path }
     }
-}
 
-impl Connecting {
+    /// The path, as far as it is known.
+    fn path(&self) -> Path {
+        match &self.progress {
+            Progress::Handshaking(Handshake { handle, .. }) => handle.0.lock().core.path(),
+            _ => self.path,
+        }
+    }
+
+    /// The peer's address.
+    #[must_use]
+    pub fn remote_address(&self) -> SocketAddr {
+        self.path().remote
+    }
+
+    /// The local address at which the peer's datagrams arrive. `None` if the system does not report
+    /// it, and on a client before the first datagram.
+    #[must_use]
+    pub fn local_ip(&self) -> Option<IpAddr> {
+        self.path().local
+    }
+
     /// Returns the connection before its handshake completes, for early data (0-RTT, RFC 9001
     /// §4.6). What a client writes travels with its first packets, under keys from an earlier
     /// connection to the same server. **An attacker can replay it**: send only what may safely
@@ -430,7 +454,7 @@ impl Connecting {
     /// `Connecting` can still be awaited.
     pub async fn into_0rtt(mut self) -> Result<(Connection, EarlyDataAccepted), Self> {
         poll_fn(|cx| self.poll_begun(cx)).await;
-        let Progress::Handshaking(Handshake { handle, .. }) = &self.0 else {
+        let Progress::Handshaking(Handshake { handle, .. }) = &self.progress else {
             return Err(self);
         };
         let early = {
@@ -445,7 +469,7 @@ impl Connecting {
         }
         let connection = Connection(Arc::clone(handle));
         let accepted = EarlyDataAccepted(Handshake::new(Arc::clone(handle)));
-        self.0 = Progress::Done;
+        self.progress = Progress::Done;
         Ok((connection, accepted))
     }
 
@@ -464,7 +488,7 @@ impl Connecting {
         cx: &mut Context<'_>,
     ) -> Poll<Result<HandshakeData, CloseReason>> {
         ready!(self.poll_begun(cx));
-        match &mut self.0 {
+        match &mut self.progress {
             Progress::Handshaking(Handshake { place, handle }) => {
                 handle.0.lock().handshake_data_awaited = true;
                 place.poll(cx, |state| {
@@ -486,11 +510,11 @@ impl Connecting {
 
     /// Waits for the worker's answer.
     fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Progress::Asked(answer) = &mut self.0 {
+        if let Progress::Asked(answer) = &mut self.progress {
             // No answer: the worker is gone.
             let handle = ready!(Pin::new(answer).poll(cx))
                 .unwrap_or_else(|_| Err(worker::endpoint_closed()));
-            self.0 = match handle {
+            self.progress = match handle {
                 Ok(handle) => Progress::Handshaking(Handshake::new(Arc::new(handle))),
                 Err(error) => Progress::Failed(error),
             };
@@ -504,7 +528,7 @@ impl Future for Connecting {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         ready!(self.poll_begun(cx));
-        let mut handshake = match std::mem::replace(&mut self.0, Progress::Done) {
+        let mut handshake = match std::mem::replace(&mut self.progress, Progress::Done) {
             Progress::Handshaking(handshake) => handshake,
             Progress::Failed(error) => return Poll::Ready(Err(error)),
             // Polled after its end, against the contract of futures.
@@ -520,7 +544,7 @@ impl Future for Connecting {
         match end {
             Poll::Ready(result) => Poll::Ready(result.map(|()| Connection(handshake.handle))),
             Poll::Pending => {
-                self.0 = Progress::Handshaking(handshake);
+                self.progress = Progress::Handshaking(handshake);
                 Poll::Pending
             }
         }

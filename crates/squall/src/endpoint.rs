@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use rustls::pki_types::ServerName;
 use squall_core::{ClientConfig, CloseReason, EndpointConfig, ServerConfig, Stages};
-use squall_wire::ConnectionId;
+use squall_wire::{ConnectionId, Path};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -187,7 +187,8 @@ impl Endpoint {
         if !self.0.next_worker().command(command) {
             return Err(ConnectError::EndpointClosed);
         }
-        Ok(Connecting::new(answer))
+        let local = None;
+        Ok(Connecting::new(answer, Path { remote, local }))
     }
 
     /// Whether a datagram to `remote` can leave the socket at all.
@@ -721,6 +722,10 @@ impl Incoming {
 
     fn decide(mut self, config: Option<Arc<ServerConfig>>) -> Connecting {
         let (reply, answer) = oneshot::channel();
+        let path = Path {
+            remote: self.remote_address(),
+            local: self.local_ip(),
+        };
         if let Some(offer) = self.offer.take() {
             let life = offer.life;
             let command = Command::Accept {
@@ -731,7 +736,7 @@ impl Incoming {
             // If the worker has ended, the reply is dropped and the future reports it.
             self.shared.command_to(life, command);
         }
-        Connecting::new(answer)
+        Connecting::new(answer, path)
     }
 
     /// Refuses the attempt with CONNECTION_REFUSED (RFC 9000 §20.1).

@@ -84,7 +84,6 @@
 //! | `Endpoint::rebind(socket)` | [`Endpoint::rebind_sockets`]; [`Endpoint::rebind`]`(addr)` |
 //! | `Endpoint::open_connections` | `connections` of [`Endpoint::stats`] |
 //! | `Connecting::into_0rtt` | the same, but it must be awaited |
-//! | `Connecting::remote_address`, `local_ip` | those of [`Incoming`] and [`Connection`] |
 //! | `Connecting::handshake_data` | the same, as a [`HandshakeData`] |
 //! | `Incoming::accept` returns a `Result` | [`Incoming::accept`] returns a [`Connecting`] |
 //! | `Incoming::retry` returns a `Result` | [`Incoming::may_retry`] tells before |

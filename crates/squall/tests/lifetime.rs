@@ -108,6 +108,31 @@ async fn the_handshake_tells_who_is_there() {
 }
 
 #[tokio::test]
+async fn an_attempt_knows_its_addresses() {
+    let identity = Identity::new();
+    let config = TransportConfig::default;
+    let server = Endpoint::server(ANY, identity.server(ALPN, config())).unwrap();
+    let client = Endpoint::client(ANY).unwrap();
+    let (near, far) = (client.local_addr().unwrap(), server.local_addr().unwrap());
+    let config = identity.client(ALPN, config());
+    let mut connecting = client.connect_with(config, far, "localhost").unwrap();
+    // Before anything was sent: where it goes is known, from where is not.
+    assert_eq!(connecting.remote_address(), far);
+    assert_eq!(connecting.local_ip(), None);
+    let mut accepting = within(server.accept()).await.unwrap().accept();
+    for _ in 0..2 {
+        assert_eq!(accepting.remote_address(), near);
+        assert_eq!(accepting.local_ip(), Some(far.ip()));
+        // The second time the handshake has begun.
+        within(accepting.handshake_data()).await.unwrap();
+    }
+    within(connecting.handshake_data()).await.unwrap();
+    assert_eq!(connecting.remote_address(), far);
+    let (near, far) = within(async { tokio::join!(connecting, accepting) }).await;
+    drop((near.unwrap(), far.unwrap()));
+}
+
+#[tokio::test]
 async fn a_close_reaches_the_peer_with_code_and_reason() {
     let pair = Pair::new().await;
     let (mut send, mut recv) = within(pair.near.open_bi()).await.unwrap();
