@@ -433,7 +433,6 @@ async fn attempts_are_accepted_once_each_and_handlers_outlive_serve() {
                 if let Some(data) = canceller.once(connecting.handshake_data()).await {
                     break data.unwrap();
                 }
-                canceller.let_go().await;
             };
             assert_eq!(data.server_name.as_deref(), Some("localhost"));
             loop {
