@@ -85,14 +85,15 @@ rows! {
     "`ZeroRttAccepted`"
         { type_name::<quinn::ZeroRttAccepted> } { type_name::<squall::EarlyDataAccepted> }
     "`Runtime`" { type_name::<dyn quinn::Runtime> } { squall::Builder::on_runtime }
-    "`AsyncUdpSocket`" { type_name::<dyn quinn::AsyncUdpSocket> } {}
+    "`AsyncUdpSocket`" { type_name::<dyn quinn::AsyncUdpSocket> } { type_name::<dyn squall::DatagramSocket> }
     "`Endpoint::server(config, addr)`"
         { |c, a: SocketAddr| quinn::Endpoint::server(c, a) }
         { |c, a: SocketAddr| squall::Endpoint::server(a, c), squall::Builder::server }
     "`Endpoint::new`"
         { quinn::Endpoint::new } { squall::Builder::socket, squall::Builder::on_runtime }
-    "`Endpoint::new_with_abstract_socket`, `rebind_abstract`"
-        { quinn::Endpoint::new_with_abstract_socket, quinn::Endpoint::rebind_abstract } {}
+    "`Endpoint::new_with_abstract_socket`"
+        { quinn::Endpoint::new_with_abstract_socket } { squall::Builder::datagram_socket }
+    "`Endpoint::rebind_abstract`" { quinn::Endpoint::rebind_abstract } {}
     "`Endpoint::set_default_client_config`"
         { quinn::Endpoint::set_default_client_config }
         { squall::Builder::client, squall::Endpoint::connect_with }
@@ -212,8 +213,9 @@ rows! {
     "`ServerConfig::validation_token_config`"
         { quinn::ServerConfig::validation_token_config }
         { squall::TransportConfig::new_tokens, squall::Builder::new_token_lifetime }
-    "`ServerConfig::retry_token_lifetime`, `time_source`"
-        { quinn::ServerConfig::retry_token_lifetime, quinn::ServerConfig::time_source } {}
+    "`ServerConfig::retry_token_lifetime`"
+        { quinn::ServerConfig::retry_token_lifetime } { squall::Builder::retry_token_lifetime }
+    "`ServerConfig::time_source`" { quinn::ServerConfig::time_source } {}
     "`ClientConfig::new`"
         { quinn::ClientConfig::new }
         { |tls: rustls::ClientConfig| squall::ClientConfig::new(tls) }

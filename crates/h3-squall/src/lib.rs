@@ -32,7 +32,8 @@
 //! - A future of h3's `send_data` that is dropped while it waits loses nothing: what it was given
 //!   is written before anything that follows on the stream.
 //! - Payload of 2 KiB or more is passed on without a copy if it lies in one piece, as
-//!   [`Bytes`](bytes::Bytes) does. Received data is handed out as it lies in squall's receive buffer.
+//!   [`Bytes`](bytes::Bytes) does. Received data is handed out as it lies in squall's receive
+//!   buffer.
 //! - The type of the payload must be `Send + 'static`.
 //!
 //! h3 is at 0.0.x: each of its releases may be incompatible, and this crate follows them. The name

@@ -112,6 +112,8 @@ pub struct Builder {
     /// each other's tokens, and each endpoint accepts a token once. Derived from `reset_key` by
     /// default.
     pub token_key: Option<[u8; 32]>,
+    /// Time within which a client must return with the token of a Retry (RFC 9000 §8.1.2).
+    pub retry_token_lifetime: Duration,
     /// Lifetime of a token issued for a later connection (RFC 9000 §8.1.3). Each token is valid
     /// once: all workers share a record of spent tokens, which takes up to 4 MB per day of lifetime
     /// and mistakes fewer than 1 in 1,000 new tokens for a spent one at a million tokens per day. A
@@ -185,6 +187,7 @@ impl Builder {
             max_handshakes: core.max_handshakes,
             retry_from: core.retry_from,
             token_key: None,
+            retry_token_lifetime: core.retry_token_lifetime,
             new_token_lifetime: core.new_token_lifetime,
             max_connections: core.max_connections,
             max_connections_per_prefix: core.max_connections_per_prefix,
@@ -231,6 +234,7 @@ impl Builder {
         max_handshakes: usize,
         retry_from: usize,
         token_key: [u8; 32],
+        retry_token_lifetime: Duration,
         new_token_lifetime: Duration,
         max_connections: usize,
         max_connections_per_prefix: usize,

@@ -95,8 +95,8 @@ impl Connection {
     }
 
     /// Closes the connection immediately. The peer receives `code` and `reason`; undelivered data
-    /// is lost. Where that matters, await [`SendStream::stopped`](crate::SendStream::stopped) first,
-    /// or use [`shutdown`](Self::shutdown).
+    /// is lost. Where that matters, await [`SendStream::stopped`](crate::SendStream::stopped)
+    /// first, or use [`shutdown`](Self::shutdown).
     pub fn close(&self, code: u64, reason: &[u8]) {
         self.0.0.close(code, reason);
     }

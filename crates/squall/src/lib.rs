@@ -76,10 +76,11 @@
 //! | `ConnectionStats` | [`Stats`] |
 //! | `ZeroRttAccepted` | [`EarlyDataAccepted`] |
 //! | `Runtime` | [`Builder::on_runtime`]: tokio, or threads of the endpoint's own |
-//! | `AsyncUdpSocket` | not there |
+//! | `AsyncUdpSocket` | [`DatagramSocket`], for carriers that are no UDP sockets |
 //! | `Endpoint::server(config, addr)` | [`Endpoint::server`]`(addr, config)`, or [`Builder`] |
 //! | `Endpoint::new` | [`Builder::socket`], [`Builder::on_runtime`] |
-//! | `Endpoint::new_with_abstract_socket`, `rebind_abstract` | not there |
+//! | `Endpoint::new_with_abstract_socket` | [`Builder::datagram_socket`] |
+//! | `Endpoint::rebind_abstract` | not there |
 //! | `Endpoint::set_default_client_config` | [`Builder::client`], [`Endpoint::connect_with`] |
 //! | `Endpoint::rebind(socket)` | [`Endpoint::rebind_sockets`]; [`Endpoint::rebind`]`(addr)` |
 //! | `Endpoint::open_connections` | `connections` of [`Endpoint::stats`] |
@@ -123,7 +124,8 @@
 //! | `ServerConfig::incoming_buffer_size`, `incoming_buffer_size_total` | not there |
 //! | `ServerConfig::token_key` | [`Builder::token_key`] |
 //! | `ServerConfig::validation_token_config` | `new_tokens`, [`Builder::new_token_lifetime`] |
-//! | `ServerConfig::retry_token_lifetime`, `time_source` | not there |
+//! | `ServerConfig::retry_token_lifetime` | [`Builder::retry_token_lifetime`] |
+//! | `ServerConfig::time_source` | not there |
 //! | `ClientConfig::new` | [`ClientConfig::new`], of a rustls configuration |
 //! | `ClientConfig::with_root_certificates` | [`tls::client`] or [`client_tls`] |
 //! | `ClientConfig::with_platform_verifier` | `tls::Trust::platform`, with that feature |
