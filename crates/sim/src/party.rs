@@ -174,7 +174,7 @@ impl Party {
             }
             Event::Migrated(path) => self.moves.push((now, path)),
             Event::MigrationFailed(path) => self.failed_moves.push((now, path)),
-            Event::DatagramsReadable | Event::DatagramsWritable => {}
+            Event::HandshakeData | Event::DatagramsReadable | Event::DatagramsWritable => {}
             Event::Closed(reason) => self.closed = Some(reason),
             other => return Err(format!("an event that no party knows: {other:?}")),
         }
