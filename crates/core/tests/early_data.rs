@@ -515,8 +515,7 @@ fn flight_with(tls: &Tls, payload: &[u8]) -> Vec<Vec<u8>> {
     };
     declared.encode(&mut params, None);
     let name = "localhost".try_into().unwrap();
-    let mut session =
-        squall_tls::Session::client(Arc::clone(&tls.0), VERSION_1, name, params).unwrap();
+    let mut session = squall_tls::Session::client(&tls.0, VERSION_1, name, params).unwrap();
     let mut hello = Vec::new();
     assert!(session.write(&mut hello).unwrap().is_none());
     let material = session.early_keys(VERSION_1).expect("there is a ticket");

@@ -33,7 +33,7 @@ fn server() -> Host {
 /// A ClientHello with these transport parameters.
 fn client_hello(params: Vec<u8>) -> Vec<u8> {
     let name = "localhost".try_into().unwrap();
-    let mut session = Session::client(tls().0, VERSION_1, name, params).unwrap();
+    let mut session = Session::client(&tls().0, VERSION_1, name, params).unwrap();
     let mut hello = Vec::new();
     assert!(session.write(&mut hello).unwrap().is_none());
     hello

@@ -521,7 +521,7 @@ impl Duel {
             Side::Server => {
                 let first = ConnectionId::new(&[0xdd; CID_LEN]).expect("8 bytes");
                 let params = encode(&mut declared);
-                let session = Session::client(client_tls, VERSION_1, name, params);
+                let session = Session::client(&client_tls, VERSION_1, name, params);
                 let session = session.expect("our own provider");
                 let peer = RawPeer::new(Side::Client, session, first, first.as_slice());
                 (peer, None, first)
@@ -539,7 +539,7 @@ impl Duel {
                 };
                 declared.original_destination_connection_id = Some(dcid);
                 let params = encode(&mut declared);
-                let session = Session::server(server_tls, VERSION_1, VERSION_1, params, &[]);
+                let session = Session::server(&server_tls, VERSION_1, VERSION_1, params, &[]);
                 let session = session.expect("our own provider");
                 let mut peer = RawPeer::new(Side::Server, session, scid, dcid.as_slice());
                 peer.receive(&first);

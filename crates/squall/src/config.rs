@@ -426,7 +426,7 @@ pub(crate) fn check_client(config: &ClientConfig) -> Result<(), String> {
     config.transport.check().map_err(str::to_owned)?;
     let name = rustls::pki_types::ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
     let session = squall_tls::Session::client(
-        config.tls.clone(),
+        &config.tls,
         squall_wire::header::VERSION_1,
         name,
         Vec::new(),
@@ -437,9 +437,9 @@ pub(crate) fn check_client(config: &ClientConfig) -> Result<(), String> {
 /// Finds settings that no connection of this configuration could work with.
 pub(crate) fn check_server(config: &ServerConfig) -> io::Result<()> {
     config.transport.check().map_err(invalid)?;
-    // Making a session detects a foreign provider and a missing TLS 1.3; it is dropped unused.
+    // Making a session detects a provider without QUIC and a missing TLS 1.3; it is dropped unused.
     let version = squall_wire::header::VERSION_1;
-    squall_tls::Session::server(config.tls.clone(), version, version, Vec::new(), &[])
+    squall_tls::Session::server(&config.tls, version, version, Vec::new(), &[])
         .map(drop)
         .map_err(invalid)
 }

@@ -160,8 +160,9 @@
 //! - `futures-io` (default): `AsyncRead` and `AsyncWrite` of futures-io for streams.
 //!
 //! With neither `aws-lc-rs` nor `ring`, nothing in C is compiled, and rustls configurations are
-//! built on a provider of the application's choice that was passed to [`wrap`], for example that of
-//! rustls-graviola. [`wrap`] takes any provider in any build.
+//! built on a provider of the application's choice, for example that of rustls-graviola. In any
+//! build a configuration may be built on any provider; one without support for QUIC is passed to
+//! [`wrap`] first.
 //!
 //! There is no feature `fips`. A validated provider covers the TLS handshake, but packets are
 //! sealed and opened by squall's own kernels, which no validated module contains and which are

@@ -7,9 +7,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use squall::rustls::crypto::{self, CryptoProvider};
+use squall::rustls::crypto::{self, CipherSuiteCommon, CryptoProvider};
 use squall::rustls::pki_types::PrivatePkcs8KeyDer;
-use squall::rustls::{self, RootCertStore};
+use squall::rustls::{self, RootCertStore, SupportedCipherSuite, Tls13CipherSuite};
 use squall::{Builder, ClientConfig, ServerConfig, TransportConfig};
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -79,6 +79,14 @@ fn providers() -> Vec<(&'static str, Arc<CryptoProvider>)> {
         ("squall's own", squall::provider()),
         ("aws-lc-rs", wrap(crypto::aws_lc_rs::default_provider())),
         ("ring", wrap(crypto::ring::default_provider())),
+        (
+            "aws-lc-rs, not wrapped",
+            Arc::new(crypto::aws_lc_rs::default_provider()),
+        ),
+        (
+            "ring, not wrapped",
+            Arc::new(crypto::ring::default_provider()),
+        ),
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         ("graviola", wrap(rustls_graviola::default_provider())),
     ]
@@ -97,9 +105,24 @@ async fn every_provider_talks_to_every_other() {
 }
 
 #[tokio::test]
-async fn a_foreign_provider_is_refused_with_the_cure() {
-    let foreign = Arc::new(crypto::ring::default_provider());
-    let (server, client) = configs(Arc::clone(&foreign), foreign);
+async fn a_provider_without_quic_is_refused_with_the_cure() {
+    let mut without = crypto::ring::default_provider();
+    for suite in &mut without.cipher_suites {
+        if let Some(tls13) = suite.tls13() {
+            *suite = SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
+                common: CipherSuiteCommon {
+                    suite: tls13.common.suite,
+                    hash_provider: tls13.common.hash_provider,
+                    confidentiality_limit: tls13.common.confidentiality_limit,
+                },
+                hkdf_provider: tls13.hkdf_provider,
+                aead_alg: tls13.aead_alg,
+                quic: None,
+            })));
+        }
+    }
+    let without = Arc::new(without);
+    let (server, client) = configs(Arc::clone(&without), without);
     for builder in [
         Builder::new(ANY).server(server),
         Builder::new(ANY).client(client),

@@ -8,8 +8,8 @@ use rustls::crypto::aws_lc_rs as base;
 #[cfg(not(feature = "aws-lc-rs"))]
 use rustls::crypto::ring as base;
 
-use crate::capture::wrap_suite;
 use crate::hkdf::{HKDF_SHA256, HKDF_SHA384};
+use crate::wrap::wrap_suite;
 
 /// aws-lc-rs wrapped as by [`wrap`](crate::wrap), with the hybrid X25519MLKEM768 as the preferred
 /// key exchange and AES-128-GCM, AES-256-GCM, ChaCha20-Poly1305 in this order. Made once a process.

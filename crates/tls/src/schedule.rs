@@ -1,12 +1,10 @@
 //! From a traffic secret to keys (RFC 9001 §5.1, RFC 9369 §3.3.2), for whatever version the
 //! connection has come to.
 
-use rustls::crypto::CryptoProvider;
 use rustls::crypto::tls13::{Hkdf, HkdfExpander, OkmBlock};
+use rustls::{CipherSuite, Tls13CipherSuite};
 use squall_protect::{HeaderKeyMaterial, KeyMaterial, Suite};
 use zeroize::Zeroizing;
-
-use crate::capture::{LevelSecrets, Secret, secret_len};
 
 /// QUIC version 2 (RFC 9369 §3.1). Every other number gets the labels of version 1.
 const VERSION_2: u32 = 0x6b33_43cf;
@@ -27,6 +25,24 @@ pub struct LevelMaterial {
     pub remote: DirectionMaterial,
 }
 
+/// The traffic secrets of one level, both directions.
+pub(crate) struct LevelSecrets {
+    /// For what this endpoint sends.
+    pub(crate) local: OkmBlock,
+    /// For what the peer sends.
+    pub(crate) remote: OkmBlock,
+}
+
+/// The packet protection of a TLS suite (RFC 9001 §5.3); `None` if squall does not have it.
+pub(crate) fn suite_of(suite: &Tls13CipherSuite) -> Option<Suite> {
+    Some(match suite.common.suite {
+        CipherSuite::TLS13_AES_128_GCM_SHA256 => Suite::Aes128Gcm,
+        CipherSuite::TLS13_AES_256_GCM_SHA384 => Suite::Aes256Gcm,
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => Suite::ChaCha20Poly1305,
+        _ => return None,
+    })
+}
+
 /// How secrets of one suite become keys of one version.
 #[derive(Clone, Copy)]
 pub(crate) struct Schedule {
@@ -36,17 +52,11 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a suite; `None` if the provider has none of that name.
-    pub(crate) fn new(provider: &CryptoProvider, suite: Suite, version: u32) -> Option<Self> {
-        let id = match suite {
-            Suite::Aes128Gcm => rustls::CipherSuite::TLS13_AES_128_GCM_SHA256,
-            Suite::Aes256Gcm => rustls::CipherSuite::TLS13_AES_256_GCM_SHA384,
-            Suite::ChaCha20Poly1305 => rustls::CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
-        };
-        let known = provider.cipher_suites.iter().find(|s| s.suite() == id)?;
+    /// The schedule of a suite; `None` if squall does not have it.
+    pub(crate) fn new(of: &'static Tls13CipherSuite, version: u32) -> Option<Self> {
         Some(Self {
-            hkdf: known.tls13()?.hkdf_provider,
-            suite,
+            hkdf: of.hkdf_provider,
+            suite: suite_of(of)?,
             version,
         })
     }
@@ -66,8 +76,8 @@ impl Schedule {
     /// The keys of a level.
     pub(crate) fn level(&self, secrets: &LevelSecrets) -> LevelMaterial {
         LevelMaterial {
-            local: self.direction(&secrets.local.okm),
-            remote: self.direction(&secrets.remote.okm),
+            local: self.direction(&secrets.local),
+            remote: self.direction(&secrets.remote),
         }
     }
 
@@ -83,7 +93,7 @@ impl Schedule {
     fn updated(&self, secret: &OkmBlock) -> OkmBlock {
         let expander = self.hkdf.expander_for_okm(secret);
         let mut next = Zeroizing::new([0; OkmBlock::MAX_LEN]);
-        let next = &mut next[..secret_len(self.suite)];
+        let next = &mut next[..expander.hash_len()];
         expand_label(&*expander, self.label("quic ku", "quicv2 ku"), next);
         OkmBlock::new(next)
     }
@@ -116,7 +126,6 @@ pub struct Secrets {
 
 impl Secrets {
     pub(crate) fn new(schedule: Schedule, LevelSecrets { local, remote }: LevelSecrets) -> Self {
-        let [local, remote] = [local, remote].map(|Secret { okm, .. }| okm);
         Self {
             schedule,
             local,
@@ -149,8 +158,15 @@ mod tests {
         (0..text.len()).step_by(2).map(digits).collect()
     }
 
+    fn schedule(suite: Suite, version: u32) -> Schedule {
+        let provider = crate::provider();
+        let mut schedules = (provider.cipher_suites.iter())
+            .filter_map(|known| Schedule::new(known.tls13()?, version));
+        schedules.find(|known| known.suite == suite).unwrap()
+    }
+
     fn expanded(suite: Suite, version: u32, secret: &[u8], label: [&'static str; 2]) -> Vec<u8> {
-        let schedule = Schedule::new(&crate::provider(), suite, version).unwrap();
+        let schedule = schedule(suite, version);
         let mut out = vec![
             0;
             if label[0] == "quic iv" {
@@ -224,8 +240,7 @@ mod tests {
             assert_eq!(get(["quic key", "quicv2 key"]), hex(key));
             assert_eq!(get(["quic iv", "quicv2 iv"]), hex(iv));
             assert_eq!(get(["quic hp", "quicv2 hp"]), hex(hp));
-            let schedule =
-                Schedule::new(&crate::provider(), Suite::ChaCha20Poly1305, version).unwrap();
+            let schedule = schedule(Suite::ChaCha20Poly1305, version);
             let next = schedule.updated(&OkmBlock::new(&secret));
             assert_eq!(next.as_ref(), hex(ku));
         }

@@ -12,11 +12,15 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::quic::{ClientConnection, Connection, ServerConnection, Version};
 use rustls::server::{NoServerSessionStorage, ProducesTickets};
-use rustls::{ClientConfig, HandshakeKind, NamedGroup, ServerConfig};
+use rustls::{
+    CipherSuite, ClientConfig, HandshakeKind, NamedGroup, ServerConfig, Tls13CipherSuite,
+};
 
-use crate::capture::{self, Secret};
 use crate::exporter::ExporterSecret;
-use crate::schedule::{DirectionMaterial, LevelMaterial, Schedule, Secrets};
+use crate::schedule::{
+    DirectionMaterial, LevelMaterial, LevelSecrets, Schedule, Secrets, suite_of,
+};
+use crate::secrets::{SecretKind, Tap};
 use crate::storage::Bound;
 
 /// RFC 8446 §6.
@@ -31,8 +35,8 @@ const VERSION_2: u32 = 0x6b33_43cf;
 /// One end of a TLS 1.3 handshake over QUIC.
 pub struct Session {
     connection: Connection,
-    /// Where the suites' HKDF is.
-    provider: Arc<CryptoProvider>,
+    /// Where the secrets come out.
+    tap: Arc<Tap>,
     /// Whose labels the keys are made with.
     version: u32,
 }
@@ -70,9 +74,10 @@ impl std::error::Error for Alert {}
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The rustls configuration was not built on `provider()` or on the result of
-    /// [`wrap`](crate::wrap), so its key material could not reach squall.
-    NotSquallProvider,
+    /// The crypto provider of the rustls configuration has no cipher suite for QUIC.
+    NoSuite,
+    /// The crypto provider offers a cipher suite for QUIC that squall does not have.
+    UnsupportedSuite(CipherSuite),
     /// TLS is defined for QUIC versions 1 and 2 here, not for this one.
     UnsupportedVersion(u32),
     /// `max_early_data_size` is neither 0 nor 2^32 - 1, the only values in QUIC, whose own limits
@@ -85,10 +90,16 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotSquallProvider => f.write_str(
-                "this rustls configuration was not built with a crypto provider of squall: start it \
-                 from `builder_with_provider(squall::provider())`, or pass your own provider to \
-                 `squall::wrap` first and build the configuration on the result",
+            Self::NoSuite => f.write_str(
+                "the crypto provider of this rustls configuration has no cipher suite for QUIC: \
+                 build the configuration on `squall::provider()`, or on your own provider after \
+                 passing it to `squall::wrap`",
+            ),
+            Self::UnsupportedSuite(suite) => write!(
+                f,
+                "squall has no packet protection for {suite:?}, which the crypto provider of this \
+                 rustls configuration offers for QUIC: leave the suite out, or pass the provider \
+                 to `squall::wrap`"
             ),
             Self::UnsupportedVersion(version) => {
                 write!(f, "no TLS for QUIC version 0x{version:08x}")
@@ -106,7 +117,10 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Tls(error) => Some(error),
-            Self::NotSquallProvider | Self::UnsupportedVersion(_) | Self::EarlyDataSize(_) => None,
+            Self::NoSuite
+            | Self::UnsupportedSuite(_)
+            | Self::UnsupportedVersion(_)
+            | Self::EarlyDataSize(_) => None,
         }
     }
 }
@@ -144,18 +158,24 @@ fn check(provider: &CryptoProvider, versions: &[u32]) -> Result<(), Error> {
     if let Some(unknown) = versions.iter().find(known) {
         return Err(Error::UnsupportedVersion(*unknown));
     }
-    if !capture::is_wrapped(provider) {
-        return Err(Error::NotSquallProvider);
+    let mut suites = (provider.cipher_suites.iter())
+        .filter_map(rustls::SupportedCipherSuite::tls13)
+        .filter(|suite| suite.quic.is_some())
+        .peekable();
+    if suites.peek().is_none() {
+        return Err(Error::NoSuite);
     }
-    Ok(())
+    match suites.find(|suite| suite_of(suite).is_none()) {
+        Some(unknown) => Err(Error::UnsupportedSuite(unknown.common.suite)),
+        None => Ok(()),
+    }
 }
 
 impl Session {
     /// Whether a server's session could be made of `config`.
     ///
     /// # Errors
-    /// [`Error::NotSquallProvider`] for a configuration with a foreign provider;
-    /// [`Error::EarlyDataSize`].
+    /// [`Error::NoSuite`], [`Error::UnsupportedSuite`], [`Error::EarlyDataSize`].
     pub fn check_server(config: &ServerConfig) -> Result<(), Error> {
         if ![0, u32::MAX].contains(&config.max_early_data_size) {
             return Err(Error::EarlyDataSize(config.max_early_data_size));
@@ -170,27 +190,26 @@ impl Session {
     /// not tell them apart: sessions are resumed, and tickets kept, in version 1 only.
     ///
     /// # Errors
-    /// [`Error::NotSquallProvider`] for a configuration with a foreign provider, found before a
-    /// byte is sent; [`Error::UnsupportedVersion`]; [`Error::Tls`], for a configuration without TLS
-    /// 1.3.
+    /// [`Error::NoSuite`], [`Error::UnsupportedSuite`], [`Error::UnsupportedVersion`]; and
+    /// [`Error::Tls`] for a configuration without TLS 1.3.
     pub fn client(
-        mut config: Arc<ClientConfig>,
+        config: &ClientConfig,
         version: u32,
         server_name: ServerName<'static>,
         params: Vec<u8>,
     ) -> Result<Self, Error> {
-        let provider = Arc::clone(config.crypto_provider());
-        check(&provider, &[version])?;
+        check(config.crypto_provider(), &[version])?;
+        let tap = Tap::new(Arc::clone(&config.key_log));
+        let mut config = ClientConfig::clone(config);
+        config.key_log = Arc::<Tap>::clone(&tap);
         if version != VERSION_1 {
-            let mut without = ClientConfig::clone(&config);
-            without.resumption = Resumption::disabled();
-            config = Arc::new(without);
+            config.resumption = Resumption::disabled();
         }
-        // What rustls makes of the version, its labels, is not used: see `capture`.
-        let connection = ClientConnection::new(config, Version::V1, server_name, params)?;
+        // What rustls makes of the version, its labels, is not used: see `secrets`.
+        let connection = ClientConnection::new(config.into(), Version::V1, server_name, params)?;
         Ok(Self {
             connection: connection.into(),
-            provider,
+            tap,
             version,
         })
     }
@@ -203,36 +222,34 @@ impl Session {
     /// # Errors
     /// As [`Session::client`].
     pub fn server(
-        mut config: Arc<ServerConfig>,
+        config: &ServerConfig,
         original: u32,
         negotiated: u32,
         params: Vec<u8>,
         limits: &[u8],
     ) -> Result<Self, Error> {
-        Self::check_server(&config)?;
-        let provider = Arc::clone(config.crypto_provider());
-        check(&provider, &[original, negotiated])?;
+        Self::check_server(config)?;
+        check(config.crypto_provider(), &[original, negotiated])?;
+        let tap = Tap::new(Arc::clone(&config.key_log));
+        let mut config = ServerConfig::clone(config);
+        config.key_log = Arc::<Tap>::clone(&tap);
         if negotiated != VERSION_1 {
-            let mut without = ServerConfig::clone(&config);
-            without.send_tls13_tickets = 0;
+            config.send_tls13_tickets = 0;
             if original != VERSION_1 {
-                without.session_storage = Arc::new(NoServerSessionStorage {});
-                without.ticketer = Arc::new(NoTickets);
+                config.session_storage = Arc::new(NoServerSessionStorage {});
+                config.ticketer = Arc::new(NoTickets);
             }
-            config = Arc::new(without);
         }
         if config.max_early_data_size > 0 {
-            let mut bound = ServerConfig::clone(&config);
-            bound.session_storage = Arc::new(Bound {
-                inner: Arc::clone(&config.session_storage),
+            config.session_storage = Arc::new(Bound {
+                inner: config.session_storage,
                 limits: limits.to_vec(),
             });
-            config = Arc::new(bound);
         }
-        let connection = ServerConnection::new(config, Version::V1, params)?;
+        let connection = ServerConnection::new(config.into(), Version::V1, params)?;
         Ok(Self {
             connection: connection.into(),
-            provider,
+            tap,
             version: negotiated,
         })
     }
@@ -248,12 +265,18 @@ impl Session {
     /// the client's first packet.
     #[must_use]
     pub fn early_keys(&self, version: u32) -> Option<DirectionMaterial> {
-        let keys = match &self.connection {
+        // A server logs the secret before it decides; what it decided is that there are keys.
+        match &self.connection {
             Connection::Client(client) => client.zero_rtt_keys(),
             Connection::Server(server) => server.zero_rtt_keys(),
-        };
-        let Secret { suite, okm } = capture::direction_secret(&keys?)?;
-        Some(Schedule::new(&self.provider, suite, version)?.direction(&okm))
+        }?;
+        let secret = self.tap.take(SecretKind::ClientEarly)?;
+        Some(Schedule::new(self.suite()?, version)?.direction(&secret))
+    }
+
+    /// The suite agreed on; before that, the one that the client's early data is protected with.
+    fn suite(&self) -> Option<&'static Tls13CipherSuite> {
+        self.connection.negotiated_cipher_suite()?.tls13()
     }
 
     /// Whether the server has accepted the client's early data; known once the handshake keys of
@@ -290,24 +313,37 @@ impl Session {
     /// yet: Initial). After a [`KeyChange`] call again: more bytes, for the new level, may wait.
     ///
     /// # Errors
-    /// [`Error::NotSquallProvider`], for a suite that slipped past the check at the start.
+    /// [`Error::NoSuite`], if rustls makes keys without logging their secrets.
     pub fn write(&mut self, out: &mut Vec<u8>) -> Result<Option<KeyChange>, Error> {
         let Some(change) = self.connection.write_hs(out) else {
             return Ok(None);
         };
-        let (keys, one_rtt) = match &change {
-            rustls::quic::KeyChange::Handshake { keys } => (keys, false),
-            rustls::quic::KeyChange::OneRtt { keys, .. } => (keys, true),
-        };
-        let secrets = capture::level_secrets(keys).ok_or(Error::NotSquallProvider)?;
-        let schedule = Schedule::new(&self.provider, secrets.local.suite, self.version)
-            .ok_or(Error::NotSquallProvider)?;
+        let one_rtt = matches!(change, rustls::quic::KeyChange::OneRtt { .. });
+        let (schedule, secrets) = self.level(one_rtt).ok_or(Error::NoSuite)?;
         let level = schedule.level(&secrets);
         Ok(Some(if one_rtt {
             KeyChange::OneRtt(level, Secrets::new(schedule, secrets))
         } else {
             KeyChange::Handshake(level)
         }))
+    }
+
+    /// The secrets of a level for which rustls has just made keys, and the schedule for them.
+    fn level(&self, one_rtt: bool) -> Option<(Schedule, LevelSecrets)> {
+        let [client, server] = if one_rtt {
+            [SecretKind::ClientTraffic, SecretKind::ServerTraffic]
+        } else {
+            [SecretKind::ClientHandshake, SecretKind::ServerHandshake]
+        };
+        let (local, remote) = match self.connection {
+            Connection::Client(_) => (client, server),
+            Connection::Server(_) => (server, client),
+        };
+        let secrets = LevelSecrets {
+            local: self.tap.take(local)?,
+            remote: self.tap.take(remote)?,
+        };
+        Some((Schedule::new(self.suite()?, self.version)?, secrets))
     }
 
     /// Whether the handshake is not yet complete in the sense of RFC 9001 §4.1.1: this side has not
@@ -361,12 +397,11 @@ impl Session {
     /// before the handshake is complete.
     #[must_use]
     pub fn exporter_secret(&self) -> Option<ExporterSecret> {
-        let suite = self.connection.negotiated_cipher_suite()?.tls13()?;
-        let secret = capture::exporter_secret(suite, |out, label| {
-            let exported = (self.connection).export_keying_material(out, label, None);
-            exported.map(|_| ())
-        })?;
-        Some(ExporterSecret::new(suite, secret))
+        if self.is_handshaking() {
+            return None;
+        }
+        let secret = self.tap.copy(SecretKind::Exporter)?;
+        Some(ExporterSecret::new(self.suite()?, secret))
     }
 }
 

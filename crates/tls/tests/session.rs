@@ -3,12 +3,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's way to fail")]
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CipherSuiteCommon, CryptoProvider};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
-use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig};
+use rustls::{
+    CipherSuite, ClientConfig, HandshakeKind, RootCertStore, ServerConfig, SupportedCipherSuite,
+    Tls13CipherSuite,
+};
 use squall_protect::{
     HeaderKey, HeaderKeyMaterial, KeyMaterial, Outcome, PacketKey, PacketSpan, TAG_LEN,
 };
@@ -144,7 +148,7 @@ fn connect(version: u32, client: Arc<ClientConfig>, server: Arc<ServerConfig>) -
     (
         End::new(
             Session::client(
-                client,
+                &client,
                 version,
                 server_name(),
                 b"client parameters".to_vec(),
@@ -152,7 +156,14 @@ fn connect(version: u32, client: Arc<ClientConfig>, server: Arc<ServerConfig>) -
             .unwrap(),
         ),
         End::new(
-            Session::server(server, version, version, b"server parameters".to_vec(), &[]).unwrap(),
+            Session::server(
+                &server,
+                version,
+                version,
+                b"server parameters".to_vec(),
+                &[],
+            )
+            .unwrap(),
         ),
     )
 }
@@ -288,7 +299,7 @@ fn both_sides_agree_with_each_suite() {
 }
 
 #[test]
-fn both_sides_agree_with_each_wrapped_provider() {
+fn both_sides_agree_with_each_provider_wrapped_or_not() {
     let providers = [
         rustls::crypto::aws_lc_rs::default_provider(),
         rustls::crypto::ring::default_provider(),
@@ -296,7 +307,49 @@ fn both_sides_agree_with_each_wrapped_provider() {
         rustls_graviola::default_provider(),
     ];
     for provider in providers {
-        full_handshake(VERSION_1, &Arc::new(squall_tls::wrap(provider)));
+        full_handshake(VERSION_1, &Arc::new(squall_tls::wrap(provider.clone())));
+        if quic_suites(&provider) > 0 {
+            full_handshake(VERSION_1, &Arc::new(provider.clone()));
+            full_handshake(VERSION_2, &Arc::new(provider));
+        }
+    }
+}
+
+fn quic_suites(provider: &CryptoProvider) -> usize {
+    let suites = provider.cipher_suites.iter();
+    let with = suites.filter(|suite| suite.tls13().is_some_and(|tls13| tls13.quic.is_some()));
+    with.count()
+}
+
+/// A key log that remembers the labels.
+#[derive(Debug, Default)]
+struct Labels(Mutex<BTreeSet<String>>);
+
+impl rustls::KeyLog for Labels {
+    fn log(&self, label: &str, _: &[u8], _: &[u8]) {
+        self.0.lock().unwrap().insert(label.to_owned());
+    }
+}
+
+#[test]
+fn the_key_log_of_the_configuration_gets_every_secret() {
+    let pki = pki();
+    let logs = [Arc::new(Labels::default()), Arc::new(Labels::default())];
+    let mut client = (*client_config(&pki.authority, squall_tls::provider(), &[])).clone();
+    client.key_log = Arc::<Labels>::clone(&logs[0]);
+    let mut server = (*server_config(&pki, squall_tls::provider(), &[])).clone();
+    server.key_log = Arc::<Labels>::clone(&logs[1]);
+    let (mut client, mut server) = connect(VERSION_1, client.into(), server.into());
+    shake(&mut client, &mut server).unwrap();
+    for log in logs {
+        let expected = [
+            "CLIENT_HANDSHAKE_TRAFFIC_SECRET",
+            "CLIENT_TRAFFIC_SECRET_0",
+            "EXPORTER_SECRET",
+            "SERVER_HANDSHAKE_TRAFFIC_SECRET",
+            "SERVER_TRAFFIC_SECRET_0",
+        ];
+        assert!(log.0.lock().unwrap().iter().eq(expected));
     }
 }
 
@@ -306,8 +359,9 @@ fn versions_do_not_share_keys() {
     let provider = squall_tls::provider;
     let client = client_config(&pki.authority, provider(), &[]);
     let server = server_config(&pki, provider(), &[]);
-    let mut one = End::new(Session::client(client, VERSION_1, server_name(), Vec::new()).unwrap());
-    let mut two = End::new(Session::server(server, VERSION_2, VERSION_2, Vec::new(), &[]).unwrap());
+    let mut one = End::new(Session::client(&client, VERSION_1, server_name(), Vec::new()).unwrap());
+    let mut two =
+        End::new(Session::server(&server, VERSION_2, VERSION_2, Vec::new(), &[]).unwrap());
     // The messages are the same, so TLS completes; RFC 9369 §3.3.2: the packet keys are not.
     shake(&mut one, &mut two).unwrap();
     let (one, two) = (one.handshake.unwrap(), two.handshake.unwrap());
@@ -356,24 +410,51 @@ fn a_wrong_authority_gives_the_alert() {
 fn garbage_gives_an_alert() {
     let pki = pki();
     let config = server_config(&pki, squall_tls::provider(), &[]);
-    let mut server = Session::server(config, VERSION_1, VERSION_1, Vec::new(), &[]).unwrap();
+    let mut server = Session::server(&config, VERSION_1, VERSION_1, Vec::new(), &[]).unwrap();
     // A ClientHello of length 4 whose version field is 0xffff and whose random is missing.
     let alert = server.read(&[1, 0, 0, 4, 0xff, 0xff, 0, 0]).unwrap_err();
     assert_eq!(alert.code, Some(50), "{alert}");
 }
 
+/// A copy of the suite under another name, for QUIC or not.
+fn renamed(of: &Tls13CipherSuite, name: CipherSuite, quic: bool) -> SupportedCipherSuite {
+    SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
+        common: CipherSuiteCommon {
+            suite: name,
+            hash_provider: of.common.hash_provider,
+            confidentiality_limit: of.common.confidentiality_limit,
+        },
+        hkdf_provider: of.hkdf_provider,
+        aead_alg: of.aead_alg,
+        quic: of.quic.filter(|_| quic),
+    })))
+}
+
 #[test]
-fn foreign_providers_are_refused() {
+fn providers_without_a_suite_for_quic_or_with_an_unknown_one_are_refused() {
+    use CipherSuite::{TLS13_AES_128_CCM_SHA256 as CCM, TLS13_AES_128_GCM_SHA256 as GCM};
     let pki = pki();
-    let foreign = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let client = client_config(&pki.authority, foreign.clone(), &[]);
-    let server = server_config(&pki, foreign, &[]);
-    let client = Session::client(client, VERSION_1, server_name(), Vec::new()).unwrap_err();
-    let server = Session::server(server, VERSION_1, VERSION_1, Vec::new(), &[]).unwrap_err();
-    for error in [client, server] {
-        assert!(matches!(error, Error::NotSquallProvider), "{error}");
-        for cure in ["squall::provider()", "squall::wrap"] {
-            assert!(error.to_string().contains(cure), "{error}");
+    let base = rustls::crypto::aws_lc_rs::default_provider();
+    let gcm = (base.cipher_suites.iter().find(|suite| suite.suite() == GCM)).unwrap();
+    for (name, quic, expected) in [(GCM, false, "no cipher suite"), (CCM, true, "AES_128_CCM")] {
+        let mut provider = base.clone();
+        provider.cipher_suites = vec![renamed(gcm.tls13().unwrap(), name, quic)];
+        let provider = Arc::new(provider);
+        let client = client_config(&pki.authority, provider.clone(), &[]);
+        let server = server_config(&pki, provider, &[]);
+        let client = Session::client(&client, VERSION_1, server_name(), Vec::new()).unwrap_err();
+        let server = Session::server(&server, VERSION_1, VERSION_1, Vec::new(), &[]).unwrap_err();
+        for error in [client, server] {
+            assert!(match error {
+                Error::NoSuite => name == GCM,
+                Error::UnsupportedSuite(unknown) => unknown == CCM && name == CCM,
+                _ => false,
+            });
+            let text = error.to_string();
+            assert!(
+                text.contains(expected) && text.contains("squall::wrap"),
+                "{text}"
+            );
         }
     }
 }
@@ -381,7 +462,7 @@ fn foreign_providers_are_refused() {
 #[test]
 fn unknown_versions_are_refused() {
     let config = server_config(&pki(), squall_tls::provider(), &[]);
-    let error = Session::server(config, 0x0a1a_2a3a, 0x0a1a_2a3a, Vec::new(), &[]).unwrap_err();
+    let error = Session::server(&config, 0x0a1a_2a3a, 0x0a1a_2a3a, Vec::new(), &[]).unwrap_err();
     assert!(matches!(error, Error::UnsupportedVersion(0x0a1a_2a3a)));
 }
 
@@ -401,9 +482,9 @@ fn kind_in(
 ) -> HandshakeKind {
     let (client, server) = (Arc::clone(client), Arc::clone(server));
     let mut client =
-        End::new(Session::client(client, client_version, server_name(), Vec::new()).unwrap());
+        End::new(Session::client(&client, client_version, server_name(), Vec::new()).unwrap());
     let mut server =
-        End::new(Session::server(server, original, negotiated, Vec::new(), &[]).unwrap());
+        End::new(Session::server(&server, original, negotiated, Vec::new(), &[]).unwrap());
     shake(&mut client, &mut server).unwrap();
     client.session.handshake_kind().unwrap()
 }
@@ -441,7 +522,7 @@ fn early_data_is_all_or_nothing() {
     let mut config = (*server_config(&pki, squall_tls::provider(), &["x"])).clone();
     for (size, good) in [(0, true), (u32::MAX, true), (1, false), (16_384, false)] {
         config.max_early_data_size = size;
-        let made = Session::server(Arc::new(config.clone()), 1, 1, Vec::new(), &[]);
+        let made = Session::server(&config, 1, 1, Vec::new(), &[]);
         assert_eq!(made.is_ok(), good, "{size}");
         assert_eq!(Session::check_server(&config).is_ok(), good, "{size}");
     }

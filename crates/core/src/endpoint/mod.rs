@@ -54,7 +54,7 @@ pub struct ConnectionHandle(pub usize);
 pub enum StartError {
     /// The server's name is neither a DNS name nor an IP address.
     ServerName(String),
-    /// rustls returned an error, or its configuration was not built from our provider.
+    /// rustls refused its configuration, or its crypto provider has no suite for QUIC.
     Tls(squall_tls::Error),
     /// A transport setting is out of bounds.
     Config(&'static str),

@@ -247,9 +247,8 @@ impl Waiting {
         let version = choose_version(config, original_version, params);
         let params = encoded(&self.params, version, config, self.grease);
         let hello = std::mem::take(&mut self.hello);
-        let tls = Arc::clone(&self.config);
         let limits = ticket_limits(&self.params);
-        let mut session = Session::server(tls, original_version, version, params, &limits)
+        let mut session = Session::server(&self.config, original_version, version, params, &limits)
             .map_err(|error| internal(&error))?;
         let refusal = session.read(&hello).err();
         let early_keys = session.early_keys(original_version);
@@ -281,12 +280,7 @@ impl Restart {
         config: &TransportConfig,
     ) -> Result<Session, squall_tls::Error> {
         let params = encoded(&self.params, version, config, self.grease);
-        Session::client(
-            Arc::clone(&self.tls),
-            version,
-            self.server_name.clone(),
-            params,
-        )
+        Session::client(&self.tls, version, self.server_name.clone(), params)
     }
 }
 
