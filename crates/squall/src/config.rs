@@ -148,6 +148,11 @@ pub struct Builder {
     /// Key of the stateless-reset tokens (RFC 9000 §10.3.2). Keep it across restarts so that peers
     /// learn at once that their connections are gone. Random by default.
     pub reset_key: [u8; 32],
+    /// Whether the fixed bit of packets is greased (RFC 9287); by default it is. Peers are then
+    /// told that packets with any value of the bit are accepted, and the bit of packets to peers
+    /// that say the same is random. Turn it off where the port is shared with other protocols that
+    /// are told apart by this bit (RFC 7983): packets without it are then dropped.
+    pub grease_quic_bit: bool,
 }
 
 impl Builder {
@@ -196,6 +201,7 @@ impl Builder {
             max_memory: core.max_memory,
             connection_ids: core.cid_generator,
             reset_key,
+            grease_quic_bit: core.grease_quic_bit,
         }
     }
 
@@ -243,6 +249,7 @@ impl Builder {
         max_memory: usize,
         connection_ids: ConnectionIdGenerator,
         reset_key: [u8; 32],
+        grease_quic_bit: bool,
     }
 
     /// Writes qlogs to sinks of the application's: `choose` is called for each new connection, and

@@ -617,6 +617,7 @@ impl Builder {
         config.ipv4_prefix_bits = self.ipv4_prefix_bits;
         config.ipv6_prefix_bits = self.ipv6_prefix_bits;
         config.max_memory = self.max_memory;
+        config.grease_quic_bit = self.grease_quic_bit;
         config.retry_token_lifetime = self.retry_token_lifetime;
         config.new_token_lifetime = self.new_token_lifetime;
         config.unix_time_at_zero = shared.clock.unix_time_at_zero();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+use squall_wire::FixedBit;
 
 use super::connection_ids::ConnectionIdGenerator;
 
@@ -64,6 +65,12 @@ pub struct EndpointConfig {
     /// attempts without a valid token are answered with a Retry; at the limit, attempts with one
     /// are answered with CONNECTION_REFUSED. `None`: no limit.
     pub max_memory: Option<usize>,
+    /// Whether the fixed bit of packets is greased (RFC 9287): the transport parameter
+    /// `grease_quic_bit` is sent, so that packets with any value of the bit are accepted, and the
+    /// bit of own 1-RTT packets is random if the peer has sent the parameter too. If not, packets
+    /// whose fixed bit is 0 are dropped (RFC 9000 §17.2), as a socket that tells QUIC from other
+    /// protocols by this bit requires (RFC 7983).
+    pub grease_quic_bit: bool,
 }
 
 /// Which of `workers` the first byte of a destination id names: the index that a worker put there
@@ -96,6 +103,7 @@ impl EndpointConfig {
         ipv4_prefix_bits: u8,
         ipv6_prefix_bits: u8,
         max_memory: Option<usize>,
+        grease_quic_bit: bool,
     }
 
     /// Checks the settings.
@@ -114,6 +122,15 @@ impl EndpointConfig {
             return Err("a source prefix must have at most 32 bits for IPv4 and 128 bits for IPv6");
         }
         Ok(())
+    }
+
+    /// What is accepted of the fixed bit.
+    pub(crate) const fn fixed_bit(&self) -> FixedBit {
+        if self.grease_quic_bit {
+            FixedBit::Greased
+        } else {
+            FixedBit::Required
+        }
     }
 
     /// Default settings with the given secret, from which the key of the tokens is derived.
@@ -136,6 +153,7 @@ impl EndpointConfig {
             ipv4_prefix_bits: 32,
             ipv6_prefix_bits: 56,
             max_memory: None,
+            grease_quic_bit: true,
         }
     }
 }

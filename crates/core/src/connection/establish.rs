@@ -244,7 +244,7 @@ impl Connection {
             EarlyData::Accepted => self.answer_early_data(true),
             EarlyData::Rejected => self.reject_early_data(&params),
         }
-        self.handshake.peer = PeerParameters::of(&params);
+        self.handshake.peer = PeerParameters::of(&params, self.endpoint.fixed_bit);
         let theirs = Duration::from_millis(params.max_idle_timeout_ms);
         self.clock.limit_idle_timeout(theirs);
         self.paths.active.mtu.limit(params.max_udp_payload_size);

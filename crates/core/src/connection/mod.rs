@@ -102,7 +102,7 @@ impl Connection {
     pub(crate) fn new(start: Start, now: Time) -> Result<Self, squall_tls::Error> {
         let (side, config, mut rng) = (start.role.side(), start.config, start.rng);
         let (version, grease, initial_dcid) = (start.version, start.grease, start.initial_dcid);
-        let params = declared(&config, start.local_id);
+        let params = declared(&config, start.local_id, start.fixed_bit);
         let begun = match start.role {
             Role::Client(opening) => {
                 TlsStart::client(opening, version, initial_dcid, params, &config, grease)?
@@ -127,7 +127,7 @@ impl Connection {
             datagrams: Datagrams::default(),
             duties: Duties::new(&config),
             clock: Clock::new(&config, now),
-            endpoint: EndpointLink::new(start.ids, start.tokens, rng, known),
+            endpoint: EndpointLink::new(start.ids, start.tokens, rng, start.fixed_bit, known),
             log: Log::new(trace, now),
             stats: Stats::default(),
             config,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rustls::pki_types::ServerName;
 use squall_protect::initial::FirstKeys;
-use squall_wire::{ConnectionId, Path, PreferredAddress, Side, TransportParameters};
+use squall_wire::{ConnectionId, FixedBit, Path, PreferredAddress, Side, TransportParameters};
 
 use super::handshake::tls::{Restart, Tls};
 use crate::config::TransportConfig;
@@ -69,6 +69,8 @@ pub(crate) struct Start {
     pub(crate) ids: Arc<IdSource>,
     pub(crate) tokens: Arc<TokenKey>,
     pub(crate) rng: StdRng,
+    /// Which packets are accepted, and what is declared of that.
+    pub(crate) fixed_bit: FixedBit,
     /// A reserved transport parameter: its id and length.
     pub(crate) grease: (u64, u8),
 }

@@ -234,6 +234,7 @@ impl Endpoint {
             ids: Arc::clone(&self.ids),
             tokens: Arc::clone(&self.tokens),
             rng: self.fork_rng(),
+            fixed_bit: self.config.fixed_bit(),
             grease,
         };
         let connection = match Connection::new(start, now) {

@@ -283,6 +283,7 @@ impl Endpoint {
             ids: Arc::clone(&self.ids),
             tokens: Arc::clone(&self.tokens),
             rng: self.fork_rng(),
+            fixed_bit: self.config.fixed_bit(),
             grease: self.grease(),
         };
         let connection = Connection::new(start, now).map_err(StartError::Tls)?;

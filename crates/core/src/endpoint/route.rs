@@ -2,7 +2,7 @@
 //! connection.
 
 use rand::{Rng, RngCore};
-use squall_wire::{ConnectionId, FixedBit, Header, LongType, Path, Writer, header, is_long};
+use squall_wire::{ConnectionId, Header, LongType, Path, Writer, header, is_long};
 
 use super::answers::Answer;
 use super::incoming::opening;
@@ -141,6 +141,7 @@ impl Endpoint {
         let Some(server) = self.server.clone() else {
             return Route::Discard;
         };
+        let fixed_bit = self.config.fixed_bit();
         // Early data of an undecided attempt belongs to it, whatever its size.
         if let Ok(Header::Long {
             ty: LongType::ZeroRtt,
@@ -148,7 +149,7 @@ impl Endpoint {
             dcid,
             scid,
             ..
-        }) = header::parse_with(datagram, self.ids.len, FixedBit::Greased)
+        }) = header::parse_with(datagram, self.ids.len, fixed_bit)
             && let Some(attempt) = self.undecided.find(path.remote, &dcid)
         {
             return Route::Incoming(Incoming {
@@ -166,7 +167,7 @@ impl Endpoint {
         if datagram.len() < usize::from(MIN_UDP_PAYLOAD) {
             return Route::Discard;
         }
-        match header::parse_with(datagram, self.ids.len, FixedBit::Greased) {
+        match header::parse_with(datagram, self.ids.len, fixed_bit) {
             Ok(Header::Long { version, ty, .. })
                 if ty == LongType::Initial && server.transport.versions.contains(&version) =>
             {
@@ -200,7 +201,7 @@ impl Endpoint {
             pn_offset,
             len,
             ..
-        }) = header::parse_with(datagram, self.ids.len, FixedBit::Greased)
+        }) = header::parse_with(datagram, self.ids.len, self.config.fixed_bit())
         else {
             return Route::Discard;
         };
@@ -314,7 +315,10 @@ impl Endpoint {
         // RFC 9000 §10.3.3: shorter than what it answers, so that two endpoints cannot answer each
         // other for ever.
         let len = RESET.min(datagram.len().saturating_sub(1));
-        if len < MIN_RESET || !self.may_answer(now, Answer::StatelessReset, path) {
+        // Where the fixed bit is not greased, a datagram without it is no QUIC packet (RFC 9000
+        // §17.3.1).
+        let is_packet = self.config.fixed_bit().admits(datagram[0]);
+        if !is_packet || len < MIN_RESET || !self.may_answer(now, Answer::StatelessReset, path) {
             return Route::Discard;
         }
         self.counts.stateless_resets += 1;

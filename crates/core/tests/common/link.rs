@@ -63,7 +63,10 @@ impl Host {
     }
 
     pub(crate) fn client() -> Self {
-        let config = EndpointConfig::new([3; 32]);
+        Self::client_with(EndpointConfig::new([3; 32]))
+    }
+
+    pub(crate) fn client_with(config: EndpointConfig) -> Self {
         Self::new(Endpoint::new(config, None, [4; 32]), CLIENT)
     }
 
@@ -293,6 +296,18 @@ pub(crate) fn initial_with(
     number: u64,
     payload: &[u8],
 ) -> Vec<u8> {
+    initial_from(version, dcid, token, number, payload, |first| first)
+}
+
+/// The same with another first byte.
+pub(crate) fn initial_from(
+    version: u32,
+    dcid: &[u8],
+    token: &[u8],
+    number: u64,
+    payload: &[u8],
+    first: impl Fn(u8) -> u8,
+) -> Vec<u8> {
     use squall_protect::{PacketSpan, TAG_LEN};
     use squall_wire::{ConnectionId, LongType, Writer, header};
     let [dcid, scid] = [dcid, &[9; 8]].map(|id| ConnectionId::new(id).expect("short enough"));
@@ -305,6 +320,7 @@ pub(crate) fn initial_with(
     w.bytes(payload);
     assert!(w.len() + TAG_LEN <= 1200 && !w.overflow(), "it fits");
     header::patch_length(&mut datagram, length, 1200 - (header_len - 2));
+    datagram[0] = first(datagram[0]);
     let mut span = PacketSpan::new(0, 1200, (header_len - 2) as u16);
     (span.header_len, span.packet_number) = (header_len as u16, number);
     keys.local

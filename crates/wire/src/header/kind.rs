@@ -4,6 +4,9 @@ use crate::connection_id::ConnectionId;
 use crate::cursor::Truncated;
 use std::fmt;
 
+/// The fixed bit (RFC 9000 §17.2, §17.3.1). The bit of a first byte that is 1 in every packet of
+/// versions 1 and 2, unless it is greased (RFC 9287).
+pub const FIXED_BIT: u8 = 0x40;
 /// QUIC version 1 (RFC 9000 §15).
 pub const VERSION_1: u32 = 1;
 /// QUIC version 2 (RFC 9369 §3.1).
@@ -152,4 +155,13 @@ pub enum FixedBit {
     Required,
     /// It may be anything: this endpoint has sent grease_quic_bit (RFC 9287 §3).
     Greased,
+}
+
+impl FixedBit {
+    /// Whether a packet of version 1 or 2 may start with this byte.
+    #[inline]
+    #[must_use]
+    pub const fn admits(self, first: u8) -> bool {
+        first & FIXED_BIT != 0 || matches!(self, Self::Greased)
+    }
 }

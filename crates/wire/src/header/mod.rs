@@ -18,8 +18,8 @@ mod parse;
 mod write;
 
 pub use invariants::{destination, is_long};
-pub use kind::{FixedBit, Header, HeaderError, LongType, VERSION_1, VERSION_2};
-pub use parse::{FIXED_BIT, parse, parse_with};
+pub use kind::{FIXED_BIT, FixedBit, Header, HeaderError, LongType, VERSION_1, VERSION_2};
+pub use parse::{parse, parse_with};
 pub use write::{
     LengthOffset, long_header_size, patch_length, short_header_size, write_long, write_retry,
     write_short, write_version_negotiation,

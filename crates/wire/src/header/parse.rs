@@ -5,9 +5,6 @@ use super::kind::{FixedBit, Header, HeaderError, LongType, VERSION_1, VERSION_2}
 use crate::connection_id::ConnectionId;
 use crate::cursor::Reader;
 
-/// The fixed bit (RFC 9000 §17.2, §17.3.1). The bit of a first byte that is 1 in every packet of
-/// versions 1 and 2, unless it is greased (RFC 9287).
-pub const FIXED_BIT: u8 = 0x40;
 /// Bytes of the Retry integrity tag (RFC 9001 §5.8).
 const RETRY_TAG_LEN: usize = 16;
 
@@ -138,10 +135,11 @@ fn parse_version_negotiation<'a>(
 
 #[inline]
 fn check_fixed_bit(first: u8, rule: FixedBit) -> Result<(), HeaderError> {
-    if first & FIXED_BIT == 0 && rule == FixedBit::Required {
-        return Err(HeaderError::FixedBit);
+    if rule.admits(first) {
+        Ok(())
+    } else {
+        Err(HeaderError::FixedBit)
     }
-    Ok(())
 }
 
 #[inline]

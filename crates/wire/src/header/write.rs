@@ -1,8 +1,7 @@
 //! Writing packet headers, before header protection is applied.
 
 use super::invariants::FORM_LONG;
-use super::kind::LongType;
-use super::parse::FIXED_BIT;
+use super::kind::{FIXED_BIT, LongType};
 use crate::connection_id::ConnectionId;
 use crate::cursor::Writer;
 use crate::{packet_number, varint};

@@ -2,14 +2,18 @@
 //! §18.2).
 
 use squall_wire::{
-    ConnectionId, Side, TransportError, TransportErrorCode, TransportParameters,
+    ConnectionId, FixedBit, Side, TransportError, TransportErrorCode, TransportParameters,
     VersionInformation, Writer,
 };
 
 use crate::config::{MAX_DATAGRAM_FRAME, MAX_REMOTE_IDS, MIN_ACK_DELAY, TransportConfig};
 
 /// The transport parameters that either end declares.
-pub(crate) fn declared(config: &TransportConfig, local_id: ConnectionId) -> TransportParameters {
+pub(crate) fn declared(
+    config: &TransportConfig,
+    local_id: ConnectionId,
+    fixed_bit: FixedBit,
+) -> TransportParameters {
     TransportParameters {
         max_idle_timeout_ms: u64::try_from(config.max_idle_timeout.as_millis())
             .unwrap_or(u64::MAX)
@@ -26,7 +30,7 @@ pub(crate) fn declared(config: &TransportConfig, local_id: ConnectionId) -> Tran
         active_connection_id_limit: MAX_REMOTE_IDS,
         initial_source_connection_id: Some(local_id),
         max_datagram_frame_size: (config.datagram_receive_buffer > 0).then_some(MAX_DATAGRAM_FRAME),
-        grease_quic_bit: true,
+        grease_quic_bit: fixed_bit == FixedBit::Greased,
         min_ack_delay_us: Some(MIN_ACK_DELAY.as_micros() as u64),
         reset_stream_at: true,
         ..TransportParameters::default()

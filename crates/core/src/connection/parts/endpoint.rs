@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
-use squall_wire::Side;
+use squall_wire::{FixedBit, Side};
 
 use crate::event::EndpointEvent;
 use crate::path::PathState;
@@ -21,6 +21,8 @@ pub(crate) struct EndpointLink {
     pub(crate) tokens: Arc<TokenKey>,
     /// All randomness of the connection.
     pub(crate) rng: StdRng,
+    /// What this end accepts of the fixed bit, and so whether it greases it.
+    pub(crate) fixed_bit: FixedBit,
     /// Events that the endpoint has not taken yet.
     pub(crate) events: VecDeque<EndpointEvent>,
     /// Servers: the validated address that was reported last.
@@ -33,12 +35,14 @@ impl EndpointLink {
         ids: Arc<IdSource>,
         tokens: Arc<TokenKey>,
         rng: StdRng,
+        fixed_bit: FixedBit,
         validated_address: Option<IpAddr>,
     ) -> Self {
         Self {
             ids,
             tokens,
             rng,
+            fixed_bit,
             events: VecDeque::new(),
             validated_address,
         }

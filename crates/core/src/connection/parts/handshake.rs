@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use squall_protect::initial;
-use squall_wire::{ConnectionId, Ecn, Side, TransportError, TransportParameters};
+use squall_wire::{ConnectionId, Ecn, FixedBit, Side, TransportError, TransportParameters};
 
 use crate::connection::handshake::early::{Awaited, EarlyPacket, EarlyPackets};
 use crate::connection::handshake::parameters::parameter_error;
@@ -24,7 +24,8 @@ pub(crate) struct PeerParameters {
     pub(crate) min_ack_delay: Option<Duration>,
     /// The largest DATAGRAM frame that it accepts; 0 is none (RFC 9221 §3).
     pub(crate) max_datagram_frame: u64,
-    /// Whether it accepts packets with any value of the fixed bit (RFC 9287 §3).
+    /// Whether packets to it are greased: it accepts any value of the fixed bit (RFC 9287 §3), and
+    /// this end does.
     pub(crate) greased: bool,
     /// Whether it accepts RESET_STREAM_AT.
     pub(crate) reset_stream_at: bool,
@@ -50,14 +51,14 @@ impl PeerParameters {
         self.reset_stream_at = params.reset_stream_at;
     }
 
-    /// What the peer declares.
-    pub(crate) fn of(params: &TransportParameters) -> Self {
+    /// What the peer declares, and what comes of it for an end with this rule of its own.
+    pub(crate) fn of(params: &TransportParameters, fixed_bit: FixedBit) -> Self {
         Self {
             ack_delay_exponent: u32::try_from(params.ack_delay_exponent).unwrap_or(3),
             max_ack_delay: Duration::from_millis(params.max_ack_delay_ms),
             min_ack_delay: params.min_ack_delay_us.map(Duration::from_micros),
             max_datagram_frame: params.max_datagram_frame_size.unwrap_or(0),
-            greased: params.grease_quic_bit,
+            greased: params.grease_quic_bit && fixed_bit == FixedBit::Greased,
             reset_stream_at: params.reset_stream_at,
             forbids_migration: params.disable_active_migration,
         }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use squall_protect::{PacketSpan, TAG_LEN};
-use squall_wire::{ConnectionId, FixedBit, Header, LongType, Side, header, is_long};
+use squall_wire::{ConnectionId, Header, LongType, Side, header, is_long};
 
 use super::Trip;
 use super::open::Group;
@@ -83,8 +83,9 @@ impl Connection {
         let pn_offset = 1 + self.endpoint.ids.len;
         let packet = &bytes[start..end];
         // RFC 9000 §12.2: the destination is that of the datagram. RFC 9287 §3: the fixed bit may
-        // be anything.
-        let foreign = !packet.get(1..pn_offset).is_some_and(|id| trip.dcid.is(id));
+        // be anything where this end said so.
+        let foreign = !packet.get(1..pn_offset).is_some_and(|id| trip.dcid.is(id))
+            || !self.endpoint.fixed_bit.admits(packet[0]);
         if foreign || packet.len() < pn_offset + MIN_PROTECTED + TAG_LEN {
             self.stats.packets_dropped += 1;
             self.check_reset(trip.now, &bytes[..end]);
@@ -122,7 +123,7 @@ impl Connection {
         let parsed = header::parse_with(
             &bytes[rest.clone()],
             self.endpoint.ids.len,
-            FixedBit::Greased,
+            self.endpoint.fixed_bit,
         );
         let packet = match parsed {
             Ok(Header::Long {

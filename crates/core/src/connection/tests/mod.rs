@@ -1,6 +1,7 @@
 //! Tests that look inside a connection.
 
 mod acked_runs;
+mod fixed_bit;
 mod moves;
 mod probes;
 mod received_runs;
