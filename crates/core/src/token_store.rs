@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Tokens in all.
 const MAX_TOKENS: usize = 256;
@@ -10,14 +11,42 @@ const MAX_OF_SERVER: usize = 4;
 /// Bytes of a token that is kept; longer ones leave too little of a first packet.
 pub(crate) const MAX_TOKEN_LEN: usize = 512;
 
-/// Keeps a client's tokens. A token is used for one connection at most, or an observer of both can
-/// link them (RFC 9000 §8.1.3), and for the version alone that it was issued in (RFC 9369 §5).
-pub trait TokenStore: fmt::Debug + Send {
+/// Keeps the tokens that servers give a client in NEW_TOKEN frames (RFC 9000 §8.1.3). With one, the
+/// client's next connection to that server begins with a validated address: the server need not ask
+/// for it with a Retry, nor hold back what exceeds three times what it has received (§8.1).
+///
+/// A token must be used for one connection at most, or an observer can link two connections (RFC
+/// 9000 §8.1.3), and only for the version that it was issued in (RFC 9369 §5). Tokens come from
+/// servers, so a store must bound how many it keeps; one is at most 512 bytes long.
+///
+/// The methods are called on worker threads, which serve other connections too: they must return
+/// quickly, and a panic ends the worker.
+///
+/// ```
+/// use squall_core::{MemoryTokenStore, TokenStore};
+///
+/// /// Keeps one server's tokens apart from the others', say in a file.
+/// #[derive(Debug, Default)]
+/// struct OfOneServer(MemoryTokenStore);
+///
+/// impl TokenStore for OfOneServer {
+///     fn insert(&self, server_name: &str, version: u32, token: &[u8]) {
+///         if server_name == "example.com" {
+///             self.0.insert(server_name, version, token);
+///         }
+///     }
+///
+///     fn take(&self, server_name: &str, version: u32) -> Option<Vec<u8>> {
+///         self.0.take(server_name, version)
+///     }
+/// }
+/// ```
+pub trait TokenStore: fmt::Debug + Send + Sync {
     /// Keeps a token of `server_name` for connections that begin with `version`.
-    fn insert(&mut self, server_name: &str, version: u32, token: &[u8]);
+    fn insert(&self, server_name: &str, version: u32, token: &[u8]);
 
-    /// Takes a token out.
-    fn take(&mut self, server_name: &str, version: u32) -> Option<Vec<u8>>;
+    /// Takes a token out. One of more than 512 bytes is not used.
+    fn take(&self, server_name: &str, version: u32) -> Option<Vec<u8>>;
 }
 
 #[derive(Debug)]
@@ -32,36 +61,43 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct MemoryTokenStore {
     /// The newest last.
-    entries: VecDeque<Entry>,
+    entries: Mutex<VecDeque<Entry>>,
+}
+
+impl MemoryTokenStore {
+    fn entries(&self) -> MutexGuard<'_, VecDeque<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl TokenStore for MemoryTokenStore {
-    fn insert(&mut self, server_name: &str, version: u32, token: &[u8]) {
+    fn insert(&self, server_name: &str, version: u32, token: &[u8]) {
         if token.is_empty() || token.len() > MAX_TOKEN_LEN {
             return;
         }
+        let mut entries = self.entries();
         let alike = |entry: &Entry| *entry.server_name == *server_name;
-        if self.entries.iter().filter(|e| alike(e)).count() == MAX_OF_SERVER
-            && let Some(oldest) = self.entries.iter().position(alike)
+        if entries.iter().filter(|e| alike(e)).count() == MAX_OF_SERVER
+            && let Some(oldest) = entries.iter().position(alike)
         {
-            self.entries.remove(oldest);
+            entries.remove(oldest);
         }
-        if self.entries.len() == MAX_TOKENS {
-            self.entries.pop_front();
+        if entries.len() == MAX_TOKENS {
+            entries.pop_front();
         }
-        self.entries.push_back(Entry {
+        entries.push_back(Entry {
             server_name: server_name.into(),
             version,
             token: token.into(),
         });
     }
 
-    fn take(&mut self, server_name: &str, version: u32) -> Option<Vec<u8>> {
-        let newest = self
-            .entries
+    fn take(&self, server_name: &str, version: u32) -> Option<Vec<u8>> {
+        let mut entries = self.entries();
+        let newest = entries
             .iter()
             .rposition(|e| *e.server_name == *server_name && e.version == version)?;
-        self.entries.remove(newest).map(|e| e.token.into_vec())
+        entries.remove(newest).map(|e| e.token.into_vec())
     }
 }
 
@@ -71,7 +107,7 @@ mod tests {
 
     #[test]
     fn gives_each_token_once_and_to_its_server_and_version_only() {
-        let mut store = MemoryTokenStore::default();
+        let store = MemoryTokenStore::default();
         store.insert("a", 1, b"one");
         store.insert("a", 1, b"two");
         store.insert("a", 2, b"other");
@@ -84,15 +120,15 @@ mod tests {
 
     #[test]
     fn is_bounded() {
-        let mut store = MemoryTokenStore::default();
+        let store = MemoryTokenStore::default();
         for n in 0..100u8 {
             store.insert("greedy", 1, &[n; 10]);
         }
-        assert_eq!(store.entries.len(), MAX_OF_SERVER);
+        assert_eq!(store.entries().len(), MAX_OF_SERVER);
         for n in 0..1000 {
             store.insert(&n.to_string(), 1, b"token");
         }
-        assert_eq!(store.entries.len(), MAX_TOKENS);
+        assert_eq!(store.entries().len(), MAX_TOKENS);
         assert_eq!(store.take("0", 1), None);
         store.insert("long", 1, &[0; MAX_TOKEN_LEN + 1]);
         assert_eq!(store.take("long", 1), None);

@@ -19,12 +19,12 @@ struct Seen(Arc<Mutex<Vec<Entry>>>);
 type Entry = (String, u32, Vec<u8>);
 
 impl TokenStore for Seen {
-    fn insert(&mut self, server_name: &str, version: u32, token: &[u8]) {
+    fn insert(&self, server_name: &str, version: u32, token: &[u8]) {
         let entry = (server_name.to_owned(), version, token.to_vec());
         self.0.lock().unwrap().push(entry);
     }
 
-    fn take(&mut self, server_name: &str, version: u32) -> Option<Vec<u8>> {
+    fn take(&self, server_name: &str, version: u32) -> Option<Vec<u8>> {
         let mut entries = self.0.lock().unwrap();
         let at = (entries.iter()).position(|(n, v, _)| n == server_name && *v == version)?;
         Some(entries.remove(at).2)
@@ -51,7 +51,7 @@ fn setup(transport: TransportConfig) -> Setup {
     let server = Host::server(config(), Arc::clone(&server_tls), transport);
     let mut client = Host::client();
     let seen = Seen::default();
-    client.endpoint.set_token_store(Box::new(seen.clone()));
+    client.token_store = Arc::new(seen.clone());
     Setup {
         link: Link::new(client, server),
         seen,
@@ -224,9 +224,9 @@ fn tokens_that_are_old_or_of_another_address_server_or_version_are_as_none() {
 struct Same(Vec<u8>);
 
 impl TokenStore for Same {
-    fn insert(&mut self, _: &str, _: u32, _: &[u8]) {}
+    fn insert(&self, _: &str, _: u32, _: &[u8]) {}
 
-    fn take(&mut self, _: &str, _: u32) -> Option<Vec<u8>> {
+    fn take(&self, _: &str, _: u32) -> Option<Vec<u8>> {
         Some(self.0.clone())
     }
 }
@@ -237,7 +237,7 @@ fn a_token_validates_one_connection_of_100() {
     let mut setup = setup(TransportConfig::default());
     setup.connect();
     let token = setup.tokens()[0].2.clone();
-    (setup.link.client.endpoint).set_token_store(Box::new(Same(token)));
+    setup.link.client.token_store = Arc::new(Same(token));
     let mut validated = 0;
     for n in 0..100 {
         let by_token = setup.connect();
@@ -251,6 +251,21 @@ fn a_token_validates_one_connection_of_100() {
         (1, counts.tokens_replayed)
     );
     assert!(counts.tokens_replayed >= 99);
+}
+
+#[test]
+fn a_token_that_is_too_long_for_a_first_packet_is_not_sent() {
+    let mut setup = setup(TransportConfig::default());
+    for (len, is_sent) in [(512, true), (513, false), (60_000, false)] {
+        setup.link.client.token_store = Arc::new(Same(vec![7; len]));
+        setup.link.to_server.clear();
+        assert!(!setup.connect());
+        let first = header::parse(&setup.link.to_server[0], 8);
+        let Ok(Header::Long { token, .. }) = first else {
+            panic!("{first:?}");
+        };
+        assert_eq!(token.len(), if is_sent { len } else { 0 });
+    }
 }
 
 /// A server that leaves attempts waiting, and a token for it.

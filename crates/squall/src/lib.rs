@@ -208,9 +208,10 @@ pub use squall_core::{
     AckFrequencyConfig, AckFrequencyRequest, AckedBundle, ClientConfig, CloseReason, Congestion,
     CongestionAlgorithm, CongestionCause, CongestionController, CongestionControllerFactory,
     ConnectionIdGenerator, DatagramError, EarlyDataAnswered, EndpointCounts, ExportError,
-    HandshakeCompleted, HandshakeConfirmed, InvalidLength, KeysUpdated, LostBundle, MigrateError,
-    MtuChanged, PathChanged, Priority, QuicLb, Refusal, RefusalReason, RttEstimate, ServerConfig,
-    Stage, Stages, Stats, Time, TransportConfig, VersionChanged, Waits,
+    HandshakeCompleted, HandshakeConfirmed, InvalidLength, KeysUpdated, LostBundle,
+    MemoryTokenStore, MigrateError, MtuChanged, PathChanged, Priority, QuicLb, Refusal,
+    RefusalReason, RttEstimate, ServerConfig, Stage, Stages, Stats, Time, TokenStore,
+    TransportConfig, VersionChanged, Waits,
 };
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
 pub use squall_tls::provider;

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use common::{ALPN, ANY, Identity, within};
 use squall::{Builder, ClientConfig, Endpoint, TransportConfig};
 use squall_core::{
-    CloseReason, Connection, ConnectionHandle, EndpointConfig, Event, Route, Stages, Time,
-    TokenStore,
+    CloseReason, Connection, ConnectionHandle, EndpointConfig, Event, MemoryTokenStore, Route,
+    Stages, Time, TokenStore,
 };
 use squall_wire::{DatagramBatch, Ecn, Path};
 
@@ -28,11 +28,11 @@ struct Tokens {
 }
 
 impl TokenStore for Tokens {
-    fn insert(&mut self, _: &str, _: u32, token: &[u8]) {
+    fn insert(&self, _: &str, _: u32, token: &[u8]) {
         self.received.lock().unwrap().push(token.to_vec());
     }
 
-    fn take(&mut self, _: &str, _: u32) -> Option<Vec<u8>> {
+    fn take(&self, _: &str, _: u32) -> Option<Vec<u8>> {
         self.used.clone()
     }
 }
@@ -54,11 +54,11 @@ impl Client {
         let socket = UdpSocket::bind((local, 0)).unwrap();
         let mut endpoint =
             squall_core::Endpoint::new(EndpointConfig::new(rand_key()), None, rand_key());
-        endpoint.set_token_store(Box::new(tokens));
         let path = Path {
             remote: server,
             local: None,
         };
+        let config = config.token_store(Arc::new(tokens));
         let (handle, connection) = endpoint
             .connect(Time::ZERO, config, path, "localhost")
             .unwrap();
@@ -277,6 +277,64 @@ async fn tokens_from_before_a_restart_cost_a_retry() {
         assert!(client.connected);
         assert_eq!(ways.lock().unwrap().last(), Some(&way));
     }
+}
+
+// test: RFC 9000 §8.1.3
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_keeps_tokens_for_later_endpoints() {
+    let identity = Identity::new();
+    let server = server(&identity, |builder| builder);
+    let ways = accept_all(&server);
+    let address = server.local_addr().unwrap();
+    let store = Arc::new(MemoryTokenStore::default());
+    // As many processes, as far as tokens go.
+    for (keeps, way) in [
+        (true, Way::Unvalidated),
+        (true, Way::ByToken),
+        (false, Way::Unvalidated),
+        (true, Way::ByToken),
+    ] {
+        let mut config = identity.client(ALPN, TransportConfig::default());
+        if keeps {
+            config = config.token_store(store.clone());
+        }
+        let client = Builder::new(ANY).client(config).bind().unwrap();
+        let connecting = client.connect(address, "localhost").unwrap();
+        let connection = within(connecting).await.unwrap();
+        assert_eq!(ways.lock().unwrap().last(), Some(&way));
+        // The tokens are in the server's first packets after the handshake.
+        let mut stream = within(connection.open_bi()).await.unwrap().0;
+        stream.write_all(b"all").await.unwrap();
+        stream.finish().unwrap();
+        within(stream.stopped()).await.unwrap();
+        connection.close(0, b"");
+        within(client.wait_idle()).await;
+    }
+}
+
+/// Tokens of one connection are used by others of all workers.
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_and_copies_of_a_configuration_share_tokens() {
+    let identity = Identity::new();
+    let server = server(&identity, |builder| builder);
+    let ways = accept_all(&server);
+    let address = server.local_addr().unwrap();
+    let config = identity.client(ALPN, TransportConfig::default());
+    let client = Builder::new(ANY).client(config.clone()).workers(WORKERS);
+    let client = client.bind().unwrap();
+    for copy in [false, false, true] {
+        let connecting = match copy {
+            true => client.connect_with(config.clone(), address, "localhost"),
+            false => client.connect(address, "localhost"),
+        };
+        let connection = within(connecting.unwrap()).await.unwrap();
+        let mut stream = within(connection.open_bi()).await.unwrap().0;
+        stream.write_all(b"all").await.unwrap();
+        stream.finish().unwrap();
+        within(stream.stopped()).await.unwrap();
+    }
+    let wanted = [Way::Unvalidated, Way::ByToken, Way::ByToken];
+    assert_eq!(*ways.lock().unwrap(), wanted);
 }
 
 /// Clients on an address, one after the other.

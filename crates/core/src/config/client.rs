@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::transport::TransportConfig;
+use crate::token_store::{MemoryTokenStore, TokenStore};
 
 /// Settings of a client connection.
 #[derive(Clone, Debug)]
@@ -13,6 +14,9 @@ pub struct ClientConfig {
     pub tls: Arc<rustls::ClientConfig>,
     /// Transport settings.
     pub transport: Arc<TransportConfig>,
+    /// Where tokens for later connections are kept (RFC 9000 §8.1.3). By default a
+    /// [`MemoryTokenStore`] that clones of this configuration share.
+    pub token_store: Arc<dyn TokenStore>,
 }
 
 impl ClientConfig {
@@ -22,6 +26,7 @@ impl ClientConfig {
         Self {
             tls: tls.into(),
             transport: Arc::default(),
+            token_store: Arc::new(MemoryTokenStore::default()),
         }
     }
 
@@ -29,6 +34,14 @@ impl ClientConfig {
     #[must_use]
     pub fn transport(mut self, transport: impl Into<Arc<TransportConfig>>) -> Self {
         self.transport = transport.into();
+        self
+    }
+
+    /// Sets where tokens for later connections are kept, for example one store for several
+    /// configurations, or one that outlives the process.
+    #[must_use]
+    pub fn token_store(mut self, store: Arc<dyn TokenStore>) -> Self {
+        self.token_store = store;
         self
     }
 }

@@ -35,7 +35,7 @@ use crate::reset_directory::ResetTokenDirectory;
 use crate::time::Time;
 use crate::token::TokenKey;
 use crate::token_filter::{SpentTokens, TokenFilter};
-use crate::token_store::{MemoryTokenStore, TokenStore};
+use crate::token_store::{MAX_TOKEN_LEN, TokenStore};
 use answers::Answers;
 pub use counts::EndpointCounts;
 use incoming::Undecided;
@@ -86,8 +86,8 @@ struct Slot {
     seat: Option<(Prefix, bool)>,
     /// Whether it is a server's connection whose handshake is not complete.
     handshaking: bool,
-    /// The server of a client's connection, for its tokens.
-    server_name: Option<Box<str>>,
+    /// The server of a client's connection, and where its tokens are kept.
+    tokens_of: Option<(Box<str>, Arc<dyn TokenStore>)>,
 }
 
 /// The connection ids of one socket.
@@ -96,7 +96,6 @@ pub struct Endpoint {
     server: Option<Arc<ServerConfig>>,
     ids: Arc<IdSource>,
     tokens: Arc<TokenKey>,
-    token_store: Box<dyn TokenStore>,
     rng: StdRng,
     /// Ids may be chosen by a peer (the first destination of a client): std's keyed hash
     /// (`SECURITY.md` row 18).
@@ -148,7 +147,6 @@ impl Endpoint {
             server,
             ids,
             tokens,
-            token_store: Box::new(MemoryTokenStore::default()),
             rng,
             routes: HashMap::new(),
             reset_tokens: HashMap::new(),
@@ -164,12 +162,6 @@ impl Endpoint {
             undecided: Undecided::default(),
             refusals: None,
         }
-    }
-
-    /// Replaces the store of tokens issued by servers (RFC 9000 §8.1.3), by default a
-    /// [`MemoryTokenStore`].
-    pub fn set_token_store(&mut self, store: Box<dyn TokenStore>) {
-        self.token_store = store;
     }
 
     /// Replaces the filter of spent NEW_TOKEN tokens (RFC 9000 §8.1.4), by default a
@@ -267,7 +259,9 @@ impl Endpoint {
         self.rng.fill_bytes(&mut first);
         let remote_id = ConnectionId::new(&first).unwrap_or(ConnectionId::EMPTY);
         let version = config.transport.original_version();
-        let token = self.token_store.take(server_name, version);
+        let token = config.token_store.take(server_name, version);
+        // A longer one would leave too little of the first packet.
+        let token = token.filter(|token| token.len() <= MAX_TOKEN_LEN);
         let start = Start {
             role: Role::Client(Opening {
                 tls: config.tls,
@@ -288,7 +282,7 @@ impl Endpoint {
         };
         let connection = Connection::new(start, now).map_err(StartError::Tls)?;
         let handle = self.occupy(&[local_id]);
-        self.slots[handle.0].server_name = Some(server_name.into());
+        self.slots[handle.0].tokens_of = Some((server_name.into(), config.token_store));
         Ok((handle, connection))
     }
 
@@ -324,8 +318,8 @@ impl Endpoint {
             }
             EndpointEvent::AddressValidated(address) => return self.reseat(handle, address),
             EndpointEvent::NewToken { version, token } => {
-                if let Some(name) = &slot.server_name {
-                    self.token_store.insert(name, version, &token);
+                if let Some((name, store)) = &slot.tokens_of {
+                    store.insert(name, version, &token);
                 }
             }
         }

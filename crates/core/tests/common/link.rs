@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use squall_core::{
     ClientConfig, CloseReason, Connection, ConnectionHandle, Endpoint, EndpointConfig, Event,
-    Incoming, Observation, Route, ServerConfig, Stages, Time, TransportConfig,
+    Incoming, MemoryTokenStore, Observation, Route, ServerConfig, Stages, Time, TokenStore,
+    TransportConfig,
 };
 use squall_wire::{DatagramBatch, Ecn, Path};
 
@@ -32,6 +33,8 @@ pub(crate) struct Host {
     pub(crate) waiting: Vec<Incoming>,
     /// Whether the last attempt came from an address shown to be the client's.
     pub(crate) validated: Option<bool>,
+    /// Of a client.
+    pub(crate) token_store: Arc<dyn TokenStore>,
 }
 
 pub(crate) const SERVER: &str = "192.0.2.1:443";
@@ -48,6 +51,7 @@ impl Host {
             policy: Policy::Accept,
             waiting: Vec::new(),
             validated: None,
+            token_store: Arc::new(MemoryTokenStore::default()),
         }
     }
 
@@ -82,7 +86,9 @@ impl Host {
             local: None,
         };
         let transport = Arc::new(transport);
-        let config = ClientConfig::new(tls).transport(transport);
+        let config = ClientConfig::new(tls)
+            .transport(transport)
+            .token_store(Arc::clone(&self.token_store));
         let (ConnectionHandle(handle), mut connection) = self
             .endpoint
             .connect(now, config, path, "localhost")
