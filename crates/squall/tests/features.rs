@@ -16,7 +16,7 @@ use std::time::Duration;
 use common::{ALPN, ANY, Identity, Pair, meet, pattern, within};
 use squall::rustls::server::WebPkiClientVerifier;
 use squall::rustls::{self, RootCertStore};
-use squall::{Builder, CloseReason, Endpoint, MigrateError, TransportConfig};
+use squall::{Builder, CloseReason, ConnectionId, Endpoint, MigrateError, TransportConfig};
 use tokio::sync::Notify;
 
 /// A server and a client that allow early data.
@@ -570,4 +570,37 @@ async fn an_attempt_chooses_its_configuration() {
         .accept_with(identity.server(ALPN, invalid))
         .unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
+async fn a_client_chooses_the_destination_of_its_first_packet() {
+    let identity = Identity::new();
+    let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
+    let client = Endpoint::client(ANY).unwrap();
+    let address = server.local_addr().unwrap();
+    let config = |len: usize| {
+        let config = identity.client(ALPN, TransportConfig::default());
+        config.original_destination_id(move || ConnectionId::new(&[0xab; 20][..len]).unwrap())
+    };
+    for len in [8, 20] {
+        let connecting = client
+            .connect_with(config(len), address, "localhost")
+            .unwrap();
+        let incoming = within(server.accept()).await.unwrap();
+        let id = incoming.original_destination_id();
+        assert_eq!(id.as_slice(), &[0xab; 20][..len]);
+        let (near, far) = within(async { tokio::join!(connecting, incoming.accept()) }).await;
+        assert_eq!(near.unwrap().original_destination_id(), id);
+        drop(far.unwrap());
+    }
+    // RFC 9000 §7.2
+    for len in [0, 7] {
+        let connecting = client
+            .connect_with(config(len), address, "localhost")
+            .unwrap();
+        let Err(CloseReason::NotStarted(why)) = within(connecting).await else {
+            panic!("{len} bytes");
+        };
+        assert!(why.contains("8 to 20 bytes"), "{why}");
+    }
 }

@@ -1,12 +1,18 @@
 //! Settings of a client connection.
 
+use std::fmt;
 use std::sync::Arc;
+
+use squall_wire::ConnectionId;
 
 use super::transport::TransportConfig;
 use crate::token_store::{MemoryTokenStore, TokenStore};
 
+/// Makes the destination connection id of a client's first packet.
+type ChooseId = Arc<dyn Fn() -> ConnectionId + Send + Sync>;
+
 /// Settings of a client connection.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct ClientConfig {
     /// A regular rustls configuration, built on a provider of `squall_tls`: a built-in one, or one
@@ -17,6 +23,8 @@ pub struct ClientConfig {
     /// Where tokens for later connections are kept (RFC 9000 §8.1.3). By default a
     /// [`MemoryTokenStore`] that clones of this configuration share.
     pub token_store: Arc<dyn TokenStore>,
+    /// See [`original_destination_id`](Self::original_destination_id).
+    pub(crate) original_destination_id: Option<ChooseId>,
 }
 
 impl ClientConfig {
@@ -27,6 +35,7 @@ impl ClientConfig {
             tls: tls.into(),
             transport: Arc::default(),
             token_store: Arc::new(MemoryTokenStore::default()),
+            original_destination_id: None,
         }
     }
 
@@ -43,5 +52,29 @@ impl ClientConfig {
     pub fn token_store(mut self, store: Arc<dyn TokenStore>) -> Self {
         self.token_store = store;
         self
+    }
+
+    /// Calls `choose` for the destination connection id of each connection's first packet, instead
+    /// of drawing 8 random bytes. It must be 8 to 20 bytes long, or connecting fails, and hard to
+    /// guess (RFC 9000 §7.2). A load balancer may route by it, and qlogs are named after it.
+    ///
+    /// `choose` runs on a worker thread: it must return quickly, and a panic ends the worker.
+    #[must_use]
+    pub fn original_destination_id(
+        mut self,
+        choose: impl Fn() -> ConnectionId + Send + Sync + 'static,
+    ) -> Self {
+        self.original_destination_id = Some(Arc::new(choose));
+        self
+    }
+}
+
+impl fmt::Debug for ClientConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientConfig")
+            .field("tls", &self.tls)
+            .field("transport", &self.transport)
+            .field("token_store", &self.token_store)
+            .finish_non_exhaustive()
     }
 }

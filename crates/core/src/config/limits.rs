@@ -40,6 +40,8 @@ pub(crate) const MIN_UDP_PAYLOAD: u16 = 1200;
 pub(crate) const LEAST_MAX_UDP_PAYLOAD: u16 = 512;
 /// Bytes needed after the packet number for the header-protection sample (RFC 9001 §5.4.2).
 pub(crate) const MIN_PROTECTED: usize = 4;
+/// Bytes of the destination connection id of a client's first packet, at least (RFC 9000 §7.2).
+pub(crate) const LEAST_ORIGINAL_ID: usize = 8;
 /// The most NEW_TOKEN frames that a server sends.
 pub(crate) const MAX_NEW_TOKENS: u8 = 8;
 /// The shortest time for which acknowledgements are held back on request

@@ -26,7 +26,7 @@ use rand::{RngCore, SeedableRng};
 use rustls::pki_types::ServerName;
 use squall_wire::{ConnectionId, Path};
 
-use crate::config::{ClientConfig, EndpointConfig, ServerConfig};
+use crate::config::{ClientConfig, EndpointConfig, LEAST_ORIGINAL_ID, ServerConfig};
 use crate::connection::{Connection, Opening, Role, Start};
 use crate::event::EndpointEvent;
 use crate::path::cid::IdSource;
@@ -254,10 +254,7 @@ impl Endpoint {
         let name = ServerName::try_from(server_name.to_owned())
             .map_err(|_| StartError::ServerName(server_name.to_owned()))?;
         let local_id = self.ids.make(&mut self.rng);
-        // RFC 9000 §7.2: at least 8 unpredictable bytes.
-        let mut first = [0; 8];
-        self.rng.fill_bytes(&mut first);
-        let remote_id = ConnectionId::new(&first).unwrap_or(ConnectionId::EMPTY);
+        let remote_id = self.original_destination_id(&config)?;
         let version = config.transport.original_version();
         let token = config.token_store.take(server_name, version);
         // A longer one would leave too little of the first packet.
@@ -284,6 +281,27 @@ impl Endpoint {
         let handle = self.occupy(&[local_id]);
         self.slots[handle.0].tokens_of = Some((server_name.into(), config.token_store));
         Ok((handle, connection))
+    }
+
+    /// The destination of a client's first packet (RFC 9000 §7.2): at least 8 unpredictable bytes.
+    fn original_destination_id(
+        &mut self,
+        config: &ClientConfig,
+    ) -> Result<ConnectionId, StartError> {
+        let id = match &config.original_destination_id {
+            Some(choose) => choose(),
+            None => {
+                let mut random = [0; LEAST_ORIGINAL_ID];
+                self.rng.fill_bytes(&mut random);
+                ConnectionId::new(&random).unwrap_or(ConnectionId::EMPTY)
+            }
+        };
+        if id.len() < LEAST_ORIGINAL_ID {
+            return Err(StartError::Config(
+                "original_destination_id must be 8 to 20 bytes long (RFC 9000 §7.2)",
+            ));
+        }
+        Ok(id)
     }
 
     /// Applies a connection's event. Returns `false` if the connection must not stay, because its

@@ -9,7 +9,7 @@ use super::incoming::opening;
 use super::limits::Admission;
 use super::refusal::RefusalReason;
 use super::{ConnectionHandle, Endpoint, Incoming};
-use crate::config::{MIN_UDP_PAYLOAD, ServerConfig, worker_of};
+use crate::config::{LEAST_ORIGINAL_ID, MIN_UDP_PAYLOAD, ServerConfig, worker_of};
 use crate::time::Time;
 use crate::token::{NewToken, Verdict};
 
@@ -207,7 +207,7 @@ impl Endpoint {
         };
         // RFC 9000 §7.2: an id that is too easy to guess. And no state for what does not open
         // (`SECURITY.md` row 9): Initial keys are public, the test is cheap.
-        if dcid.len() < 8 {
+        if dcid.len() < LEAST_ORIGINAL_ID {
             return Route::Discard;
         }
         let Some(keys) = opening(version, &dcid, &datagram[..len], pn_offset) else {
