@@ -64,6 +64,11 @@ pub struct TransportConfig {
     /// MTU discovery where the network is known. Where a path carries less, packets are lost until
     /// that is noticed.
     pub initial_udp_payload: u16,
+    /// UDP payload that every path is known to carry, in bytes: at least 1200, which QUIC requires
+    /// of a network (RFC 9000 §14), and at most `max_udp_payload`. New paths are taken to carry it
+    /// too, where `initial_udp_payload` is less. Where larger packets vanish, sending goes on with
+    /// this size (RFC 8899 §4.3); a path that carries less than this loses all that fills it.
+    pub min_udp_payload: u16,
     /// Whether larger UDP payloads than the initial one are searched for (RFC 9000 §14.3).
     pub mtu_discovery: bool,
     /// Time after which a search that has ended below `max_udp_payload` begins again (RFC 8899
@@ -199,6 +204,7 @@ impl Default for TransportConfig {
             max_concurrent_uni_streams: 100,
             max_udp_payload: 1472,
             initial_udp_payload: MIN_UDP_PAYLOAD,
+            min_udp_payload: MIN_UDP_PAYLOAD,
             mtu_discovery: true,
             mtu_discovery_interval: Duration::from_secs(600),
             packet_threshold: 3,
@@ -249,6 +255,7 @@ impl TransportConfig {
         max_concurrent_uni_streams: u64,
         max_udp_payload: u16,
         initial_udp_payload: u16,
+        min_udp_payload: u16,
         mtu_discovery: bool,
         mtu_discovery_interval: Duration,
         packet_threshold: u32,
@@ -289,6 +296,11 @@ impl TransportConfig {
         }
         if self.initial_udp_payload < MIN_UDP_PAYLOAD {
             return Err("initial_udp_payload must be at least 1200 bytes (RFC 9000 §14)");
+        }
+        if self.min_udp_payload < MIN_UDP_PAYLOAD
+            || self.min_udp_payload > self.max_udp_payload.max(MIN_UDP_PAYLOAD)
+        {
+            return Err("min_udp_payload must be at least 1200 bytes, and at most max_udp_payload");
         }
         if self.mtu_discovery_interval.is_zero() {
             return Err("mtu_discovery_interval must not be zero");

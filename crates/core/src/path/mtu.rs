@@ -39,6 +39,8 @@ pub(crate) struct Mtu {
     limit: u16,
     /// What a new path is taken to carry.
     initial: u16,
+    /// What every path is known to carry.
+    floor: u16,
     /// RFC 8899 §5.1.1, PMTU_RAISE_TIMER; `None` where nothing is ever searched for.
     raise_after: Option<Duration>,
     /// Larger sizes are known or assumed not to pass.
@@ -68,18 +70,17 @@ impl Mtu {
     #[must_use]
     pub(crate) fn new(config: &TransportConfig) -> Self {
         let raise_after = (config.mtu_discovery).then_some(config.mtu_discovery_interval);
-        Self::between(
-            config.initial_udp_payload,
-            config.max_udp_payload,
-            raise_after,
-        )
+        let floor = config.min_udp_payload;
+        let initial = config.initial_udp_payload.max(floor);
+        Self::between(initial, floor, config.max_udp_payload, raise_after)
     }
 
-    fn between(initial: u16, limit: u16, raise_after: Option<Duration>) -> Self {
+    fn between(initial: u16, floor: u16, limit: u16, raise_after: Option<Duration>) -> Self {
         let mut mtu = Self {
             current: initial.min(limit),
             limit,
             initial,
+            floor,
             raise_after,
             ceiling: limit,
             doubtful: None,
@@ -99,7 +100,7 @@ impl Mtu {
     /// A search from the start, for an unknown path.
     #[must_use]
     pub(crate) fn anew(&self) -> Self {
-        Self::between(self.initial, self.limit, self.raise_after)
+        Self::between(self.initial, self.floor, self.limit, self.raise_after)
     }
 
     /// Lowers the limit to what the peer accepts (max_udp_payload_size, RFC 9000 §18.2).
@@ -117,6 +118,14 @@ impl Mtu {
     #[must_use]
     pub(crate) const fn current(&self) -> u16 {
         self.current
+    }
+
+    /// The size that every path is known to carry, in bytes. Losses of larger packets may mean
+    /// that they do not pass.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn floor(&self) -> u16 {
+        self.floor
     }
 
     /// Whether there is a size to be probed at `now`.
@@ -274,7 +283,7 @@ impl Mtu {
         self.planned = std::array::from_fn(|_| kept.next().unwrap_or(0));
     }
 
-    /// Packet `number`, larger than any path must carry, arrived.
+    /// Packet `number`, larger than the floor, arrived.
     #[inline]
     pub(crate) fn on_large_acked(&mut self, number: u64) {
         (self.suspicion, self.vanished) = (0, 0);
@@ -284,30 +293,29 @@ impl Mtu {
     /// Whether the loss of a packet of `size` bytes says that large packets may have stopped
     /// passing.
     pub(crate) fn is_suspicious(&self, number: u64, size: u16) -> bool {
-        size > MIN_UDP_PAYLOAD && self.passed < Some(number)
+        size > self.floor && self.passed < Some(number)
     }
 
     /// Whether a probe timeout should also try a packet of a size that every path carries: after
     /// `timeouts` in a row, large packets may be what does not pass, and the loss of all packets
     /// looks the same.
     pub(crate) fn wants_small_probe(&self, timeouts: u32) -> bool {
-        self.current > MIN_UDP_PAYLOAD && (timeouts >= 2 || self.suspicion > 0)
+        self.current > self.floor && (timeouts >= 2 || self.suspicion > 0)
     }
 
     /// Suspicious packets were found lost at once: `true` if the path swallows them, and the search
     /// begins anew (RFC 8899 §4.3).
     pub(crate) fn on_large_lost(&mut self, packets: u32) -> bool {
-        if self.current <= MIN_UDP_PAYLOAD {
+        if self.current <= self.floor {
             return false;
         }
         self.suspicion = self.suspicion.saturating_add(1);
         self.vanished = self.vanished.saturating_add(packets);
         let swallowed = self.suspicion >= BLACK_HOLE && self.vanished >= BLACK_HOLE_PACKETS;
         if swallowed {
-            let initial = MIN_UDP_PAYLOAD.min(self.initial);
             *self = Self {
                 initial: self.initial,
-                ..Self::between(initial, self.limit, self.raise_after)
+                ..Self::between(self.floor, self.floor, self.limit, self.raise_after)
             };
         }
         swallowed
@@ -510,6 +518,29 @@ mod tests {
         assert_eq!(mtu.anew().current(), 1400);
         let small = Mtu::new(&config.max_udp_payload(1300));
         assert_eq!(small.current(), 1300);
+    }
+
+    // test: RFC 8899 §4.3, BASE_PLPMTU
+    #[test]
+    fn a_black_hole_leaves_what_every_path_is_known_to_carry() {
+        let config = TransportConfig::default().min_udp_payload(1400);
+        let mut mtu = Mtu::new(&config);
+        assert_eq!(mtu.current(), 1400, "a new path carries it too");
+        assert!((0..9).all(|_| !mtu.on_large_lost(9)) && !mtu.wants_small_probe(9));
+        search(&mut mtu, 1472, 0);
+        assert!(mtu.wants_small_probe(2));
+        assert!(!mtu.is_suspicious(1, 1400) && mtu.is_suspicious(1, 1401));
+        for _ in 0..BLACK_HOLE {
+            assert_eq!(mtu.current(), 1472);
+            mtu.on_large_lost(BLACK_HOLE_PACKETS);
+        }
+        assert_eq!((mtu.current(), mtu.anew().current()), (1400, 1400));
+        search(&mut mtu, 1430, 0);
+        assert!((1400..=1430).contains(&mtu.current()));
+        // A peer may want less.
+        mtu.limit(1300);
+        assert_eq!(mtu.current(), 1300);
+        assert!((0..9).all(|_| !mtu.on_large_lost(9)) && !mtu.wants_small_probe(9));
     }
 
     #[test]

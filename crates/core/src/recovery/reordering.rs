@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::rtt::{GRANULARITY, RttEstimator};
-use crate::config::{MIN_UDP_PAYLOAD, TransportConfig};
+use crate::config::TransportConfig;
 use crate::time::Time;
 
 /// Parts of a round trip in which the time threshold is kept, so that no run of acknowledgements
@@ -51,7 +51,7 @@ pub(crate) struct Spurious {
     pub(crate) packets: u64,
     /// Their bytes.
     pub(crate) bytes: u64,
-    /// The newest of them that was larger than any path must carry.
+    /// The newest of them that was larger than any path is known to carry.
     pub(crate) large: Option<u64>,
     /// Whether no loss of the episode is left: the reduction is to be undone.
     pub(crate) undo: bool,
@@ -69,6 +69,8 @@ pub(crate) struct Reordering {
     patience: Duration,
     /// Losses since a packet was late.
     calm: u32,
+    /// Bytes of a packet that every path is known to carry.
+    floor: u16,
     /// Lost packets that may yet be acknowledged, ascending.
     lost: VecDeque<LostRange>,
     /// The first number of the current episode.
@@ -89,6 +91,7 @@ impl Reordering {
             time_threshold: (config.time_threshold * THRESHOLD_UNIT as f32) as u32,
             patience: Duration::ZERO,
             calm: 0,
+            floor: config.min_udp_payload,
             lost: VecDeque::new(),
             episode: 0,
             open: None,
@@ -210,7 +213,7 @@ impl Reordering {
             let count = last - first + 1;
             spurious.packets += count;
             spurious.bytes += count * u64::from(lost.size);
-            if lost.size > MIN_UDP_PAYLOAD {
+            if lost.size > self.floor {
                 spurious.large = spurious.large.max(Some(last));
             }
             self.on_late(now, largest.saturating_sub(first), lost.time_sent, rtt);

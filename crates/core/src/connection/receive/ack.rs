@@ -3,7 +3,6 @@
 use squall_wire::{Ack, StreamId, TransportError, TransportErrorCode};
 
 use super::Trip;
-use crate::config::MIN_UDP_PAYLOAD;
 use crate::connection::Connection;
 use crate::path::ecn::Counting;
 use crate::recovery::reordering::Spurious;
@@ -227,7 +226,7 @@ impl Connection {
         let path = &mut self.paths.active;
         let acked = (self.spaces[id].sent).acknowledge_run(number, last, path.flow.tag)?;
         path.flow.leave(acked.bytes);
-        if acked.bytes > u64::from(MIN_UDP_PAYLOAD) * acked.count {
+        if acked.bytes > u64::from(path.mtu.floor()) * acked.count {
             path.mtu.on_large_acked(number + acked.count - 1);
         }
         let totals = &mut trip.acked;
@@ -272,7 +271,7 @@ impl Connection {
         totals.bytes += u64::from(packet.size);
         totals.newest_sent = totals.newest_sent.max(packet.time_sent);
         totals.window_limited |= packet.window_limited;
-        if packet.size > MIN_UDP_PAYLOAD {
+        if packet.size > path.mtu.floor() {
             path.mtu.on_large_acked(number);
         }
         if id == SpaceId::Data && path.mtu.is_probe(number) {

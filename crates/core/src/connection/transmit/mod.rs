@@ -21,7 +21,6 @@ use squall_wire::{Ecn, Transmit, TransportErrorCode};
 
 use super::parts::clock::Timer;
 use super::{Connection, State};
-use crate::config::MIN_UDP_PAYLOAD;
 use crate::error::CloseReason;
 use crate::space::SpaceId;
 use crate::stages::{Stage, Stages};
@@ -187,7 +186,7 @@ impl Connection {
         }
         let (mut segment, mut most) = (usize::from(self.paths.active.mtu.current()), max_segments);
         if probes > 0 && std::mem::take(&mut self.duties.small_probe) {
-            (segment, most, probes) = (segment.min(MIN_UDP_PAYLOAD.into()), 1, 1);
+            (segment, most, probes) = (segment.min(self.paths.active.mtu.floor().into()), 1, 1);
         }
         let most = most.min(room / segment).min(MAX_GROUP);
         let budget = if wants_data || probes > 0 {
