@@ -1,10 +1,11 @@
-//! How large datagrams are.
+//! How large datagrams are: what is assumed to pass, and padding.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
 mod common;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use common::link::{Host, Link};
@@ -35,12 +36,126 @@ fn write(link: &mut Link, handle: usize, data: &[u8]) -> StreamId {
     id
 }
 
+/// What the server has received on a stream, to its end.
+fn read(link: &mut Link, id: StreamId) -> Vec<u8> {
+    let connection = link.server.connections.values_mut().next().unwrap();
+    let mut all = Vec::new();
+    while let Some(chunk) = connection.read(id, usize::MAX).unwrap() {
+        all.extend_from_slice(&chunk);
+    }
+    all
+}
+
 fn sizes(datagrams: &[Vec<u8>]) -> BTreeSet<usize> {
     datagrams.iter().map(Vec::len).collect()
 }
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 256) as u8).collect()
+}
+
+/// The longest datagram of a client that only acknowledges.
+const ACK_ONLY: usize = 60;
+
+#[test]
+fn padded_datagrams_have_one_size_whatever_they_hold() {
+    for pads in [true, false] {
+        let transport = TransportConfig::default().pad_to_mtu(pads);
+        let (mut link, handle) = connected(transport, TransportConfig::default());
+        // The size of the path is found.
+        write(&mut link, handle, &pattern(300_000));
+        link.run();
+        link.forget();
+        for len in [
+            0, 1, 20, 300, 1400, 1420, 1427, 1430, 1440, 1450, 5000, 40_000,
+        ] {
+            let data = pattern(len);
+            // Several streams share packets: all but the last piece of one are copied in any case.
+            let ids: Vec<_> = (0..3).map(|_| write(&mut link, handle, &data)).collect();
+            let connection = link.client.connections.get_mut(&handle).unwrap();
+            connection
+                .send_datagram(Bytes::from(pattern(len.min(1200))))
+                .unwrap();
+            link.run();
+            for id in ids {
+                assert!(read(&mut link, id) == data, "{len} bytes");
+            }
+            let server = link.server.connections.values_mut().next().unwrap();
+            assert_eq!(server.read_datagram(), Some(pattern(len.min(1200)).into()));
+        }
+        let seen = sizes(&link.to_server);
+        let data: BTreeSet<_> = seen.range(ACK_ONLY..).copied().collect();
+        if pads {
+            assert_eq!(data, [1472].into(), "of {seen:?}");
+        } else {
+            assert!(data.len() > 10, "{seen:?}");
+        }
+        for connection in link
+            .client
+            .connections
+            .values()
+            .chain(link.server.connections.values())
+        {
+            assert_eq!(connection.stats().packets_forged, 0);
+        }
+    }
+}
+
+// test: RFC 9002 §6.2.4: one or two probes, padded or not
+#[test]
+fn a_probe_timeout_sends_no_more_packets_when_they_are_padded() {
+    for pads in [true, false] {
+        let transport = TransportConfig::default().pad_to_mtu(pads);
+        let (mut link, handle) = connected(transport, TransportConfig::default());
+        write(&mut link, handle, &pattern(100));
+        let lost = link.client.send(link.now);
+        assert_eq!(lost.len(), 1);
+        for _ in 0..3 {
+            let connection = link.client.connections.get_mut(&handle).unwrap();
+            link.now = connection.next_timeout().unwrap();
+            connection.on_timeout(link.now);
+            let mut buffer = vec![0; 65_536];
+            let mut datagrams = 0;
+            let stages = &mut squall_core::Stages::off();
+            while let Some(sent) = connection.transmit(link.now, &mut buffer, 64, stages) {
+                datagrams += sent.len.div_ceil(sent.segment_size.into());
+            }
+            assert!(
+                (1..=2).contains(&datagrams),
+                "{datagrams} datagrams, {pads}"
+            );
+        }
+    }
+}
+
+#[test]
+fn early_data_is_padded_too() {
+    let (client_tls, server_tls) = common::tls();
+    let (mut client_tls, mut server_tls) = ((*client_tls).clone(), (*server_tls).clone());
+    client_tls.enable_early_data = true;
+    server_tls.max_early_data_size = u32::MAX;
+    let (client_tls, server_tls) = (Arc::new(client_tls), Arc::new(server_tls));
+    for pads in [true, false] {
+        let transport = TransportConfig::default().pad_to_mtu(pads);
+        let config = EndpointConfig::new([1; 32]);
+        let server = Host::server(config, Arc::clone(&server_tls), TransportConfig::default());
+        let mut link = Link::new(Host::client(), server);
+        link.client
+            .connect(NOW, Arc::clone(&client_tls), transport.clone());
+        link.run();
+        let again = link
+            .client
+            .connect(link.now, Arc::clone(&client_tls), transport);
+        write(&mut link, again, &pattern(5));
+        let flight = link.client.send(link.now);
+        // The ClientHello, and after it early data in datagrams of its own if it fits nowhere else.
+        let seen = sizes(&flight);
+        assert!(flight.len() >= 2, "{seen:?}");
+        write(&mut link, again, &pattern(5));
+        let more = link.client.send(link.now);
+        assert_eq!(more.len(), 1);
+        assert_eq!(more[0].len() == 1200, pads, "{}", more[0].len());
+    }
 }
 
 #[test]

@@ -196,6 +196,7 @@ impl Trial {
         for transport in &mut setup.transport {
             *transport = transport_of(&mut rng, patience);
         }
+        draw_sizes(seed, &mut setup.transport);
         if rng.chance(0.2) {
             setup.tune = always_retry;
         }
@@ -394,6 +395,15 @@ fn always_retry(side: Side, config: &mut EndpointConfig) {
 fn congestion(rng: &mut Rng) -> CongestionAlgorithm {
     let all = CongestionAlgorithm::ALL;
     all[rng.below(all.len() as u64) as usize]
+}
+
+/// Whether ends pad their datagrams. From numbers of its own, so that the rest of a seed's trial
+/// stays what it was without it.
+fn draw_sizes(seed: u64, transports: &mut [TransportConfig; 2]) {
+    let mut rng = Rng::new(seed ^ 0x0073_697a_6573);
+    for transport in transports {
+        transport.pad_to_mtu = rng.chance(0.15);
+    }
 }
 
 fn transport_of(rng: &mut Rng, patience: Duration) -> TransportConfig {

@@ -69,6 +69,11 @@ pub struct TransportConfig {
     /// too, where `initial_udp_payload` is less. Where larger packets vanish, sending goes on with
     /// this size (RFC 8899 §4.3); a path that carries less than this loses all that fills it.
     pub min_udp_payload: u16,
+    /// Whether 1-RTT packets that ask for an acknowledgement are padded to the size of the path,
+    /// and datagrams with 0-RTT packets to 1200 bytes, so that their lengths do not tell those of
+    /// the data (RFC 9000 §21.14). It costs bandwidth: a message of one byte takes a whole packet.
+    /// Packets that only acknowledge are not padded, and when packets are sent still shows.
+    pub pad_to_mtu: bool,
     /// Whether larger UDP payloads than the initial one are searched for (RFC 9000 §14.3).
     pub mtu_discovery: bool,
     /// Time after which a search that has ended below `max_udp_payload` begins again (RFC 8899
@@ -205,6 +210,7 @@ impl Default for TransportConfig {
             max_udp_payload: 1472,
             initial_udp_payload: MIN_UDP_PAYLOAD,
             min_udp_payload: MIN_UDP_PAYLOAD,
+            pad_to_mtu: false,
             mtu_discovery: true,
             mtu_discovery_interval: Duration::from_secs(600),
             packet_threshold: 3,
@@ -256,6 +262,7 @@ impl TransportConfig {
         max_udp_payload: u16,
         initial_udp_payload: u16,
         min_udp_payload: u16,
+        pad_to_mtu: bool,
         mtu_discovery: bool,
         mtu_discovery_interval: Duration,
         packet_threshold: u32,

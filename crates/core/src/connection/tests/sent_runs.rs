@@ -170,6 +170,7 @@ fn a_template_takes_every_number_and_offset() {
             first: 0x0123_4567,
             window_limited: false,
             runs: true,
+            pads: false,
         };
         for stream in [StreamId(3), StreamId(0x3333), StreamId(varint::MAX)] {
             for first in [

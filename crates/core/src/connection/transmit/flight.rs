@@ -51,6 +51,7 @@ impl Connection {
             // RFC 9000 §14.1: every Initial of a client, ack-eliciting ones of a server.
             pad |= id == SpaceId::Initial
                 && (self.side == Side::Client || draft.accounting.ack_eliciting);
+            pad |= self.config.pad_to_mtu && id == SpaceId::Data && draft.accounting.ack_eliciting;
             *slot = Some((id, draft));
         }
         let (_, last) = drafts.iter_mut().flatten().last()?;

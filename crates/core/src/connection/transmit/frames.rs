@@ -77,7 +77,9 @@ impl Connection {
                 self.write_stream_control(now, w);
             }
         }
-        if probing && w.len() == before && w.remaining() > 0 {
+        // One is enough. Without padding the bundle ends with it, because it is short.
+        let alone = first || !self.config.pad_to_mtu;
+        if probing && alone && w.len() == before && w.remaining() > 0 {
             frame::write::ping(w);
         }
         written.ack_eliciting = w.len() > before;

@@ -35,6 +35,8 @@ pub(in crate::connection) struct Form {
     pub(in crate::connection) window_limited: bool,
     /// Whether packets that one stream fills may be written as a run.
     pub(in crate::connection) runs: bool,
+    /// Whether packets are padded to the segment's size.
+    pub(in crate::connection) pads: bool,
 }
 
 impl Form {
@@ -160,6 +162,7 @@ impl Connection {
             window_limited: self.paths.is_window_limited(segment * count),
             // Logged packets are written one by one.
             runs: !self.log.is_on(),
+            pads: self.config.pad_to_mtu,
         }
     }
 
@@ -179,11 +182,13 @@ impl Connection {
         let number = form.number(i);
         let (packet, mut w) =
             PacketWriter::begin(buffer, place, SpaceId::Data, &form.header, number, space);
-        let contents = self.write_frames(SpaceId::Data, now, &mut w, i == 0, count == 0);
+        let mut contents = self.write_frames(SpaceId::Data, now, &mut w, i == 0, count == 0);
         if packet.is_empty(&w) {
             return None;
         }
-        if contents.tail.is_none() {
+        if form.pads && contents.in_flight && w.remaining() > 0 {
+            self.pad(&mut w, contents.tail.take());
+        } else if contents.tail.is_none() {
             // A packet that is almost full is filled, because a shorter one ends the bundle.
             let more = i + 1 < count;
             if more && w.remaining() < FILL {
@@ -200,6 +205,17 @@ impl Connection {
         };
         let draft = packet.finish(&w, accounting);
         Some((self.book(now, &draft, buffer), contents.tail))
+    }
+
+    /// Fills a packet to its end with PADDING. The stream data that ended it does not any more, so
+    /// that it is copied.
+    #[cold]
+    fn pad(&mut self, w: &mut Writer<'_>, tail: Option<StreamRange>) {
+        if let Some(tail) = tail {
+            let start = w.len() - tail.len as usize;
+            self.streams.copy_head(&tail, &mut w.written_mut()[start..]);
+        }
+        PacketWriter::fill(w);
     }
 
     /// Writes and books packets of the bundle, from the first of `packets` on, as long as the
