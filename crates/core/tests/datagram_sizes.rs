@@ -1,4 +1,4 @@
-//! How large datagrams are: what is assumed to pass, and padding.
+//! How large datagrams are: what is assumed to pass, what the peer may send, and padding.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
@@ -155,6 +155,36 @@ fn early_data_is_padded_too() {
         let more = link.client.send(link.now);
         assert_eq!(more.len(), 1);
         assert_eq!(more[0].len() == 1200, pads, "{}", more[0].len());
+    }
+}
+
+// test: RFC 9000 §18.2, max_udp_payload_size
+#[test]
+fn the_peer_sends_no_larger_datagrams_than_are_wanted() {
+    for (wanted, largest) in [(1200, 1200), (1300, 1300), (65_527, 1472)] {
+        let client = TransportConfig::default().max_received_udp_payload(wanted);
+        assert_eq!(client.check(), Ok(()));
+        let (client_tls, server_tls) = tls();
+        let config = EndpointConfig::new([1; 32]);
+        let server = Host::server(config, server_tls, TransportConfig::default());
+        let mut link = Link::new(Host::client(), server);
+        link.client.connect(NOW, client_tls, client);
+        link.run();
+        let server = link.server.connections.values_mut().next().unwrap();
+        let id = server.open(Direction::Unidirectional).unwrap();
+        let mut data = Bytes::from(pattern(300_000));
+        server.write(id, &mut data).unwrap();
+        link.run();
+        assert_eq!(sizes(&link.to_client).last(), Some(&largest));
+    }
+    for wrong in [0, 1199, 65_528] {
+        let config = TransportConfig::default().max_received_udp_payload(wrong);
+        assert!(
+            config
+                .check()
+                .unwrap_err()
+                .contains("max_received_udp_payload")
+        );
     }
 }
 

@@ -397,12 +397,14 @@ fn congestion(rng: &mut Rng) -> CongestionAlgorithm {
     all[rng.below(all.len() as u64) as usize]
 }
 
-/// Whether ends pad their datagrams. From numbers of its own, so that the rest of a seed's trial
-/// stays what it was without it.
+/// Whether ends pad their datagrams, and how large those may be that they receive. From numbers of
+/// its own, so that the rest of a seed's trial stays what it was without it.
 fn draw_sizes(seed: u64, transports: &mut [TransportConfig; 2]) {
     let mut rng = Rng::new(seed ^ 0x0073_697a_6573);
     for transport in transports {
         transport.pad_to_mtu = rng.chance(0.15);
+        let most = [1200, 1350, 65_527, 65_527, 65_527];
+        transport.max_received_udp_payload = most[rng.below(5) as usize];
     }
 }
 

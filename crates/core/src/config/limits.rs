@@ -35,13 +35,15 @@ pub(crate) const MAX_STREAM_FRAGMENTS: usize = 8192;
 /// The smallest UDP payload that every QUIC path carries, and the minimum size of a datagram with
 /// an Initial packet (RFC 9000 §14.1).
 pub(crate) const MIN_UDP_PAYLOAD: u16 = 1200;
+/// The largest UDP payload, and the default of max_udp_payload_size (RFC 9000 §18.2).
+pub(crate) const MAX_UDP_PAYLOAD: u16 = 65_527;
 /// The least `max_udp_payload`: a packet must hold any frame that cannot be split, a full ACK among
 /// them.
 pub(crate) const LEAST_MAX_UDP_PAYLOAD: u16 = 512;
-/// Bytes needed after the packet number for the header-protection sample (RFC 9001 §5.4.2).
-pub(crate) const MIN_PROTECTED: usize = 4;
 /// Bytes of the destination connection id of a client's first packet, at least (RFC 9000 §7.2).
 pub(crate) const LEAST_ORIGINAL_ID: usize = 8;
+/// Bytes needed after the packet number for the header-protection sample (RFC 9001 §5.4.2).
+pub(crate) const MIN_PROTECTED: usize = 4;
 /// The most NEW_TOKEN frames that a server sends.
 pub(crate) const MAX_NEW_TOKENS: u8 = 8;
 /// The shortest time for which acknowledgements are held back on request

@@ -8,7 +8,7 @@ use squall_wire::{VERSION_1, VERSION_2, varint};
 
 use super::limits::{
     LEAST_CRYPTO_BUFFER, LEAST_MAX_UDP_PAYLOAD, LEAST_PACKETS_IN_FLIGHT, MAX_NEW_TOKENS,
-    MAX_STREAMS, MIN_ACK_DELAY, MIN_UDP_PAYLOAD,
+    MAX_STREAMS, MAX_UDP_PAYLOAD, MIN_ACK_DELAY, MIN_UDP_PAYLOAD,
 };
 use crate::algorithm::{CongestionAlgorithm, CongestionControllerFactory};
 
@@ -69,6 +69,12 @@ pub struct TransportConfig {
     /// too, where `initial_udp_payload` is less. Where larger packets vanish, sending goes on with
     /// this size (RFC 8899 §4.3); a path that carries less than this loses all that fills it.
     pub min_udp_payload: u16,
+    /// Largest UDP payload that the peer is asked to send, in bytes, 1200 to 65,527: the transport
+    /// parameter `max_udp_payload_size` (RFC 9000 §18.2). By default 65,527, that is any, since
+    /// receive buffers hold the largest datagrams; less saves the peer the search for sizes that
+    /// this end's network is known not to carry. Larger datagrams that arrive are processed all the
+    /// same.
+    pub max_received_udp_payload: u16,
     /// Whether 1-RTT packets that ask for an acknowledgement are padded to the size of the path,
     /// and datagrams with 0-RTT packets to 1200 bytes, so that their lengths do not tell those of
     /// the data (RFC 9000 §21.14). It costs bandwidth: a message of one byte takes a whole packet.
@@ -210,6 +216,7 @@ impl Default for TransportConfig {
             max_udp_payload: 1472,
             initial_udp_payload: MIN_UDP_PAYLOAD,
             min_udp_payload: MIN_UDP_PAYLOAD,
+            max_received_udp_payload: MAX_UDP_PAYLOAD,
             pad_to_mtu: false,
             mtu_discovery: true,
             mtu_discovery_interval: Duration::from_secs(600),
@@ -262,6 +269,7 @@ impl TransportConfig {
         max_udp_payload: u16,
         initial_udp_payload: u16,
         min_udp_payload: u16,
+        max_received_udp_payload: u16,
         pad_to_mtu: bool,
         mtu_discovery: bool,
         mtu_discovery_interval: Duration,
@@ -308,6 +316,9 @@ impl TransportConfig {
             || self.min_udp_payload > self.max_udp_payload.max(MIN_UDP_PAYLOAD)
         {
             return Err("min_udp_payload must be at least 1200 bytes, and at most max_udp_payload");
+        }
+        if !(MIN_UDP_PAYLOAD..=MAX_UDP_PAYLOAD).contains(&self.max_received_udp_payload) {
+            return Err("max_received_udp_payload must be 1200 to 65527 bytes (RFC 9000 §18.2)");
         }
         if self.mtu_discovery_interval.is_zero() {
             return Err("mtu_discovery_interval must not be zero");

@@ -18,7 +18,7 @@ pub(crate) fn declared(
         max_idle_timeout_ms: u64::try_from(config.max_idle_timeout.as_millis())
             .unwrap_or(u64::MAX)
             .min(squall_wire::varint::MAX),
-        max_udp_payload_size: 65_527,
+        max_udp_payload_size: config.max_received_udp_payload.into(),
         initial_max_data: config.initial_window,
         initial_max_stream_data_bidi_local: config.initial_stream_window,
         initial_max_stream_data_bidi_remote: config.initial_stream_window,
