@@ -103,6 +103,12 @@ pub struct Builder {
     /// Maximum number of connection attempts that wait to be [accepted](crate::Endpoint::accept) or
     /// otherwise decided. Further attempts are refused.
     pub max_incoming: usize,
+    /// Bytes of datagrams that are kept for each attempt that waits for a decision, besides its
+    /// first datagram: more Initial packets of a long ClientHello, and early data. What exceeds it
+    /// is dropped, and the client sends it again. 64 KiB by default.
+    pub incoming_buffer_size: usize,
+    /// The same for all such attempts of all workers together; 4 MiB by default.
+    pub incoming_buffer_size_total: usize,
     /// Maximum number of concurrent handshakes. Further attempts are refused.
     pub max_handshakes: usize,
     /// Number of pending attempts and handshakes from which a client must first validate its
@@ -189,6 +195,8 @@ impl Builder {
             events: Subscribers::default(),
             accounting: false,
             max_incoming: 1024,
+            incoming_buffer_size: 64 * 1024,
+            incoming_buffer_size_total: 4 * 1024 * 1024,
             max_handshakes: core.max_handshakes,
             retry_from: core.retry_from,
             token_key: None,
@@ -237,6 +245,8 @@ impl Builder {
         #[cfg(feature = "qlog")]
         qlog_dir: PathBuf,
         max_incoming: usize,
+        incoming_buffer_size: usize,
+        incoming_buffer_size_total: usize,
         max_handshakes: usize,
         retry_from: usize,
         token_key: [u8; 32],

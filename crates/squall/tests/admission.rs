@@ -337,6 +337,27 @@ async fn workers_and_copies_of_a_configuration_share_tokens() {
     assert_eq!(*ways.lock().unwrap(), wanted);
 }
 
+/// A ClientHello with a post-quantum key share fills two Initial packets.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_kept_for_an_attempt_comes_again() {
+    let identity = Identity::new();
+    let config = identity.server(ALPN, TransportConfig::default());
+    for (of_one, total) in [(0, usize::MAX), (usize::MAX, 0), (1200, 1200)] {
+        let server = Builder::new(ANY).server(config.clone());
+        let server = server.incoming_buffer_size(of_one);
+        let server = server.incoming_buffer_size_total(total).bind().unwrap();
+        let client = identity.client(ALPN, TransportConfig::default());
+        let client = Builder::new(ANY).client(client).bind().unwrap();
+        let connecting = client.connect(server.local_addr().unwrap(), "localhost");
+        let incoming = within(server.accept()).await.unwrap();
+        // All that the client has to send now is there.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let (near, far) =
+            within(async { tokio::join!(connecting.unwrap(), incoming.accept()) }).await;
+        assert!(near.is_ok() && far.is_ok(), "{of_one} {total}");
+    }
+}
+
 /// Clients on an address, one after the other.
 async fn clients(
     count: usize,

@@ -121,6 +121,9 @@ pub(crate) struct Common {
     begun: AtomicU64,
     accept: Mutex<AcceptQueue>,
     max_incoming: usize,
+    /// Bytes that each worker holds for undecided attempts, and those of one of them.
+    pub(super) held_bytes: usize,
+    pub(super) held_bytes_of_one: usize,
     /// The workers are tasks of the application's runtime.
     pub(crate) on_runtime: bool,
 }
@@ -144,6 +147,8 @@ impl Common {
             idle: Notify::new(),
             accept: Mutex::default(),
             max_incoming: settings.max_incoming.max(1),
+            held_bytes: (settings.incoming_buffer_size_total).div_ceil(settings.workers.max(1)),
+            held_bytes_of_one: settings.incoming_buffer_size,
             on_runtime: settings.runtime.is_some(),
         }
     }

@@ -21,49 +21,91 @@ use super::ended::endpoint_closed;
 use super::offer::{AttemptKey, HeldRun, Offer};
 use super::shared::Handle;
 
-/// Bytes held for an attempt that is not decided.
-const MAX_HELD_OF_ONE: usize = 64 * 1024;
-/// Bytes held for attempts that are not decided, in all.
-const MAX_HELD: usize = 4 * 1024 * 1024;
-
-const _: () = assert!(MAX_HELD_OF_ONE <= MAX_HELD);
-
 /// Runs that wait for the decision on the attempt that they belong to.
-#[derive(Default)]
 pub(super) struct Held {
     /// An entry for every undecided attempt.
-    by_attempt: HashMap<AttemptKey, Vec<HeldRun>>,
+    by_attempt: HashMap<AttemptKey, HeldOfOne>,
+    /// Bytes of all, but for the first datagram of each attempt.
+    bytes: usize,
+    /// How many there may be.
+    limit: usize,
+    /// How many of them may be of one attempt.
+    limit_of_one: usize,
+}
+
+/// What is held for one attempt.
+#[derive(Default)]
+struct HeldOfOne {
+    runs: Vec<HeldRun>,
+    /// Bytes of `runs`, and of the run in the offer but for its first datagram.
     bytes: usize,
 }
 
 impl Held {
+    /// Nothing yet, and how many bytes there may be: in all, and for one attempt.
+    pub(super) fn new(limit: usize, limit_of_one: usize) -> Self {
+        Self {
+            by_attempt: HashMap::new(),
+            bytes: 0,
+            limit,
+            limit_of_one,
+        }
+    }
+
+    /// How many more bytes may be held for an attempt that has `bytes`.
+    fn room(&self, bytes: usize) -> usize {
+        let (of_one, all) = (self.limit_of_one, self.limit);
+        of_one
+            .saturating_sub(bytes)
+            .min(all.saturating_sub(self.bytes))
+    }
+
+    /// How many bytes of the run that begins an attempt are kept besides its first datagram: the
+    /// datagrams that there is room for.
+    fn room_for_first(&self, run: &DatagramBatch<'_>) -> usize {
+        let segment = usize::from(run.segment_size).max(1);
+        let (others, room) = (run.bytes.len().saturating_sub(segment), self.room(0));
+        if others <= room {
+            others
+        } else {
+            room - room % segment
+        }
+    }
+
     /// Whether the attempt is undecided.
     fn is_undecided(&self, key: &AttemptKey) -> bool {
         self.by_attempt.contains_key(key)
     }
 
-    fn begin(&mut self, key: AttemptKey) {
-        self.by_attempt.entry(key).or_default();
+    /// An attempt begins, and its offer holds so many bytes besides its first datagram.
+    fn begin(&mut self, key: AttemptKey, bytes: usize) {
+        let held = HeldOfOne {
+            runs: Vec::new(),
+            bytes,
+        };
+        self.by_attempt.insert(key, held);
+        self.bytes += bytes;
     }
 
     /// Keeps a run, if there is room.
     fn keep(&mut self, key: &AttemptKey, run: &DatagramBatch<'_>) {
-        let Some(runs) = self.by_attempt.get_mut(key) else {
-            return;
-        };
-        let here: usize = runs.iter().map(|run| run.bytes.len()).sum();
         let len = run.bytes.len();
-        if here + len <= MAX_HELD_OF_ONE && self.bytes + len <= MAX_HELD {
-            runs.push(HeldRun::of(run));
+        let here = self.by_attempt.get(key).map_or(0, |held| held.bytes);
+        if len > self.room(here) {
+            return;
+        }
+        if let Some(held) = self.by_attempt.get_mut(key) {
+            held.runs.push(HeldRun::of(run));
+            held.bytes += len;
             self.bytes += len;
         }
     }
 
     /// The attempt is decided: returns what was held.
     fn decide(&mut self, key: &AttemptKey) -> Vec<HeldRun> {
-        let runs = self.by_attempt.remove(key).unwrap_or_default();
-        self.bytes -= runs.iter().map(|run| run.bytes.len()).sum::<usize>();
-        runs
+        let held = self.by_attempt.remove(key).unwrap_or_default();
+        self.bytes -= held.bytes;
+        held.runs
     }
 
     /// The attempt was declined.
@@ -86,14 +128,15 @@ impl Worker {
             self.respond(path, &response);
             return;
         }
+        let more = self.held.room_for_first(run);
         let offer = Box::new(Offer {
             worker: self.shared.index,
             life: self.shared.life(),
             incoming,
-            run: HeldRun::of(run),
+            run: HeldRun::beginning_of(run, usize::from(run.segment_size) + more),
         });
         match self.shared.common.offer(offer, &mut self.wakers) {
-            Ok(()) => self.held.begin(key),
+            Ok(()) => self.held.begin(key, more),
             // As with a full listen(2) backlog: no answer, and the client tries again.
             Err(_) => {
                 self.shared.counters.incoming_dropped.add(1);
@@ -164,5 +207,79 @@ impl Worker {
             Err(incoming) => self.endpoint.refuse(incoming),
         };
         self.respond(path, &response);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_wire::{ConnectionId, Ecn, Path};
+
+    use super::*;
+
+    fn key(port: u16) -> AttemptKey {
+        (([192, 0, 2, 1], port).into(), ConnectionId::EMPTY)
+    }
+
+    fn run(bytes: &mut [u8], segment_size: u16) -> DatagramBatch<'_> {
+        DatagramBatch {
+            path: Path {
+                remote: key(1).0,
+                local: None,
+            },
+            ecn: Ecn::NotEct,
+            segment_size,
+            bytes,
+        }
+    }
+
+    /// An attempt that begins with this many datagrams; returns the bytes of the offer's run.
+    fn begin(held: &mut Held, port: u16, datagrams: usize) -> usize {
+        let mut bytes = vec![0; datagrams * 1200];
+        let first = run(&mut bytes, 1200);
+        let more = held.room_for_first(&first);
+        held.begin(key(port), more);
+        HeldRun::beginning_of(&first, 1200 + more).bytes.len()
+    }
+
+    #[test]
+    fn an_attempt_holds_as_much_as_is_allowed_besides_its_first_datagram() {
+        let mut held = Held::new(100_000, 5_000);
+        assert_eq!(begin(&mut held, 1, 3), 3600);
+        // 2,400 are taken.
+        for (len, bytes) in [
+            (3_000, 2_400),
+            (1_300, 3_700),
+            (1_301, 3_700),
+            (1_300, 5_000),
+        ] {
+            held.keep(&key(1), &run(&mut vec![0; len], 1200));
+            assert_eq!(held.bytes, bytes);
+        }
+        let runs = held.decide(&key(1));
+        assert_eq!((runs.len(), held.bytes), (2, 0));
+        // As many whole datagrams as there is room for.
+        assert_eq!(begin(&mut held, 2, 50), 5 * 1200);
+        held.forget(&key(2));
+        assert_eq!((held.bytes, held.by_attempt.len()), (0, 0));
+        // Of no attempt.
+        held.keep(&key(2), &run(&mut [0; 10], 10));
+        assert_eq!(held.bytes, 0);
+        let mut nothing = Held::new(100_000, 0);
+        assert_eq!(begin(&mut nothing, 1, 9), 1200);
+        nothing.keep(&key(1), &run(&mut [0; 1], 1));
+        assert!(nothing.decide(&key(1)).is_empty());
+    }
+
+    #[test]
+    fn attempts_share_what_is_allowed_in_all() {
+        let mut held = Held::new(6_000, 4_000);
+        assert_eq!(begin(&mut held, 1, 4), 4800);
+        assert_eq!(begin(&mut held, 2, 4), 1200 + 2400);
+        assert_eq!((begin(&mut held, 3, 4), held.bytes), (1200, 6_000));
+        held.keep(&key(3), &run(&mut [0; 1], 1));
+        assert_eq!(held.bytes, 6_000);
+        held.forget(&key(1));
+        held.keep(&key(3), &run(&mut [0; 3_600], 1200));
+        assert_eq!(held.bytes, 6_000);
     }
 }

@@ -162,6 +162,7 @@ impl Worker {
     ) -> Self {
         let now = shared.clock.now();
         let reports = Reports::new(&shared);
+        let held = Held::new(shared.common.held_bytes, shared.common.held_bytes_of_one);
         if reports.is_on() {
             endpoint.observe();
         }
@@ -178,7 +179,7 @@ impl Worker {
             ready: VecDeque::new(),
             inbox: Inbox::with_room(),
             forwarded: Vec::new(),
-            held: Held::default(),
+            held,
             wakers: Vec::new(),
             relayed: Vec::new(),
             reports,

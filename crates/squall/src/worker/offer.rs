@@ -19,11 +19,16 @@ pub(crate) struct HeldRun {
 impl HeldRun {
     /// A copy of a run.
     pub(crate) fn of(run: &DatagramBatch<'_>) -> Self {
+        Self::beginning_of(run, run.bytes.len())
+    }
+
+    /// A copy of its first bytes, or of all if it has less.
+    pub(crate) fn beginning_of(run: &DatagramBatch<'_>, len: usize) -> Self {
         Self {
             path: run.path,
             ecn: run.ecn,
             segment_size: run.segment_size,
-            bytes: run.bytes.to_vec(),
+            bytes: run.bytes[..len.min(run.bytes.len())].to_vec(),
         }
     }
 
