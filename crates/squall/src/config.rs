@@ -126,6 +126,10 @@ pub struct Builder {
     /// token that is spent, is mistaken for a spent one, or is older than the endpoint costs its
     /// client a Retry.
     pub new_token_lifetime: Duration,
+    /// Maximum number of stateless resets that each worker sends in a second, 1000 by default; a
+    /// tenth of them to one source prefix (RFC 9000 §10.3.3). Zero: none, so that the peers of
+    /// connections that are lost wait for their idle timeout.
+    pub stateless_resets_per_second: u32,
     /// Maximum number of connections of all workers together; further attempts are refused.
     pub max_connections: usize,
     /// Maximum number of connections, over all workers, from clients of one source prefix with a
@@ -202,6 +206,7 @@ impl Builder {
             token_key: None,
             retry_token_lifetime: core.retry_token_lifetime,
             new_token_lifetime: core.new_token_lifetime,
+            stateless_resets_per_second: core.stateless_resets_per_second,
             max_connections: core.max_connections,
             max_connections_per_prefix: core.max_connections_per_prefix,
             ipv4_prefix_bits: core.ipv4_prefix_bits,
@@ -252,6 +257,7 @@ impl Builder {
         token_key: [u8; 32],
         retry_token_lifetime: Duration,
         new_token_lifetime: Duration,
+        stateless_resets_per_second: u32,
         max_connections: usize,
         max_connections_per_prefix: usize,
         ipv4_prefix_bits: u8,

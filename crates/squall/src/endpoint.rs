@@ -611,6 +611,7 @@ impl Builder {
         config.max_incoming = share(self.max_incoming.max(1));
         config.max_handshakes = share(self.max_handshakes);
         config.retry_from = share(self.retry_from);
+        config.stateless_resets_per_second = self.stateless_resets_per_second;
         config.token_key = self.token_key.unwrap_or(config.token_key);
         // Counted by all workers together.
         config.max_connections_per_prefix = self.max_connections_per_prefix;

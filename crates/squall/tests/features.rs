@@ -604,3 +604,42 @@ async fn a_client_chooses_the_destination_of_its_first_packet() {
         assert!(why.contains("8 to 20 bytes"), "{why}");
     }
 }
+
+#[tokio::test]
+async fn settings_say_which_datagrams_are_answered_with_resets() {
+    let identity = Identity::new();
+    for (greases, resets, answered) in [
+        (true, 1000, [true, true]),
+        (false, 1000, [false, true]),
+        (true, 0, [false, false]),
+    ] {
+        let config = identity.server(ALPN, TransportConfig::default());
+        let server = Builder::new(ANY).server(config).grease_quic_bit(greases);
+        let server = server.stateless_resets_per_second(resets).bind().unwrap();
+        let socket = tokio::net::UdpSocket::bind(ANY).await.unwrap();
+        for (first, is_answered) in [0x00, 0x40].into_iter().zip(answered) {
+            let mut datagram = [7; 60];
+            datagram[0] = first;
+            let to = server.local_addr().unwrap();
+            let before = server.stats();
+            socket.send_to(&datagram, to).await.unwrap();
+            let counts = within(async {
+                loop {
+                    let now = server.stats();
+                    let handled = (now.responses + now.runs_discarded)
+                        - (before.responses + before.runs_discarded);
+                    if handled > 0 {
+                        break now;
+                    }
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            });
+            let responses = counts.await.responses - before.responses;
+            assert_eq!(
+                responses,
+                u64::from(is_answered),
+                "{greases} {resets} {first:#x}"
+            );
+        }
+    }
+}

@@ -49,6 +49,10 @@ pub struct EndpointConfig {
     /// Maximum number of attempts that wait for the application's decision; further Initials are
     /// answered with CONNECTION_REFUSED (RFC 9000 §5.2.2).
     pub max_incoming: usize,
+    /// Maximum number of stateless resets in a second; a tenth of them to one source prefix (RFC
+    /// 9000 §10.3.3). Zero: none, so that peers of connections that are lost wait for their idle
+    /// timeout.
+    pub stateless_resets_per_second: u32,
     /// Maximum number of connections from clients of one source prefix with a validated address; a
     /// further one is answered with CONNECTION_REFUSED. A handshake from an unvalidated address,
     /// which may be forged, is never refused because of this limit: once the prefix has this many
@@ -99,6 +103,7 @@ impl EndpointConfig {
         retry_from: usize,
         max_handshakes: usize,
         max_incoming: usize,
+        stateless_resets_per_second: u32,
         max_connections_per_prefix: Option<usize>,
         ipv4_prefix_bits: u8,
         ipv6_prefix_bits: u8,
@@ -149,6 +154,7 @@ impl EndpointConfig {
             retry_from: 1000,
             max_handshakes: 10_000,
             max_incoming: 1024,
+            stateless_resets_per_second: 1000,
             max_connections_per_prefix: None,
             ipv4_prefix_bits: 32,
             ipv6_prefix_bits: 56,

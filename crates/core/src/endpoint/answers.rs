@@ -14,10 +14,10 @@ use crate::prefix::Prefix;
 use crate::time::Time;
 
 /// Answers of one kind a second, to all sources together (RFC 9000 §10.3.3, `SECURITY.md` rows 31
-/// and 54).
-pub(crate) const ANSWERS_PER_SECOND: u32 = 1000;
-/// The part of them that one source prefix can get.
-pub(crate) const ANSWERS_PER_PREFIX: u16 = 100;
+/// and 54). Of stateless resets it is the default.
+const ANSWERS_PER_SECOND: u32 = 1000;
+/// One source prefix gets this part of them.
+const PREFIX_SHARE: u32 = 10;
 /// Buckets that prefixes fall into. Two prefixes that meet in one share its part, for a second.
 const BUCKETS: usize = 256;
 /// IPv4: the smallest prefix that BGP carries, and so the usual reach of a host that can forge
@@ -26,7 +26,6 @@ const IPV4_PREFIX_BITS: u8 = 24;
 /// IPv6: what a provider gives to one customer.
 const IPV6_PREFIX_BITS: u8 = 56;
 
-const _: () = assert!((ANSWERS_PER_PREFIX as u32) < ANSWERS_PER_SECOND);
 const _: () = assert!(BUCKETS == 256, "a bucket is chosen by one byte");
 
 /// What is sent without state.
@@ -47,7 +46,7 @@ impl Answer {
 struct Budget {
     second: u64,
     used: u32,
-    by_bucket: [u16; BUCKETS],
+    by_bucket: [u32; BUCKETS],
 }
 
 impl Budget {
@@ -62,6 +61,8 @@ impl Budget {
 
 /// Bounds the stateless answers of an endpoint.
 pub(super) struct Answers {
+    /// Stateless resets a second.
+    resets: u32,
     budgets: Box<[Budget; Answer::COUNT]>,
     /// Chooses buckets, so that finding a prefix that collides with another takes knowledge of the
     /// key.
@@ -69,8 +70,9 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    pub(super) fn new(key: [u8; 16]) -> Self {
+    pub(super) fn new(key: [u8; 16], resets: u32) -> Self {
         Self {
+            resets,
             budgets: Box::new([const { Budget::new(0) }; Answer::COUNT]),
             key: Aes128::new(&Array(key)),
         }
@@ -80,13 +82,17 @@ impl Answers {
     pub(super) fn take(&mut self, now: Time, answer: Answer, to: IpAddr) -> bool {
         let second = now.as_nanos() / 1_000_000_000;
         let bucket = self.bucket(second, to);
+        let most = match answer {
+            Answer::StatelessReset => self.resets,
+            Answer::VersionNegotiation | Answer::Refusal => ANSWERS_PER_SECOND,
+        };
         let budget = &mut self.budgets[answer as usize];
         if second != budget.second {
             *budget = Budget::new(second);
         }
         let of_bucket = &mut budget.by_bucket[bucket];
         // What a prefix is denied must not count against the others.
-        if *of_bucket >= ANSWERS_PER_PREFIX || budget.used >= ANSWERS_PER_SECOND {
+        if *of_bucket >= most.div_ceil(PREFIX_SHARE) || budget.used >= most {
             return false;
         }
         *of_bucket += 1;
@@ -126,8 +132,8 @@ mod tests {
 
     #[test]
     fn a_prefix_gets_its_share_of_a_kind_each_second() {
-        let mut answers = Answers::new([1; 16]);
-        let share = u32::from(ANSWERS_PER_PREFIX);
+        let mut answers = Answers::new([1; 16], ANSWERS_PER_SECOND);
+        let share = ANSWERS_PER_SECOND / PREFIX_SHARE;
         let v4 = |third, last| IpAddr::from(Ipv4Addr::new(192, 0, third, last));
         let v6 = |low| IpAddr::from(Ipv6Addr::from((0x2001_0db8_u128 << 96) | low));
         for second in 1..4 {
@@ -149,8 +155,24 @@ mod tests {
     }
 
     #[test]
+    fn resets_have_a_rate_of_their_own() {
+        let to = |n: u32| IpAddr::from(Ipv4Addr::from(n << 8));
+        for (resets, of_one) in [(0, 0), (1, 1), (25, 3), (2_000, 200)] {
+            let mut answers = Answers::new([4; 16], resets);
+            let kind = Answer::StatelessReset;
+            assert_eq!(taken(&mut answers, 1, kind, to(1), 5_000), of_one);
+            let all: u32 = (0..100_000)
+                .map(|n| taken(&mut answers, 2, kind, to(n), 1))
+                .sum();
+            assert_eq!(all, resets);
+            let others = taken(&mut answers, 2, Answer::Refusal, to(1), 5_000);
+            assert_eq!(others, ANSWERS_PER_SECOND / PREFIX_SHARE);
+        }
+    }
+
+    #[test]
     fn a_kind_that_is_used_up_leaves_the_others() {
-        let mut answers = Answers::new([2; 16]);
+        let mut answers = Answers::new([2; 16], ANSWERS_PER_SECOND);
         let mut sent = 0;
         for n in 0..100_000_u32 {
             let from = IpAddr::from(Ipv4Addr::from(n << 8));
@@ -166,7 +188,7 @@ mod tests {
 
     #[test]
     fn who_meets_a_flood_in_a_bucket_does_not_meet_it_in_the_next_second() {
-        let answers = Answers::new([3; 16]);
+        let answers = Answers::new([3; 16], ANSWERS_PER_SECOND);
         let (flood, honest) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(198, 51, 100, 1));
         let met = (0..10_000)
             .filter(|s| answers.bucket(*s, flood.into()) == answers.bucket(*s, honest.into()))

@@ -143,6 +143,7 @@ impl Endpoint {
             unix_time_at_zero: config.unix_time_at_zero,
         });
         Self {
+            answers: Answers::new(answer_key, config.stateless_resets_per_second),
             config,
             server,
             ids,
@@ -153,7 +154,6 @@ impl Endpoint {
             reset_token_directory: None,
             slots: Vec::new(),
             free: Vec::new(),
-            answers: Answers::new(answer_key),
             counts: EndpointCounts::default(),
             token_filter,
             prefixes: Box::new(PrefixTable::default()),
