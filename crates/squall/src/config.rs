@@ -100,6 +100,11 @@ pub struct Builder {
     /// Measure the time spent in each stage of the workers' loop, see
     /// [`Endpoint::stages`](crate::Endpoint::stages).
     pub accounting: bool,
+    /// For tests only: where the workers' random generators begin, instead of at a random place.
+    /// Endpoints with one seed draw the same connection ids for the same events in the same order.
+    /// Ids and path challenges are then predictable, so that others can meddle with connections
+    /// (RFC 9000 §8.2.1). TLS is random all the same, and `reset_key` unless it is set.
+    pub rng_seed: Option<[u8; 32]>,
     /// Maximum number of connection attempts that wait to be [accepted](crate::Endpoint::accept) or
     /// otherwise decided. Further attempts are refused.
     pub max_incoming: usize,
@@ -198,6 +203,7 @@ impl Builder {
                 .map(PathBuf::from),
             events: Subscribers::default(),
             accounting: false,
+            rng_seed: None,
             max_incoming: 1024,
             incoming_buffer_size: 64 * 1024,
             incoming_buffer_size_total: 4 * 1024 * 1024,
@@ -249,6 +255,7 @@ impl Builder {
         device: String,
         #[cfg(feature = "qlog")]
         qlog_dir: PathBuf,
+        rng_seed: [u8; 32],
         max_incoming: usize,
         incoming_buffer_size: usize,
         incoming_buffer_size_total: usize,

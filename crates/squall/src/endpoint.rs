@@ -77,7 +77,8 @@ impl Inner {
         let shared = &self.shared[index];
         let server = worker::lock(&self.server);
         let config = self.settings.core_config(shared);
-        let mut endpoint = squall_core::Endpoint::new(config, server.clone(), rand::random());
+        let seed = self.settings.seed(shared);
+        let mut endpoint = squall_core::Endpoint::new(config, server.clone(), seed);
         endpoint.set_token_filter(Box::new(self.common.spent_tokens.clone()));
         if let Some(prefixes) = &self.common.prefixes {
             endpoint.set_prefix_counts(Box::new(prefixes.clone()));
@@ -598,6 +599,20 @@ impl Builder {
             // A failure comes back in the handshake, where it can be reported.
             let _ = provider.secure_random.fill(&mut [0]);
         }
+    }
+
+    /// Where a worker's random generator begins.
+    fn seed(&self, shared: &Shared) -> [u8; 32] {
+        let Some(mut seed) = self.rng_seed else {
+            return rand::random();
+        };
+        // Workers, and the lives of one, must not draw the same ids.
+        let index = shared.index as u64;
+        let apart = [index.to_le_bytes(), u64::from(shared.life()).to_le_bytes()];
+        for (byte, of_worker) in seed.iter_mut().zip(apart.as_flattened()) {
+            *byte ^= of_worker;
+        }
+        seed
     }
 
     /// The settings of one worker's part of the endpoint; limits are divided among the workers.

@@ -606,6 +606,34 @@ async fn a_client_chooses_the_destination_of_its_first_packet() {
 }
 
 #[tokio::test]
+async fn endpoints_with_one_seed_draw_the_same_ids() {
+    let identity = Identity::new();
+    let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
+    let address = server.local_addr().unwrap();
+    let mut drawn = Vec::new();
+    for seed in [Some([7; 32]), Some([7; 32]), Some([8; 32]), None, None] {
+        let client = identity.client(ALPN, TransportConfig::default());
+        let mut builder = Builder::new(ANY).client(client).workers(2);
+        builder.rng_seed = seed;
+        let client = builder.bind().unwrap();
+        let mut ids = Vec::new();
+        // Two on each worker.
+        for _ in 0..4 {
+            let connecting = client.connect(address, "localhost").unwrap();
+            let (near, far) = meet(connecting, &server).await;
+            ids.push(near.unwrap().original_destination_id());
+            drop(far);
+        }
+        drawn.push(ids);
+    }
+    assert_eq!(drawn[0], drawn[1]);
+    let mut all = drawn[1..].concat();
+    all.sort_unstable_by(|a, b| a.as_slice().cmp(b.as_slice()));
+    all.dedup();
+    assert_eq!(all.len(), 16, "all others differ");
+}
+
+#[tokio::test]
 async fn settings_say_which_datagrams_are_answered_with_resets() {
     let identity = Identity::new();
     for (greases, resets, answered) in [
