@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 use squall_wire::Ecn;
 
 /// Carries datagrams in place of a UDP socket, for example a channel in a test, or a tunnel. Set it
-/// with [`Builder::datagram_socket`](crate::Builder::datagram_socket).
+/// with [`Builder::datagram_socket`](crate::Builder::datagram_socket) or, for an endpoint that
+/// exists, [`Endpoint::rebind_datagram_socket`](crate::Endpoint::rebind_datagram_socket).
 ///
 /// Datagrams may be lost, repeated and reordered. At least 1,200 bytes must pass (RFC 9000 §14).
 /// Addresses are what the implementation says they are: QUIC uses them to tell peers and paths

@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::config::{Builder, check_client, check_server};
 use crate::connection::{Connecting, Connection};
+use crate::datagram_socket::DatagramSocket;
 use crate::error::ConnectError;
 use crate::socket::Socket;
 use crate::sys;
@@ -92,8 +93,7 @@ impl Inner {
             workers: Arc::clone(&self.shared),
             socket,
             endpoint,
-            watch_addresses: self.settings.carrier.is_none()
-                && (self.settings.client.is_some() || self.settings.server.is_none()),
+            watch_addresses: self.settings.client.is_some() || self.settings.server.is_none(),
         };
         match &self.settings.runtime {
             Some(runtime) => start.on_runtime(runtime).map(|()| 0),
@@ -320,6 +320,20 @@ impl Endpoint {
             return Err(unequal(sockets, workers));
         }
         self.move_to(group)
+    }
+
+    /// As [`rebind`](Self::rebind), with something else that carries datagrams; see
+    /// [`Builder::datagram_socket`]. The endpoint may have used UDP before.
+    ///
+    /// # Errors
+    /// The endpoint has several workers (`InvalidInput`), or the socket does not know its address;
+    /// or as [`rebind`](Self::rebind).
+    pub fn rebind_datagram_socket(&self, socket: Arc<dyn DatagramSocket>) -> io::Result<()> {
+        if self.0.workers.len() != 1 {
+            let why = "with a datagram socket there is one worker";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        self.move_to(SocketGroup::carried_by(socket)?)
     }
 
     fn move_to(&self, group: SocketGroup) -> io::Result<()> {

@@ -344,12 +344,51 @@ async fn a_carrier_that_is_gone_ends_the_worker_which_can_be_restarted() {
     exchange(&near, &far, 10_000).await;
 }
 
+#[tokio::test]
+async fn an_endpoint_moves_to_another_carrier_and_to_udp_and_back() {
+    let (here, there) = Channel::pair(0, 4);
+    let (server, client) = endpoints(here.clone(), there.clone());
+    let (near, far) = connect(&server, &client).await;
+    exchange(&near, &far, 10_000).await;
+    for (endpoint, old) in [(&client, &there), (&server, &here)] {
+        let new = Channel {
+            gone: Arc::default(),
+            ..old.clone()
+        };
+        endpoint.rebind_datagram_socket(Arc::new(new)).unwrap();
+        // Once it has moved. The worker would end if it still used the old one.
+        exchange(&near, &far, 1_000).await;
+        old.gone.store(true, Ordering::SeqCst);
+        exchange(&near, &far, 10_000).await;
+    }
+    // Both on loopback, where the next connection is made.
+    for endpoint in [&client, &server] {
+        endpoint.rebind(ANY).unwrap();
+    }
+    let (near, far) = connect(&server, &client).await;
+    exchange(&near, &far, 10_000).await;
+    // A UDP socket was there, the carrier comes back.
+    for (endpoint, old) in [(&client, &there), (&server, &here)] {
+        let new = Channel {
+            gone: Arc::default(),
+            ..old.clone()
+        };
+        endpoint.rebind_datagram_socket(Arc::new(new)).unwrap();
+        assert_eq!(endpoint.local_addr().unwrap(), old.local);
+    }
+    let (near, far) = connect(&server, &client).await;
+    exchange(&near, &far, 10_000).await;
+}
+
 #[test]
 fn settings_that_need_a_socket_are_refused() {
     let builder = || Builder::new(ANY).datagram_socket(Arc::new(Channel::pair(0, 1).0));
     assert!(builder().workers(2).bind().is_err());
     let socket = std::net::UdpSocket::bind(ANY).unwrap();
     assert!(builder().socket(socket).bind().is_err());
+    let several = Builder::new(ANY).workers(2).bind().unwrap();
+    let moved = several.rebind_datagram_socket(Arc::new(Channel::pair(0, 1).0));
+    assert_eq!(moved.unwrap_err().kind(), io::ErrorKind::InvalidInput);
     let endpoint = builder().bind().unwrap();
     assert_eq!(
         endpoint.local_addr().unwrap(),

@@ -764,6 +764,10 @@ impl Worker {
     /// Addresses of this machine have changed: clients' connections show their servers where they
     /// are now.
     fn on_addresses_changed(&mut self) {
+        if matches!(*self.socket, Socket::Carrier(_)) {
+            // They are not the machine's.
+            return;
+        }
         for connection in self.connections.iter().flatten() {
             let mut state = connection.lock();
             state.core.on_addresses_changed();
