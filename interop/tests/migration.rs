@@ -60,7 +60,7 @@ same! {
     TransportConfig {
         max_concurrent_bidi_streams, max_concurrent_uni_streams, stream_receive_window,
         receive_window, send_window, packet_threshold, time_threshold, initial_rtt,
-        persistent_congestion_threshold, crypto_buffer_size,
+        persistent_congestion_threshold, crypto_buffer_size, pad_to_mtu,
     }
 }
 
@@ -93,7 +93,8 @@ rows! {
         { quinn::Endpoint::new } { squall::Builder::socket, squall::Builder::on_runtime }
     "`Endpoint::new_with_abstract_socket`"
         { quinn::Endpoint::new_with_abstract_socket } { squall::Builder::datagram_socket }
-    "`Endpoint::rebind_abstract`" { quinn::Endpoint::rebind_abstract } {}
+    "`Endpoint::rebind_abstract`"
+        { quinn::Endpoint::rebind_abstract } { squall::Endpoint::rebind_datagram_socket }
     "`Endpoint::set_default_client_config`"
         { quinn::Endpoint::set_default_client_config }
         { squall::Builder::client, squall::Endpoint::connect_with }
@@ -157,8 +158,8 @@ rows! {
         { quinn::TransportConfig::keep_alive_interval } { squall::TransportConfig::keep_alive }
     "`TransportConfig::initial_mtu`"
         { quinn::TransportConfig::initial_mtu } { squall::TransportConfig::initial_udp_payload }
-    "`TransportConfig::min_mtu`, `pad_to_mtu`"
-        { quinn::TransportConfig::min_mtu, quinn::TransportConfig::pad_to_mtu } {}
+    "`TransportConfig::min_mtu`"
+        { quinn::TransportConfig::min_mtu } { squall::TransportConfig::min_udp_payload }
     "`TransportConfig::mtu_discovery_config`"
         { quinn::TransportConfig::mtu_discovery_config, type_name::<quinn::MtuDiscoveryConfig> }
         {
@@ -207,7 +208,7 @@ rows! {
             quinn::ServerConfig::incoming_buffer_size,
             quinn::ServerConfig::incoming_buffer_size_total,
         }
-        {}
+        { squall::Builder::incoming_buffer_size, squall::Builder::incoming_buffer_size_total }
     "`ServerConfig::token_key`"
         { quinn::ServerConfig::token_key } { squall::Builder::token_key }
     "`ServerConfig::validation_token_config`"
@@ -233,8 +234,16 @@ rows! {
         { |c: squall::ClientConfig, t: squall::TransportConfig| c.transport(t) }
     "`ClientConfig::version`"
         { quinn::ClientConfig::version } { squall::TransportConfig::versions }
-    "`ClientConfig::token_store`, `initial_dst_cid_provider`"
-        { quinn::ClientConfig::token_store, quinn::ClientConfig::initial_dst_cid_provider } {}
+    "`ClientConfig::token_store`"
+        { quinn::ClientConfig::token_store }
+        { squall::ClientConfig::token_store, type_name::<dyn squall::TokenStore> }
+    "`ClientConfig::initial_dst_cid_provider`"
+        { quinn::ClientConfig::initial_dst_cid_provider }
+        {
+            |c: squall::ClientConfig| {
+                c.original_destination_id(|| squall::ConnectionId::new(&[1; 8]).expect("8 bytes"))
+            }
+        }
     "`EndpointConfig::new`, `reset_key`"
         { quinn::EndpointConfig::new, quinn::EndpointConfig::reset_key }
         { squall::Builder::reset_key }
@@ -243,19 +252,18 @@ rows! {
         { squall::Builder::connection_ids }
     "`EndpointConfig::supported_versions`"
         { quinn::EndpointConfig::supported_versions } { squall::TransportConfig::versions }
-    "`EndpointConfig::max_udp_payload_size`, `get_max_udp_payload_size`"
-        {
-            quinn::EndpointConfig::max_udp_payload_size,
-            quinn::EndpointConfig::get_max_udp_payload_size,
-        }
-        {}
-    "`EndpointConfig::grease_quic_bit`, `min_reset_interval`, `rng_seed`"
-        {
-            quinn::EndpointConfig::grease_quic_bit,
-            quinn::EndpointConfig::min_reset_interval,
-            quinn::EndpointConfig::rng_seed,
-        }
-        {}
+    "`EndpointConfig::max_udp_payload_size`"
+        { quinn::EndpointConfig::max_udp_payload_size }
+        { squall::TransportConfig::max_received_udp_payload }
+    "`EndpointConfig::get_max_udp_payload_size`"
+        { quinn::EndpointConfig::get_max_udp_payload_size }
+        { |t: squall::TransportConfig| -> u16 { t.max_received_udp_payload } }
+    "`EndpointConfig::grease_quic_bit`, `rng_seed`"
+        { quinn::EndpointConfig::grease_quic_bit, quinn::EndpointConfig::rng_seed }
+        { squall::Builder::grease_quic_bit, squall::Builder::rng_seed }
+    "`EndpointConfig::min_reset_interval`"
+        { quinn::EndpointConfig::min_reset_interval }
+        { squall::Builder::stateless_resets_per_second }
 }
 
 /// The first cells of the table, from the documentation.

@@ -80,7 +80,7 @@
 //! | `Endpoint::server(config, addr)` | [`Endpoint::server`]`(addr, config)`, or [`Builder`] |
 //! | `Endpoint::new` | [`Builder::socket`], [`Builder::on_runtime`] |
 //! | `Endpoint::new_with_abstract_socket` | [`Builder::datagram_socket`] |
-//! | `Endpoint::rebind_abstract` | not there |
+//! | `Endpoint::rebind_abstract` | [`Endpoint::rebind_datagram_socket`] |
 //! | `Endpoint::set_default_client_config` | [`Builder::client`], [`Endpoint::connect_with`] |
 //! | `Endpoint::rebind(socket)` | [`Endpoint::rebind_sockets`]; [`Endpoint::rebind`]`(addr)` |
 //! | `Endpoint::open_connections` | `connections` of [`Endpoint::stats`] |
@@ -104,7 +104,7 @@
 //! | `TransportConfig::max_idle_timeout(None)` | zero |
 //! | `TransportConfig::keep_alive_interval` | [`TransportConfig::keep_alive`] |
 //! | `TransportConfig::initial_mtu` | [`TransportConfig::initial_udp_payload`] |
-//! | `TransportConfig::min_mtu`, `pad_to_mtu` | not there |
+//! | `TransportConfig::min_mtu` | [`TransportConfig::min_udp_payload`] |
 //! | `TransportConfig::mtu_discovery_config` | `mtu_discovery`, `max_udp_payload`, and others |
 //! | `TransportConfig::send_fairness` | [`Priority::incremental`], for each stream |
 //! | `TransportConfig::ack_frequency_config` | [`TransportConfig::ack_frequency`] |
@@ -121,23 +121,31 @@
 //! | `ServerConfig::preferred_address_v4` | [`TransportConfig::preferred_ipv4`] |
 //! | `ServerConfig::preferred_address_v6` | [`TransportConfig::preferred_ipv6`] |
 //! | `ServerConfig::max_incoming` | [`Builder::max_incoming`], [`Builder::max_handshakes`] |
-//! | `ServerConfig::incoming_buffer_size`, `incoming_buffer_size_total` | not there |
+//! | `ServerConfig::incoming_buffer_size`, `incoming_buffer_size_total` | in [`Builder`] |
 //! | `ServerConfig::token_key` | [`Builder::token_key`] |
 //! | `ServerConfig::validation_token_config` | `new_tokens`, [`Builder::new_token_lifetime`] |
 //! | `ServerConfig::retry_token_lifetime` | [`Builder::retry_token_lifetime`] |
-//! | `ServerConfig::time_source` | not there |
+//! | `ServerConfig::time_source` | not there, see below |
 //! | `ClientConfig::new` | [`ClientConfig::new`], of a rustls configuration |
 //! | `ClientConfig::with_root_certificates` | [`tls::client`] or [`client_tls`] |
 //! | `ClientConfig::with_platform_verifier` | `tls::Trust::platform`, with that feature |
 //! | `ClientConfig::try_with_platform_verifier` | `tls::Trust::platform`, with that feature |
 //! | `ClientConfig::transport_config` | [`ClientConfig::transport`] |
 //! | `ClientConfig::version` | [`TransportConfig::versions`] |
-//! | `ClientConfig::token_store`, `initial_dst_cid_provider` | not there |
+//! | `ClientConfig::token_store` | the same, as a [`TokenStore`] |
+//! | `ClientConfig::initial_dst_cid_provider` | [`ClientConfig::original_destination_id`] |
 //! | `EndpointConfig::new`, `reset_key` | [`Builder::reset_key`] |
 //! | `EndpointConfig::cid_generator` | [`Builder::connection_ids`] |
 //! | `EndpointConfig::supported_versions` | [`TransportConfig::versions`] |
-//! | `EndpointConfig::max_udp_payload_size`, `get_max_udp_payload_size` | not there |
-//! | `EndpointConfig::grease_quic_bit`, `min_reset_interval`, `rng_seed` | not there |
+//! | `EndpointConfig::max_udp_payload_size` | [`TransportConfig::max_received_udp_payload`] |
+//! | `EndpointConfig::get_max_udp_payload_size` | `max_received_udp_payload`, a field |
+//! | `EndpointConfig::grease_quic_bit`, `rng_seed` | in [`Builder`] |
+//! | `EndpointConfig::min_reset_interval` | [`Builder::stateless_resets_per_second`] |
+//!
+//! There is no `time_source`: the system's clock is read when a worker starts, and the age of
+//! tokens is measured by the monotonic clock from then on, so setting the clock does not change it.
+//! Tests shorten [`Builder::retry_token_lifetime`] and [`Builder::new_token_lifetime`]; the clock
+//! that certificates are checked by is rustls' `time_provider`.
 //!
 //! # Environment variables
 //! - `SSLKEYLOGFILE`: the TLS secrets of connections whose TLS configuration was made by
