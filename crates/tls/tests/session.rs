@@ -144,6 +144,7 @@ fn shake(client: &mut End, server: &mut End) -> Result<(), (&'static str, Alert)
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "shorter where it is called")]
 fn connect(version: u32, client: Arc<ClientConfig>, server: Arc<ServerConfig>) -> (End, End) {
     (
         End::new(
