@@ -135,7 +135,7 @@ impl Worker {
             incoming,
             run: HeldRun::beginning_of(run, usize::from(run.segment_size) + more),
         });
-        match self.shared.common.offer(offer, &mut self.wakers) {
+        match self.shared.common.offer(offer, &mut self.to_wake.direct) {
             Ok(()) => self.held.begin(key, more),
             // As with a full listen(2) backlog: no answer, and the client tries again.
             Err(_) => {

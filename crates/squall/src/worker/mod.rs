@@ -32,6 +32,7 @@ mod shared;
 mod start;
 mod state;
 mod timer_wheel;
+mod to_wake;
 mod totals;
 mod waiters;
 
@@ -52,7 +53,6 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -65,10 +65,10 @@ use calls::Calls;
 use incoming::Held;
 use limits::{OwnMemory, apply_endpoint_events};
 use offer::HeldRun;
-use relay::Relay;
 use report::Reports;
 use shared::Inbox;
 use timer_wheel::TimerWheel;
+use to_wake::ToWake;
 
 use crate::socket::{Readable, Socket};
 
@@ -120,9 +120,7 @@ pub(crate) struct Worker {
     inbox: Inbox,
     forwarded: Vec<HeldRun>,
     held: Held,
-    wakers: Vec<Waker>,
-    /// Tasks that a relay wakes, by relay.
-    relayed: Vec<(Arc<Relay>, Vec<Waker>)>,
+    to_wake: ToWake,
     /// Events for subscribers.
     reports: Reports,
     /// Shares of system calls.
@@ -180,8 +178,7 @@ impl Worker {
             inbox: Inbox::with_room(),
             forwarded: Vec::new(),
             held,
-            wakers: Vec::new(),
-            relayed: Vec::new(),
+            to_wake: ToWake::default(),
             reports,
             calls: Calls::default(),
             due: Vec::new(),
@@ -327,7 +324,7 @@ impl Worker {
                 state.core.swap_chunks(&mut chunks);
             }
             apply_endpoint_events(&mut self.endpoint, handle, &mut state.core, self.now);
-            collect_wakers(state, &mut self.wakers, &mut self.relayed);
+            self.to_wake.collect(state);
         });
         self.reports.collect(&mut state);
         let enqueue = !std::mem::replace(&mut state.queued, true);
@@ -376,7 +373,7 @@ impl Worker {
             let mut state = connection.lock();
             state.measure(stages, Stage::Timers, |state, _| {
                 state.core.on_timeout(self.now);
-                collect_wakers(state, &mut self.wakers, &mut self.relayed);
+                self.to_wake.collect(state);
             });
             self.reports.collect(&mut state);
             let enqueue = !std::mem::replace(&mut state.queued, true);
@@ -494,7 +491,7 @@ impl Worker {
         self.let_nobody_in();
         for connection in self.connections.iter().flatten() {
             let mut state = connection.lock();
-            state.close(self.now, code, reason, &mut self.wakers);
+            state.close(self.now, code, reason, &mut self.to_wake.direct);
             if !std::mem::replace(&mut state.queued, true) {
                 self.ready.push_back(Arc::clone(connection));
             }
@@ -639,7 +636,7 @@ impl Worker {
                 &mut state.core,
                 self.now,
             );
-            collect_wakers(state, &mut self.wakers, &mut self.relayed);
+            self.to_wake.collect(state);
             end
         });
         self.calls
@@ -794,45 +791,17 @@ impl Worker {
         crate::warnings::cannot_send(local, worker, lost, &errnos);
     }
 
-    /// Wakes the tasks collected during the turn; returns whether there were any.
+    /// Wakes the tasks collected during the turn; returns whether some of them run where the worker
+    /// does.
     fn wake_tasks(&mut self) -> bool {
-        let woken = self.wakers.len();
-        self.shared.counters.wakeups.add(woken as u64);
-        self.wakers.drain(..).for_each(Waker::wake);
-        for (relay, wakers) in &mut self.relayed {
-            if !wakers.is_empty() {
-                self.shared.counters.wakeups.add(wakers.len() as u64);
-                relay.wake_all(wakers);
-            }
-        }
-        woken > 0
+        let (direct, all) = self.to_wake.wake();
+        self.shared.counters.wakeups.add(all as u64);
+        direct > 0
     }
 
     /// Whether the worker has nothing left to do and may end.
     fn is_done(&self) -> bool {
         self.detached && self.count == 0 && self.ready.is_empty() && self.send.is_empty()
-    }
-}
-
-/// Takes a connection's events, and collects the tasks to wake by who wakes them.
-fn collect_wakers(
-    state: &mut State,
-    wakers: &mut Vec<Waker>,
-    relayed: &mut Vec<(Arc<Relay>, Vec<Waker>)>,
-) {
-    let before = wakers.len();
-    state.take_events(wakers);
-    let Some(relay) = state.relay.as_ref().filter(|_| wakers.len() > before) else {
-        return;
-    };
-    let woken = wakers.drain(before..);
-    match relayed.iter_mut().find(|(one, _)| Arc::ptr_eq(one, relay)) {
-        Some((_, list)) => list.extend(woken),
-        None => {
-            // Runtimes come and go.
-            relayed.retain(|(one, list)| !list.is_empty() || !one.is_gone());
-            relayed.push((Arc::clone(relay), woken.collect()));
-        }
     }
 }
 
@@ -855,13 +824,13 @@ impl Drop for Worker {
             state.removed = true;
             connection.end_measuring(&mut state);
             self.reports.cut_off(self.now, &mut state, &reason);
-            state.on_closed(reason.clone(), &mut self.wakers);
+            state.on_closed(reason.clone(), &mut self.to_wake.direct);
         }
         if let Some(all) = &self.shared.common.memory {
             self.memory.withdraw(all);
         }
         self.shared.die();
-        self.wakers.drain(..).for_each(Waker::wake);
+        self.to_wake.wake();
         self.report();
         if cut_off {
             // Who reports other ends is a task there too.
@@ -957,6 +926,23 @@ mod tests {
         worker.socket.inject_recv_error(9);
         let end = worker.receive(&mut recv, &mut stages).unwrap_err();
         assert!(matches!(end, WorkerEndReason::Socket(_)), "{end}");
+    }
+
+    #[test]
+    fn a_worker_that_ends_in_the_middle_of_a_turn_wakes_the_tasks_of_other_runtimes_too() {
+        struct Task;
+
+        impl std::task::Wake for Task {
+            fn wake(self: Arc<Self>) {}
+        }
+
+        let relay = Arc::default();
+        let (mut worker, task) = (worker(), Arc::new(Task));
+        worker.to_wake.direct.push(Arc::clone(&task).into());
+        worker.to_wake.sort(0, &relay);
+        drop(worker);
+        // The relay has it now.
+        assert_eq!(Arc::strong_count(&task), 2);
     }
 
     #[test]
