@@ -62,7 +62,7 @@ async fn turns(
             Poll::Ready((readable, changed))
         })
         .await;
-        let woken = {
+        {
             let mut stages = lock(&shared.stages);
             stages.mark(Stage::Runtime);
             worker.now = shared.clock.now();
@@ -82,8 +82,12 @@ async fn turns(
             }
             worker.take_forwarded(&mut stages);
             worker.time_out(&mut stages);
-            worker.wake_tasks()
-        };
+        }
+        if worker.to_wake.yields_first() {
+            // One wake-up of another thread, instead of one for each task: see there.
+            let_tasks_run().await;
+        }
+        let woken = worker.wake_tasks();
         worker.report();
         if woken {
             // What these tasks do belongs to this turn.

@@ -152,11 +152,12 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(
+    fn new(
         shared: Arc<Shared>,
         workers: Arc<[Arc<Shared>]>,
         socket: Arc<Socket>,
         mut endpoint: squall_core::Endpoint,
+        to_wake: ToWake,
     ) -> Self {
         let now = shared.clock.now();
         let reports = Reports::new(&shared);
@@ -178,7 +179,7 @@ impl Worker {
             inbox: Inbox::with_room(),
             forwarded: Vec::new(),
             held,
-            to_wake: ToWake::default(),
+            to_wake,
             reports,
             calls: Calls::default(),
             due: Vec::new(),
@@ -892,7 +893,8 @@ mod tests {
             .unwrap();
         let endpoint = squall_core::Endpoint::new(EndpointConfig::new([0; 32]), None, [0; 32]);
         shared.common.on_worker_start();
-        Worker::new(Arc::clone(&shared), Arc::from([shared]), socket, endpoint)
+        let (to_wake, workers) = (ToWake::default(), Arc::from([Arc::clone(&shared)]));
+        Worker::new(shared, workers, socket, endpoint, to_wake)
     }
 
     #[cfg(target_os = "linux")]
@@ -936,7 +938,11 @@ mod tests {
             fn wake(self: Arc<Self>) {}
         }
 
-        let relay = Arc::default();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .unwrap();
+        let relay = Arc::new(relay::Relay::new(runtime.handle().id()));
         let (mut worker, task) = (worker(), Arc::new(Task));
         worker.to_wake.direct.push(Arc::clone(&task).into());
         worker.to_wake.sort(0, &relay);

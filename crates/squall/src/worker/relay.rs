@@ -70,8 +70,8 @@ impl OfThread {
 }
 
 /// A task on a multi-thread runtime that wakes other tasks there, and rings doorbells for them.
-#[derive(Default)]
 pub(super) struct Relay {
+    runtime: runtime::Id,
     queue: Mutex<Queue>,
     /// Callers that are still to ring by themselves.
     direct: AtomicU32,
@@ -89,6 +89,20 @@ struct Queue {
 }
 
 impl Relay {
+    /// The relay of this runtime, without its task.
+    pub(super) fn new(runtime: runtime::Id) -> Self {
+        Self {
+            runtime,
+            queue: Mutex::default(),
+            direct: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether it wakes the tasks of this runtime.
+    pub(super) fn is_of(&self, runtime: runtime::Id) -> bool {
+        self.runtime == runtime
+    }
+
     /// Has the relay of the calling thread's runtime ring this worker's doorbell soon; `false` if
     /// there is none, or it is too slow now.
     pub(super) fn ring(worker: Arc<dyn Bell>) -> bool {
@@ -163,7 +177,7 @@ impl Relay {
             return Some(relay);
         }
         relays.retain(|_, relay| relay.strong_count() > 0);
-        let relay = Arc::new(Self::default());
+        let relay = Arc::new(Self::new(handle.id()));
         relays.insert(handle.id(), Arc::downgrade(&relay));
         drop(relays);
         handle.spawn(Task::new(Arc::clone(&relay)).run());
@@ -225,6 +239,10 @@ impl Task {
                 Poll::Ready(())
             })
             .await;
+            if !self.wakers.is_empty() {
+                // Wakes another thread before it finds a single task: see `to_wake`.
+                let_tasks_run().await;
+            }
             self.wake();
             let_tasks_run().await;
             let mut queue = lock(&self.relay.queue);
@@ -283,6 +301,10 @@ mod tests {
         builder.worker_threads(1).build().unwrap()
     }
 
+    fn relay() -> Relay {
+        Relay::new(runtime().handle().id())
+    }
+
     #[test]
     fn only_tasks_of_a_multi_thread_runtime_have_a_relay() {
         assert!(Relay::find().is_none());
@@ -327,8 +349,40 @@ mod tests {
     }
 
     #[test]
+    fn it_goes_behind_the_tasks_that_are_ready_before_it_wakes_others_too() {
+        /// Notes whether the task beside it ran before it is woken.
+        struct Woken(Arc<AtomicUsize>, AtomicUsize);
+
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.1
+                    .store(1 + self.0.load(Ordering::SeqCst), Ordering::SeqCst);
+            }
+        }
+
+        let runtime = runtime();
+        let ran = Arc::new(AtomicUsize::new(0));
+        let woken = Arc::new(Woken(Arc::clone(&ran), AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&woken));
+        let task = runtime.spawn(async move {
+            let relay = Relay::find().unwrap();
+            tokio::task::yield_now().await;
+            relay.wake_all(&mut vec![waker]);
+            // The runtime runs the task that was spawned last before all others.
+            let beside = tokio::spawn(async move { ran.store(1, Ordering::SeqCst) });
+            tokio::spawn(async {}).await.unwrap();
+            beside.await.unwrap();
+        });
+        runtime.block_on(task).unwrap();
+        while woken.1.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(woken.1.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
     fn a_runtime_that_shuts_down_forgets_nobody() {
-        let relay = Arc::new(Relay::default());
+        let relay = Arc::new(relay());
         let mut task = Task::new(Arc::clone(&relay));
         let (bell, woken) = (Arc::new(Count::default()), Arc::new(Count::default()));
         let waker = || Waker::from(Arc::clone(&woken));
@@ -349,7 +403,7 @@ mod tests {
 
     #[test]
     fn callers_ring_by_themselves_after_a_long_wait() {
-        let relay = Relay::default();
+        let relay = relay();
         let bell = || Arc::new(Count::default());
         assert!(relay.push(bell()).is_ok_and(|taken| taken));
         relay.on_rung(Some(Instant::now().checked_sub(2 * SLOW).unwrap()));

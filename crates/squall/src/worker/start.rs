@@ -12,6 +12,7 @@ use super::drive::run;
 use super::ended::{WorkerEnd, WorkerEndReason};
 use super::lock::lock;
 use super::shared::Shared;
+use super::to_wake::ToWake;
 use crate::socket::{self, Socket};
 use crate::sys;
 
@@ -79,7 +80,14 @@ impl Start {
         let shared = Arc::clone(&self.shared);
         let lost_before = shared.counters.connections_lost.get();
         shared.begin(runtime.clone(), &self.socket);
-        let worker = Worker::new(self.shared, self.workers, self.socket, self.endpoint);
+        let to_wake = ToWake::on(runtime);
+        let worker = Worker::new(
+            self.shared,
+            self.workers,
+            self.socket,
+            self.endpoint,
+            to_wake,
+        );
         let worker = runtime.spawn(run(worker, fd, addresses));
         Ok(async move {
             let reason = match worker.await {

