@@ -21,13 +21,14 @@ use std::process::{Command, ExitCode};
 use crate::tree;
 
 /// What is published, lowest first.
-const PUBLISHED: [&str; 9] = [
+const PUBLISHED: [&str; 10] = [
     "squall-wire",
     "squall-protect",
     "squall-tls",
     "squall-core",
     "squall-udp",
     "squall",
+    "squall-h3",
     "h3-squall",
     "squall-yard",
     "squall-cli",
