@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+use squall::{CloseReason, ReadError, WriteError};
+
+/// Any error, as services and bodies return it.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// An HTTP/3 or QPACK error code: the application error code of a QUIC stream or connection.
 ///
 /// RFC 9114 §8.1, RFC 9204 §6, RFC 9297 §5.2.
@@ -82,5 +87,96 @@ impl fmt::Display for Code {
 impl fmt::Debug for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why a request, a response or a connection failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The connection ended. A peer that breaks a rule of HTTP/3 ends it too; the reason then has
+    /// the code.
+    Connection(CloseReason),
+    /// The peer reset the stream, or stopped reading it, with this code.
+    Stream(Code),
+    /// The peer's message breaks a rule of RFC 9114 §4, as this sentence says.
+    Malformed(&'static str),
+    /// The peer's field section is larger than this end's limit.
+    FieldsTooLarge,
+    /// The application's own field section is larger than the peer's limit.
+    TooLargeForPeer,
+    /// The application's body failed.
+    Body(BoxError),
+    /// The application's body is longer or shorter than its `content-length` or size hint says.
+    BodyLength,
+    /// The server is about to end the connection and has not processed the request (RFC 9114 §5.2).
+    /// It may be sent again on another one.
+    GoingAway,
+    /// The request has no form in HTTP/3, as this sentence says.
+    InvalidRequest(&'static str),
+}
+
+impl Error {
+    /// Whether the server has certainly not processed the request, so that it may be sent again
+    /// (RFC 9114 §4.1.1, §5.2).
+    #[must_use]
+    pub fn is_unprocessed(&self) -> bool {
+        matches!(
+            self,
+            Self::GoingAway | Self::Stream(Code::H3_REQUEST_REJECTED)
+        )
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connection(reason) => write!(f, "connection lost: {reason}"),
+            Self::Stream(code) => write!(f, "the peer gave up the stream with {code}"),
+            Self::Malformed(why) => write!(f, "malformed message: {why}"),
+            Self::FieldsTooLarge => f.write_str("the field section is larger than the limit"),
+            Self::TooLargeForPeer => {
+                f.write_str("the field section is larger than the peer's limit")
+            }
+            Self::Body(error) => write!(f, "the body failed: {error}"),
+            Self::BodyLength => f.write_str("the body has not the length that was announced"),
+            Self::GoingAway => f.write_str("the server is shutting the connection down"),
+            Self::InvalidRequest(why) => write!(f, "invalid request: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Body(error) => Some(&**error),
+            _ => None,
+        }
+    }
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Reset(code) => Self::Stream(Code(code)),
+            ReadError::ConnectionLost(reason) => Self::Connection(reason),
+            _ => Self::Stream(Code::H3_REQUEST_CANCELLED),
+        }
+    }
+}
+
+impl From<WriteError> for Error {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Stopped(code) => Self::Stream(Code(code)),
+            WriteError::ConnectionLost(reason) => Self::Connection(reason),
+            _ => Self::Stream(Code::H3_REQUEST_CANCELLED),
+        }
+    }
+}
+
+impl From<CloseReason> for Error {
+    fn from(reason: CloseReason) -> Self {
+        Self::Connection(reason)
     }
 }

@@ -8,11 +8,14 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use squall_core::{CloseReason, DatagramError, ExportError, MigrateError, Move, Stages, Stats};
-use squall_wire::{ConnectionId, Direction, Path, Side};
+use squall_core::{
+    CloseReason, DatagramError, ExportError, MigrateError, Move, Priority, Stages, Stats,
+};
+use squall_wire::{ConnectionId, Direction, Path, Side, StreamId};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::error::WriteError;
 use crate::waiting::{AcceptBi, AcceptUni, Closed, OpenBi, OpenUni, ReadDatagram, SendDatagram};
 use crate::worker::{self, ConnectionShared, Handle, Line, Place, State};
 
@@ -58,6 +61,23 @@ impl Connection {
     /// The connection ended.
     pub fn accept_uni(&self) -> AcceptUni {
         AcceptUni::new(&self.0)
+    }
+
+    /// Changes the priority of a stream's sending half, from the next packet on, as
+    /// [`SendStream::set_priority`](crate::SendStream::set_priority) does, for a caller that does
+    /// not hold the stream.
+    ///
+    /// # Errors
+    /// The stream does not exist, or no longer sends anything.
+    pub fn set_stream_priority(&self, id: StreamId, priority: Priority) -> Result<(), WriteError> {
+        self.0.0.call(|state| {
+            let result = state.core.set_priority(id, priority);
+            result.map_err(|error| match (error, &state.closed) {
+                (squall_core::WriteError::Stopped(code), _) => WriteError::Stopped(code),
+                (_, Some(reason)) => WriteError::ConnectionLost(reason.clone()),
+                (_, None) => WriteError::Closed,
+            })
+        })
     }
 
     /// The largest datagram that can currently be sent, in bytes; it changes with the path. `None`:

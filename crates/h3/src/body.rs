@@ -1,0 +1,217 @@
+//! Bodies that arrive.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+
+use crate::error::{Code, Error};
+use crate::message::trailers;
+use crate::receive::{Broken, MessageReader, Part};
+use crate::shared::FieldsError;
+
+/// The body of a received request or response.
+///
+/// Data is handed out as it arrived, without a copy, and the peer may send more only as it is
+/// taken. Dropping a body before its end tells the peer to stop sending.
+#[derive(Default)]
+pub struct Body(Kind);
+
+#[derive(Default)]
+enum Kind {
+    #[default]
+    Empty,
+    Full(Bytes),
+    Incoming(Box<Incoming>),
+}
+
+struct Incoming {
+    reader: MessageReader,
+    /// What was read together with the head.
+    first: Option<Part>,
+    /// A trailer section that waits for the dynamic table.
+    trailers: Option<Bytes>,
+    /// Dropped when the body is done with, at its end or when it is dropped.
+    _guard: Option<ActiveGuard>,
+}
+
+/// Counts a request as active while it exists.
+#[derive(Debug)]
+pub(crate) struct ActiveGuard(std::sync::Arc<crate::shared::Shared>);
+
+impl ActiveGuard {
+    pub(crate) fn new(shared: std::sync::Arc<crate::shared::Shared>) -> Self {
+        shared.begin_request();
+        Self(shared)
+    }
+
+    pub(crate) fn shared(&self) -> &std::sync::Arc<crate::shared::Shared> {
+        &self.0
+    }
+}
+
+impl Drop for ActiveGuard {
+    fn drop(&mut self) {
+        self.0.end_request();
+    }
+}
+
+impl Body {
+    /// A body without data.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self(Kind::Empty)
+    }
+
+    /// The body behind a head, whose first part may have been read already.
+    pub(crate) fn incoming(
+        reader: MessageReader,
+        first: Option<Part>,
+        guard: Option<ActiveGuard>,
+    ) -> Self {
+        Self(Kind::Incoming(Box::new(Incoming {
+            reader,
+            first,
+            trailers: None,
+            _guard: guard,
+        })))
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(data: Bytes) -> Self {
+        Self(if data.is_empty() {
+            Kind::Empty
+        } else {
+            Kind::Full(data)
+        })
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        match &mut self.0 {
+            Kind::Empty => Poll::Ready(None),
+            Kind::Full(data) => {
+                let data = std::mem::take(data);
+                self.0 = Kind::Empty;
+                Poll::Ready(Some(Ok(Frame::data(data))))
+            }
+            Kind::Incoming(incoming) => {
+                let frame = ready!(incoming.poll_frame(cx));
+                if !matches!(frame, Some(Ok(_))) {
+                    // An error comes once; the stream is not needed any more.
+                    self.0 = Kind::Empty;
+                }
+                Poll::Ready(frame)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Empty => true,
+            Kind::Full(_) => false,
+            Kind::Incoming(incoming) => incoming.first.is_none() && incoming.reader.has_ended(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Empty => SizeHint::with_exact(0),
+            Kind::Full(data) => SizeHint::with_exact(data.len() as u64),
+            Kind::Incoming(incoming) => match incoming.reader.left() {
+                Some(left) => SizeHint::with_exact(left + incoming.first_len()),
+                None => SizeHint::default(),
+            },
+        }
+    }
+}
+
+impl Incoming {
+    fn first_len(&self) -> u64 {
+        match &self.first {
+            Some(Part::Data(data)) => data.len() as u64,
+            _ => 0,
+        }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        loop {
+            if let Some(section) = &self.trailers {
+                let id = self.reader.id();
+                let decoded = self
+                    .reader
+                    .shared()
+                    .poll_decode(cx, id, section, trailers_of);
+                let result = ready!(decoded);
+                self.trailers = None;
+                return Poll::Ready(Some(match result {
+                    Ok(trailers) => Ok(Frame::trailers(trailers)),
+                    Err(error) => Err(self.fail(broken(&error))),
+                }));
+            }
+            let part = match self.first.take() {
+                Some(first) => Ok(first),
+                None => ready!(self.reader.poll_part(cx)),
+            };
+            match part {
+                Ok(Part::Data(data)) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                Ok(Part::Section(section)) => self.trailers = Some(section),
+                Ok(Part::End) => return Poll::Ready(None),
+                Err(broken) => return Poll::Ready(Some(Err(self.fail(broken)))),
+            }
+        }
+    }
+
+    fn fail(&mut self, broken: Broken) -> Error {
+        self.reader.give_up(&broken);
+        error_of(broken)
+    }
+}
+
+fn trailers_of(
+    section: &crate::qpack::FieldSection,
+) -> Result<http::HeaderMap, crate::message::Malformed> {
+    crate::message::check_trailers(section)?;
+    trailers(section)
+}
+
+/// What a failure to decode fields does to a message.
+pub(crate) const fn broken(error: &FieldsError) -> Broken {
+    match *error {
+        FieldsError::Connection(code) => Broken::Connection(code, "fields cannot be decoded"),
+        FieldsError::TooLarge => Broken::TooLarge,
+        FieldsError::Malformed(why) => {
+            Broken::Stream(Code::H3_MESSAGE_ERROR, Error::Malformed(why.0))
+        }
+    }
+}
+
+/// What the application learns of a message that broke off.
+pub(crate) fn error_of(broken: Broken) -> Error {
+    match broken {
+        Broken::Connection(_, why) => Error::Malformed(why),
+        Broken::Stream(_, error) | Broken::Lost(error) => error,
+        Broken::TooLarge => Error::FieldsTooLarge,
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.0 {
+            Kind::Empty => "empty",
+            Kind::Full(_) => "full",
+            Kind::Incoming(_) => "incoming",
+        };
+        f.debug_tuple("Body").field(&kind).finish()
+    }
+}

@@ -1,0 +1,187 @@
+//! One request and its response.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use http::{Method, Request, Response, StatusCode};
+use squall::SendStream;
+use tokio::runtime::Handle;
+
+use crate::body::{ActiveGuard, Body, broken, error_of};
+use crate::error::{BoxError, Code, Error};
+use crate::message::{Malformed, Protocol, ResponseHead, request_fields, response};
+use crate::qpack::FieldSection;
+use crate::receive::{Broken, MessageReader, Part};
+use crate::send::MessageSender;
+use crate::shared::Shared;
+
+/// Sends a request and waits for the head of the response.
+pub(super) async fn send<B>(
+    shared: &Arc<Shared>,
+    request: Request<B>,
+) -> Result<Response<Body>, Error>
+where
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    let (parts, body) = request.into_parts();
+    let protocol = parts.extensions.get::<Protocol>();
+    check(&parts, protocol)?;
+    // RFC 9220 §3: not before the server has said that it understands it.
+    if protocol.is_some() && !shared.settings_arrived().await?.enable_connect_protocol {
+        return Err(Error::InvalidRequest(
+            "the server does not accept extended CONNECT",
+        ));
+    }
+    if shared.goaway().is_some() {
+        return Err(Error::GoingAway);
+    }
+    let guard = ActiveGuard::new(Arc::clone(shared));
+    let (mut send, recv) = shared.connection.open_bi().await?;
+    if shared.goaway().is_some_and(|from| send.id().0 >= from) {
+        return Err(Error::GoingAway);
+    }
+    send.set_drop_code(Code::H3_REQUEST_CANCELLED.0);
+    let is_tunnel = parts.method == Method::CONNECT;
+    let with_body = is_tunnel || !body.is_end_stream();
+    let encode = |shared: &Shared, send: &SendStream, out: &mut Vec<u8>| {
+        let fields = request_fields(&parts.method, &parts.uri, &parts.headers, protocol);
+        shared.encode(send.id(), fields, out)
+    };
+    let sender = MessageSender::new(send, Arc::clone(shared), body, with_body, encode);
+    let mut sender = Box::pin(sender.map_err(|(_, error)| error)?);
+    let mut reader = MessageReader::new(recv, Arc::clone(shared));
+    let mut is_sent = false;
+    let mut block = None;
+    let head = poll_fn(|cx| {
+        if !is_sent {
+            match sender.as_mut().poll(cx) {
+                // RFC 9114 §4.1: a server that needs no more of the request stops it, and its
+                // response counts. Other errors are the response's too.
+                Poll::Ready(Ok(()) | Err(Error::Stream(_) | Error::Connection(_))) => {
+                    is_sent = true;
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {}
+            }
+        }
+        poll_head(&mut reader, &mut block, cx)
+    });
+    let head = head.await;
+    let (response, length) = match head {
+        Ok(head) => head,
+        Err(error) => return Err(unprocessed(shared, &reader, error)),
+    };
+    if !is_sent {
+        spawn(shared, sender);
+    }
+    let body = body_of(reader, guard, &parts.method, response.status(), length)?;
+    Ok(response.map(|()| body))
+}
+
+/// What cannot be said in HTTP/3.
+fn check(parts: &http::request::Parts, protocol: Option<&Protocol>) -> Result<(), Error> {
+    if parts.uri.authority().is_none() && !parts.headers.contains_key(http::header::HOST) {
+        return Err(Error::InvalidRequest("the URI has no host"));
+    }
+    if protocol.is_some() && parts.method != Method::CONNECT {
+        return Err(Error::InvalidRequest("only CONNECT has a protocol"));
+    }
+    Ok(())
+}
+
+/// The head of a response and its content-length.
+type Head = (Response<()>, Option<u64>);
+
+/// The head of the final response.
+fn poll_head(
+    reader: &mut MessageReader,
+    block: &mut Option<bytes::Bytes>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Head, Error>> {
+    loop {
+        let section = match block {
+            Some(section) => section,
+            None => match std::task::ready!(reader.poll_part(cx)) {
+                Ok(Part::Section(section)) => block.insert(section),
+                Ok(Part::Data(_) | Part::End) => return Poll::Pending,
+                Err(broken) => return Poll::Ready(Err(fail(reader, broken))),
+            },
+        };
+        let decoded = reader.shared().poll_decode(cx, reader.id(), section, read);
+        let head = std::task::ready!(decoded);
+        *block = None;
+        match head {
+            // RFC 9114 §4.1: any number of informational responses precede the final one.
+            Ok((response, _)) if response.status().is_informational() => {
+                reader.expect_another_head();
+            }
+            Ok(head) => return Poll::Ready(Ok(head)),
+            Err(error) => return Poll::Ready(Err(fail(reader, broken(&error)))),
+        }
+    }
+}
+
+fn fail(reader: &mut MessageReader, broken: Broken) -> Error {
+    reader.give_up(&broken);
+    error_of(broken)
+}
+
+fn read(section: &FieldSection) -> Result<Head, Malformed> {
+    let head = ResponseHead::parse(section)?;
+    Ok((response(&head)?, head.content_length))
+}
+
+/// RFC 9114 §5.2: of requests that GOAWAY names the server has processed none.
+fn unprocessed(shared: &Shared, reader: &MessageReader, error: Error) -> Error {
+    match error {
+        Error::Connection(_) if shared.goaway().is_some_and(|from| reader.id().0 >= from) => {
+            Error::GoingAway
+        }
+        error => error,
+    }
+}
+
+/// The body behind a response's head.
+fn body_of(
+    mut reader: MessageReader,
+    guard: ActiveGuard,
+    method: &Method,
+    status: StatusCode,
+    length: Option<u64>,
+) -> Result<Body, Error> {
+    if *method == Method::CONNECT && status.is_success() {
+        reader.set_connect();
+    } else if *method != Method::HEAD && status != StatusCode::NOT_MODIFIED {
+        // RFC 9110 §8.6: elsewhere the length is that of another response.
+        reader.set_content_length(length);
+    }
+    // Small responses end with their first packet.
+    let mut cx = Context::from_waker(Waker::noop());
+    match reader.poll_part(&mut cx) {
+        Poll::Pending => Ok(Body::incoming(reader, None, Some(guard))),
+        Poll::Ready(Ok(Part::End)) => Ok(Body::empty()),
+        Poll::Ready(Ok(part)) => Ok(Body::incoming(reader, Some(part), Some(guard))),
+        Poll::Ready(Err(broken)) => Err(fail(&mut reader, broken)),
+    }
+}
+
+/// Sends the rest of a request whose response is here already.
+fn spawn<B>(shared: &Shared, sender: Pin<Box<MessageSender<B>>>)
+where
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    let task = async move {
+        // The response tells the application what it has to know.
+        let _ = sender.await;
+    };
+    match Handle::try_current() {
+        Ok(handle) => drop(handle.spawn(task)),
+        Err(_) => drop(shared.connection.spawn(task)),
+    }
+}

@@ -1,0 +1,88 @@
+//! The limits of a connection, each in one place.
+
+use std::time::Duration;
+
+use crate::settings::Settings;
+
+/// Writes setters that are named like their fields.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $field:ident: $type:ty;)*) => {
+        $(
+            $(#[$doc])*
+            #[must_use]
+            pub fn $field(mut self, $field: $type) -> Self {
+                self.$field = $field;
+                self
+            }
+        )*
+    };
+}
+
+/// Limits and switches of HTTP/3 connections, for servers and clients.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) max_field_section_size: u64,
+    pub(crate) qpack_max_table_capacity: u64,
+    pub(crate) qpack_blocked_streams: u64,
+    pub(crate) qpack_encoder_table_capacity: u64,
+    pub(crate) header_timeout: Duration,
+    pub(crate) enable_connect_protocol: bool,
+    pub(crate) date: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            max_field_section_size: 64 * 1024,
+            qpack_max_table_capacity: 4096,
+            qpack_blocked_streams: 16,
+            qpack_encoder_table_capacity: 4096,
+            header_timeout: Duration::from_secs(10),
+            enable_connect_protocol: false,
+            date: true,
+        }
+    }
+}
+
+impl Config {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    setters! {
+        /// The largest field section that is accepted, in bytes: names, values, and 32 for each
+        /// field (RFC 9114 §4.2.2). It is counted while fields are decoded. A server answers larger
+        /// requests with 431. Default: 64 KiB.
+        max_field_section_size: u64;
+        /// Bytes of QPACK's dynamic table that the peer's encoder may use; 0 for none (RFC 9204
+        /// §5). Default: 4096.
+        qpack_max_table_capacity: u64;
+        /// How many of the peer's streams may wait for entries of that table (RFC 9204 §5).
+        /// Default: 16.
+        qpack_blocked_streams: u64;
+        /// The most bytes of QPACK's dynamic table that this end's encoder uses, if the peer allows
+        /// as many; 0 for none. Default: 4096.
+        qpack_encoder_table_capacity: u64;
+        /// How long the head of a request may take to arrive, once its stream is open; after that
+        /// the stream is reset. Default: 10 s.
+        header_timeout: Duration;
+        /// Whether a server accepts extended CONNECT (RFC 9220). Default: no.
+        enable_connect_protocol: bool;
+        /// Whether a server adds a `date` field to responses that have none (RFC 9110 §6.6.1).
+        /// Default: yes.
+        date: bool;
+    }
+
+    /// The SETTINGS that the peer gets.
+    pub(crate) fn settings(&self, is_server: bool) -> Settings {
+        Settings {
+            qpack_max_table_capacity: self.qpack_max_table_capacity,
+            qpack_blocked_streams: self.qpack_blocked_streams,
+            max_field_section_size: Some(self.max_field_section_size),
+            enable_connect_protocol: is_server && self.enable_connect_protocol,
+            h3_datagram: false,
+        }
+    }
+}

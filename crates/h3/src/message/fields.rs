@@ -1,0 +1,85 @@
+//! Requests, responses and trailers as fields to encode.
+
+use bytes::Bytes;
+use http::header::{CONNECTION, HOST, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderValue, Method, Uri, response};
+
+use crate::qpack::Field;
+
+/// The protocol of an extended CONNECT request, such as `websocket` or `webtransport` (RFC 8441 §4,
+/// RFC 9220): an extension of the [`http::Request`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Protocol(pub(super) Bytes);
+
+impl Protocol {
+    /// A protocol of this name.
+    #[must_use]
+    pub const fn from_static(name: &'static str) -> Self {
+        Self(Bytes::from_static(name.as_bytes()))
+    }
+
+    /// The protocol's name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        // Requests whose `:protocol` is no text are malformed.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+/// The fields of a request with this head.
+pub(crate) fn request_fields<'a>(
+    method: &'a Method,
+    uri: &'a Uri,
+    headers: &'a HeaderMap,
+    protocol: Option<&'a Protocol>,
+) -> impl Iterator<Item = Field<'a>> {
+    let is_plain_connect = *method == Method::CONNECT && protocol.is_none();
+    let (scheme, path) = if is_plain_connect {
+        (None, None)
+    } else {
+        let path = uri.path_and_query().map_or("", |path| path.as_str());
+        let path = match path {
+            "" | "/" if *method == Method::OPTIONS && uri.path() == "*" => "*",
+            "" => "/",
+            path => path,
+        };
+        (Some(uri.scheme_str().unwrap_or("https")), Some(path))
+    };
+    let authority = uri
+        .authority()
+        .map(|authority| authority.as_str().as_bytes());
+    let authority = authority.or_else(|| headers.get(HOST).map(HeaderValue::as_bytes));
+    let mut pseudo = [None; 5];
+    pseudo[0] = Some(Field::new(b":method", method.as_str().as_bytes()));
+    pseudo[1] = scheme.map(|scheme| Field::new(b":scheme", scheme.as_bytes()));
+    pseudo[2] = authority.map(|authority| Field::new(b":authority", authority));
+    pseudo[3] = path.map(|path| Field::new(b":path", path.as_bytes()));
+    pseudo[4] = protocol.map(|protocol| Field::new(b":protocol", &protocol.0));
+    let rest = trailer_fields(headers).filter(|field| field.name != b"host");
+    pseudo.into_iter().flatten().chain(rest)
+}
+
+/// The fields of a response with this head.
+pub(crate) fn response_fields(head: &response::Parts) -> impl Iterator<Item = Field<'_>> {
+    let status = Field::new(b":status", head.status.as_str().as_bytes());
+    std::iter::once(status).chain(trailer_fields(&head.headers))
+}
+
+/// All fields but those that belong to a connection of another version (RFC 9114 §4.2).
+pub(crate) fn trailer_fields(headers: &HeaderMap) -> impl Iterator<Item = Field<'_>> {
+    let belongs = |(name, value): &(&HeaderName, &HeaderValue)| !is_of_connection(name, value);
+    headers.iter().filter(belongs).map(|(name, value)| Field {
+        name: name.as_str().as_bytes(),
+        value: value.as_bytes(),
+        sensitive: value.is_sensitive(),
+    })
+}
+
+/// Whether a field is about an HTTP/1.1 connection, and malformed here.
+fn is_of_connection(name: &HeaderName, value: &HeaderValue) -> bool {
+    match *name {
+        CONNECTION | TRANSFER_ENCODING | UPGRADE => true,
+        TE => value != "trailers",
+        _ => matches!(name.as_str(), "keep-alive" | "proxy-connection"),
+    }
+}

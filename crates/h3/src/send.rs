@@ -1,0 +1,296 @@
+//! The sending half of a message: head and body as frames.
+//!
+//! The head, the header of the first DATA frame and the beginning of the body are written together,
+//! so that a small message leaves in one packet. A body of a known length is one DATA frame.
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use http::HeaderMap;
+use http_body::Body;
+use squall::{SendStream, Stopped};
+
+use crate::error::{BoxError, Code, Error};
+use crate::frame::{kind, put_header};
+use crate::message::trailer_fields;
+use crate::shared::Shared;
+
+/// Data of the body up to this length is copied behind the head. Longer data is sealed from where
+/// it lies.
+const COPIED: usize = 4096;
+
+/// How many buffers a thread keeps.
+const KEPT_BUFFERS: usize = 16;
+
+thread_local! {
+    static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A buffer for heads and small bodies, from those that the thread has used before.
+#[derive(Default)]
+pub(crate) struct Buffer {
+    pub(crate) bytes: Vec<u8>,
+    /// Bytes at the front that are written, or that hold nothing.
+    pub(crate) begin: usize,
+}
+
+impl Buffer {
+    pub(crate) fn take() -> Self {
+        let bytes = BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default();
+        Self { bytes, begin: 0 }
+    }
+
+    pub(crate) fn unwritten(&self) -> &[u8] {
+        self.bytes.get(self.begin..).unwrap_or_default()
+    }
+
+    /// Writes what there is room for.
+    pub(crate) fn poll_write(
+        &mut self,
+        send: &mut SendStream,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        while self.begin < self.bytes.len() {
+            self.begin += ready!(send.poll_write(cx, self.unwritten()))?;
+        }
+        self.bytes.clear();
+        self.begin = 0;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        if bytes.capacity() == 0 || bytes.capacity() > 4 * COPIED {
+            return;
+        }
+        bytes.clear();
+        // A thread that ends keeps nothing.
+        let _ = BUFFERS.try_with(|buffers| {
+            let mut buffers = buffers.borrow_mut();
+            if buffers.len() < KEPT_BUFFERS {
+                buffers.push(bytes);
+            }
+        });
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// Sends a message's body behind its head.
+    pub(crate) struct MessageSender<B> {
+        send: SendStream,
+        shared: Arc<Shared>,
+        // What is framed and not written yet: first the buffer, then the chunk.
+        buffer: Buffer,
+        chunk: Bytes,
+        // Bytes that the frame of a body of known length lacks.
+        left: Option<u64>,
+        state: State,
+        // Finds out that the peer no longer wants the message, while the body has nothing.
+        stopped: Option<Stopped>,
+        #[pin]
+        body: B,
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Body,
+    /// All is framed: the stream ends when it is written.
+    Ending,
+    Done,
+}
+
+impl<B> MessageSender<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    /// Encodes the head by `encode`, which is given a buffer and returns where the head begins in
+    /// it, and writes it with what the body has at once. Poll the sender to send the rest.
+    ///
+    /// `with_body` is false for messages whose body is not sent, such as the answer to HEAD.
+    ///
+    /// # Errors
+    /// The head cannot be encoded. Later errors are the sender's.
+    pub(crate) fn new(
+        send: SendStream,
+        shared: Arc<Shared>,
+        body: B,
+        with_body: bool,
+        encode: impl FnOnce(&Shared, &SendStream, &mut Vec<u8>) -> Result<usize, Error>,
+    ) -> Result<Self, (SendStream, Error)> {
+        let is_empty = !with_body || body.is_end_stream();
+        let left = if is_empty {
+            Some(0)
+        } else {
+            body.size_hint().exact()
+        };
+        let mut buffer = Buffer::take();
+        match encode(&shared, &send, &mut buffer.bytes) {
+            Ok(begin) => buffer.begin = begin,
+            Err(error) => return Err((send, error)),
+        }
+        if let Some(len) = left.filter(|len| *len > 0) {
+            put_header(&mut buffer.bytes, kind::DATA, len);
+        }
+        Ok(Self {
+            send,
+            shared,
+            buffer,
+            chunk: Bytes::new(),
+            left,
+            state: if is_empty { State::Ending } else { State::Body },
+            stopped: None,
+            body,
+        })
+    }
+}
+
+impl<B> Future for MessageSender<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    type Output = Result<(), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = ready!(self.as_mut().poll_all(cx));
+        let this = self.project();
+        *this.state = State::Done;
+        if let Err(error) = &result {
+            // RFC 9114 §4.1.1, §8.1: a message that is cut short must not look complete.
+            let code = match error {
+                Error::Body(_) | Error::BodyLength => Code::H3_INTERNAL_ERROR,
+                _ => Code::H3_REQUEST_CANCELLED,
+            };
+            let _ = this.send.reset(code.0);
+        }
+        Poll::Ready(result)
+    }
+}
+
+impl<B> MessageSender<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    fn poll_all(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        loop {
+            // What is small waits for what follows it.
+            let this = self.as_mut().project();
+            let waits = *this.state == State::Body
+                && this.chunk.is_empty()
+                && this.buffer.unwritten().len() <= COPIED;
+            if !waits {
+                ready!(Self::poll_write(this.send, this.buffer, this.chunk, cx))?;
+            }
+            match this.state {
+                State::Done => return Poll::Ready(Ok(())),
+                State::Ending => {
+                    this.send.finish()?;
+                    return Poll::Ready(Ok(()));
+                }
+                State::Body => {}
+            }
+            match this.body.poll_frame(cx) {
+                Poll::Pending => {
+                    // Nothing to wait for: what there is goes out.
+                    ready!(Self::poll_write(this.send, this.buffer, this.chunk, cx))?;
+                    let stopped = this.stopped.get_or_insert_with(|| this.send.stopped());
+                    return match Pin::new(stopped).poll(cx) {
+                        Poll::Ready(Ok(Some(code))) => Poll::Ready(Err(Error::Stream(Code(code)))),
+                        Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+                        _ => Poll::Pending,
+                    };
+                }
+                Poll::Ready(frame) => self.as_mut().on_frame(frame)?,
+            }
+        }
+    }
+
+    /// Writes what waits.
+    fn poll_write(
+        send: &mut SendStream,
+        buffer: &mut Buffer,
+        chunk: &mut Bytes,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        ready!(buffer.poll_write(send, cx))?;
+        while !chunk.is_empty() {
+            ready!(send.poll_write_chunk(cx, chunk))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The body's next frame, or its end.
+    fn on_frame(
+        self: Pin<&mut Self>,
+        frame: Option<Result<http_body::Frame<B::Data>, B::Error>>,
+    ) -> Result<(), Error> {
+        let this = self.project();
+        let Some(frame) = frame else {
+            if this.left.is_some_and(|left| left > 0) {
+                return Err(Error::BodyLength);
+            }
+            *this.state = State::Ending;
+            return Ok(());
+        };
+        let frame = frame.map_err(|error| Error::Body(error.into()))?;
+        match frame.into_data() {
+            Ok(mut data) => {
+                let len = data.remaining();
+                let Some(data_len) = (len > 0).then_some(len as u64) else {
+                    return Ok(());
+                };
+                match this.left {
+                    Some(left) => {
+                        *left = left.checked_sub(data_len).ok_or(Error::BodyLength)?;
+                    }
+                    None => {
+                        put_header(&mut this.buffer.bytes, kind::DATA, data_len);
+                    }
+                }
+                if len <= COPIED {
+                    while data.has_remaining() {
+                        let len = data.chunk().len();
+                        this.buffer.bytes.extend_from_slice(data.chunk());
+                        data.advance(len);
+                    }
+                } else {
+                    *this.chunk = data.copy_to_bytes(len);
+                }
+                if this.body.is_end_stream() && this.left.is_none_or(|left| left == 0) {
+                    *this.state = State::Ending;
+                }
+                Ok(())
+            }
+            Err(frame) => {
+                if let Ok(trailers) = frame.into_trailers() {
+                    if this.left.is_some_and(|left| left > 0) {
+                        return Err(Error::BodyLength);
+                    }
+                    Self::put_trailers(this.send, this.shared, &mut this.buffer.bytes, &trailers)?;
+                    *this.state = State::Ending;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn put_trailers(
+        send: &SendStream,
+        shared: &Shared,
+        buffer: &mut Vec<u8>,
+        trailers: &HeaderMap,
+    ) -> Result<(), Error> {
+        let mut frame = Buffer::take();
+        frame.begin = shared.encode(send.id(), trailer_fields(trailers), &mut frame.bytes)?;
+        buffer.extend_from_slice(frame.unwritten());
+        Ok(())
+    }
+}

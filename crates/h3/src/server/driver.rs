@@ -1,0 +1,533 @@
+//! A server's end of a connection: reads requests and has them answered.
+//!
+//! ```text
+//!   accepted streams ─ HeadReader ─> Reply           written at once
+//!                         │     └──> http::Request ─ service ─> Exchange   polled once, here
+//!                         └ not all of the head is here: a task            └ pending: a task
+//! ```
+//! All streams that a turn of the worker brought are handled in one poll, without a task for each
+//! unless the service asks for one. On the caller's runtime every request has a task of its own,
+//! since a service may block there.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use squall::{AcceptBi, Connection, RecvStream, SendStream};
+use tokio::runtime::Handle;
+use tokio::time::Sleep;
+use tower_service::Service;
+
+use super::exchange::{Exchange, How};
+use super::reply::Reply;
+use crate::body::{ActiveGuard, Body, broken};
+use crate::config::Config;
+use crate::control::ControlEvent;
+use crate::error::{BoxError, Code, Error};
+use crate::message::{Malformed, RequestHead, request};
+use crate::priority::priority_of;
+use crate::qpack::FieldSection;
+use crate::receive::{Broken, MessageReader, Part};
+use crate::shared::Shared;
+use crate::streams::{Ended, Streams};
+
+/// Streams that are accepted in one poll: after so many, what was written is sent first.
+const STREAMS_A_POLL: usize = 256;
+
+/// GOAWAY with this id announces the end and still allows every request (RFC 9114 §5.2).
+const EVERY_REQUEST: u64 = (1 << 62) - 4;
+
+/// How long a client gets, beyond a round trip, to learn that it should send no more requests.
+const GOING_AWAY: Duration = Duration::from_millis(20);
+
+/// Answers requests at once, from their heads, or leaves them to the service.
+pub(super) type Immediate = Arc<dyn Fn(&RequestHead<'_>) -> Option<Reply> + Send + Sync>;
+
+/// Memory for an exchange that is used again.
+type Slot<F, B> = Pin<Box<Option<Exchange<F, B>>>>;
+
+/// Where requests are handled.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// Each in a task of its own on this runtime.
+    Runtime(Handle),
+    /// On the connection's worker.
+    Worker,
+}
+
+impl Place {
+    fn spawn(&self, connection: &Connection, task: impl Future<Output = ()> + Send + 'static) {
+        match self {
+            Self::Runtime(handle) => drop(handle.spawn(task)),
+            Self::Worker => drop(connection.spawn(task)),
+        }
+    }
+}
+
+/// Serves a connection; see [`Builder::serve_connection`](super::Builder::serve_connection).
+pub(super) struct Driver<S, B>
+where
+    S: Service<Request<Body>>,
+{
+    shared: Arc<Shared>,
+    streams: Streams,
+    accept: AcceptBi,
+    immediate: Option<Immediate>,
+    service: S,
+    place: Place,
+    /// Memory for the exchange that is polled at once.
+    slot: Slot<S::Future, B>,
+    ending: Ending,
+    /// The id after that of the last request.
+    next_id: u64,
+}
+
+/// How far the end has come.
+enum Ending {
+    Serving,
+    /// The client was told that the end is near.
+    Announced(Pin<Box<Sleep>>),
+    /// Requests from this id on are rejected.
+    Rejecting(u64),
+    /// All requests are answered.
+    Closing(Pin<Box<dyn Future<Output = ()> + Send>>),
+}
+
+impl<S, B> Driver<S, B>
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    pub(super) fn new(
+        connection: Connection,
+        config: Config,
+        service: S,
+        immediate: Option<Immediate>,
+        place: Place,
+    ) -> Self {
+        let accept = connection.accept_bi();
+        let shared = Arc::new(Shared::new(connection, true, config));
+        Self {
+            streams: Streams::new(Arc::clone(&shared)),
+            accept,
+            immediate,
+            service,
+            place,
+            slot: Box::pin(None),
+            ending: Ending::Serving,
+            next_id: 0,
+            shared,
+        }
+    }
+
+    /// Begins to end the connection gracefully: requests that have arrived are answered, later ones
+    /// are rejected.
+    pub(super) fn shut_down(&mut self, cx: &mut Context<'_>) {
+        if let Ending::Serving = self.ending {
+            self.streams.go_away(EVERY_REQUEST, cx);
+            let wait = self.shared.connection.rtt() + GOING_AWAY;
+            self.ending = Ending::Announced(Box::pin(tokio::time::sleep(wait)));
+        }
+    }
+
+    /// Serves until the connection ends.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.shared.set_driver(cx.waker());
+        let result = self.streams.poll(cx, |shared, event| {
+            if let ControlEvent::Priority(id, value) = event {
+                shared.set_priority(id, priority_of(&value));
+            }
+        });
+        let ended = match result {
+            Ok(()) => match self.poll_requests(cx) {
+                Ok(()) => return self.poll_end(cx),
+                Err(ended) => ended,
+            },
+            Err(ended) => ended,
+        };
+        Poll::Ready(match ended {
+            Ended::Closed(reason) => Err(Error::Connection(reason)),
+            Ended::Failed(code, why) => {
+                self.shared.fail(code, why);
+                Err(Error::Malformed(why))
+            }
+        })
+    }
+
+    fn poll_requests(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        for _ in 0..STREAMS_A_POLL {
+            match Pin::new(&mut self.accept).poll(cx) {
+                Poll::Ready(Ok((send, recv))) => {
+                    self.accept = self.shared.connection.accept_bi();
+                    let id = send.id().0;
+                    let rejected = matches!(self.ending, Ending::Rejecting(from) if id >= from)
+                        || matches!(self.ending, Ending::Closing(_));
+                    if rejected {
+                        reject(send, recv);
+                        continue;
+                    }
+                    self.next_id = self.next_id.max(id + 4);
+                    self.begin(HeadReader::new(send, recv, &self.shared));
+                }
+                Poll::Ready(Err(reason)) => return Err(Ended::Closed(reason)),
+                Poll::Pending => return Ok(()),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    /// A graceful end, step by step.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        loop {
+            match &mut self.ending {
+                Ending::Serving => return Poll::Pending,
+                Ending::Announced(wait) => {
+                    ready!(wait.as_mut().poll(cx));
+                    self.streams.go_away(self.next_id, cx);
+                    self.shared.wake_when_inactive();
+                    self.ending = Ending::Rejecting(self.next_id);
+                }
+                Ending::Rejecting(_) => {
+                    if self.shared.active() > 0 {
+                        return Poll::Pending;
+                    }
+                    let connection = self.shared.connection.clone();
+                    self.ending = Ending::Closing(Box::pin(async move {
+                        connection.shutdown(Code::H3_NO_ERROR.0, b"").await;
+                    }));
+                }
+                Ending::Closing(closing) => {
+                    ready!(closing.as_mut().poll(cx));
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+
+    /// Begins with a request, of which some or all has arrived.
+    fn begin(&mut self, mut head: HeadReader) {
+        let mut cx = Context::from_waker(Waker::noop());
+        match head.poll(&mut cx, self.immediate.as_ref()) {
+            Poll::Ready(next) => {
+                if let Some(arrived) = head.conclude(next) {
+                    self.dispatch(arrived);
+                }
+            }
+            Poll::Pending => {
+                let service = self.service.clone();
+                let immediate = self.immediate.clone();
+                let (timeout, connection) =
+                    (self.shared.config.header_timeout, &self.shared.connection);
+                self.place.spawn(connection, async move {
+                    // Counted, so that a graceful end waits for it.
+                    let _guard = ActiveGuard::new(Arc::clone(head.reader.shared()));
+                    let arrived = std::future::poll_fn(|cx| head.poll(cx, immediate.as_ref()));
+                    match tokio::time::timeout(timeout, arrived).await {
+                        Ok(next) => {
+                            if let Some(arrived) = head.conclude(next) {
+                                arrived.answer(service).await;
+                            }
+                        }
+                        Err(_) => head.give_up(Code::H3_REQUEST_INCOMPLETE),
+                    }
+                });
+            }
+        }
+    }
+
+    /// Has the service answer a request.
+    fn dispatch(&mut self, arrived: Arrived) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let connection = &self.shared.connection;
+        if let Place::Runtime(_) = self.place {
+            let service = self.service.clone();
+            self.place.spawn(connection, arrived.answer(service));
+            return;
+        }
+        let Arrived {
+            request,
+            send,
+            guard,
+        } = arrived;
+        let how = How::of(request.method());
+        let service = &mut self.service;
+        let ready = catch_unwind(AssertUnwindSafe(|| service.poll_ready(&mut cx)));
+        if let Ok(Poll::Pending) = ready {
+            let service = self.service.clone();
+            let arrived = Arrived {
+                request,
+                send,
+                guard,
+            };
+            self.place.spawn(connection, arrived.answer(service));
+            return;
+        }
+        // Otherwise the stream is reset by dropping it.
+        let Ok(Poll::Ready(Ok(()))) = ready else {
+            return;
+        };
+        let Ok(future) = catch_unwind(AssertUnwindSafe(|| service.call(request))) else {
+            return;
+        };
+        self.slot
+            .as_mut()
+            .set(Some(Exchange::new(future, send, how, guard)));
+        let Some(exchange) = self.slot.as_mut().as_pin_mut() else {
+            return;
+        };
+        if exchange.poll(&mut cx).is_ready() {
+            self.slot.as_mut().set(None);
+            return;
+        }
+        let mut slot = std::mem::replace(&mut self.slot, Box::pin(None));
+        self.place.spawn(connection, async move {
+            if let Some(exchange) = slot.as_mut().as_pin_mut() {
+                exchange.await;
+            }
+        });
+    }
+}
+
+/// Refuses a request that the client may send again elsewhere (RFC 9114 §5.2).
+fn reject(mut send: SendStream, mut recv: RecvStream) {
+    let code = Code::H3_REQUEST_REJECTED.0;
+    let _ = send.reset(code);
+    let _ = recv.stop(code);
+}
+
+/// A request whose head has arrived.
+struct Arrived {
+    request: Request<Body>,
+    send: SendStream,
+    guard: ActiveGuard,
+}
+
+impl Arrived {
+    /// Waits until the service is ready, and for its response.
+    async fn answer<S, B>(self, mut service: S)
+    where
+        S: Service<Request<Body>, Response = Response<B>>,
+        S::Error: Into<BoxError>,
+        B: http_body::Body,
+        B::Error: Into<BoxError>,
+    {
+        let how = How::of(self.request.method());
+        if std::future::poll_fn(|cx| service.poll_ready(cx))
+            .await
+            .is_err()
+        {
+            return;
+        }
+        let future = service.call(self.request);
+        Exchange::new(future, self.send, how, self.guard).await;
+    }
+}
+
+/// Reads the head of a request.
+struct HeadReader {
+    reader: MessageReader,
+    send: SendStream,
+    /// The encoded head, which may wait for the dynamic table.
+    block: Option<Bytes>,
+}
+
+/// What the head comes to.
+enum Next {
+    Reply {
+        reply: Reply,
+        is_head: bool,
+    },
+    Request {
+        request: Request<()>,
+        content_length: Option<u64>,
+        expects_continue: bool,
+    },
+}
+
+impl HeadReader {
+    fn new(mut send: SendStream, recv: RecvStream, shared: &Arc<Shared>) -> Self {
+        send.set_drop_code(Code::H3_INTERNAL_ERROR.0);
+        if let Some(priority) = shared.take_priority(send.id()) {
+            let _ = send.set_priority(priority);
+        }
+        Self {
+            reader: MessageReader::new(recv, Arc::clone(shared)),
+            send,
+            block: None,
+        }
+    }
+
+    /// The head, once it is here.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        immediate: Option<&Immediate>,
+    ) -> Poll<Result<Next, Broken>> {
+        let block = match &self.block {
+            Some(block) => block,
+            None => match ready!(self.reader.poll_part(cx))? {
+                Part::Section(block) => self.block.insert(block),
+                // Nothing precedes the head.
+                Part::Data(_) | Part::End => return Poll::Pending,
+            },
+        };
+        let (shared, id, send) = (self.reader.shared(), self.reader.id(), &self.send);
+        let next = shared.poll_decode(cx, id, block, |section| read(section, immediate, send));
+        Poll::Ready(ready!(next).map_err(|error| broken(&error)))
+    }
+
+    /// Sends the reply, or returns the request for the service.
+    fn conclude(mut self, next: Result<Next, Broken>) -> Option<Arrived> {
+        match next {
+            Ok(Next::Reply { reply, is_head }) => {
+                self.reply(reply, is_head);
+                None
+            }
+            Ok(Next::Request {
+                request,
+                content_length,
+                expects_continue,
+            }) => {
+                self.reader.set_content_length(content_length);
+                self.arrive(request, expects_continue)
+            }
+            Err(why) => {
+                self.on_broken(&why);
+                None
+            }
+        }
+    }
+
+    /// The request is to be answered by the service.
+    fn arrive(mut self, request: Request<()>, expects_continue: bool) -> Option<Arrived> {
+        if *request.method() == http::Method::CONNECT {
+            self.reader.set_connect();
+        }
+        // Most requests end with their head.
+        let mut cx = Context::from_waker(Waker::noop());
+        let part = match self.reader.poll_part(&mut cx) {
+            Poll::Pending => None,
+            Poll::Ready(Ok(part)) => Some(part),
+            Poll::Ready(Err(why)) => {
+                self.on_broken(&why);
+                return None;
+            }
+        };
+        let guard = ActiveGuard::new(Arc::clone(self.reader.shared()));
+        if expects_continue && part.is_none() {
+            self.send_continue();
+        }
+        let body = match part {
+            Some(Part::End) => Body::empty(),
+            part => Body::incoming(self.reader, part, None),
+        };
+        Some(Arrived {
+            request: request.map(|()| body),
+            send: self.send,
+            guard,
+        })
+    }
+
+    /// RFC 9110 §10.1.1: the client waits with the body until it gets this response.
+    fn send_continue(&mut self) {
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = StatusCode::CONTINUE;
+        let mut cx = Context::from_waker(Waker::noop());
+        // A new stream has room for it. A peer that gives none waits for the body's own timeout.
+        let _ = (self.send).poll_write(&mut cx, &Reply::new(response).head);
+    }
+
+    /// Writes a reply, and leaves what there is no room for to a task.
+    fn reply(mut self, reply: Reply, is_head: bool) {
+        let shared = Arc::clone(self.reader.shared());
+        let mut cx = Context::from_waker(Waker::noop());
+        // Read to the end, so that the client is not told to stop.
+        let _ = self.reader.poll_part(&mut cx);
+        let mut chunks = [reply.head, reply.body];
+        if is_head {
+            chunks[1].clear();
+        }
+        let mut send = self.send;
+        for i in 0..chunks.len() {
+            let chunk = &mut chunks[i];
+            while !chunk.is_empty() {
+                match send.poll_write_chunk(&mut cx, chunk) {
+                    Poll::Ready(Ok(_)) => {}
+                    Poll::Ready(Err(_)) => return shared.on_cancelled(),
+                    Poll::Pending => return reply_later(send, chunks, &shared),
+                }
+            }
+        }
+        if send.finish().is_ok() {
+            shared.on_completed();
+        }
+    }
+
+    fn on_broken(mut self, why: &Broken) {
+        self.reader.give_up(why);
+        match why {
+            Broken::TooLarge => {
+                // RFC 9114 §4.2.2.
+                let mut response = Response::new(Bytes::new());
+                *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+                self.reply(Reply::new(response), false);
+            }
+            Broken::Stream(code, _) => self.give_up(*code),
+            Broken::Lost(Error::Stream(_)) => self.reader.shared().on_cancelled(),
+            Broken::Lost(_) | Broken::Connection(..) => {}
+        }
+    }
+
+    fn give_up(mut self, code: Code) {
+        let _ = self.send.reset(code.0);
+        let _ = self.reader.recv.stop(code.0);
+    }
+}
+
+/// Writes the rest of a reply as there is room for it.
+fn reply_later(mut send: SendStream, mut rest: [Bytes; 2], shared: &Arc<Shared>) {
+    let guard = ActiveGuard::new(Arc::clone(shared));
+    shared.connection.spawn(async move {
+        let shared = guard.shared();
+        if send.write_all_chunks(&mut rest).await.is_ok() && send.finish().is_ok() {
+            shared.on_completed();
+        } else {
+            shared.on_cancelled();
+        }
+    });
+}
+
+/// Reads a head, and has it answered at once or makes a request of it.
+fn read(
+    section: &FieldSection,
+    immediate: Option<&Immediate>,
+    send: &SendStream,
+) -> Result<Next, Malformed> {
+    let head = RequestHead::parse(section)?;
+    if let Some(value) = head.priority {
+        let _ = send.set_priority(priority_of(value));
+    }
+    if let Some(immediate) = immediate {
+        let reply = catch_unwind(AssertUnwindSafe(|| immediate(&head)));
+        if let Some(reply) = reply.unwrap_or_default() {
+            return Ok(Next::Reply {
+                reply,
+                is_head: head.method() == "HEAD",
+            });
+        }
+    }
+    Ok(Next::Request {
+        request: request(&head)?,
+        content_length: head.content_length,
+        expects_continue: head.expects_continue,
+    })
+}

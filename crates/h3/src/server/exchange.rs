@@ -1,0 +1,181 @@
+//! A request with a service, until its response is sent.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::header::{CONTENT_LENGTH, DATE};
+use http::{HeaderValue, Method, Response, StatusCode};
+use squall::{SendStream, Stopped};
+
+use crate::body::ActiveGuard;
+use crate::error::{BoxError, Code, Error};
+use crate::message::response_fields;
+use crate::send::MessageSender;
+use crate::shared::Shared;
+
+pin_project_lite::pin_project! {
+    /// Waits for the service's response and sends it.
+    pub(super) struct Exchange<F, B> {
+        #[pin]
+        state: State<F, B>,
+        // For the answer; `None` once it is being sent.
+        send: Option<SendStream>,
+        // Finds out that the client no longer waits for the response.
+        stopped: Option<Stopped>,
+        how: How,
+        guard: ActiveGuard,
+    }
+}
+
+pin_project_lite::pin_project! {
+    #[project = StateProjection]
+    enum State<F, B> {
+        Calling { #[pin] future: F },
+        Sending { #[pin] sender: MessageSender<B> },
+        Done,
+    }
+}
+
+/// What the response depends on besides the service.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    pub(super) is_head: bool,
+    pub(super) is_connect: bool,
+}
+
+impl How {
+    pub(super) fn of(method: &Method) -> Self {
+        Self {
+            is_head: *method == Method::HEAD,
+            is_connect: *method == Method::CONNECT,
+        }
+    }
+}
+
+impl<F, B, E> Exchange<F, B>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    E: Into<BoxError>,
+    B: http_body::Body,
+    B::Error: Into<BoxError>,
+{
+    pub(super) fn new(future: F, send: SendStream, how: How, guard: ActiveGuard) -> Self {
+        Self {
+            state: State::Calling { future },
+            send: Some(send),
+            stopped: None,
+            how,
+            guard,
+        }
+    }
+}
+
+impl<F, B, E> Future for Exchange<F, B>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    E: Into<BoxError>,
+    B: http_body::Body,
+    B::Error: Into<BoxError>,
+{
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let mut this = self.as_mut().project();
+            match this.state.as_mut().project() {
+                StateProjection::Calling { future } => {
+                    let polled = catch_unwind(AssertUnwindSafe(|| future.poll(cx)));
+                    let response = match polled {
+                        Ok(Poll::Ready(Ok(response))) => response,
+                        Ok(Poll::Pending) => {
+                            let Some(send) = this.send.as_ref() else {
+                                return Poll::Ready(());
+                            };
+                            let stopped = this.stopped.get_or_insert_with(|| send.stopped());
+                            ready!(Pin::new(stopped).poll(cx)).ok();
+                            // Nobody waits for the response: the service's future is dropped.
+                            this.guard.shared().on_cancelled();
+                            this.state.set(State::Done);
+                            return Poll::Ready(());
+                        }
+                        // The stream is reset by dropping it.
+                        Ok(Poll::Ready(Err(_))) | Err(_) => {
+                            this.state.set(State::Done);
+                            return Poll::Ready(());
+                        }
+                    };
+                    let Some(send) = this.send.take() else {
+                        return Poll::Ready(());
+                    };
+                    let shared = this.guard.shared();
+                    match send_response(send, shared, response, *this.how) {
+                        Ok(sender) => this.state.set(State::Sending { sender }),
+                        Err((mut send, _)) => {
+                            let _ = send.reset(Code::H3_INTERNAL_ERROR.0);
+                            this.state.set(State::Done);
+                            return Poll::Ready(());
+                        }
+                    }
+                }
+                StateProjection::Sending { sender } => {
+                    let polled = catch_unwind(AssertUnwindSafe(|| sender.poll(cx)));
+                    match polled {
+                        Ok(Poll::Pending) => return Poll::Pending,
+                        Ok(Poll::Ready(Err(Error::Stream(_)))) => {
+                            this.guard.shared().on_cancelled();
+                        }
+                        Ok(Poll::Ready(Ok(()))) => this.guard.shared().on_completed(),
+                        // The stream is reset by dropping it, if it is not yet.
+                        Ok(Poll::Ready(Err(_))) | Err(_) => {}
+                    }
+                    this.state.set(State::Done);
+                    return Poll::Ready(());
+                }
+                StateProjection::Done => return Poll::Ready(()),
+            }
+        }
+    }
+}
+
+/// Adds what every response has, and encodes its head.
+fn send_response<B>(
+    send: SendStream,
+    shared: &Arc<Shared>,
+    response: Response<B>,
+    how: How,
+) -> Result<MessageSender<B>, (SendStream, Error)>
+where
+    B: http_body::Body,
+    B::Error: Into<BoxError>,
+{
+    let (mut parts, body) = response.into_parts();
+    let status = parts.status;
+    // RFC 9110 §6.4.1, §8.6.
+    let never_has_body = status.is_informational()
+        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let is_tunnel = how.is_connect && status.is_success();
+    if !never_has_body
+        && !is_tunnel
+        && let Some(length) = body.size_hint().exact()
+        // An empty body in the answer to HEAD says nothing of that to GET.
+        && !(how.is_head && length == 0)
+        && !parts.headers.contains_key(CONTENT_LENGTH)
+    {
+        parts
+            .headers
+            .insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    if shared.config.date && !parts.headers.contains_key(DATE) {
+        parts.headers.insert(DATE, super::date::now());
+    }
+    let with_body = !how.is_head && !never_has_body;
+    MessageSender::new(
+        send,
+        Arc::clone(shared),
+        body,
+        with_body,
+        |shared, send, out| shared.encode(send.id(), response_fields(&parts), out),
+    )
+}

@@ -1,0 +1,293 @@
+//! Servers.
+//!
+//! [`Builder::serve`] serves every connection of an endpoint by a [`tower_service::Service`], such
+//! as an `axum::Router` or the routes of `tonic`; [`Builder::serve_connection`] serves one.
+
+mod date;
+mod driver;
+mod exchange;
+mod reply;
+
+use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use squall::{Connection, Endpoint};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tower_service::Service;
+
+pub use reply::Reply;
+
+use crate::body::Body;
+use crate::config::Config;
+use crate::error::{BoxError, Error};
+use crate::message::RequestHead;
+use driver::{Driver, Immediate, Place};
+
+/// Serves every connection of `endpoint` by `service`, until the endpoint is closed:
+/// [`Builder::serve`] with the defaults.
+pub fn serve<S>(endpoint: Endpoint, service: S) -> Serve<S> {
+    Builder::new().serve(endpoint, service)
+}
+
+/// How connections are served.
+#[derive(Clone, Default)]
+pub struct Builder {
+    config: Config,
+    on_worker: bool,
+    immediate: Option<Immediate>,
+}
+
+impl Builder {
+    /// The defaults: each request is a task on the caller's runtime.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The limits of connections.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Runs the service on the connection's worker. A response that is ready at once costs no task,
+    /// and leaves with those of the other requests that came with it. The service shares the thread
+    /// with the transport and must not block.
+    ///
+    /// By default each request is a task on the runtime that the server is started on. There it may
+    /// block as much as that runtime allows.
+    #[must_use]
+    pub fn on_worker(mut self) -> Self {
+        self.on_worker = true;
+        self
+    }
+
+    /// Answers requests from their heads alone, before the service sees them: `answer` returns a
+    /// [`Reply`] that was encoded before, or `None` for the service. The cheapest way to answer:
+    /// there is no `http::Request`. It runs where the connection is driven, and must not block.
+    #[must_use]
+    pub fn answer_first<F>(mut self, answer: F) -> Self
+    where
+        F: Fn(&RequestHead<'_>) -> Option<Reply> + Send + Sync + 'static,
+    {
+        self.immediate = Some(Arc::new(answer));
+        self
+    }
+
+    /// Serves every connection of `endpoint` by `service`, until the endpoint is closed. Await the
+    /// result, on a tokio runtime.
+    pub fn serve<S>(self, endpoint: Endpoint, service: S) -> Serve<S> {
+        Serve {
+            builder: self,
+            endpoint,
+            service,
+        }
+    }
+
+    /// Serves one connection by `service`, until it ends. Where the result is polled is where
+    /// requests are read.
+    ///
+    /// # Panics
+    /// When called outside of a tokio runtime, unless [`on_worker`](Self::on_worker) is set.
+    pub fn serve_connection<S, B>(self, connection: Connection, service: S) -> ServeConnection<S, B>
+    where
+        S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<BoxError>,
+        B: http_body::Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<BoxError>,
+    {
+        let place = if self.on_worker {
+            Place::Worker
+        } else {
+            Place::Runtime(Handle::current())
+        };
+        let driver = Driver::new(connection, self.config, service, self.immediate, place);
+        ServeConnection(driver)
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("config", &self.config)
+            .field("on_worker", &self.on_worker)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection that is served; see [`Builder::serve_connection`]. Dropping it stops reading
+/// requests; those that were read are still answered.
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct ServeConnection<S, B>(Driver<S, B>)
+where
+    S: Service<Request<Body>>;
+
+impl<S, B> ServeConnection<S, B>
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Unpin + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    /// Begins to end the connection gracefully (RFC 9114 §5.2): the client is told to send no more
+    /// requests, those that have arrived are answered, later ones are rejected so that the client
+    /// sends them elsewhere, and the connection closes when all responses are delivered. Go on
+    /// polling.
+    pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) {
+        self.0.shut_down(cx);
+    }
+}
+
+impl<S, B> Future for ServeConnection<S, B>
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Unpin + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    /// An error if the connection ended for another reason than a graceful shutdown; a client that
+    /// closes its connection is one.
+    type Output = Result<(), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx)
+    }
+}
+
+impl<S, B> fmt::Debug for ServeConnection<S, B>
+where
+    S: Service<Request<Body>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServeConnection").finish_non_exhaustive()
+    }
+}
+
+/// A server that has not started; see [`Builder::serve`]. Await it.
+#[must_use = "servers do nothing unless they are awaited"]
+#[derive(Debug)]
+pub struct Serve<S> {
+    builder: Builder,
+    endpoint: Endpoint,
+    service: S,
+}
+
+impl<S, B> Serve<S>
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + Unpin + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    /// Serves until `signal` is ready, and then ends gracefully: no more connections are accepted,
+    /// and each connection ends as [`ServeConnection::poll_shutdown`] says. Ready when all have
+    /// ended.
+    pub async fn with_graceful_shutdown(self, signal: impl Future<Output = ()>) {
+        let (stop, stopping) = watch::channel(false);
+        let mut signal = pin!(signal);
+        let mut accept = Box::pin(self.accept(stopping));
+        let signalled = poll_fn(|cx| {
+            if signal.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(true);
+            }
+            accept.as_mut().poll(cx).map(|()| false)
+        });
+        if signalled.await {
+            let _ = stop.send(true);
+        }
+        drop(accept);
+        // Connections hold the other ends.
+        stop.closed().await;
+    }
+
+    async fn accept(&self, stopping: watch::Receiver<bool>) {
+        while let Some(incoming) = self.endpoint.accept().await {
+            let (builder, service) = (self.builder.clone(), self.service.clone());
+            let stopping = stopping.clone();
+            let runtime = Handle::current();
+            let on_worker = builder.on_worker;
+            let task = async move {
+                // Before the handshake is complete, so that early data is answered at once.
+                let Ok((connection, _)) = incoming.accept().into_0rtt().await else {
+                    return;
+                };
+                let task = drive(builder, connection.clone(), service, stopping);
+                if on_worker {
+                    connection.spawn(task);
+                } else {
+                    task.await;
+                }
+            };
+            runtime.spawn(task);
+        }
+    }
+}
+
+/// Serves a connection until it ends, or gracefully until its end.
+async fn drive<S, B>(
+    builder: Builder,
+    connection: Connection,
+    service: S,
+    mut stopping: watch::Receiver<bool>,
+) where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Unpin + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    let mut serving = builder.serve_connection(connection, service);
+    {
+        let mut stop = pin!(stopping.wait_for(|stop| *stop));
+        let stopped = poll_fn(|cx| {
+            if Pin::new(&mut serving).poll(cx).is_ready() {
+                return Poll::Ready(false);
+            }
+            stop.as_mut().poll(cx).map(|_| true)
+        });
+        if !stopped.await {
+            return;
+        }
+    }
+    poll_fn(|cx| {
+        serving.poll_shutdown(cx);
+        Pin::new(&mut serving).poll(cx)
+    })
+    .await
+    .ok();
+}
+
+impl<S, B> IntoFuture for Serve<S>
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + Unpin + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    type Output = ();
+    type IntoFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let (_stop, stopping) = watch::channel(false);
+            self.accept(stopping).await;
+        })
+    }
+}

@@ -1,0 +1,38 @@
+//! Answers that are encoded once and sent many times.
+
+use bytes::Bytes;
+use http::Response;
+
+use crate::frame::{close_frame, kind, open_frame, put_header};
+use crate::message::response_fields;
+use crate::qpack::encode_static;
+
+/// An encoded response, with a body in memory.
+///
+/// It can be sent on any connection, any number of times: it does not refer to the dynamic table.
+/// Sending it copies neither the body nor, unless it is small, the head.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// A HEADERS frame, and the header of a DATA frame if there is a body.
+    pub(super) head: Bytes,
+    pub(super) body: Bytes,
+}
+
+impl Reply {
+    /// Encodes a response. Its fields are sent as they are: no `date` or `content-length` is added.
+    #[must_use]
+    pub fn new(response: Response<Bytes>) -> Self {
+        let (parts, body) = response.into_parts();
+        let mut bytes = Vec::new();
+        let payload = open_frame(&mut bytes);
+        encode_static(response_fields(&parts), &mut bytes);
+        let begin = close_frame(&mut bytes, payload, kind::HEADERS as u8);
+        if !body.is_empty() {
+            put_header(&mut bytes, kind::DATA, body.len() as u64);
+        }
+        Self {
+            head: Bytes::copy_from_slice(bytes.get(begin..).unwrap_or_default()),
+            body,
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! What a connection's driver, its requests and its bodies share.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use squall::{Connection, Priority, SendStream, StreamId};
+
+use crate::config::Config;
+use crate::error::{Code, Error};
+use crate::frame::{close_frame, kind, open_frame};
+use crate::message::Malformed;
+use crate::qpack::{DecodeError, Decoded, Decoder, Encoder, Field, FieldSection, encode_static};
+use crate::settings::Settings;
+
+/// How many more requests a peer may give up than it lets be answered.
+const MAX_CANCELLED: usize = 1000;
+
+/// Priorities that are kept for requests that have not arrived (RFC 9218 §7).
+const MAX_PRIORITIES: usize = 64;
+
+/// One connection.
+pub(crate) struct Shared {
+    pub(crate) connection: Connection,
+    pub(crate) is_server: bool,
+    pub(crate) config: Config,
+    /// The peer's settings, once they have arrived.
+    peer: OnceLock<Settings>,
+    /// Fields that the peer encodes.
+    incoming: Mutex<Incoming>,
+    /// Fields that this end encodes.
+    outgoing: Mutex<Outgoing>,
+    /// Whether this end's encoder may use the dynamic table. Without it the encoder has no state.
+    is_dynamic: AtomicBool,
+    /// Requests that the application has not finished with.
+    active: AtomicUsize,
+    /// The driver waits for the last request to end.
+    is_closing: AtomicBool,
+    /// Requests that the peer gave up, less those that were answered; never below zero.
+    cancelled: AtomicUsize,
+    /// Priorities of requests that have not arrived yet.
+    priorities: Mutex<VecDeque<(StreamId, Priority)>>,
+    /// The id in the server's GOAWAY; `u64::MAX` before.
+    goaway: AtomicU64,
+    /// Tasks that wait for the peer's settings.
+    settings_awaited: Mutex<Vec<Waker>>,
+    driver: Mutex<Option<Waker>>,
+}
+
+/// The receiving side of QPACK.
+struct Incoming {
+    decoder: Decoder,
+    /// The section decoded last; kept for its memory.
+    section: FieldSection,
+    instructions: Instructions,
+    /// Tasks that wait for entries of the dynamic table.
+    blocked: Vec<Waker>,
+}
+
+/// The sending side of QPACK.
+struct Outgoing {
+    encoder: Encoder,
+    instructions: Instructions,
+}
+
+/// A QPACK stream to the peer.
+#[derive(Default)]
+pub(crate) struct Instructions {
+    send: Option<SendStream>,
+    /// What is not written yet: flow control holds it back, or the stream is not open yet.
+    waiting: Vec<u8>,
+    written: usize,
+}
+
+/// Why fields cannot be decoded.
+#[derive(Debug)]
+pub(crate) enum FieldsError {
+    /// The connection has to end.
+    Connection(Code),
+    TooLarge,
+    Malformed(Malformed),
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(crate) fn new(connection: Connection, is_server: bool, config: Config) -> Self {
+        let capacity = usize::try_from(config.qpack_max_table_capacity).unwrap_or(usize::MAX);
+        let blocked = usize::try_from(config.qpack_blocked_streams).unwrap_or(usize::MAX);
+        Self {
+            connection,
+            is_server,
+            peer: OnceLock::new(),
+            incoming: Mutex::new(Incoming {
+                decoder: Decoder::new(capacity, blocked),
+                section: FieldSection::new(),
+                instructions: Instructions::default(),
+                blocked: Vec::new(),
+            }),
+            outgoing: Mutex::new(Outgoing {
+                encoder: Encoder::new(),
+                instructions: Instructions::default(),
+            }),
+            is_dynamic: AtomicBool::new(false),
+            active: AtomicUsize::new(0),
+            is_closing: AtomicBool::new(false),
+            cancelled: AtomicUsize::new(0),
+            priorities: Mutex::default(),
+            goaway: AtomicU64::new(u64::MAX),
+            settings_awaited: Mutex::default(),
+            driver: Mutex::new(None),
+            config,
+        }
+    }
+
+    /// Ends the connection: the peer broke a rule.
+    pub(crate) fn fail(&self, code: Code, why: &str) {
+        self.connection.close(code.0, why.as_bytes());
+    }
+
+    /// The peer's settings; the initial ones until they have arrived.
+    pub(crate) fn peer_settings(&self) -> &Settings {
+        const INITIAL: Settings = Settings::INITIAL;
+        self.peer.get().unwrap_or(&INITIAL)
+    }
+
+    /// The peer's settings have arrived. They come once.
+    pub(crate) fn on_settings(&self, settings: Settings) {
+        let _ = self.peer.set(settings);
+        let waiting = std::mem::take(&mut *lock(&self.settings_awaited));
+        waiting.into_iter().for_each(Waker::wake);
+        let own = self.config.qpack_encoder_table_capacity;
+        if settings.qpack_max_table_capacity > 0 && own > 0 {
+            let own = usize::try_from(own).unwrap_or(usize::MAX);
+            let (capacity, blocked) = (
+                settings.qpack_max_table_capacity,
+                settings.qpack_blocked_streams,
+            );
+            lock(&self.outgoing)
+                .encoder
+                .set_limits(capacity, blocked, own);
+            self.is_dynamic.store(true, Ordering::Release);
+        }
+    }
+
+    /// Appends a HEADERS frame of these fields to `out`, which is empty or holds room that
+    /// [`open_frame`] made, and returns where the frame begins.
+    ///
+    /// # Errors
+    /// The peer accepts no section of this size (RFC 9114 §4.2.2).
+    pub(crate) fn encode<'a>(
+        &self,
+        stream: StreamId,
+        fields: impl Iterator<Item = Field<'a>>,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, Error> {
+        let mut size = 0;
+        let fields = fields.inspect(|field| size += field.name.len() + field.value.len() + 32);
+        let payload = open_frame(out);
+        if self.is_dynamic.load(Ordering::Acquire) {
+            let mut outgoing = lock(&self.outgoing);
+            let Outgoing {
+                encoder,
+                instructions,
+            } = &mut *outgoing;
+            encoder.encode(stream.0, fields, out);
+            if !instructions.take(encoder.instructions()) {
+                drop(outgoing);
+                self.wake_driver();
+            }
+        } else {
+            encode_static(fields, out);
+        }
+        let limit = self.peer_settings().max_field_section_size;
+        if limit.is_some_and(|limit| size as u64 > limit) {
+            return Err(Error::TooLargeForPeer);
+        }
+        Ok(close_frame(out, payload, kind::HEADERS as u8))
+    }
+
+    /// Decodes a section and has it read. Pending while it refers to entries that have not arrived.
+    pub(crate) fn poll_decode<R>(
+        &self,
+        cx: &Context<'_>,
+        stream: StreamId,
+        block: &[u8],
+        read: impl FnOnce(&FieldSection) -> Result<R, Malformed>,
+    ) -> Poll<Result<R, FieldsError>> {
+        let mut incoming = lock(&self.incoming);
+        let Incoming {
+            decoder,
+            section,
+            instructions,
+            blocked,
+        } = &mut *incoming;
+        let limit = usize::try_from(self.config.max_field_section_size).unwrap_or(usize::MAX);
+        let result = match decoder.decode(stream.0, block, limit, section) {
+            // Nothing more arrives for it.
+            Ok(Decoded::Blocked) if self.connection.close_reason().is_some() => {
+                Err(FieldsError::Connection(Code::H3_NO_ERROR))
+            }
+            Ok(Decoded::Blocked) => {
+                blocked.push(cx.waker().clone());
+                return Poll::Pending;
+            }
+            Ok(Decoded::Done) => read(section).map_err(FieldsError::Malformed),
+            Err(DecodeError::Connection(code)) => Err(FieldsError::Connection(code)),
+            Err(DecodeError::TooLarge) => Err(FieldsError::TooLarge),
+        };
+        if !instructions.take(decoder.instructions()) {
+            drop(incoming);
+            self.wake_driver();
+        }
+        Poll::Ready(result)
+    }
+
+    /// A stream is given up before its sections were decoded (RFC 9204 §2.2.2.2).
+    pub(crate) fn cancel_decoding(&self, stream: StreamId) {
+        let mut incoming = lock(&self.incoming);
+        let Incoming {
+            decoder,
+            instructions,
+            ..
+        } = &mut *incoming;
+        decoder.cancel_stream(stream.0);
+        if !instructions.take(decoder.instructions()) {
+            drop(incoming);
+            self.wake_driver();
+        }
+    }
+
+    /// Bytes of the peer's encoder stream.
+    pub(crate) fn on_encoder_stream(&self, data: &[u8]) -> Result<(), Code> {
+        let mut incoming = lock(&self.incoming);
+        let has_grown = incoming.decoder.on_encoder_stream(data)?;
+        let Incoming {
+            decoder,
+            instructions,
+            blocked,
+            ..
+        } = &mut *incoming;
+        instructions.take(decoder.instructions());
+        let blocked = if has_grown {
+            std::mem::take(blocked)
+        } else {
+            Vec::new()
+        };
+        drop(incoming);
+        blocked.into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+
+    /// Bytes of the peer's decoder stream.
+    pub(crate) fn on_decoder_stream(&self, data: &[u8]) -> Result<(), Code> {
+        lock(&self.outgoing).encoder.on_decoder_stream(data)
+    }
+
+    /// The QPACK streams to the peer are open.
+    pub(crate) fn open_qpack(&self, encoder: Option<SendStream>, decoder: Option<SendStream>) {
+        if let Some(send) = encoder {
+            lock(&self.outgoing).instructions.send = Some(send);
+        }
+        if let Some(send) = decoder {
+            lock(&self.incoming).instructions.send = Some(send);
+        }
+    }
+
+    /// Writes what waits for the QPACK streams. For the driver, whose task is woken when there is
+    /// room again.
+    pub(crate) fn flush(&self, cx: &mut Context<'_>) {
+        lock(&self.incoming).instructions.flush(cx);
+        if self.is_dynamic.load(Ordering::Acquire) {
+            lock(&self.outgoing).instructions.flush(cx);
+        }
+    }
+
+    /// The driver's task is to be woken for this.
+    pub(crate) fn set_driver(&self, waker: &Waker) {
+        let mut driver = lock(&self.driver);
+        if !driver.as_ref().is_some_and(|old| old.will_wake(waker)) {
+            *driver = Some(waker.clone());
+        }
+    }
+
+    pub(crate) fn wake_driver(&self) {
+        let waker = lock(&self.driver).clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Ready with the peer's settings when they have arrived.
+    pub(crate) async fn settings_arrived(&self) -> Result<&Settings, Error> {
+        std::future::poll_fn(|cx| {
+            let mut waiting = lock(&self.settings_awaited);
+            match (self.peer.get(), self.connection.close_reason()) {
+                (Some(settings), _) => Poll::Ready(Ok(settings)),
+                (None, Some(reason)) => Poll::Ready(Err(Error::Connection(reason))),
+                (None, None) => {
+                    waiting.push(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// The server processes no requests from this stream id on.
+    pub(crate) fn set_goaway(&self, id: u64) {
+        self.goaway.store(id, Ordering::Release);
+    }
+
+    /// The stream id from which on the server processes no requests.
+    pub(crate) fn goaway(&self) -> Option<u64> {
+        let id = self.goaway.load(Ordering::Acquire);
+        (id != u64::MAX).then_some(id)
+    }
+
+    /// Whether nobody can send requests any more and none is under way.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.is_closing.load(Ordering::SeqCst) && self.active() == 0
+    }
+
+    /// The connection has ended, or its driver has.
+    pub(crate) fn on_driver_end(&self) {
+        let mut blocked = std::mem::take(&mut lock(&self.incoming).blocked);
+        blocked.append(&mut lock(&self.settings_awaited));
+        blocked.into_iter().for_each(Waker::wake);
+    }
+
+    /// A request begins.
+    pub(crate) fn begin_request(&self) {
+        self.active.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request that was begun ends.
+    pub(crate) fn end_request(&self) {
+        if self.active.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_closing.load(Ordering::SeqCst)
+        {
+            self.wake_driver();
+        }
+    }
+
+    /// The driver's task is to be woken when no request is active.
+    pub(crate) fn wake_when_inactive(&self) {
+        self.is_closing.store(true, Ordering::SeqCst);
+    }
+
+    /// The peer gave up a request. One that gives up all it begins costs work and gets nothing
+    /// ("rapid reset").
+    pub(crate) fn on_cancelled(&self) {
+        if self.cancelled.fetch_add(1, Ordering::Relaxed) >= MAX_CANCELLED {
+            self.fail(Code::H3_EXCESSIVE_LOAD, "too many cancelled requests");
+        }
+    }
+
+    /// A request was answered.
+    pub(crate) fn on_completed(&self) {
+        if self.cancelled.load(Ordering::Relaxed) > 0 {
+            let less = |cancelled: usize| cancelled.checked_sub(1);
+            let _ = (self.cancelled).fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+    }
+
+    /// The client gave a request another priority (RFC 9218 §7.1).
+    pub(crate) fn set_priority(&self, id: u64, priority: Priority) {
+        let id = StreamId(id);
+        if self.connection.set_stream_priority(id, priority).is_err() {
+            // It has not arrived, or is over.
+            let mut priorities = lock(&self.priorities);
+            if priorities.len() >= MAX_PRIORITIES {
+                priorities.pop_front();
+            }
+            priorities.push_back((id, priority));
+        }
+    }
+
+    /// The priority that a request was given before it arrived. The last one counts.
+    pub(crate) fn take_priority(&self, id: StreamId) -> Option<Priority> {
+        let mut priorities = lock(&self.priorities);
+        if priorities.is_empty() {
+            return None;
+        }
+        let found = priorities
+            .iter()
+            .rev()
+            .find(|(of, _)| *of == id)
+            .map(|(_, found)| *found);
+        priorities.retain(|(of, _)| *of != id);
+        found
+    }
+
+    /// Requests that the application has not finished with.
+    pub(crate) fn active(&self) -> usize {
+        self.active.load(Ordering::SeqCst)
+    }
+}
+
+impl Instructions {
+    /// Takes instructions and writes what there is room for; `false` if something is left that a
+    /// flush by the driver has to write.
+    #[inline]
+    fn take(&mut self, instructions: &mut Vec<u8>) -> bool {
+        if instructions.is_empty() {
+            return true;
+        }
+        self.waiting.append(instructions);
+        self.flush(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// Writes what there is room for; `false` if something is left.
+    fn flush(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(send) = &mut self.send else {
+            return self.waiting.is_empty();
+        };
+        while self.written < self.waiting.len() {
+            let rest = self.waiting.get(self.written..).unwrap_or_default();
+            match send.poll_write(cx, rest) {
+                Poll::Ready(Ok(written)) => self.written += written,
+                Poll::Ready(Err(_)) => {
+                    // The peer may not stop this stream, or the connection is over: the driver
+                    // finds out on its own.
+                    break;
+                }
+                Poll::Pending => return false,
+            }
+        }
+        self.waiting.clear();
+        self.written = 0;
+        true
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("is_server", &self.is_server)
+            .field("active", &self.active)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,307 @@
+//! The streams that a connection itself needs: control, QPACK encoder and QPACK decoder, one of
+//! each from either end (RFC 9114 §6.2, RFC 9204 §4.2).
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use squall::{AcceptUni, CloseReason, OpenUni, ReadError, RecvStream, SendStream};
+
+use crate::control::{ControlEvent, ControlReader};
+use crate::error::Code;
+use crate::frame::{kind, put_frame, put_varint, stream_type};
+use crate::shared::Shared;
+
+/// A frame type that means nothing, so that peers learn to ignore those (RFC 9114 §7.2.8).
+const GREASE: u64 = 0x1f * 0x3_77c1 + 0x21;
+
+/// The streams of a connection itself.
+pub(crate) struct Streams {
+    shared: Arc<Shared>,
+    /// The next of our streams; they are opened in the order of [`OPENED`].
+    opening: Option<OpenUni>,
+    opened: usize,
+    control: Option<SendStream>,
+    /// What the control stream has no room for yet.
+    control_waiting: Vec<u8>,
+    accept: AcceptUni,
+    peers: Vec<PeerStream>,
+    /// Which of the types 0 to 3 the peer has opened.
+    has_opened: [bool; 4],
+}
+
+/// Our streams, by type.
+const OPENED: [u64; 3] = [
+    stream_type::CONTROL,
+    stream_type::QPACK_DECODER,
+    stream_type::QPACK_ENCODER,
+];
+
+struct PeerStream {
+    recv: RecvStream,
+    role: Role,
+}
+
+enum Role {
+    /// The type has not arrived: the bytes of it that have.
+    Unknown([u8; 8], usize),
+    Control(Box<ControlReader>),
+    QpackEncoder,
+    QpackDecoder,
+}
+
+/// Why the connection ends.
+pub(crate) enum Ended {
+    /// It has ended.
+    Closed(CloseReason),
+    /// The peer broke a rule.
+    Failed(Code, &'static str),
+}
+
+impl From<Code> for Ended {
+    fn from(code: Code) -> Self {
+        Self::Failed(code, "")
+    }
+}
+
+impl Streams {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let mut control_waiting = Vec::new();
+        put_varint(&mut control_waiting, stream_type::CONTROL);
+        let mut settings = Vec::new();
+        shared
+            .config
+            .settings(shared.is_server)
+            .encode(&mut settings);
+        put_frame(&mut control_waiting, kind::SETTINGS, &settings);
+        put_frame(&mut control_waiting, GREASE, b"");
+        Self {
+            opening: Some(shared.connection.open_uni()),
+            opened: 0,
+            control: None,
+            control_waiting,
+            accept: shared.connection.accept_uni(),
+            peers: Vec::new(),
+            has_opened: [false; 4],
+            shared,
+        }
+    }
+
+    /// Sends GOAWAY (RFC 9114 §5.2).
+    pub(crate) fn go_away(&mut self, id: u64, cx: &mut Context<'_>) {
+        let mut payload = Vec::new();
+        put_varint(&mut payload, id);
+        put_frame(&mut self.control_waiting, kind::GOAWAY, &payload);
+        self.flush(cx);
+    }
+
+    /// Reads, opens and writes what can be, and calls `on_event` for what the peer says on its
+    /// control stream.
+    ///
+    /// # Errors
+    /// The connection has ended, or has to.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut on_event: impl FnMut(&Shared, ControlEvent),
+    ) -> Result<(), Ended> {
+        self.open(cx)?;
+        loop {
+            match Pin::new(&mut self.accept).poll(cx) {
+                Poll::Ready(Ok(recv)) => {
+                    self.accept = self.shared.connection.accept_uni();
+                    self.peers.push(PeerStream {
+                        recv,
+                        role: Role::Unknown([0; 8], 0),
+                    });
+                }
+                Poll::Ready(Err(reason)) => return Err(Ended::Closed(reason)),
+                Poll::Pending => break,
+            }
+        }
+        let (shared, has_opened) = (&*self.shared, &mut self.has_opened);
+        let mut i = 0;
+        while let Some(peer) = self.peers.get_mut(i) {
+            if peer.poll(cx, shared, has_opened, &mut on_event)? {
+                i += 1;
+            } else {
+                self.peers.swap_remove(i);
+            }
+        }
+        self.flush(cx);
+        self.shared.flush(cx);
+        Ok(())
+    }
+
+    /// Opens our streams, as far as the peer allows.
+    fn open(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        while let (Some(opening), Some(stream_type)) = (&mut self.opening, OPENED.get(self.opened))
+        {
+            let mut send = match Pin::new(opening).poll(cx) {
+                Poll::Ready(Ok(send)) => send,
+                Poll::Ready(Err(reason)) => return Err(Ended::Closed(reason)),
+                Poll::Pending => break,
+            };
+            // The connection's own streams go before all requests.
+            let _ = send.set_priority(squall::Priority {
+                level: i32::MAX,
+                incremental: true,
+            });
+            self.opened += 1;
+            self.opening = (self.opened < OPENED.len()).then(|| self.shared.connection.open_uni());
+            if *stream_type == stream_type::CONTROL {
+                self.control = Some(send);
+                self.flush(cx);
+                continue;
+            }
+            // A byte for which there is always room: the stream is new. A peer that allows none
+            // gets no instructions either.
+            let _ = send.poll_write(cx, &[*stream_type as u8]);
+            if *stream_type == stream_type::QPACK_DECODER {
+                self.shared.open_qpack(None, Some(send));
+            } else {
+                self.shared.open_qpack(Some(send), None);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, cx: &mut Context<'_>) {
+        let Some(control) = &mut self.control else {
+            return;
+        };
+        while !self.control_waiting.is_empty() {
+            match control.poll_write(cx, &self.control_waiting) {
+                Poll::Ready(Ok(written)) => {
+                    self.control_waiting.drain(..written);
+                }
+                // The connection is over, or the peer stopped a stream that it must not stop.
+                Poll::Ready(Err(error)) => {
+                    if let squall::WriteError::Stopped(_) = error {
+                        self.shared
+                            .fail(Code::H3_CLOSED_CRITICAL_STREAM, "control stream stopped");
+                    }
+                    self.control_waiting.clear();
+                }
+                Poll::Pending => return,
+            }
+        }
+    }
+}
+
+impl PeerStream {
+    /// Reads what has arrived. Returns whether the stream is still of interest.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        shared: &Shared,
+        has_opened: &mut [bool; 4],
+        on_event: &mut impl FnMut(&Shared, ControlEvent),
+    ) -> Result<bool, Ended> {
+        loop {
+            let chunk = match self.recv.poll_read_chunk(cx, usize::MAX) {
+                Poll::Pending => return Ok(true),
+                Poll::Ready(Ok(Some(chunk))) => chunk,
+                Poll::Ready(Err(ReadError::ConnectionLost(reason))) => {
+                    return Err(Ended::Closed(reason));
+                }
+                Poll::Ready(_) => {
+                    return match self.role {
+                        // RFC 9114 §6.2: a stream may end before its type.
+                        Role::Unknown(..) => Ok(false),
+                        // RFC 9114 §6.2.1, RFC 9204 §4.2.
+                        _ => Err(Ended::Failed(
+                            Code::H3_CLOSED_CRITICAL_STREAM,
+                            "critical stream ended",
+                        )),
+                    };
+                }
+            };
+            if !self.on_chunk(chunk, shared, has_opened, on_event)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn on_chunk(
+        &mut self,
+        mut chunk: Bytes,
+        shared: &Shared,
+        has_opened: &mut [bool; 4],
+        on_event: &mut impl FnMut(&Shared, ControlEvent),
+    ) -> Result<bool, Ended> {
+        if let Role::Unknown(bytes, len) = &mut self.role {
+            let Some(stream_type) = stream_type_of(bytes, len, &mut chunk) else {
+                return Ok(true);
+            };
+            match role(stream_type, shared.is_server, has_opened)? {
+                Some(role) => self.role = role,
+                None => {
+                    // RFC 9114 §6.2: reading of an unknown stream is given up.
+                    let _ = self.recv.stop(Code::H3_STREAM_CREATION_ERROR.0);
+                    return Ok(false);
+                }
+            }
+        }
+        match &mut self.role {
+            Role::Unknown(..) => {}
+            Role::Control(reader) => {
+                reader.push(chunk);
+                while let Some(event) = reader.next()? {
+                    if let ControlEvent::Settings(settings) = event {
+                        shared.on_settings(settings);
+                    }
+                    on_event(shared, event);
+                }
+            }
+            Role::QpackEncoder => shared.on_encoder_stream(&chunk)?,
+            Role::QpackDecoder => shared.on_decoder_stream(&chunk)?,
+        }
+        Ok(true)
+    }
+}
+
+/// The type at the beginning of a stream, once it is complete.
+fn stream_type_of(bytes: &mut [u8; 8], len: &mut usize, chunk: &mut Bytes) -> Option<u64> {
+    while let Some(&byte) = chunk.first() {
+        *bytes.get_mut(*len)? = byte;
+        *len += 1;
+        chunk.advance(1);
+        if let Ok(value) = squall_wire::Reader::new(bytes.get(..*len)?).varint() {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// What a stream of this type is for; `None`: its type is unknown.
+fn role(
+    stream_type: u64,
+    is_server: bool,
+    has_opened: &mut [bool; 4],
+) -> Result<Option<Role>, Ended> {
+    let role = match stream_type {
+        stream_type::CONTROL => Role::Control(Box::new(ControlReader::new(is_server))),
+        stream_type::QPACK_ENCODER => Role::QpackEncoder,
+        stream_type::QPACK_DECODER => Role::QpackDecoder,
+        // RFC 9114 §6.2.2: clients open no push stream, and this end allows servers none.
+        stream_type::PUSH if is_server => return Err(Code::H3_STREAM_CREATION_ERROR.into()),
+        stream_type::PUSH => return Err(Code::H3_ID_ERROR.into()),
+        _ => return Ok(None),
+    };
+    let opened = has_opened.get_mut(stream_type as usize);
+    if opened.is_none_or(|opened| std::mem::replace(opened, true)) {
+        // RFC 9114 §6.2.1, RFC 9204 §4.2: one of each.
+        let why = "second stream of its type";
+        return Err(Ended::Failed(Code::H3_STREAM_CREATION_ERROR, why));
+    }
+    Ok(Some(role))
+}
+
+impl Drop for Streams {
+    /// Whoever waits for something of these streams waits no longer.
+    fn drop(&mut self) {
+        self.shared.on_driver_end();
+    }
+}

@@ -1,0 +1,121 @@
+//! A server and clients over loopback sockets.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use squall::tls::Identity;
+use squall::{Builder, ClientConfig, Connection, Endpoint, ServerConfig, TransportConfig};
+use squall_h3::client::SendRequest;
+use squall_h3::{Body, Error};
+use tower_service::Service;
+
+pub(crate) const ANY_PORT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Fails instead of waiting for ever.
+pub(crate) async fn within<F: Future>(future: F) -> F::Output {
+    let limit = Duration::from_secs(20);
+    tokio::time::timeout(limit, future)
+        .await
+        .expect("it takes too long")
+}
+
+/// A bound server and what its clients need.
+pub(crate) struct Site {
+    pub(crate) endpoint: Endpoint,
+    roots: squall::rustls::RootCertStore,
+}
+
+impl Site {
+    pub(crate) fn new() -> Self {
+        Self::with(TransportConfig::default())
+    }
+
+    pub(crate) fn with(transport: TransportConfig) -> Self {
+        let identity = Identity::self_signed(["localhost"]).unwrap();
+        let roots = identity.roots().unwrap();
+        let tls = squall::tls::server(identity, &[b"h3"]).unwrap();
+        let config = ServerConfig::new(tls).transport(transport);
+        let endpoint = Builder::new(ANY_PORT).server(config).bind().unwrap();
+        Self { endpoint, roots }
+    }
+
+    /// A connection of a client of its own.
+    pub(crate) async fn connection(&self) -> Connection {
+        self.connection_with(TransportConfig::default()).await
+    }
+
+    pub(crate) async fn connection_with(&self, transport: TransportConfig) -> Connection {
+        let tls = squall::client_tls(self.roots.clone(), &[b"h3"]).unwrap();
+        let config = ClientConfig::new(tls).transport(transport);
+        let client = Endpoint::client(ANY_PORT).unwrap();
+        let address = self.endpoint.local_addr().unwrap();
+        let connecting = client.connect_with(config, address, "localhost").unwrap();
+        within(connecting).await.unwrap()
+    }
+
+    pub(crate) async fn client(&self) -> SendRequest {
+        squall_h3::client::handshake(self.connection().await)
+    }
+}
+
+/// A function as a service.
+#[derive(Clone)]
+pub(crate) struct Serve<F>(pub F);
+
+type Answer<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
+
+impl<F, R, B> Service<Request<Body>> for Serve<F>
+where
+    F: Fn(Request<Body>) -> R,
+    R: Future<Output = Response<B>> + Send + 'static,
+{
+    type Response = Response<B>;
+    type Error = Infallible;
+    type Future = Answer<B>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let answer = (self.0)(request);
+        Box::pin(async move { Ok(answer.await) })
+    }
+}
+
+/// A body's data.
+pub(crate) async fn read(body: Body) -> Result<Vec<u8>, Error> {
+    Ok(read_all(body).await?.0)
+}
+
+/// A body's data and trailers.
+pub(crate) async fn read_all(mut body: Body) -> Result<(Vec<u8>, Option<http::HeaderMap>), Error> {
+    let (mut data, mut trailers) = (Vec::new(), None);
+    loop {
+        let next = std::future::poll_fn(|cx| http_body::Body::poll_frame(Pin::new(&mut body), cx));
+        let Some(frame) = within(next).await else {
+            return Ok((data, trailers));
+        };
+        match frame?.into_data() {
+            Ok(chunk) => data.extend_from_slice(&chunk),
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    }
+}
+
+pub(crate) fn get(path: &str) -> Request<Body> {
+    let uri = format!("https://localhost{path}");
+    Request::get(uri).body(Body::empty()).unwrap()
+}
+
+pub(crate) fn response(text: impl Into<Bytes>) -> Response<Body> {
+    Response::new(Body::from(text.into()))
+}
