@@ -71,7 +71,7 @@ pub(crate) const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "squall-yard",
         ],
     ),
-    ("squall-interop", &["squall", "h3-squall"]),
+    ("squall-interop", &["squall", "squall-h3", "h3-squall"]),
     ("xtask", &[]),
 ];
 

@@ -1,8 +1,16 @@
-//! hyperium's h3 over squall as an HTTP/3 server, with libcurl and aioquic as clients.
+//! squall-h3, and hyperium's h3 over squall, as HTTP/3 servers, with libcurl and aioquic as clients.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use h3::error::{Code, StreamError};
 use http::{HeaderMap, Request, Response};
+use http_body::Frame;
+use squall_h3::Body;
+use tower_service::Service;
 
 use crate::payload::{Payload, digest, transfer_size};
 use crate::python::{Files, Peer};
@@ -21,8 +29,18 @@ fn size() -> u64 {
     transfer_size().min(MOST)
 }
 
-/// A server on its worker's thread, a client of it, and the client's files.
-fn serve(client: &str) -> (squall::Endpoint, Peer, Files) {
+/// Whose HTTP/3 it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Server {
+    Hyperium,
+    Worker,
+    Runtime,
+}
+
+const SERVERS: [Server; 3] = [Server::Hyperium, Server::Worker, Server::Runtime];
+
+/// A server, a client of it, and the client's files.
+fn serve(http: Server, client: &str) -> (squall::Endpoint, Peer, Files) {
     let identity = Identity::new();
     let tls = squall::server_tls(
         vec![identity.certificate.clone()],
@@ -33,8 +51,14 @@ fn serve(client: &str) -> (squall::Endpoint, Peer, Files) {
     let server = squall::Endpoint::server(ANY, config).expect("squall's server");
     let port = server.local_addr().expect("an address").port().to_string();
     tokio::spawn({
-        let server = server.clone();
-        async move { server.serve(requests).await }
+        let (server, own) = (server.clone(), squall_h3::server::Builder::new());
+        async move {
+            match http {
+                Server::Hyperium => server.serve(requests).await,
+                Server::Worker => own.on_worker().serve(server, Answers).await,
+                Server::Runtime => own.serve(server, Answers).await,
+            }
+        }
     });
     let files = Files::new(&identity);
     let peer = Peer::start(client, &[&port, &files.path("certificate.pem")]);
@@ -84,10 +108,83 @@ async fn answer(request: &Request<()>, mut stream: Stream) -> Result<(), StreamE
     stream.finish().await
 }
 
+/// The same by squall-h3.
+#[derive(Clone)]
+struct Answers;
+
+impl Service<Request<Body>> for Answers {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let path = request.uri().path();
+        let body = if path == "/half" {
+            Answer::Half(Some(Bytes::from_static(b"half of the ")))
+        } else if let Some(len) = path.strip_prefix("/bytes/") {
+            let len = len.parse().expect("a number");
+            Answer::Whole(Body::from(Bytes::from(Payload { seed: len, len }.bytes())))
+        } else {
+            Answer::Echo(Some(request.into_body()), 0)
+        };
+        ready(Ok(Response::new(body)))
+    }
+}
+
+/// The body of an answer.
+enum Answer {
+    Whole(Body),
+    Half(Option<Bytes>),
+    /// What was posted, and how much of it came.
+    Echo(Option<Body>, usize),
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match &mut *self {
+            Self::Whole(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Half(half) => Poll::Ready(Some(match half.take() {
+                Some(half) => Ok(Frame::data(half)),
+                None => Err("the other half is missing".into()),
+            })),
+            Self::Echo(body, length) => {
+                let Some(posted) = body else {
+                    return Poll::Ready(None);
+                };
+                let frame = std::task::ready!(Pin::new(posted).poll_frame(cx)?);
+                let Some(frame) = frame else {
+                    *body = None;
+                    let mut trailers = HeaderMap::new();
+                    trailers.insert("x-length", (*length).into());
+                    return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+                };
+                *length += frame.data_ref().map_or(0, Bytes::len);
+                Poll::Ready(Some(Ok(frame)))
+            }
+        }
+    }
+}
+
 #[test]
 fn libcurl_gets_and_posts() {
-    run(size(), async {
-        let (_server, mut curl, _files) = serve(CURL);
+    for server in SERVERS {
+        libcurl_gets_and_posts_at(server);
+    }
+}
+
+fn libcurl_gets_and_posts_at(server: Server) {
+    run(size(), async move {
+        let (_server, mut curl, _files) = serve(server, CURL);
         // One connection for all, opened by the first.
         let mut opened = 1;
         for len in [0, 1, 2047, 2048, size()] {
@@ -112,8 +209,14 @@ fn libcurl_gets_and_posts() {
 
 #[test]
 fn aioquic_gets_and_posts() {
-    run(size(), async {
-        let (server, mut aioquic, _files) = serve(AIOQUIC);
+    for server in SERVERS {
+        aioquic_gets_and_posts_at(server);
+    }
+}
+
+fn aioquic_gets_and_posts_at(server: Server) {
+    run(size(), async move {
+        let (server, mut aioquic, _files) = serve(server, AIOQUIC);
         for len in [0, 1, 2047, 2048, size()] {
             aioquic.command(&format!("get /bytes/{len}"));
             let wanted = Payload { seed: len, len }.digest();
@@ -131,15 +234,25 @@ fn aioquic_gets_and_posts() {
 /// A handler that returns before the end of its body.
 #[test]
 fn half_an_answer_is_a_failure() {
-    run(0, async {
-        let (_server, mut aioquic, _others) = serve(AIOQUIC);
+    for server in SERVERS {
+        half_an_answer_is_a_failure_at(server);
+    }
+}
+
+fn half_an_answer_is_a_failure_at(server: Server) {
+    run(0, async move {
+        let (_server, mut aioquic, _others) = serve(server, AIOQUIC);
         aioquic.command("get /half");
         let failed = aioquic.line("failed");
         let code = failed.split(' ').next();
-        let wanted = Code::H3_REQUEST_CANCELLED.value().to_string();
+        let wanted = match server {
+            Server::Hyperium => Code::H3_REQUEST_CANCELLED,
+            Server::Worker | Server::Runtime => Code::H3_INTERNAL_ERROR,
+        };
+        let wanted = wanted.value().to_string();
         assert_eq!(code, Some(wanted.as_str()), "{failed}");
 
-        let (_server, mut curl, _files) = serve(CURL);
+        let (_server, mut curl, _files) = serve(server, CURL);
         curl.command("get /half");
         let failed = curl.line("failed");
         // CURLE_HTTP3: an error of HTTP/3's, not a body that is short.
