@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -10,7 +12,7 @@ use http_body::{Frame, SizeHint};
 use crate::error::{Code, Error};
 use crate::message::trailers;
 use crate::receive::{Broken, MessageReader, Part};
-use crate::shared::FieldsError;
+use crate::shared::{FieldsError, Shared};
 
 /// The body of a received request or response.
 ///
@@ -33,21 +35,35 @@ struct Incoming {
     first: Option<Part>,
     /// A trailer section that waits for the dynamic table.
     trailers: Option<Bytes>,
+    fault: Option<Fault>,
     /// Dropped when the body is done with, at its end or when it is dropped.
     _guard: Option<ActiveGuard>,
 }
 
+/// Whether a request turned out to be malformed after its head, and with which code its response is
+/// reset (RFC 9114 §4.1.2).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fault(Arc<AtomicU64>);
+
+impl Fault {
+    /// The code, if the request is malformed.
+    pub(crate) fn code(&self) -> Option<Code> {
+        let code = self.0.load(Ordering::Acquire);
+        (code != 0).then_some(Code(code))
+    }
+}
+
 /// Counts a request as active while it exists.
 #[derive(Debug)]
-pub(crate) struct ActiveGuard(std::sync::Arc<crate::shared::Shared>);
+pub(crate) struct ActiveGuard(Arc<Shared>);
 
 impl ActiveGuard {
-    pub(crate) fn new(shared: std::sync::Arc<crate::shared::Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
         shared.begin_request();
         Self(shared)
     }
 
-    pub(crate) fn shared(&self) -> &std::sync::Arc<crate::shared::Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.0
     }
 }
@@ -65,6 +81,15 @@ impl Body {
         Self(Kind::Empty)
     }
 
+    /// The body of a request: `fault` learns whether it is malformed.
+    pub(crate) fn of_request(reader: MessageReader, first: Option<Part>, fault: Fault) -> Self {
+        let mut body = Self::incoming(reader, first, None);
+        if let Kind::Incoming(incoming) = &mut body.0 {
+            incoming.fault = Some(fault);
+        }
+        body
+    }
+
     /// The body behind a head, whose first part may have been read already.
     pub(crate) fn incoming(
         reader: MessageReader,
@@ -75,6 +100,7 @@ impl Body {
             reader,
             first,
             trailers: None,
+            fault: None,
             _guard: guard,
         })))
     }
@@ -174,6 +200,9 @@ impl Incoming {
 
     fn fail(&mut self, broken: Broken) -> Error {
         self.reader.give_up(&broken);
+        if let (Some(fault), Broken::Stream(code, _)) = (&self.fault, &broken) {
+            fault.0.store(code.0, Ordering::Release);
+        }
         error_of(broken)
     }
 }

@@ -179,6 +179,13 @@ where
     B: Body,
     B::Error: Into<BoxError>,
 {
+    /// Resets the stream.
+    pub(crate) fn give_up(self: Pin<&mut Self>, code: Code) {
+        let this = self.project();
+        *this.state = State::Done;
+        let _ = this.send.reset(code.0);
+    }
+
     fn poll_all(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         loop {
             // What is small waits for what follows it.

@@ -24,7 +24,7 @@ use tower_service::Service;
 
 use super::exchange::{Exchange, How};
 use super::reply::Reply;
-use crate::body::{ActiveGuard, Body, broken};
+use crate::body::{ActiveGuard, Body, Fault, broken};
 use crate::config::Config;
 use crate::control::ControlEvent;
 use crate::error::{BoxError, Code, Error};
@@ -256,6 +256,7 @@ where
         let Arrived {
             request,
             send,
+            fault,
             guard,
         } = arrived;
         let how = How::of(request.method());
@@ -266,6 +267,7 @@ where
             let arrived = Arrived {
                 request,
                 send,
+                fault,
                 guard,
             };
             self.place.spawn(connection, arrived.answer(service));
@@ -280,7 +282,7 @@ where
         };
         self.slot
             .as_mut()
-            .set(Some(Exchange::new(future, send, how, guard)));
+            .set(Some(Exchange::new(future, send, how, fault, guard)));
         let Some(exchange) = self.slot.as_mut().as_pin_mut() else {
             return;
         };
@@ -308,6 +310,7 @@ fn reject(mut send: SendStream, mut recv: RecvStream) {
 struct Arrived {
     request: Request<Body>,
     send: SendStream,
+    fault: Option<Fault>,
     guard: ActiveGuard,
 }
 
@@ -328,7 +331,7 @@ impl Arrived {
             return;
         }
         let future = service.call(self.request);
-        Exchange::new(future, self.send, how, self.guard).await;
+        Exchange::new(future, self.send, how, self.fault, self.guard).await;
     }
 }
 
@@ -426,13 +429,18 @@ impl HeadReader {
         if expects_continue && part.is_none() {
             self.send_continue();
         }
+        let mut fault = None;
         let body = match part {
             Some(Part::End) => Body::empty(),
-            part => Body::incoming(self.reader, part, None),
+            part => {
+                let fault = fault.insert(Fault::default()).clone();
+                Body::of_request(self.reader, part, fault)
+            }
         };
         Some(Arrived {
             request: request.map(|()| body),
             send: self.send,
+            fault,
             guard,
         })
     }

@@ -9,7 +9,7 @@ use http::header::{CONTENT_LENGTH, DATE};
 use http::{HeaderValue, Method, Response, StatusCode};
 use squall::{SendStream, Stopped};
 
-use crate::body::ActiveGuard;
+use crate::body::{ActiveGuard, Fault};
 use crate::error::{BoxError, Code, Error};
 use crate::message::response_fields;
 use crate::send::MessageSender;
@@ -25,6 +25,8 @@ pin_project_lite::pin_project! {
         // Finds out that the client no longer waits for the response.
         stopped: Option<Stopped>,
         how: How,
+        // For requests with a body.
+        fault: Option<Fault>,
         guard: ActiveGuard,
     }
 }
@@ -61,8 +63,15 @@ where
     B: http_body::Body,
     B::Error: Into<BoxError>,
 {
-    pub(super) fn new(future: F, send: SendStream, how: How, guard: ActiveGuard) -> Self {
+    pub(super) fn new(
+        future: F,
+        send: SendStream,
+        how: How,
+        fault: Option<Fault>,
+        guard: ActiveGuard,
+    ) -> Self {
         Self {
+            fault,
             state: State::Calling { future },
             send: Some(send),
             stopped: None,
@@ -106,9 +115,14 @@ where
                             return Poll::Ready(());
                         }
                     };
-                    let Some(send) = this.send.take() else {
+                    let Some(mut send) = this.send.take() else {
                         return Poll::Ready(());
                     };
+                    if let Some(code) = this.fault.as_ref().and_then(Fault::code) {
+                        let _ = send.reset(code.0);
+                        this.state.set(State::Done);
+                        return Poll::Ready(());
+                    }
                     let shared = this.guard.shared();
                     match send_response(send, shared, response, *this.how) {
                         Ok(sender) => this.state.set(State::Sending { sender }),
@@ -119,7 +133,12 @@ where
                         }
                     }
                 }
-                StateProjection::Sending { sender } => {
+                StateProjection::Sending { mut sender } => {
+                    if let Some(code) = this.fault.as_ref().and_then(Fault::code) {
+                        sender.as_mut().give_up(code);
+                        this.state.set(State::Done);
+                        return Poll::Ready(());
+                    }
                     let polled = catch_unwind(AssertUnwindSafe(|| sender.poll(cx)));
                     match polled {
                         Ok(Poll::Pending) => return Poll::Pending,
