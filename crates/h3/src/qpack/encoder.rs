@@ -16,7 +16,7 @@
 //! that an outstanding section refers to, and a section is remembered by that entry alone.
 
 use super::field::{Field, LINE_OVERHEAD};
-use super::index::{self, Index};
+use super::index::{self, Found, Index};
 use super::instruction::{DecoderInstruction, InstructionError};
 use super::integer;
 use super::recent::Recent;
@@ -30,6 +30,9 @@ use std::collections::VecDeque;
 /// Sections with references to the dynamic table that may wait for their acknowledgement. While
 /// there are more, lines are encoded without the dynamic table.
 const MAX_OUTSTANDING_SECTIONS: usize = 512;
+
+/// Entries after the oldest that are looked at for one that is not in use.
+const NEXT_OLDEST: usize = 8;
 
 /// Lines that are not inserted, by the first static index of their name: their values are new with
 /// nearly each message, or say where a message belongs.
@@ -206,22 +209,16 @@ impl Encoder {
     ) -> Option<u64> {
         let hash = index::hash_line(name_hash, field.value);
         self.now = self.now.wrapping_add(1);
+        let size = field.name.len() + field.value.len() + LINE_OVERHEAD;
         let usable = self.usable_below(draft);
-        let table = &self.table;
-        let found = self.index.find_line(hash, usable, |absolute| {
-            table
-                .get(absolute)
-                .is_some_and(|entry| entry.name == field.name && entry.value == field.value)
-        });
-        let Some(found) = found else {
-            let size = field.name.len() + field.value.len() + LINE_OVERHEAD;
+        let Some(found) = self.find_line(field.name, field.value, hash, usable) else {
             // A longer entry would push out most others.
             if size > self.capacity / 2 {
                 return None;
             }
             let distance = self.recent.replace(hash, self.now)?;
-            let evictable = draft.oldest;
-            if !self.has_room(size, distance, evictable) {
+            if !self.has_room(size, distance, draft.oldest) {
+                self.renew_oldest(distance, draft.oldest);
                 return None;
             }
             let absolute = self.insert(field, static_name, name_hash, hash)?;
@@ -230,8 +227,11 @@ impl Encoder {
         let absolute = found.usable?;
         let distance = self.index.touch(absolute, self.now);
         let absolute = self.refer(absolute, draft)?;
-        if found.newest == absolute && self.is_draining(absolute) {
-            self.duplicate(absolute, distance, draft.oldest, (name_hash, hash));
+        if found.newest == absolute
+            && self.is_draining(absolute, size)
+            && self.has_room(size, distance, draft.oldest)
+        {
+            self.duplicate(absolute, size, name_hash, hash);
         }
         Some(absolute)
     }
@@ -289,6 +289,14 @@ impl Encoder {
         }
     }
 
+    fn find_line(&self, name: &[u8], value: &[u8], hash: u64, usable: u64) -> Option<Found> {
+        self.index.find_line(hash, usable, |absolute| {
+            self.table
+                .get(absolute)
+                .is_some_and(|entry| entry.name == name && entry.value == value)
+        })
+    }
+
     fn find_name(&self, name: &[u8], hash: u64, usable: u64) -> Option<u64> {
         self.index.find_name(hash, usable, |absolute| {
             self.table
@@ -311,12 +319,7 @@ impl Encoder {
             if self.now.wrapping_sub(meta.last_used) <= distance {
                 return false;
             }
-            let end = *evictable.get_or_insert_with(|| {
-                let outstanding = self.outstanding.iter().map(|section| section.oldest);
-                let oldest = outstanding.min().unwrap_or(u64::MAX);
-                oldest.min(referenced).min(self.known_received)
-            });
-            if absolute >= end {
+            if absolute >= *evictable.get_or_insert_with(|| self.evictable_below(referenced)) {
                 return false;
             }
             room += meta.size;
@@ -325,6 +328,13 @@ impl Encoder {
             }
         }
         false
+    }
+
+    /// The oldest entry that the decoder is not known to have, or that a section refers to.
+    fn evictable_below(&self, referenced: u64) -> u64 {
+        let outstanding = self.outstanding.iter().map(|section| section.oldest);
+        let oldest = outstanding.min().unwrap_or(u64::MAX);
+        oldest.min(referenced).min(self.known_received)
     }
 
     /// Inserts a line, for which there is room.
@@ -366,25 +376,52 @@ impl Encoder {
         }
     }
 
-    /// Whether an entry is among the next to be evicted (RFC 9204 §2.1.1.1).
-    fn is_draining(&self, absolute: u64) -> bool {
+    /// Whether an entry of this size is among the next to be evicted (RFC 9204 §2.1.1.1): as long
+    /// as there is room for its copy.
+    fn is_draining(&self, absolute: u64, size: usize) -> bool {
         let unused = self.capacity - self.table.size();
-        unused as u64 + self.index.bytes_to(absolute) <= (self.capacity / 4) as u64
+        let soon = (self.capacity / 4).max(3 * size);
+        unused as u64 + self.index.bytes_to(absolute) <= soon as u64
     }
 
-    /// Duplicates an entry that is in use, if there is room or entries before it are not in use.
-    fn duplicate(&mut self, absolute: u64, distance: u32, referenced: u64, hashes: (u64, u64)) {
-        let Some(size) = self.table.size_of(absolute) else {
-            return;
-        };
-        if !self.has_room(size, distance, referenced) {
-            return;
-        }
+    /// Duplicates an entry, for which there is room, so that it need not be evicted.
+    fn duplicate(&mut self, absolute: u64, size: usize, name_hash: u64, hash: u64) {
         let relative = self.table.insert_count() - 1 - absolute;
         if let Some(evicted) = self.table.duplicate(absolute) {
             integer::write::<5>(0, relative, &mut self.instructions);
             self.index.evict(evicted);
-            self.index.insert(hashes.0, hashes.1, size, self.now);
+            self.index.insert(name_hash, hash, size, self.now);
+        }
+    }
+
+    /// Where nothing can be evicted since the oldest entry is in use, while one of those after it is
+    /// not: makes the oldest the newest. It evicts itself, and is of use again once the copy is
+    /// acknowledged.
+    fn renew_oldest(&mut self, distance: u32, referenced: u64) {
+        let mut next = self.index.iter();
+        let idle = |age: u32| age > distance;
+        let Some((absolute, oldest)) = next.next() else {
+            return;
+        };
+        let age = |last_used: u32| self.now.wrapping_sub(last_used);
+        if idle(age(oldest.last_used))
+            || !next
+                .take(NEXT_OLDEST)
+                .any(|(_, meta)| idle(age(meta.last_used)))
+            || absolute >= self.evictable_below(referenced)
+        {
+            return;
+        }
+        let Some(entry) = self.table.get(absolute) else {
+            return;
+        };
+        let name_hash = index::hash_name(entry.name);
+        let hash = index::hash_line(name_hash, entry.value);
+        let newest = self.find_line(entry.name, entry.value, hash, 0);
+        // It may wait for the acknowledgement of a copy already.
+        if newest.is_some_and(|found| found.newest == absolute) {
+            let size = oldest.size;
+            self.duplicate(absolute, size, name_hash, hash);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What encoder and decoder tell each other: RFC 9204 §4.3 and §4.4.
 
 use super::integer::{self, IntegerError};
+use super::static_table;
 use super::string::{Literal, StringError};
 
 /// Why there is no instruction.
@@ -64,6 +65,9 @@ impl<'a> EncoderInstruction<'a> {
         let rest_mut = &mut rest;
         let instruction = if first & 0x80 != 0 {
             let index = integer::read::<6>(first, rest_mut)?;
+            if first & 0x40 != 0 && index >= static_table::LEN as u64 {
+                return Err(InstructionError::Invalid);
+            }
             let value = read_string(rest_mut, most)?;
             if first & 0x40 != 0 {
                 Self::InsertWithStaticName { index, value }

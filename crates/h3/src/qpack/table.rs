@@ -105,11 +105,6 @@ impl Table {
         })
     }
 
-    /// The size of an entry.
-    pub(super) fn size_of(&self, absolute: u64) -> Option<usize> {
-        self.place(absolute).map(Place::size)
-    }
-
     /// Begins an entry: its name and then its value are to be appended to what is returned, and
     /// [`insert`](Self::insert) makes it one.
     pub(super) fn begin(&mut self) -> &mut Vec<u8> {

@@ -1,8 +1,12 @@
-//! QPACK: the examples of the RFC, and round trips through streams that arrive late.
+//! QPACK: the examples and the error rules of the RFC, what other encoders send, and round trips
+//! through streams that arrive late.
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
+mod archive;
 mod examples;
+mod policy;
+mod qifs;
 mod round_trip;
 
 use squall_h3::qpack::{DecodeError, Decoded, Decoder, FieldSection};
