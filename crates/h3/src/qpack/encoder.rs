@@ -186,7 +186,7 @@ impl Encoder {
                 return;
             }
         }
-        let name_hash = index::hash_name(field.name);
+        let name_hash = index::hash_name(field.name, static_name);
         match self.dynamic_line(field, static_name, name_hash, draft) {
             Some(absolute) => representation::write_dynamic(absolute, draft.base, out),
             None => {
@@ -415,7 +415,7 @@ impl Encoder {
         let Some(entry) = self.table.get(absolute) else {
             return;
         };
-        let name_hash = index::hash_name(entry.name);
+        let name_hash = index::hash_name(entry.name, entry.static_name);
         let hash = index::hash_line(name_hash, entry.value);
         let newest = self.find_line(entry.name, entry.value, hash, 0);
         // It may wait for the acknowledgement of a copy already.

@@ -52,8 +52,26 @@ impl fmt::Display for InvalidHuffman {
 
 impl std::error::Error for InvalidHuffman {}
 
-/// The code of each symbol, in the low bits.
-static CODES: [u32; SYMBOLS] = codes();
+/// Some bits, the last of them the lowest.
+#[derive(Clone, Copy)]
+struct Code {
+    bits: u64,
+    len: u32,
+}
+
+impl Code {
+    /// This one and then another; 64 bits at most.
+    #[inline]
+    const fn then(self, next: Self) -> Self {
+        Self {
+            bits: self.bits << next.len | next.bits,
+            len: self.len + next.len,
+        }
+    }
+}
+
+/// The code of each symbol that text can have.
+static CODES: [Code; EOS as usize] = codes_of_text();
 
 /// The symbols in the order of their codes.
 static SORTED: [u16; SYMBOLS] = sorted();
@@ -74,23 +92,35 @@ static BY_LENGTH: [Length; LONGEST + 1] = by_length();
 /// What the next [`LOOKUP_BITS`] bits begin with; see [`Found`].
 static LOOKUP: [Found; 1 << LOOKUP_BITS] = lookup();
 
-/// Up to two symbols that stand at the beginning of some bits.
+/// Up to two symbols that stand at the beginning of some bits: the symbols in the high half, how
+/// many of them there are, and in the low byte, where a shift finds it, how many bits they have. No
+/// bits, if the first code is too long for the table.
 #[derive(Clone, Copy)]
-struct Found {
-    symbols: [u8; 2],
-    /// How many of them there are; none, if the first code is too long for the table.
-    count: u8,
-    /// The bits of the first in the low half, the bits of all in the high half.
-    bits: u8,
-}
+struct Found(u32);
 
 impl Found {
-    const fn first_bits(self) -> u32 {
-        (self.bits & 15) as u32
+    const NOTHING: Self = Self(0);
+
+    const fn new(symbols: [u8; 2], count: usize, bits: usize) -> Self {
+        Self((symbols[1] as u32) << 24 | (symbols[0] as u32) << 16 | (count << 8 | bits) as u32)
     }
 
-    const fn all_bits(self) -> u32 {
-        (self.bits >> 4) as u32
+    const fn symbols(self) -> [u8; 2] {
+        [(self.0 >> 16) as u8, (self.0 >> 24) as u8]
+    }
+
+    const fn count(self) -> usize {
+        (self.0 >> 8) as u8 as usize
+    }
+
+    const fn bits(self) -> u32 {
+        self.0 as u8 as u32
+    }
+
+    /// The bits after these symbols. A shift looks at its low bits only.
+    #[inline]
+    const fn remove_from(self, bits: u64) -> u64 {
+        bits.wrapping_shl(self.0)
     }
 }
 
@@ -129,6 +159,20 @@ const fn codes() -> [u32; SYMBOLS] {
     found
 }
 
+const fn codes_of_text() -> [Code; EOS as usize] {
+    let codes = codes();
+    let mut found = [Code { bits: 0, len: 0 }; EOS as usize];
+    let mut symbol = 0;
+    while symbol < EOS as usize {
+        found[symbol] = Code {
+            bits: codes[symbol] as u64,
+            len: LENGTHS[symbol] as u32,
+        };
+        symbol += 1;
+    }
+    found
+}
+
 const fn by_length() -> [Length; LONGEST + 1] {
     let (order, codes) = (sorted(), codes());
     let mut found = [Length {
@@ -153,13 +197,8 @@ const fn by_length() -> [Length; LONGEST + 1] {
 }
 
 const fn lookup() -> [Found; 1 << LOOKUP_BITS] {
-    const NOTHING: Found = Found {
-        symbols: [0; 2],
-        count: 0,
-        bits: 0,
-    };
     let codes = codes();
-    let mut single = [NOTHING; 1 << LOOKUP_BITS];
+    let mut single = [Found::NOTHING; 1 << LOOKUP_BITS];
     let mut symbol = 0;
     while symbol < EOS as usize {
         let len = LENGTHS[symbol] as usize;
@@ -167,11 +206,7 @@ const fn lookup() -> [Found; 1 << LOOKUP_BITS] {
             let first = (codes[symbol] as usize) << (LOOKUP_BITS - len);
             let mut at = 0;
             while at < 1 << (LOOKUP_BITS - len) {
-                single[first + at] = Found {
-                    symbols: [symbol as u8, 0],
-                    count: 1,
-                    bits: (len | len << 4) as u8,
-                };
+                single[first + at] = Found::new([symbol as u8, 0], 1, len);
                 at += 1;
             }
         }
@@ -181,15 +216,12 @@ const fn lookup() -> [Found; 1 << LOOKUP_BITS] {
     let mut at = 0;
     while at < 1 << LOOKUP_BITS {
         let first = single[at];
-        let len = first.first_bits() as usize;
+        let len = first.bits() as usize;
         let second = single[(at << len) & ((1 << LOOKUP_BITS) - 1)];
-        let both = len + second.first_bits() as usize;
-        if first.count == 1 && second.count == 1 && both <= LOOKUP_BITS {
-            found[at] = Found {
-                symbols: [first.symbols[0], second.symbols[0]],
-                count: 2,
-                bits: (len | both << 4) as u8,
-            };
+        let both = len + second.bits() as usize;
+        if first.count() == 1 && second.count() == 1 && both <= LOOKUP_BITS {
+            let symbols = [first.symbols()[0], second.symbols()[0]];
+            found[at] = Found::new(symbols, 2, both);
         }
         at += 1;
     }
@@ -268,7 +300,7 @@ fn decode_into(mut input: &[u8], text: &mut Text<'_>) -> Result<(), InvalidHuffm
         // At least 56 bits: four look-ups, or one long code and a look-up.
         for _ in 0..4 {
             let found = look_up(bits);
-            if found.count == 0 {
+            if found.bits() == 0 {
                 if count < LONGEST as u32 {
                     break;
                 }
@@ -278,37 +310,46 @@ fn decode_into(mut input: &[u8], text: &mut Text<'_>) -> Result<(), InvalidHuffm
                 count -= len;
                 break;
             }
-            text.push(found.symbols, usize::from(found.count));
-            bits <<= found.all_bits();
-            count -= found.all_bits();
+            text.push(found.symbols(), found.count());
+            bits = found.remove_from(bits);
+            count -= found.bits();
         }
     }
-    // What lies below `count` bits is read again, byte by byte.
-    bits &= !(u64::MAX >> count);
     loop {
-        while count <= 56
-            && let Some((next, rest)) = input.split_first()
-        {
-            bits |= u64::from(*next) << (56 - count);
-            count += 8;
-            input = rest;
+        // The last bytes, as far as they fit, and zeros after them.
+        let mut last = [0; 8];
+        for (to, from) in last.iter_mut().zip(input) {
+            *to = *from;
         }
-        let found = look_up(bits);
-        let (symbols, symbol_count, len) = if found.count == 0 {
-            // Zeros follow the last bit of the input, so this is not EOS if the input is shorter.
-            let (symbol, len) = long(bits)?;
-            ([symbol, 0], 1, len)
-        } else if found.all_bits() <= count {
-            (found.symbols, found.count, found.all_bits())
-        } else {
-            (found.symbols, 1, found.first_bits())
-        };
-        if len > count {
+        bits |= u64::from_be_bytes(last) >> count;
+        let taken = ((64 - count) / 8).min(input.len() as u32);
+        input = input.get(taken as usize..).unwrap_or_default();
+        count += taken * 8;
+        loop {
+            let found = look_up(bits);
+            if found.bits() != 0 && found.bits() <= count {
+                text.push(found.symbols(), found.count());
+                bits = found.remove_from(bits);
+                count -= found.bits();
+                continue;
+            }
+            let (symbol, len) = if found.bits() == 0 {
+                // Zeros follow the last bit of the input, so this is not EOS if that is shorter.
+                long(bits)?
+            } else {
+                let [first, _] = found.symbols();
+                (first, u32::from(LENGTHS[usize::from(first)]))
+            };
+            if len > count {
+                break;
+            }
+            text.push([symbol, 0], 1);
+            bits <<= len;
+            count -= len;
+        }
+        if input.is_empty() {
             break;
         }
-        text.push(symbols, usize::from(symbol_count));
-        bits <<= len;
-        count -= len;
     }
     // RFC 7541 §5.2: up to seven bits of EOS, which are ones.
     match count {
@@ -331,24 +372,66 @@ pub(super) fn encoded_len(text: &[u8]) -> usize {
 
 /// Appends `text` in Huffman code, of which it takes `len` bytes, as [`encoded_len`] says.
 pub(super) fn encode(text: &[u8], len: usize, out: &mut Vec<u8>) {
-    out.reserve(len);
-    // Below 32 bits wait in `bits` from one symbol to the next.
-    let (mut bits, mut count) = (0u64, 0u32);
-    for byte in text {
-        let symbol = usize::from(*byte);
-        let len = u32::from(LENGTHS[symbol]);
-        bits = bits << len | u64::from(CODES[symbol]);
-        count += len;
-        if count >= 32 {
-            count -= 32;
-            out.extend_from_slice(&((bits >> count) as u32).to_be_bytes());
+    let start = out.len();
+    out.resize(start + len, 0);
+    let mut bits = Bits {
+        room: out.get_mut(start..).unwrap_or_default(),
+        bits: 0,
+        count: 0,
+    };
+    let (fours, rest) = text.as_chunks::<4>();
+    for four in fours {
+        let [a, b, c, d] = four.map(|byte| CODES[usize::from(byte)]);
+        let (ab, cd) = (a.then(b), c.then(d));
+        // Four codes of 8 bits on average are the exception.
+        if ab.len + cd.len < WORD_BITS {
+            bits.push(ab.then(cd));
+        } else {
+            for code in [a, b, c, d] {
+                bits.push(code);
+            }
         }
     }
-    if count > 0 {
-        // Ones, to the next byte.
-        let padded = (bits << 32 | u64::from(u32::MAX)) >> count;
-        let bytes = (padded as u32).to_be_bytes();
-        out.extend(bytes.iter().take(count.div_ceil(8) as usize));
+    for byte in rest {
+        bits.push(CODES[usize::from(*byte)]);
+    }
+    bits.finish();
+}
+
+/// Bits that are written at a time.
+const WORD_BITS: u32 = 32;
+
+/// Writes bits.
+struct Bits<'a> {
+    room: &'a mut [u8],
+    /// Those that are not written yet, the last of them the lowest: fewer than [`WORD_BITS`]. What
+    /// is above them has been written.
+    bits: u64,
+    count: u32,
+}
+
+impl Bits<'_> {
+    /// Appends fewer than [`WORD_BITS`] bits.
+    #[inline]
+    fn push(&mut self, code: Code) {
+        self.bits = self.bits << code.len | code.bits;
+        self.count += code.len;
+        if self.count >= WORD_BITS {
+            self.count -= WORD_BITS;
+            let word = (self.bits >> self.count) as u32;
+            if let Some((to, after)) = std::mem::take(&mut self.room).split_first_chunk_mut() {
+                *to = word.to_be_bytes();
+                self.room = after;
+            }
+        }
+    }
+
+    /// Writes the rest, with ones up to the next byte (RFC 7541 §5.2).
+    fn finish(self) {
+        let padded = (self.bits << WORD_BITS | u64::from(u32::MAX)) >> self.count;
+        for (to, from) in self.room.iter_mut().zip((padded as u32).to_be_bytes()) {
+            *to = from;
+        }
     }
 }
 
@@ -358,6 +441,7 @@ mod tests {
 
     /// Bit by bit, from the definition: each code is looked for among all of them.
     fn decode_slowly(input: &[u8]) -> Result<Vec<u8>, InvalidHuffman> {
+        const CODES: [u32; SYMBOLS] = codes();
         let mut text = Vec::new();
         let (mut code, mut len) = (0u32, 0u8);
         for at in 0..input.len() * 8 {
@@ -417,7 +501,7 @@ mod tests {
             (255, 0x3ffffee, 26),
             (256, 0x3fffffff, 30),
         ] {
-            assert_eq!((CODES[symbol], LENGTHS[symbol]), (code, len), "{symbol}");
+            assert_eq!((codes()[symbol], LENGTHS[symbol]), (code, len), "{symbol}");
         }
     }
 

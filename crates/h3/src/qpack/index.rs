@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 
-/// A hash of a name.
+/// A hash of a name, which may be known by its place in the static table.
 #[inline]
-pub(super) fn hash_name(name: &[u8]) -> u64 {
-    hash(name.len() as u64, name)
+pub(super) fn hash_name(name: &[u8], static_name: Option<u8>) -> u64 {
+    match static_name {
+        Some(first) => mix(u64::from(first), FACTORS[0]),
+        None => hash(name.len() as u64, name),
+    }
 }
 
 /// A hash of a line, from that of its name.
@@ -14,24 +17,43 @@ pub(super) fn hash_line(name: u64, value: &[u8]) -> u64 {
     hash(name ^ value.len() as u64, value)
 }
 
+/// The golden ratio and another number without a pattern, both odd.
+const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xe703_7ed1_a0b4_28db];
+
+#[inline]
+fn mix(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product >> 64) as u64 ^ product as u64
+}
+
 /// What is found by a hash is compared, and a table has so few entries that collisions cost little:
-/// the hash need not resist anyone.
+/// the hash need not resist anyone. It takes 16 bytes at a time, and the last ones once more where
+/// that saves looking at single bytes.
 #[inline]
 fn hash(seed: u64, bytes: &[u8]) -> u64 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |hash: u64, word: u64| {
-        let product = u128::from(hash ^ word) * u128::from(FACTOR);
-        (product >> 64) as u64 ^ product as u64
+    let both = |hash: u64, words: [u8; 16]| {
+        let both = u128::from_le_bytes(words);
+        mix(both as u64 ^ FACTORS[0], (both >> 64) as u64 ^ hash)
     };
-    let (words, rest) = bytes.as_chunks::<8>();
-    let hash = words.iter().fold(seed ^ FACTOR, |hash, word| {
-        mix(hash, u64::from_le_bytes(*word))
-    });
-    let mut last = [0; 8];
-    for (to, from) in last.iter_mut().zip(rest) {
-        *to = *from;
+    let start = seed ^ FACTORS[1];
+    if let Some(last) = bytes.last_chunk::<16>() {
+        let (words, _) = bytes.as_chunks::<16>();
+        let hash = words.iter().fold(start, |hash, words| both(hash, *words));
+        return both(hash, *last);
     }
-    mix(mix(hash, u64::from_le_bytes(last)), FACTOR)
+    let mut words = [0; 16];
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+        words[..8].copy_from_slice(first);
+        words[8..].copy_from_slice(last);
+    } else if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        words[..4].copy_from_slice(first);
+        words[8..12].copy_from_slice(last);
+    } else if let (Some(first), Some(last)) = (bytes.first(), bytes.last()) {
+        words[0] = *first;
+        words[1] = bytes.get(1).copied().unwrap_or_default();
+        words[8] = *last;
+    }
+    both(start, words)
 }
 
 /// An entry, besides its text.

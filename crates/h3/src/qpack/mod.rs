@@ -15,6 +15,16 @@
 //!
 //! Nothing is allocated for a field: a [`FieldSection`] is reused, and the dynamic table keeps its
 //! text in one buffer.
+//!
+//! What it costs, on one core of a Xeon of 2023 (`crates/h3/tests/qpack_cost.rs` measures it):
+//!
+//! | | bytes | encode | decode |
+//! |---|---|---|---|
+//! | Chromium's request of 15 fields, nothing in the dynamic table | 337 | 580 ns | 840 ns |
+//! | the same, when all that recurs is in the table | 37 | 410 ns | 180 ns |
+//! | a response of 9 fields, four of them changing | 82 | 180 ns | 210 ns |
+//!
+//! Most of it is Huffman code: 2 ns for each byte of decoded text, 1 ns for each encoded one.
 
 mod decoder;
 mod encoder;
