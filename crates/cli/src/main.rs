@@ -17,6 +17,7 @@ mod doctor;
 mod kernels;
 mod output;
 mod perf;
+mod serve;
 mod version;
 
 use std::process::ExitCode;

@@ -1,0 +1,7 @@
+//! `squall serve`.
+
+mod body;
+mod files;
+mod reader;
+#[cfg(test)]
+mod scratch;
