@@ -4,6 +4,7 @@
 //!   main      arguments in, exit code out
 //!   perf/     what QUIC costs, compared with TLS over TCP and plain TCP
 //!   bench/    what one part costs by itself: packet protection
+//!   serve/    files, or an application behind a reverse proxy, over HTTP
 //!   doctor    what this machine has, and what was chosen for it
 //!   kernels   kernels of packet protection by name; SQUALL_CPU
 //!   output    lines and JSON to standard output
@@ -38,6 +39,7 @@ struct Cli {
 enum Command {
     Perf(Box<perf::args::Perf>),
     Bench(Box<bench::args::Bench>),
+    Serve(Box<serve::args::Serve>),
     Doctor(doctor::Doctor),
     Completions(completions::Completions),
     Man(completions::Manual),
@@ -50,7 +52,7 @@ impl Command {
             Self::Perf(perf) => perf.is_json(),
             Self::Bench(bench) => bench.is_json(),
             Self::Doctor(doctor) => doctor.json,
-            Self::Completions(_) | Self::Man(_) => false,
+            Self::Serve(_) | Self::Completions(_) | Self::Man(_) => false,
         }
     }
 }
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Perf(args) => measurable("squall perf").and_then(|()| perf::main(*args)),
         Command::Bench(args) => measurable("squall bench").and_then(|()| bench::main(*args)),
+        Command::Serve(args) => serve::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Completions(args) => completions::completions(&args, Cli::command()),
         Command::Man(args) => completions::manual(&args, Cli::command()),

@@ -1,7 +1,318 @@
-//! `squall serve`.
+//! `squall serve`: files of a folder, or an application behind a reverse proxy.
+//!
+//! ```text
+//!   tcp      TLS, HTTP/1.1 and HTTP/2 by hyper, a task a connection ─► watch: progress and limits
+//!    │ Request
+//!    ▼
+//!   site     counts (metrics), logs (access), adds fields
+//!    ├─► files/    cached, or opened below the root ─► reader: chunks of large ones
+//!    └─► proxy/    passed on to the application, streamed in both directions
+//!    │ Response<Body>
+//!    ▼
+//!   certificate    the certificate of new connections; SIGHUP reads it again
+//! ```
+//! What is served does not depend on the transport: `site::Service` takes any body.
 
+mod access;
+pub(crate) mod args;
 mod body;
+mod certificate;
 mod files;
+mod metrics;
+mod peer;
+mod proxy;
 mod reader;
 #[cfg(test)]
 mod scratch;
+mod site;
+mod tcp;
+mod watch;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{
+    REFERRER_POLICY, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use http::{HeaderName, HeaderValue};
+use squall_yard::error::{Result, context};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch as flag};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use self::access::Log;
+use self::args::{Metrics as MetricsAt, Serve};
+use self::certificate::{Certificate, Source};
+use self::files::Files;
+use self::metrics::Metrics;
+use self::proxy::{Proxy, Timeouts};
+use self::site::{Content, Site};
+use self::watch::Limits;
+use crate::output::say;
+
+/// What a shell reports of a command that Ctrl-C ended: 128 + SIGINT.
+const IMPATIENT: i32 = 130;
+
+/// The command.
+///
+/// # Errors
+/// The folder, the certificate, the log or the address cannot be had.
+pub(crate) fn main(args: &Serve) -> Result<()> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if let Some(workers) = args.workers {
+        runtime.worker_threads(workers);
+    }
+    let runtime = runtime
+        .enable_all()
+        .thread_name("serve")
+        .build()
+        .map_err(context("cannot start threads"))?;
+    let result = runtime.block_on(run(args));
+    // A file system that hangs does not keep the process.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+async fn run(args: &Serve) -> Result<()> {
+    let mut signals = Signals::new()?;
+    let certificate = Arc::new(Certificate::new(source(args))?);
+    let metrics = Arc::<Metrics>::default();
+    let (stop, stopping) = flag::channel(false);
+    if let Some(MetricsAt::Address(address)) = args.metrics {
+        let listener = bind(address, "metrics").await?;
+        let address = listener.local_addr().map_err(context("metrics"))?;
+        say(&format!("metrics at http://{address}/metrics"));
+        let (metrics, stopping) = (Arc::clone(&metrics), stopping.clone());
+        tokio::spawn(tcp::serve_metrics(listener, metrics, stopping));
+    }
+    let listener = listen(args.listen).await?;
+    let address = listener.local_addr().map_err(context("local address"))?;
+    let site = Arc::new(site(args, metrics)?);
+    let permits = Arc::new(Semaphore::new(args.max_connections as usize));
+    let server = Arc::new(tcp::Server {
+        site: Arc::clone(&site),
+        tls: TlsAcceptor::from(Arc::new(certificate.tls(&tcp::ALPN))),
+        limits: limits(args),
+        permits: Arc::clone(&permits),
+        stopping,
+    });
+    let accepting = tokio::spawn(server.run(listener));
+    announce(address, &certificate);
+    while let Signal::Reload = signals.next().await {
+        reload(&certificate, &site).await;
+    }
+    // Connections and listeners look at it; it does not matter if there are none.
+    let _ = stop.send(true);
+    let everything = async {
+        let _ = accepting.await;
+        let _ = permits.acquire_many(args.max_connections).await;
+    };
+    tokio::select! {
+        finished = timeout(args.timeouts.grace_period, everything) => {
+            if finished.is_err() {
+                eprintln!("squall: some requests did not finish within the grace period");
+            }
+            Ok(())
+        }
+        () = signals.stop() => std::process::exit(IMPATIENT),
+    }
+}
+
+fn source(args: &Serve) -> Source {
+    match (&args.cert, &args.key) {
+        (Some(cert), Some(key)) => Source::Files {
+            cert: cert.clone(),
+            key: key.clone(),
+        },
+        _ => {
+            let mut names: Vec<String> =
+                ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
+            let ip = args.listen.ip();
+            if !ip.is_unspecified() && !ip.is_loopback() {
+                names.push(ip.to_string());
+            }
+            names.extend(args.name.iter().cloned());
+            Source::Made { names }
+        }
+    }
+}
+
+fn limits(args: &Serve) -> Limits {
+    let timeouts = &args.timeouts;
+    let mut stall = timeouts.send_timeout;
+    if args.upstream.is_some() {
+        // The application's delay is not the client's, and ends in a response of its own.
+        stall += timeouts.connect_timeout + timeouts.upstream_timeout.max(timeouts.body_timeout);
+    }
+    Limits {
+        header: timeouts.header_timeout,
+        idle: timeouts.idle_timeout,
+        send: timeouts.send_timeout,
+        stall,
+    }
+}
+
+fn site(args: &Serve, metrics: Arc<Metrics>) -> Result<Site> {
+    let content = if let Some(address) = &args.upstream {
+        let timeouts = Timeouts {
+            connect: args.timeouts.connect_timeout,
+            response: args.timeouts.upstream_timeout,
+            body: args.timeouts.body_timeout,
+        };
+        Content::Application(Proxy::new(address.clone(), timeouts))
+    } else {
+        let folder = args.folder.clone().unwrap_or_default();
+        let files = Files::open(&folder, args.cache, args.browse)
+            .map_err(context(&format!("cannot serve {}", folder.display())))?;
+        Content::Files(files)
+    };
+    let log = args.access_log.map(|format| {
+        let file = args.access_log_file.as_deref();
+        let name = file.map_or("standard output".into(), |file| file.display().to_string());
+        Log::start(format, file).map_err(context(&format!("cannot log to {name}")))
+    });
+    Ok(Site {
+        content,
+        metrics,
+        log: log.transpose()?,
+        extra_fields: if args.security_headers {
+            security_fields(args.cert.is_some())
+        } else {
+            Vec::new()
+        },
+        alt_svc: None,
+        metrics_path: match &args.metrics {
+            Some(MetricsAt::Path(path)) => Some(path.clone()),
+            _ => None,
+        },
+    })
+}
+
+/// What `--security-headers` adds. Strict-Transport-Security would lock browsers out of a server
+/// whose certificate they do not trust.
+fn security_fields(is_trusted: bool) -> Vec<(HeaderName, HeaderValue)> {
+    let opener = HeaderName::from_static("cross-origin-opener-policy");
+    let mut fields = vec![
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (X_FRAME_OPTIONS, "SAMEORIGIN"),
+        (REFERRER_POLICY, "strict-origin-when-cross-origin"),
+        (opener, "same-origin"),
+    ];
+    if is_trusted {
+        fields.push((STRICT_TRANSPORT_SECURITY, "max-age=31536000"));
+    }
+    let value = |(name, value)| (name, HeaderValue::from_static(value));
+    fields.into_iter().map(value).collect()
+}
+
+/// Listens, on all IPv4 addresses where IPv6 is switched off.
+async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    let all = address.ip() == IpAddr::from(std::net::Ipv6Addr::UNSPECIFIED);
+    match TcpListener::bind(address).await {
+        Err(error) if all && error.kind() == std::io::ErrorKind::Unsupported => {
+            bind((Ipv4Addr::UNSPECIFIED, address.port()).into(), "TCP").await
+        }
+        Err(_) => bind(address, "TCP").await,
+        Ok(listener) => Ok(listener),
+    }
+}
+
+async fn bind(address: SocketAddr, what: &str) -> Result<TcpListener> {
+    let failed = format!("cannot listen on {address} ({what})");
+    TcpListener::bind(address).await.map_err(context(&failed))
+}
+
+fn announce(address: SocketAddr, certificate: &Certificate) {
+    say(&format!("listening on {address} (TCP)"));
+    if let Some(fingerprints) = &certificate.fingerprints {
+        say("certificate made for localhost, valid for 13 days");
+        say(&format!(
+            "  Chromium: --ignore-certificate-errors-spki-list={}",
+            fingerprints.spki
+        ));
+        say(&format!(
+            "  WebTransport serverCertificateHashes, SHA-256: {}",
+            fingerprints.certificate
+        ));
+    }
+}
+
+/// SIGHUP: the certificate is read again, and the log's file reopened.
+async fn reload(certificate: &Arc<Certificate>, site: &Arc<Site>) {
+    let (certificate, site) = (Arc::clone(certificate), Arc::clone(site));
+    let reloading = tokio::task::spawn_blocking(move || {
+        if let Some(log) = &site.log {
+            log.reopen();
+        }
+        certificate.reload()
+    });
+    match reloading.await {
+        Ok(Ok(true)) => eprintln!("squall: new connections use the certificate as read now"),
+        Ok(Ok(false)) => {}
+        Ok(Err(error)) => eprintln!("squall: the certificate stays the same: {error}"),
+        Err(error) => eprintln!("squall: the certificate stays the same: {error}"),
+    }
+}
+
+/// What the process is asked to do.
+enum Signal {
+    Reload,
+    Stop,
+}
+
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let listen = |kind| signal(kind).map_err(context("signals"));
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup: listen(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.interrupt.recv() => Signal::Stop,
+            _ = self.terminate.recv() => Signal::Stop,
+            _ = self.hangup.recv() => Signal::Reload,
+        }
+    }
+
+    async fn stop(&mut self) {
+        while !matches!(self.next().await, Signal::Stop) {}
+    }
+}
+
+/// Ctrl-C only.
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) -> Signal {
+        // Without the handler, the system ends the process.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        Signal::Stop
+    }
+
+    async fn stop(&mut self) {
+        self.next().await;
+    }
+}

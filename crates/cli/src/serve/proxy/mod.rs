@@ -1,0 +1,230 @@
+//! A reverse proxy: passes requests on to an application, and its responses back.
+//!
+//! ```text
+//!   fields    what belongs to a connection goes, and what a client claims to be is replaced
+//!   upload    bodies in both directions, streamed, with a limit on pauses
+//!   upstream  the pool of connections to the application
+//!   tunnel    WebSocket and other protocols after an upgrade
+//! ```
+
+mod fields;
+mod tunnel;
+mod upload;
+mod upstream;
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, HOST, TE};
+use http::request::Parts;
+use http::uri::Authority;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Incoming;
+use tokio::time::sleep;
+
+pub(crate) use self::upstream::Address;
+
+use self::fields::Client;
+use self::upload::{Progress, Slow, Timed};
+use self::upstream::{Failure, Upload, Upstream};
+use super::body::{Body, BoxError};
+use super::files::short;
+use super::peer::Peer;
+
+/// A request that came in early data and may be a replay (RFC 8470).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Early;
+
+/// How long the parts of an exchange may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    /// To connect to the application.
+    pub(crate) connect: Duration,
+    /// For the application's response to begin, and for each pause in it.
+    pub(crate) response: Duration,
+    /// For each pause in a client's body.
+    pub(crate) body: Duration,
+}
+
+/// The application behind this server.
+#[derive(Clone)]
+pub(crate) struct Proxy(Arc<Inner>);
+
+struct Inner {
+    upstream: Upstream,
+    timeouts: Timeouts,
+}
+
+impl Proxy {
+    pub(crate) fn new(address: Address, timeouts: Timeouts) -> Self {
+        Self(Arc::new(Inner {
+            upstream: Upstream::new(address, timeouts.connect),
+            timeouts,
+        }))
+    }
+
+    /// Passes a request on.
+    pub(crate) async fn respond<B>(
+        self,
+        mut head: Parts,
+        body: B,
+        peer: Arc<Peer>,
+    ) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+    {
+        if head.method == Method::TRACE {
+            // Would return to scripts what they must not see.
+            return short(StatusCode::METHOD_NOT_ALLOWED);
+        }
+        let upgrade = match tunnel::Upgrade::of(&mut head) {
+            Ok(upgrade) => upgrade,
+            Err(status) => return short(status),
+        };
+        let host = host(&head);
+        fields::to_application(
+            &mut head.headers,
+            &Client {
+                address: peer.address.ip(),
+                host: host.as_ref().map(Authority::as_str),
+                version: peer.protocol.version().trim_start_matches("HTTP/"),
+                is_early: head.extensions.get::<Early>().is_some(),
+            },
+        );
+        if let Some(upgrade) = &upgrade {
+            if self.0.upstream.is_h2c() {
+                return short(StatusCode::NOT_IMPLEMENTED);
+            }
+            upgrade.ask(&mut head);
+        } else if head.headers.contains_key(TE) && !self.0.upstream.is_h2c() {
+            // RFC 9110 §10.1.4
+            head.headers
+                .insert(CONNECTION, HeaderValue::from_static("te"));
+        }
+        if self.0.upstream.is_h2c() {
+            // It is `:authority` there.
+            head.headers.remove(HOST);
+        }
+        match self.exchange(head, body, host).await {
+            Ok(response) => match upgrade {
+                Some(upgrade) => upgrade.finish(response, peer, self.0.timeouts.response),
+                None if response.status().is_informational() => short(StatusCode::BAD_GATEWAY),
+                None => answer(response, self.0.timeouts.response),
+            },
+            Err(status) => short(status),
+        }
+    }
+
+    /// Sends a request, once more where that does no harm.
+    async fn exchange<B>(
+        &self,
+        head: Parts,
+        body: B,
+        host: Option<Authority>,
+    ) -> Result<Response<Incoming>, StatusCode>
+    where
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+    {
+        let inner = &self.0;
+        let progress = Progress::new();
+        if body.is_end_stream() {
+            // RFC 9110 §9.2.2: repeated if the connection fails before there is a response, which
+            // happens when the application closes an idle one at this moment.
+            let again = head.method.is_idempotent().then(|| head.clone());
+            let empty = || Empty::new().map_err(|never| match never {}).boxed_unsync();
+            let request = Request::from_parts(head, empty());
+            let first = inner.wait(request, host.clone(), &progress).await;
+            return match (first, again) {
+                (Err(Lost::Failed(Failure::Request(_))), Some(head)) => {
+                    let request = Request::from_parts(head, empty());
+                    inner.wait(request, host, &Progress::new()).await
+                }
+                (first, _) => first,
+            }
+            .map_err(|lost| lost.status());
+        }
+        let limit = inner.timeouts.body;
+        let upload = Timed::new(body, limit, Slow::Client, Some(progress.clone()));
+        let request = Request::from_parts(head, upload.boxed_unsync());
+        let response = inner.wait(request, host, &progress).await;
+        response.map_err(|lost| progress.fault().unwrap_or_else(|| lost.status()))
+    }
+}
+
+/// What the client calls this server.
+fn host(head: &Parts) -> Option<Authority> {
+    let named = || {
+        let host = head.headers.get(HOST)?;
+        Authority::try_from(host.as_bytes()).ok()
+    };
+    let host = head.uri.authority().cloned().or_else(named)?;
+    // RFC 9110 §4.2.4: user information in it misleads.
+    (!host.as_str().contains('@')).then_some(host)
+}
+
+/// Why there is no response.
+enum Lost {
+    Failed(Failure),
+    TooLate,
+}
+
+impl Inner {
+    /// Waits for a response to begin, for as long as the request's body moves and the limit after.
+    async fn wait(
+        &self,
+        request: Request<Upload>,
+        host: Option<Authority>,
+        progress: &Progress,
+    ) -> Result<Response<Incoming>, Lost> {
+        let limit = self.timeouts.response;
+        let mut response = std::pin::pin!(self.upstream.send(request, host));
+        loop {
+            let left = limit.saturating_sub(progress.age());
+            if left.is_zero() {
+                return Err(Lost::TooLate);
+            }
+            tokio::select! {
+                biased;
+                response = &mut response => return response.map_err(Lost::Failed),
+                () = sleep(left) => {}
+            }
+        }
+    }
+}
+
+impl Lost {
+    /// What the client is told.
+    fn status(&self) -> StatusCode {
+        let error = match self {
+            Self::TooLate => return StatusCode::GATEWAY_TIMEOUT,
+            Self::Failed(Failure::Connect(error) | Failure::Request(error)) => error,
+        };
+        let mut cause: Option<&(dyn Error + 'static)> = Some(&**error);
+        while let Some(error) = cause {
+            let io = error.downcast_ref::<io::Error>();
+            if io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+                return StatusCode::GATEWAY_TIMEOUT;
+            }
+            cause = error.source();
+        }
+        StatusCode::BAD_GATEWAY
+    }
+}
+
+/// The application's response as the client gets it.
+fn answer(response: Response<Incoming>, limit: Duration) -> Response<Body> {
+    let (mut head, body) = response.into_parts();
+    fields::to_client(&mut head.headers);
+    // What came over HTTP/1.1 may go out over HTTP/2.
+    head.version = http::Version::default();
+    let body = if http_body::Body::is_end_stream(&body) {
+        Body::Empty
+    } else {
+        Body::Stream(Timed::new(body, limit, Slow::Application, None).boxed_unsync())
+    };
+    Response::from_parts(head, body)
+}

@@ -1,0 +1,252 @@
+//! HTTP/1.1 and HTTP/2 over TLS over TCP.
+//!
+//! ```text
+//!   accept ─► TLS handshake ─► ALPN ─► hyper ─► site::Service
+//!     │ a permit each            │
+//!     ▼                          ▼
+//!   as many as may be open     watch: each connection looks at its own progress
+//! ```
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::metrics::{Metrics, Protocol};
+use super::peer::Peer;
+use super::site::{self, Service, Site};
+use super::watch::{Kind, Limits, Verdict, Watched, now_ms};
+
+/// The application protocols, the preferred one first.
+pub(crate) const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// Requests of a connection at a time, over HTTP/2.
+const STREAMS: u32 = 128;
+/// The most bytes of a request's fields.
+const FIELDS: u32 = 64 << 10;
+/// What waits for a client that does not read, of each response over HTTP/2.
+const SEND_BUFFER: usize = 256 << 10;
+/// The pause after an accept that failed for want of descriptors or memory.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What connections are served with.
+pub(crate) struct Server {
+    pub(crate) site: Arc<Site>,
+    pub(crate) tls: TlsAcceptor,
+    pub(crate) limits: Limits,
+    /// One for each connection that may be open.
+    pub(crate) permits: Arc<Semaphore>,
+    /// Turns true when no request is to be accepted any more.
+    pub(crate) stopping: watch::Receiver<bool>,
+}
+
+impl Server {
+    /// Accepts connections until the server stops. Connections go on by themselves.
+    pub(crate) async fn run(self: Arc<Self>, listener: TcpListener) {
+        let mut stopping = self.stopping.clone();
+        loop {
+            let accepted = async {
+                // Without a permit nothing is accepted: clients wait in the kernel's queue.
+                let permit = Arc::clone(&self.permits).acquire_owned().await;
+                (listener.accept().await, permit.ok())
+            };
+            let (accepted, permit) = tokio::select! {
+                biased;
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+                accepted = accepted => accepted,
+            };
+            match accepted {
+                Ok((tcp, address)) => {
+                    let server = Arc::clone(&self);
+                    tokio::spawn(async move { server.serve(tcp, address, permit).await });
+                }
+                Err(error) if is_exhausted(&error) => tokio::time::sleep(PAUSE).await,
+                // The client has gone already.
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn serve(
+        &self,
+        tcp: TcpStream,
+        address: SocketAddr,
+        permit: Option<OwnedSemaphorePermit>,
+    ) {
+        // Without it, the last packet of a response may wait for an acknowledgement.
+        let _ = tcp.set_nodelay(true);
+        let mut stopping = self.stopping.clone();
+        let handshake = timeout(self.limits.header, self.tls.accept(tcp));
+        let tls = tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+            tls = handshake => tls,
+        };
+        // Scanners and clients that do not trust the certificate: not worth a line.
+        let Ok(Ok(tls)) = tls else { return };
+        let is_h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
+        let (protocol, kind) = if is_h2 {
+            (Protocol::Http2, Kind::Http2)
+        } else {
+            (Protocol::Http1, Kind::Http1)
+        };
+        let peer = Arc::new(Peer::new(
+            address,
+            protocol,
+            Arc::clone(&self.site.metrics),
+            permit,
+        ));
+        let io = TokioIo::new(Watched::new(tls, Arc::clone(&peer.activity), kind));
+        let service = Service::new(Arc::clone(&self.site), Arc::clone(&peer));
+        let respond = service_fn(move |request: Request<Incoming>| service.respond(request));
+        if is_h2 {
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(STREAMS)
+                .max_header_list_size(FIELDS)
+                .max_send_buf_size(SEND_BUFFER)
+                .enable_connect_protocol();
+            let connection = pin!(builder.serve_connection(io, respond));
+            self.watch(
+                connection,
+                http2::Connection::graceful_shutdown,
+                &peer,
+                stopping,
+            )
+            .await;
+        } else {
+            let mut builder = http1::Builder::new();
+            // Heads are watched here.
+            builder
+                .header_read_timeout(None)
+                .max_buf_size(FIELDS as usize);
+            let connection = pin!(builder.serve_connection(io, respond).with_upgrades());
+            self.watch(
+                connection,
+                http1::UpgradeableConnection::graceful_shutdown,
+                &peer,
+                stopping,
+            )
+            .await;
+        }
+    }
+
+    /// Drives a connection until it ends, is too slow, or has been idle. `shut_down` has it end
+    /// after the requests in flight.
+    async fn watch<C: Future>(
+        &self,
+        mut connection: Pin<&mut C>,
+        shut_down: impl Fn(Pin<&mut C>),
+        peer: &Peer,
+        mut stopping: watch::Receiver<bool>,
+    ) {
+        let mut stop = pin!(async move {
+            // An error says that the server is gone.
+            let _ = stopping.wait_for(|stopping| *stopping).await;
+        });
+        let mut is_ending = false;
+        // When the timer fires: far away until the first look.
+        let mut due = u64::MAX;
+        let mut timer = pin!(sleep(self.limits.idle));
+        poll_fn(|cx| {
+            if !is_ending && stop.as_mut().poll(cx).is_ready() {
+                is_ending = true;
+                shut_down(connection.as_mut());
+            }
+            if connection.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            loop {
+                match peer.activity.judge(now_ms(), &self.limits) {
+                    Verdict::Idle if !is_ending => {
+                        is_ending = true;
+                        peer.activity.progress();
+                        shut_down(connection.as_mut());
+                        if connection.as_mut().poll(cx).is_ready() {
+                            return Poll::Ready(());
+                        }
+                    }
+                    Verdict::Idle | Verdict::TooSlow => return Poll::Ready(()),
+                    Verdict::Fine(next) => {
+                        // A limit that has moved away leaves the timer as it is: when it fires,
+                        // this looks again. So a request moves no timer.
+                        if next < due {
+                            due = next;
+                            let left = Duration::from_millis(next.saturating_sub(now_ms()));
+                            timer.as_mut().reset(Instant::now() + left);
+                        }
+                        if timer.as_mut().poll(cx).is_pending() {
+                            return Poll::Pending;
+                        }
+                        due = u64::MAX;
+                    }
+                }
+            }
+        })
+        .await;
+    }
+}
+
+/// Whether no connection can be accepted until another one ends.
+fn is_exhausted(error: &io::Error) -> bool {
+    !matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::WouldBlock
+    )
+}
+
+/// Serves the metrics over plain HTTP/1.1, on an address of their own.
+pub(crate) async fn serve_metrics(
+    listener: TcpListener,
+    metrics: Arc<Metrics>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    /// Scrapers at a time, and how long one may take.
+    const SCRAPERS: usize = 16;
+    const TIME: Duration = Duration::from_secs(10);
+    let permits = Arc::new(Semaphore::new(SCRAPERS));
+    loop {
+        let permit = Arc::clone(&permits).acquire_owned().await;
+        let accepted = tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((tcp, _)) = accepted else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let metrics = Arc::clone(&metrics);
+        tokio::spawn(async move {
+            let respond = service_fn(move |request: Request<Incoming>| {
+                let response = match request.uri().path() {
+                    "/metrics" => site::metrics(&metrics, request.method()),
+                    _ => super::files::short(http::StatusCode::NOT_FOUND),
+                };
+                async move { Ok::<_, std::convert::Infallible>(response) }
+            });
+            let mut builder = http1::Builder::new();
+            builder.header_read_timeout(None).keep_alive(false);
+            // A scraper that fails tries again by itself.
+            let _ = timeout(TIME, builder.serve_connection(TokioIo::new(tcp), respond)).await;
+            drop(permit);
+        });
+    }
+}

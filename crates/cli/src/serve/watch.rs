@@ -1,0 +1,287 @@
+//! Whether a connection makes progress, and when it is too slow.
+//!
+//! The transport, the bodies and the service note when something happens; the connection's task
+//! looks at the notes when its time comes. Nothing starts a timer for a read, a write or a request.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Milliseconds since the first call, plus one: zero says that something has not happened.
+pub(crate) fn now_ms() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_millis() as u64 + 1
+}
+
+/// How long a connection may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// From the first byte of a request's head to its last, over HTTP/1.1; for a TLS handshake.
+    pub(crate) header: Duration,
+    /// Without a request.
+    pub(crate) idle: Duration,
+    /// For a client that takes nothing of a response.
+    pub(crate) send: Duration,
+    /// Without any progress of the requests in flight.
+    pub(crate) stall: Duration,
+}
+
+/// What has happened on a connection.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    in_flight: AtomicU32,
+    /// The last step of any request.
+    progress: AtomicU64,
+    /// Since when a head is incomplete; zero: none is.
+    head_since: AtomicU64,
+    /// Since when nothing can be written; zero: something can.
+    blocked_since: AtomicU64,
+}
+
+/// Why a connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It has been idle: it ends properly.
+    Idle,
+    /// It is too slow: it ends at once.
+    TooSlow,
+    /// Look again at this time.
+    Fine(u64),
+}
+
+impl Activity {
+    pub(crate) fn new() -> Self {
+        Self {
+            in_flight: AtomicU32::new(0),
+            progress: AtomicU64::new(now_ms()),
+            head_since: AtomicU64::new(0),
+            blocked_since: AtomicU64::new(0),
+        }
+    }
+
+    /// A request has arrived.
+    pub(crate) fn start(&self) {
+        self.in_flight.fetch_add(1, Relaxed);
+        self.head_since.store(0, Relaxed);
+        self.progress();
+    }
+
+    /// A part of a body has moved.
+    pub(crate) fn progress(&self) {
+        self.progress.store(now_ms(), Relaxed);
+    }
+
+    /// A response is complete.
+    pub(crate) fn finish(&self) {
+        self.progress();
+        self.in_flight.fetch_sub(1, Relaxed);
+    }
+
+    fn on_read(&self, kind: Kind) {
+        match kind {
+            // Bytes outside of a request are a head.
+            Kind::Http1 => {
+                if self.in_flight.load(Relaxed) == 0 && self.head_since.load(Relaxed) == 0 {
+                    self.head_since.store(now_ms(), Relaxed);
+                }
+            }
+            Kind::Http2 => {}
+            Kind::Tunnel => self.progress(),
+        }
+    }
+
+    fn on_write(&self, is_blocked: bool) {
+        let since = self.blocked_since.load(Relaxed);
+        if !is_blocked && since != 0 {
+            self.blocked_since.store(0, Relaxed);
+        } else if is_blocked && since == 0 {
+            self.blocked_since.store(now_ms(), Relaxed);
+        }
+    }
+
+    /// Whether the connection may go on at this time.
+    pub(crate) fn judge(&self, now: u64, limits: &Limits) -> Verdict {
+        let after = |since: u64, limit: Duration| {
+            since.saturating_add(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
+        };
+        let progress = self.progress.load(Relaxed);
+        let (mut due, mut verdict) = if self.in_flight.load(Relaxed) == 0 {
+            (after(progress, limits.idle), Verdict::Idle)
+        } else {
+            (after(progress, limits.stall), Verdict::TooSlow)
+        };
+        for (since, limit) in [
+            (self.head_since.load(Relaxed), limits.header),
+            (self.blocked_since.load(Relaxed), limits.send),
+        ] {
+            if since != 0 && after(since, limit) < due {
+                (due, verdict) = (after(since, limit), Verdict::TooSlow);
+            }
+        }
+        if now >= due {
+            verdict
+        } else {
+            Verdict::Fine(due)
+        }
+    }
+}
+
+/// What is read from a transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Http1,
+    /// Frames, which say nothing of requests.
+    Http2,
+    /// Another protocol after an upgrade.
+    Tunnel,
+}
+
+/// A transport that notes what it reads and whether it can write.
+#[derive(Debug)]
+pub(crate) struct Watched<T> {
+    inner: T,
+    activity: std::sync::Arc<Activity>,
+    kind: Kind,
+}
+
+impl<T> Watched<T> {
+    pub(crate) fn new(inner: T, activity: std::sync::Arc<Activity>, kind: Kind) -> Self {
+        Self {
+            inner,
+            activity,
+            kind,
+        }
+    }
+
+    fn note<O>(&self, write: Poll<O>) -> Poll<O> {
+        self.activity.on_write(write.is_pending());
+        write
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.inner).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.activity.on_read(self.kind);
+        }
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let write = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.note(write)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flush = Pin::new(&mut self.inner).poll_flush(cx);
+        self.note(flush)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shutdown = Pin::new(&mut self.inner).poll_shutdown(cx);
+        self.note(shutdown)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let write = Pin::new(&mut self.inner).poll_write_vectored(cx, slices);
+        self.note(write)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        header: Duration::from_secs(10),
+        idle: Duration::from_secs(60),
+        send: Duration::from_secs(20),
+        stall: Duration::from_secs(80),
+    };
+
+    fn at(in_flight: u32, progress: u64, head_since: u64, blocked_since: u64) -> Activity {
+        Activity {
+            in_flight: in_flight.into(),
+            progress: progress.into(),
+            head_since: head_since.into(),
+            blocked_since: blocked_since.into(),
+        }
+    }
+
+    #[test]
+    fn each_kind_of_slowness_has_its_limit() {
+        use Verdict::{Fine, Idle, TooSlow};
+        let cases = [
+            (at(0, 1, 0, 0), 60_000, Fine(60_001)),
+            (at(0, 1, 0, 0), 60_001, Idle),
+            (at(1, 1, 0, 0), 60_001, Fine(80_001)),
+            (at(1, 1, 0, 0), 80_001, TooSlow),
+            (at(0, 1, 5, 0), 10_004, Fine(10_005)),
+            (at(0, 1, 5, 0), 10_005, TooSlow),
+            (at(0, 1, 55_000, 0), 60_001, Idle),
+            (at(1, 1, 0, 7), 20_006, Fine(20_007)),
+            (at(1, 1, 0, 7), 20_007, TooSlow),
+        ];
+        for (activity, now, expected) in cases {
+            assert_eq!(
+                activity.judge(now, &LIMITS),
+                expected,
+                "{activity:?} at {now}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_head_counts_from_its_first_byte_to_its_request() {
+        let activity = at(0, 1, 0, 0);
+        activity.on_read(Kind::Http2);
+        assert_eq!(activity.head_since.load(Relaxed), 0);
+        activity.on_read(Kind::Http1);
+        let since = activity.head_since.load(Relaxed);
+        assert_ne!(since, 0);
+        activity.start();
+        assert_eq!(activity.head_since.load(Relaxed), 0);
+        // The body.
+        activity.on_read(Kind::Http1);
+        assert_eq!(activity.head_since.load(Relaxed), 0);
+        activity.finish();
+        assert_eq!(activity.in_flight.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_write_that_waits_counts_until_one_does_not() {
+        let activity = at(1, 1, 0, 0);
+        activity.on_write(true);
+        let since = activity.blocked_since.load(Relaxed);
+        assert_ne!(since, 0);
+        activity.on_write(true);
+        assert_eq!(activity.blocked_since.load(Relaxed), since);
+        activity.on_write(false);
+        assert_eq!(activity.blocked_since.load(Relaxed), 0);
+    }
+}
