@@ -1,0 +1,169 @@
+//! Files by both versions of HTTP.
+
+use std::process::Command;
+
+use http::Request;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::client::{BOTH, Folder, Server, all, run, whole};
+use crate::common::{failure, squall};
+
+/// More than fits into memory of the server's cache, and no multiple of a chunk.
+fn large() -> Vec<u8> {
+    (0..3_000_017_u32).map(|at| (at / 7 + at) as u8).collect()
+}
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.write("index.html", "<p>index");
+    folder.write("app.js", "identity");
+    folder.write("app.js.gz", "gzip");
+    folder.write("large", large());
+    folder
+}
+
+#[test]
+fn files_are_the_same_by_both_versions() {
+    let folder = folder();
+    let args = ["--security-headers", "--metrics", "/metrics", folder.path()];
+    let server = Server::start(&args);
+    run(async {
+        for version in BOTH {
+            let mut client = server.connect(version).await;
+            let (status, fields, body) = client.get("/", &[]).await;
+            assert_eq!((status, &body[..]), (200, &b"<p>index"[..]), "{version:?}");
+            assert_eq!(fields["content-type"], "text/html; charset=utf-8");
+            assert_eq!(fields["x-content-type-options"], "nosniff");
+            // The certificate is nothing that a browser trusts.
+            assert!(!fields.contains_key("strict-transport-security"));
+            assert!(fields.contains_key("date"));
+            let tag = fields["etag"].to_str().expect("text").to_owned();
+            let (status, _, body) = client.get("/", &[("if-none-match", &tag)]).await;
+            assert_eq!((status, body.len()), (304, 0));
+            let (status, _, body) = client.get("/app.js", &[("accept-encoding", "gzip")]).await;
+            assert_eq!((status, &body[..]), (200, &b"gzip"[..]));
+            let (status, _, body) = client.get("/large", &[]).await;
+            assert_eq!(status, 200);
+            assert!(body == large());
+            let (status, _, body) = client.get("/large", &[("range", "bytes=2000000-")]).await;
+            assert_eq!(status, 206);
+            assert!(body == large()[2_000_000..]);
+            for path in [
+                "/../Cargo.toml",
+                "/%2e%2e/Cargo.toml",
+                "/.git/config",
+                "/%00",
+            ] {
+                assert_eq!(client.get(path, &[]).await.0, 404, "{path}");
+            }
+            let post = Request::post("/")
+                .body(whole("content"))
+                .expect("a request");
+            let (status, fields, _) = all(client.send(post).await.expect("a response")).await;
+            assert_eq!(
+                (status, &fields["allow"]),
+                (405, &"GET, HEAD".parse().expect("a value"))
+            );
+            // A response to HEAD has no content, whatever its status is.
+            for path in ["/large", "/missing"] {
+                let head = Request::head(path).body(whole("")).expect("a request");
+                let (_, fields, body) = all(client.send(head).await.expect("a response")).await;
+                assert_ne!(fields["content-length"], "0");
+                assert!(body.is_empty());
+            }
+        }
+        let (_, _, metrics) = server.connect(BOTH[1]).await.get("/metrics", &[]).await;
+        let metrics = String::from_utf8(metrics.to_vec()).expect("text");
+        for line in [
+            "squall_http_requests_total{protocol=\"h1\",status=\"2xx\"} 5",
+            "squall_http_requests_total{protocol=\"h2\",status=\"2xx\"} 5",
+            "squall_http_requests_total{protocol=\"h2\",status=\"3xx\"} 1",
+            "squall_http_requests_total{protocol=\"h2\",status=\"4xx\"} 6",
+            "squall_http_connections_total{protocol=\"h2\"} 2",
+            "squall_http_requests_in_flight{protocol=\"h2\"} 1",
+        ] {
+            assert!(metrics.contains(line), "{line} in {metrics}");
+        }
+    });
+    assert_eq!(server.stop(), Some(0));
+}
+
+// test: RFC 9112 §3.2
+#[test]
+fn a_request_has_one_host() {
+    let folder = folder();
+    let server = Server::start(&[folder.path()]);
+    for (fields, status) in [
+        ("Host: a\r\n", "200"),
+        ("", "400"),
+        ("Host: a\r\nHost: b\r\n", "400"),
+    ] {
+        let answer = run(async {
+            let mut tls = server.tls(b"http/1.1").await;
+            let request = format!("GET / HTTP/1.1\r\n{fields}Connection: close\r\n\r\n");
+            tls.write_all(request.as_bytes())
+                .await
+                .expect("it is taken");
+            let mut answer = String::new();
+            tls.read_to_string(&mut answer).await.expect("text");
+            answer
+        });
+        let expected = format!("HTTP/1.1 {status} ");
+        assert!(answer.starts_with(&expected), "{fields:?}: {answer}");
+    }
+}
+
+#[test]
+fn curl_gets_files() {
+    let folder = folder();
+    let server = Server::start(&[folder.path()]);
+    for version in ["--http1.1", "--http2"] {
+        let url = format!("https://localhost:{}/large", server.port);
+        let resolve = format!("localhost:{}:127.0.0.1", server.port);
+        let output = Command::new("curl")
+            .args([
+                version,
+                "--insecure",
+                "--silent",
+                "--show-error",
+                "--resolve",
+                &resolve,
+                &url,
+            ])
+            .output();
+        let Ok(output) = output else {
+            eprintln!("curl is not installed here, not checked");
+            return;
+        };
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{version}: {complaint}");
+        assert!(output.stdout == large());
+    }
+}
+
+#[test]
+fn what_cannot_be_served_is_one_line() {
+    let folder = folder();
+    let listen = ["serve", "--listen", "127.0.0.1:0"];
+    let missing = format!("{}/missing", folder.path());
+    let complaint = failure(&[&listen[..], &[&missing]].concat());
+    assert!(complaint.contains(&missing), "{complaint}");
+    let file = format!("{}/large", folder.path());
+    assert!(failure(&[&listen[..], &[&file]].concat()).contains(&file));
+    let pem = folder.write("no.pem", "nothing");
+    let files = ["--cert", &pem, "--key", &pem, folder.path()];
+    assert!(failure(&[&listen[..], &files].concat()).contains("no.pem"));
+    let server = Server::start(&[folder.path()]);
+    let taken = format!("127.0.0.1:{}", server.port);
+    assert!(failure(&["serve", "--listen", &taken, folder.path()]).contains(&taken));
+    for wrong in [
+        &["serve"][..],
+        &["serve", ".", "--upstream", "http://127.0.0.1:1"],
+        &["serve", "--upstream", "https://127.0.0.1:1"],
+        &["serve", ".", "--cert", "a.pem"],
+        &["serve", ".", "--metrics", "here"],
+        &["serve", ".", "--access-log", "clf"],
+    ] {
+        assert_eq!(squall(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}

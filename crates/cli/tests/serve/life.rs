@@ -1,0 +1,253 @@
+//! Signals, reloading, slow clients.
+
+use std::io::Read as _;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::BodyExt as _;
+use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::client::{BOTH, Folder, Server, Version, certificate_of, run, whole};
+use crate::common::signal;
+
+/// Writes a new certificate and key, and returns the certificate.
+fn renew(folder: &Folder) -> Vec<u8> {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    folder.write("cert.pem", made.cert.pem());
+    folder.write("key.pem", made.signing_key.serialize_pem());
+    made.cert.der().to_vec()
+}
+
+#[test]
+fn a_certificate_is_reloaded_without_losing_connections() {
+    let folder = Folder::new();
+    folder.write("index.html", "content");
+    let first = renew(&folder);
+    let (cert, key) = (
+        format!("{}/cert.pem", folder.path()),
+        format!("{}/key.pem", folder.path()),
+    );
+    let args = [
+        "--cert",
+        &cert,
+        "--key",
+        &key,
+        "--security-headers",
+        folder.path(),
+    ];
+    let mut server = Server::start(&args);
+    run(async {
+        let mut client = server.connect(Version::Http2).await;
+        let shown = certificate_of(&server.tls(b"h2").await);
+        assert_eq!(shown.as_ref(), first);
+        let hsts = client.get("/", &[]).await.1;
+        assert_eq!(hsts["strict-transport-security"], "max-age=31536000");
+        // A key that does not belong to the certificate.
+        let second = renew(&folder);
+        std::fs::copy(&cert, format!("{cert}.good")).expect("a copy");
+        folder.write("cert.pem", "broken");
+        signal(&server.process, "HUP");
+        let line = server.stderr.next().expect("a line").expect("text");
+        assert!(
+            line.contains("cert.pem") && line.contains("stays the same"),
+            "{line}"
+        );
+        assert_eq!(certificate_of(&server.tls(b"h2").await).as_ref(), first);
+        std::fs::copy(format!("{cert}.good"), &cert).expect("a copy");
+        signal(&server.process, "HUP");
+        let line = server.stderr.next().expect("a line").expect("text");
+        assert!(line.contains("as read now"), "{line}");
+        assert_eq!(certificate_of(&server.tls(b"h2").await).as_ref(), second);
+        // The connection of before is still there.
+        assert_eq!(client.get("/", &[]).await.0, 200);
+    });
+}
+
+#[test]
+fn a_certificate_made_on_the_spot_has_the_fingerprints_that_are_printed() {
+    let folder = Folder::new();
+    let mut server = Server::start(&[folder.path()]);
+    let shown = run(async { certificate_of(&server.tls(b"h2").await) });
+    let hash: String = (Sha256::digest(&shown)
+        .iter()
+        .map(|byte| format!("{byte:02x}")))
+    .collect();
+    let printed = server
+        .stdout
+        .by_ref()
+        .take(3)
+        .map(|line| line.expect("text"));
+    let printed = printed.collect::<Vec<_>>().join("\n");
+    assert!(printed.contains(&hash), "{printed}");
+    let spki = printed
+        .split("--ignore-certificate-errors-spki-list=")
+        .nth(1)
+        .expect("it is printed");
+    assert_eq!(spki.lines().next().expect("a line").len(), 44);
+}
+
+#[test]
+fn requests_in_flight_are_finished_before_the_end() {
+    let folder = Folder::new();
+    folder.write("large", vec![1; 20_000_000]);
+    for version in BOTH {
+        let log = format!("{}/access.{version:?}", folder.path());
+        let args = [
+            "--access-log",
+            "json",
+            "--access-log-file",
+            &log,
+            folder.path(),
+        ];
+        let mut server = Server::start(&args);
+        run(async {
+            let mut client = server.connect(version).await;
+            let request = Request::get("/large?a=b")
+                .body(whole(""))
+                .expect("a request");
+            let mut body = client.send(request).await.expect("a response").into_body();
+            let first = body.frame().await.expect("a frame").expect("data");
+            let mut len = first.data_ref().map_or(0, Bytes::len);
+            signal(&server.process, "TERM");
+            // It does not accept any more. The signal is handled by then.
+            while TcpStream::connect(("127.0.0.1", server.port)).await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+            while let Some(frame) = body.frame().await {
+                len += frame.expect("data").data_ref().map_or(0, Bytes::len);
+            }
+            assert_eq!(len, 20_000_000, "{version:?}");
+        });
+        assert_eq!(server.process.wait().expect("it ends").code(), Some(0));
+        // The log is complete.
+        let log = std::fs::read_to_string(log).expect("a log");
+        let line: serde_json::Value = serde_json::from_str(log.trim()).expect("one object");
+        assert_eq!(line["uri"], "/large?a=b");
+        assert_eq!(line["bytes"], 20_000_000);
+        assert_eq!(line["status"], 200);
+        assert_eq!(line["host"], "localhost");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_at_once_and_so_does_the_grace_period() {
+    let folder = Folder::new();
+    folder.write("large", vec![1; 20_000_000]);
+    for (grace, signals, code) in [("600", 2, 130), ("0.01", 1, 0)] {
+        let mut server = Server::start(&["--grace-period", grace, folder.path()]);
+        run(async {
+            let mut client = server.connect(Version::Http1).await;
+            let request = Request::get("/large").body(whole("")).expect("a request");
+            // Its body is never read.
+            let _response = client.send(request).await.expect("a response");
+            signal(&server.process, "INT");
+            if signals == 2 {
+                while TcpStream::connect(("127.0.0.1", server.port)).await.is_ok() {
+                    tokio::task::yield_now().await;
+                }
+                signal(&server.process, "INT");
+            }
+            assert_eq!(
+                server.process.wait().expect("it ends").code(),
+                Some(code),
+                "{grace}"
+            );
+        });
+    }
+}
+
+#[test]
+fn slow_clients_are_dropped() {
+    let folder = Folder::new();
+    folder.write("large", vec![1; 50_000_000]);
+    let limits = [
+        "--header-timeout",
+        "0.2",
+        "--send-timeout",
+        "0.2",
+        "--idle-timeout",
+        "0.2",
+    ];
+    let metrics = ["--metrics", "127.0.0.1:0", folder.path()];
+    let server = Server::start(&[&limits[..], &metrics].concat());
+    run(async {
+        // Never a byte: no handshake.
+        let mut tcp = TcpStream::connect(("127.0.0.1", server.port))
+            .await
+            .expect("it listens");
+        assert_eq!(tcp.read(&mut [0; 100]).await.expect("it is closed"), 0);
+        for (alpn, start) in [
+            (&b"http/1.1"[..], &b""[..]),
+            (b"http/1.1", b"GET / HTTP/1.1\r\nHost: a\r\n"),
+            (b"h2", b""),
+            (b"h2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+            (
+                b"h2",
+                b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+            ),
+        ] {
+            let mut tls = server.tls(alpn).await;
+            tls.write_all(start).await.expect("it is taken");
+            // However it ends, it ends.
+            let _ = tls.read_to_end(&mut Vec::new()).await;
+        }
+        // Takes nothing of its response: both versions.
+        let get = b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
+        let mut tls = server.tls(b"http/1.1").await;
+        tls.write_all(get).await.expect("it is taken");
+        // The response's first byte, then nothing until the server has given up.
+        assert_eq!(tls.read(&mut [0]).await.expect("a byte"), 1);
+        let mut client = server.connect(Version::Http2).await;
+        let request = Request::get("/large").body(whole("")).expect("a request");
+        let stalled = client.send(request).await.expect("a response");
+        let mut metrics = String::new();
+        while !metrics.contains("in_flight{protocol=\"h1\"} 0\n")
+            || !metrics.contains("in_flight{protocol=\"h2\"} 0\n")
+        {
+            metrics = self::metrics(&server);
+        }
+        drop(stalled);
+    });
+}
+
+/// The server's own metrics would be one more request; so they are on a port of their own.
+fn metrics(server: &Server) -> String {
+    let address = server
+        .before
+        .iter()
+        .find_map(|line| line.strip_prefix("metrics at http://"));
+    let address = address.expect("metrics").trim_end_matches("/metrics");
+    let mut tcp = std::net::TcpStream::connect(address).expect("it listens");
+    std::io::Write::write_all(&mut tcp, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        .expect("taken");
+    let mut text = String::new();
+    tcp.read_to_string(&mut text).expect("text");
+    text
+}
+
+#[test]
+fn connections_beyond_the_limit_wait() {
+    let folder = Folder::new();
+    folder.write("index.html", "content");
+    let server = Server::start(&["--max-connections", "2", folder.path()]);
+    run(async {
+        let mut first = server.connect(Version::Http1).await;
+        let mut second = server.connect(Version::Http2).await;
+        assert_eq!(first.get("/", &[]).await.0, 200);
+        assert_eq!(second.get("/", &[]).await.0, 200);
+        let mut third = std::pin::pin!(server.connect(Version::Http2));
+        tokio::select! {
+            _ = &mut third => panic!("there are only two"),
+            // Both others are served meanwhile.
+            () = async {
+                for _ in 0..50 {
+                    assert_eq!(second.get("/", &[]).await.0, 200);
+                }
+            } => {}
+        }
+        drop(first);
+        assert_eq!(third.await.get("/", &[]).await.0, 200);
+    });
+}

@@ -1,0 +1,572 @@
+//! An application behind the reverse proxy.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::BodyExt as _;
+use http_body_util::channel::Channel;
+use hyper::body::Incoming;
+use hyper::ext::Protocol;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::client::{BOTH, Server, Version, all, run, whole};
+
+/// An application that speaks HTTP/1.1 byte by byte, with a thread for each connection.
+struct Application {
+    url: String,
+    connections: Arc<AtomicUsize>,
+}
+
+/// A connection of the proxy.
+struct Visit {
+    reader: BufReader<TcpStream>,
+}
+
+impl Visit {
+    /// The next request's head; `None` if there is none.
+    fn head(&mut self) -> Option<String> {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if self.reader.read_line(&mut head).ok()? == 0 {
+                return None;
+            }
+        }
+        Some(head.to_ascii_lowercase())
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).expect("a line");
+        line
+    }
+
+    fn exactly(&mut self, len: usize) -> String {
+        let mut bytes = vec![0; len];
+        self.reader.read_exact(&mut bytes).expect("enough");
+        String::from_utf8(bytes).expect("text")
+    }
+
+    fn write(&mut self, text: &str) {
+        // The proxy may have gone away.
+        let _ = self.reader.get_mut().write_all(text.as_bytes());
+    }
+
+    /// Answers with text.
+    fn answer(&mut self, text: &str) {
+        self.write(&format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}",
+            text.len()
+        ));
+    }
+}
+
+impl Application {
+    fn start(visit: impl Fn(&mut Visit, usize) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (visit, count) = (Arc::new(visit), Arc::clone(&connections));
+        std::thread::spawn(move || {
+            for tcp in listener.incoming() {
+                let number = count.fetch_add(1, Ordering::SeqCst);
+                let reader = BufReader::new(tcp.expect("a connection"));
+                let visit = Arc::clone(&visit);
+                std::thread::spawn(move || visit(&mut Visit { reader }, number));
+            }
+        });
+        Self { url, connections }
+    }
+}
+
+fn serve(application: &Application, more: &[&str]) -> Server {
+    Server::start(&[&["--upstream", &application.url], more].concat())
+}
+
+/// A request whose body arrives in pieces, and the other end of it.
+fn streamed(
+    request: http::request::Builder,
+) -> (
+    Request<crate::client::Upload>,
+    http_body_util::channel::Sender<Bytes, std::io::Error>,
+) {
+    let (sender, body) = Channel::new(4);
+    (
+        request
+            .body(body.map_err(Into::into).boxed_unsync())
+            .expect("a request"),
+        sender,
+    )
+}
+
+#[test]
+fn the_application_learns_who_the_client_is_and_not_who_it_claims_to_be() {
+    let application = Application::start(|visit, _| {
+        while let Some(head) = visit.head() {
+            visit.answer(&head);
+        }
+    });
+    let server = serve(&application, &[]);
+    run(async {
+        for (version, via) in BOTH.into_iter().zip(["1.1", "2.0"]) {
+            let mut client = server.connect(version).await;
+            let fields = [
+                ("x-forwarded-for", "10.0.0.1"),
+                ("x-mine", "1"),
+                ("te", "trailers"),
+            ];
+            let (status, _, head) = client.get("/a%20b/../c?d=%2e", &fields).await;
+            let head = String::from_utf8(head.to_vec()).expect("text");
+            assert_eq!(status, 200);
+            assert!(
+                head.starts_with("get /a%20b/../c?d=%2e http/1.1\r\n"),
+                "{head}"
+            );
+            for line in [
+                "host: localhost",
+                "x-forwarded-for: 127.0.0.1",
+                "x-forwarded-proto: https",
+                "x-forwarded-host: localhost",
+                "forwarded: for=127.0.0.1;proto=https;host=\"localhost\"",
+                "x-mine: 1",
+                "te: trailers",
+                "connection: te",
+                &format!("via: {via} squall"),
+            ] {
+                let count = head.lines().filter(|found| *found == line).count();
+                assert_eq!(count, 1, "{version:?}: {line} in {head}");
+            }
+            assert!(!head.contains("10.0.0.1"), "{head}");
+            assert!(!head.contains("transfer-encoding") && !head.contains("content-length: 1\r"));
+        }
+    });
+    // One connection was enough.
+    assert_eq!(application.connections.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn bodies_stream_in_both_directions() {
+    let application = Application::start(|visit, _| {
+        let head = visit.head().expect("a request");
+        assert!(head.contains("transfer-encoding: chunked"), "{head}");
+        visit.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Hop: 1\r\nConnection: x-hop\r\n\r\n");
+        // Each piece is answered before the next one comes.
+        loop {
+            let len = usize::from_str_radix(visit.line().trim(), 16).expect("a length");
+            let piece = visit.exactly(len);
+            assert_eq!(visit.line(), "\r\n");
+            visit.write(&format!("{len:x}\r\n{piece}\r\n"));
+            if len == 0 {
+                return;
+            }
+        }
+    });
+    let server = serve(&application, &[]);
+    run(async {
+        for version in BOTH {
+            let mut client = server.connect(version).await;
+            let (request, mut sender) = streamed(Request::post("/"));
+            sender.send_data("first".into()).await.expect("it is taken");
+            let response = client.send(request).await.expect("a response");
+            assert!(!response.headers().contains_key("x-hop"));
+            let mut body = response.into_body();
+            let mut next = async || {
+                let frame = body.frame().await.expect("a frame").expect("data");
+                frame.into_data().expect("data")
+            };
+            assert_eq!(next().await, "first");
+            sender
+                .send_data("second".into())
+                .await
+                .expect("it is taken");
+            assert_eq!(next().await, "second");
+            drop(sender);
+            assert!(body.collect().await.expect("the end").to_bytes().is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_body_of_known_length_keeps_it() {
+    let application = Application::start(|visit, _| {
+        while let Some(head) = visit.head() {
+            assert!(head.contains("content-length: 7\r\n"), "{head}");
+            assert!(!head.contains("transfer-encoding"), "{head}");
+            let content = visit.exactly(7);
+            visit.answer(&content);
+        }
+    });
+    let server = serve(&application, &[]);
+    run(async {
+        for version in BOTH {
+            let mut client = server.connect(version).await;
+            let request = Request::put("/")
+                .header("content-length", "7")
+                .body(whole("content"));
+            let response = client
+                .send(request.expect("a request"))
+                .await
+                .expect("a response");
+            assert_eq!(all(response).await.2, "content", "{version:?}");
+        }
+    });
+}
+
+#[test]
+fn trailers_pass_both_ways() {
+    let application = Application::start(|visit, _| {
+        let head = visit.head().expect("a request");
+        assert!(head.contains("trailer: x-request\r\n"), "{head}");
+        let mut body = String::new();
+        while !body.ends_with("\r\n\r\n") {
+            body += &visit.line();
+        }
+        assert!(body.ends_with("0\r\nx-request: 1\r\n\r\n"), "{body:?}");
+        visit.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-response\r\n\r\n");
+        visit.write("1\r\na\r\n0\r\nx-response: 2\r\n\r\n");
+    });
+    let server = serve(&application, &[]);
+    run(async {
+        for version in BOTH {
+            let mut client = server.connect(version).await;
+            let request = Request::post("/")
+                .header("te", "trailers")
+                .header("trailer", "x-request");
+            let (request, mut sender) = streamed(request);
+            sender.send_data("data".into()).await.expect("it is taken");
+            let mut trailers = HeaderMap::new();
+            trailers.insert("x-request", "1".parse().expect("a value"));
+            sender
+                .send_trailers(trailers)
+                .await
+                .expect("they are taken");
+            drop(sender);
+            let response = client.send(request).await.expect("a response");
+            let collected = response.into_body().collect().await.expect("a body");
+            let trailers = collected.trailers().expect("trailers");
+            assert_eq!(trailers["x-response"], "2", "{version:?}");
+        }
+    });
+}
+
+#[test]
+fn an_application_over_http2_sees_the_clients_authority() {
+    run(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let url = format!("h2c://{}", listener.local_addr().expect("an address"));
+        let (ended, mut first_ends) = tokio::sync::mpsc::channel::<()>(1);
+        tokio::spawn(async move {
+            loop {
+                let (tcp, _) = listener.accept().await.expect("a connection");
+                let respond = service_fn(async |request: Request<Incoming>| {
+                    let (head, body) = request.into_parts();
+                    let seen = format!(
+                        "{} {:?} {:?}",
+                        head.uri,
+                        head.headers.get("host"),
+                        head.headers.get("te")
+                    );
+                    let collected = body.collect().await.expect("a body");
+                    let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(2);
+                    sender.send_data(seen.into()).await.expect("room");
+                    if let Some(trailers) = collected.trailers() {
+                        sender.send_trailers(trailers.clone()).await.expect("room");
+                    }
+                    Ok::<_, std::convert::Infallible>(Response::new(body))
+                });
+                let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(tcp), respond);
+                let mut connection = std::pin::pin!(connection);
+                // The first connection ends when the test says so.
+                tokio::select! {
+                    _ = &mut connection => {}
+                    _ = first_ends.recv() => {}
+                }
+            }
+        });
+        let server = Server::start(&["--upstream", &url]);
+        for version in BOTH {
+            let mut client = server.connect(version).await;
+            let (request, mut sender) = streamed(
+                Request::post("/a?b")
+                    .header("te", "trailers")
+                    .header("trailer", "x"),
+            );
+            let mut trailers = HeaderMap::new();
+            trailers.insert("x", "1".parse().expect("a value"));
+            sender.send_data("data".into()).await.expect("taken");
+            sender.send_trailers(trailers).await.expect("taken");
+            drop(sender);
+            let response = client.send(request).await.expect("a response");
+            assert_eq!(response.status(), 200);
+            let collected = response.into_body().collect().await.expect("a body");
+            if version == Version::Http2 {
+                assert_eq!(collected.trailers().expect("trailers")["x"], "1");
+            }
+            let seen = collected.to_bytes();
+            assert_eq!(seen, "http://localhost/a?b None Some(\"trailers\")");
+            // The application restarts: the next request gets a new connection.
+            ended.send(()).await.expect("it listens");
+        }
+    });
+}
+
+#[test]
+fn a_request_is_repeated_only_where_that_does_no_harm() {
+    // Every connection serves one request and is closed at the second, as an idle one is.
+    let application = Application::start(|visit, _| {
+        visit.head();
+        visit.answer("first");
+        if visit
+            .head()
+            .is_some_and(|head| head.contains("content-length: 1\r"))
+        {
+            visit.exactly(1);
+        }
+    });
+    let server = serve(&application, &[]);
+    run(async {
+        let mut client = server.connect(Version::Http2).await;
+        for (method, body, status) in [
+            ("GET", "", 200),
+            ("HEAD", "", 200),
+            ("PUT", "", 200),
+            ("POST", "", 502),
+            ("PUT", "x", 502),
+        ] {
+            // A new connection to the application, which goes back to the pool.
+            let mut before = 0;
+            while before != 200 {
+                before = client.get("/", &[]).await.0;
+                let connections = application.connections.load(Ordering::SeqCst);
+                if before == 200 && connections == 0 {
+                    unreachable!("somebody answered");
+                }
+            }
+            let mut request = Request::builder().method(method).uri("/");
+            if !body.is_empty() {
+                request = request.header("content-length", body.len());
+            }
+            let request = request.body(whole(body)).expect("a request");
+            let response = client.send(request).await.expect("a response");
+            assert_eq!(response.status(), status, "{method} {body:?}");
+        }
+    });
+}
+
+#[test]
+fn failures_of_the_application_have_their_status() {
+    let application = Application::start(|visit, _| {
+        let head = visit.head().expect("a request");
+        match head.split(' ').nth(1).expect("a path") {
+            "/garbage" => visit.write("no HTTP\r\n\r\n"),
+            "/closed" => {}
+            "/early" => visit.write("HTTP/1.1 425 Too Early\r\nContent-Length: 0\r\n\r\n"),
+            "/hints" => {
+                visit.write("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n");
+                visit.answer("final");
+            }
+            "/short" => visit.write("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"),
+            "/pause" => {
+                visit.write("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc");
+                visit.line();
+            }
+            // Silent until the proxy has given up.
+            _ => while !visit.line().is_empty() {},
+        }
+    });
+    let limits = ["--upstream-timeout", "1", "--body-timeout", "0.2"];
+    let server = serve(&application, &limits);
+    let nobody = {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        format!("http://{}", listener.local_addr().expect("an address"))
+    };
+    let refused = Server::start(&["--upstream", &nobody]);
+    run(async {
+        for version in BOTH {
+            let mut client = server.connect(version).await;
+            for (path, status) in [
+                ("/garbage", 502),
+                ("/closed", 502),
+                ("/early", 425),
+                ("/hints", 200),
+                ("/silent", 504),
+            ] {
+                assert_eq!(client.get(path, &[]).await.0, status, "{path}");
+            }
+            // A response that breaks off does so for the client, too.
+            for path in ["/short", "/pause"] {
+                let mut client = server.connect(version).await;
+                let request = Request::get(path).body(whole("")).expect("a request");
+                let response = client.send(request).await.expect("a response");
+                assert!(response.into_body().collect().await.is_err(), "{path}");
+            }
+            // A client whose body never ends.
+            let (request, mut sender) = streamed(Request::post("/silent"));
+            sender.send_data("data".into()).await.expect("it is taken");
+            let mut client = server.connect(version).await;
+            let status = client.send(request).await.expect("a response").status();
+            assert_eq!(status, 408);
+            let mut client = refused.connect(version).await;
+            assert_eq!(client.get("/", &[]).await.0, 502);
+            let trace = Request::builder().method("TRACE").uri("/").body(whole(""));
+            let response = client
+                .send(trace.expect("a request"))
+                .await
+                .expect("a response");
+            assert_eq!(response.status(), 405);
+        }
+    });
+}
+
+#[test]
+fn a_client_that_expects_100_continue_gets_it() {
+    let application = Application::start(|visit, _| {
+        let head = visit.head().expect("a request");
+        assert!(!head.contains("expect"), "{head}");
+        let content = visit.exactly(7);
+        visit.answer(&content);
+    });
+    let server = serve(&application, &[]);
+    run(async {
+        let mut tls = server.tls(b"http/1.1").await;
+        let head =
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\nExpect: 100-continue\r\n\r\n";
+        tls.write_all(head.as_bytes()).await.expect("it is taken");
+        let expected = b"HTTP/1.1 100 Continue\r\n\r\n";
+        let mut interim = vec![0; expected.len()];
+        tls.read_exact(&mut interim)
+            .await
+            .expect("an interim response");
+        assert_eq!(interim, expected);
+        tls.write_all(b"content").await.expect("it is taken");
+        let mut response = Vec::new();
+        while !response.ends_with(b"\r\n\r\ncontent") {
+            let byte = tls.read_u8().await.expect("a byte");
+            response.push(byte);
+        }
+        assert!(response.starts_with(b"HTTP/1.1 200 OK\r\n"));
+    });
+}
+
+/// Accepts an upgrade, then says everything backwards, line by line.
+fn backwards() -> Application {
+    Application::start(|visit, _| {
+        let head = visit.head().expect("a request");
+        assert!(head.starts_with("get /chat http/1.1\r\n"), "{head}");
+        for line in [
+            "connection: upgrade",
+            "upgrade: websocket",
+            "host: localhost",
+        ] {
+            assert!(head.lines().any(|found| found == line), "{line} in {head}");
+        }
+        assert!(head.contains("sec-websocket-key: "), "{head}");
+        visit.write("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n");
+        visit.write("Upgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n");
+        loop {
+            let line = visit.line();
+            if line.is_empty() {
+                return;
+            }
+            let backwards: String = line.trim().chars().rev().collect();
+            visit.write(&format!("{backwards}\n"));
+        }
+    })
+}
+
+async fn chat(upgraded: hyper::upgrade::Upgraded) {
+    let mut stream = tokio::io::BufReader::new(TokioIo::new(upgraded));
+    for (said, answer) in [("hello\n", "olleh\n"), ("abc\n", "cba\n")] {
+        stream
+            .write_all(said.as_bytes())
+            .await
+            .expect("it is taken");
+        stream.flush().await.expect("it is taken");
+        let mut line = vec![0; answer.len()];
+        stream.read_exact(&mut line).await.expect("an answer");
+        assert_eq!(line, answer.as_bytes());
+    }
+}
+
+// test: RFC 6455 §4.1
+#[test]
+fn websockets_work_over_http1() {
+    let application = backwards();
+    let server = serve(&application, &[]);
+    run(async {
+        let mut client = server.connect(Version::Http1).await;
+        let request = Request::get("/chat")
+            .header("connection", "keep-alive, Upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+            .body(whole(""));
+        let mut response = client
+            .send(request.expect("a request"))
+            .await
+            .expect("a response");
+        assert_eq!(response.status(), 101);
+        assert_eq!(response.headers()["upgrade"], "websocket");
+        assert_eq!(response.headers()["sec-websocket-accept"], "x");
+        chat(hyper::upgrade::on(&mut response).await.expect("an upgrade")).await;
+    });
+    assert_eq!(server.stop(), Some(0));
+}
+
+// test: RFC 8441 §5
+#[test]
+fn websockets_work_over_http2() {
+    let application = backwards();
+    let server = serve(&application, &[]);
+    run(async {
+        let mut client = server.connect(Version::Http2).await;
+        // The first response comes after the server's SETTINGS, which allow extended CONNECT.
+        let trace = Request::builder().method("TRACE").uri("/").body(whole(""));
+        client
+            .send(trace.expect("a request"))
+            .await
+            .expect("a response");
+        let request = Request::connect("https://localhost/chat")
+            .extension(Protocol::from_static("websocket"))
+            .body(whole(""));
+        let mut response = client
+            .send(request.expect("a request"))
+            .await
+            .expect("a response");
+        assert_eq!(response.status(), 200);
+        assert!(!response.headers().contains_key("sec-websocket-accept"));
+        chat(hyper::upgrade::on(&mut response).await.expect("an upgrade")).await;
+    });
+}
+
+#[test]
+fn an_upgrade_may_be_declined_and_connect_is_refused() {
+    let application = Application::start(|visit, _| {
+        while let Some(head) = visit.head() {
+            let is_asked = head.contains("upgrade: other");
+            visit.answer(if is_asked { "asked" } else { "not asked" });
+        }
+    });
+    let server = serve(&application, &[]);
+    run(async {
+        let mut client = server.connect(Version::Http1).await;
+        let fields = [("connection", "upgrade"), ("upgrade", "other")];
+        assert_eq!(client.get("/", &fields).await.2, "asked");
+        assert_eq!(
+            client.get("/", &[("upgrade", "other")]).await.2,
+            "not asked"
+        );
+        let connect = Request::connect("localhost:1")
+            .body(whole(""))
+            .expect("a request");
+        let response = client.send(connect).await.expect("a response");
+        assert_eq!(response.status(), 405);
+    });
+}
