@@ -10,7 +10,7 @@ use squall_yard::parse::{listen, seconds};
 use super::access::Format;
 use super::proxy::Address;
 
-/// Serve files, or an application behind a reverse proxy, over HTTP/1.1 and HTTP/2
+/// Serve files, or an application behind a reverse proxy, over HTTP/1.1, HTTP/2 and HTTP/3
 ///
 /// Files: folders are served by their index.html, and a file's encoded siblings (.br, .zst, .gz) to
 /// clients that accept them. Names that start with a dot are not served, except /.well-known/, and
@@ -32,7 +32,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "URL")]
     pub(crate) upstream: Option<Address>,
 
-    /// Address and port to listen on
+    /// Address and port to listen on, by TCP and, for HTTP/3, by UDP
     #[arg(short, long, value_name = "ADDR:PORT", default_value = "[::]:8443", value_parser = listen)]
     pub(crate) listen: SocketAddr,
 
@@ -49,7 +49,16 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "NAME", conflicts_with = "cert")]
     pub(crate) name: Vec<String>,
 
-    /// Number of worker threads (default: one for each core)
+    /// Do not serve HTTP/3
+    #[arg(long)]
+    pub(crate) no_h3: bool,
+
+    /// Have every client of HTTP/3 prove its address before any state is kept (RFC 9000 §8.1.2); by
+    /// default only under load
+    #[arg(long, conflicts_with = "no_h3")]
+    pub(crate) retry: bool,
+
+    /// Number of worker threads, for TCP and for HTTP/3 each (default: one for each core)
     #[arg(long, value_name = "N", value_parser = workers)]
     pub(crate) workers: Option<usize>,
 
@@ -141,9 +150,12 @@ fn metrics(text: &str) -> Result<Metrics, String> {
     })
 }
 
+/// The most workers of an endpoint.
+pub(crate) const MAX_WORKERS: usize = 128;
+
 fn workers(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(workers @ 1..=128) => Ok(workers),
+        Ok(workers @ 1..=MAX_WORKERS) => Ok(workers),
         _ => Err("give a whole number from 1 to 128".to_owned()),
     }
 }

@@ -17,7 +17,6 @@ const SHARDS: usize = 16;
 pub(crate) enum Protocol {
     Http1,
     Http2,
-    #[allow(dead_code, reason = "counted once HTTP/3 is served")]
     Http3,
 }
 

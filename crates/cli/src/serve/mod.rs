@@ -1,6 +1,7 @@
 //! `squall serve`: files of a folder, or an application behind a reverse proxy.
 //!
 //! ```text
+//!   quic     HTTP/3 by squall-h3, a task a connection on its worker ─┐
 //!   tcp      TLS, HTTP/1.1 and HTTP/2 by hyper, a task a connection ─► watch: progress and limits
 //!    │ Request
 //!    ▼
@@ -21,6 +22,7 @@ mod files;
 mod metrics;
 mod peer;
 mod proxy;
+mod quic;
 mod reader;
 #[cfg(test)]
 mod scratch;
@@ -36,6 +38,7 @@ use http::header::{
     REFERRER_POLICY, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use http::{HeaderName, HeaderValue};
+use squall::Endpoint;
 use squall_yard::error::{Result, context};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch as flag};
@@ -61,10 +64,8 @@ const IMPATIENT: i32 = 130;
 /// The folder, the certificate, the log or the address cannot be had.
 pub(crate) fn main(args: &Serve) -> Result<()> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    if let Some(workers) = args.workers {
-        runtime.worker_threads(workers);
-    }
     let runtime = runtime
+        .worker_threads(args.workers.unwrap_or_else(cores))
         .enable_all()
         .thread_name("serve")
         .build()
@@ -89,17 +90,31 @@ async fn run(args: &Serve) -> Result<()> {
     }
     let listener = listen(args.listen).await?;
     let address = listener.local_addr().map_err(context("local address"))?;
-    let site = Arc::new(site(args, metrics)?);
+    let endpoint = bind_udp(args, address, &certificate)?;
+    let mut site = site(args, metrics)?;
+    if endpoint.is_some() {
+        site.alt_svc = Some(alt_svc(address.port())?);
+    }
+    let site = Arc::new(site);
     let permits = Arc::new(Semaphore::new(args.max_connections as usize));
     let server = Arc::new(tcp::Server {
         site: Arc::clone(&site),
         tls: TlsAcceptor::from(Arc::new(certificate.tls(&tcp::ALPN))),
         limits: limits(args),
         permits: Arc::clone(&permits),
-        stopping,
+        stopping: stopping.clone(),
     });
     let accepting = tokio::spawn(server.run(listener));
-    announce(address, &certificate);
+    if let Some(endpoint) = &endpoint {
+        let server = Arc::new(quic::Server {
+            site: Arc::clone(&site),
+            limits: limits(args),
+            permits: Arc::clone(&permits),
+            stopping,
+        });
+        tokio::spawn(server.run(endpoint.clone()));
+    }
+    announce(address, endpoint.is_some(), &certificate);
     while let Signal::Reload = signals.next().await {
         reload(&certificate, &site).await;
     }
@@ -114,10 +129,45 @@ async fn run(args: &Serve) -> Result<()> {
             if finished.is_err() {
                 eprintln!("squall: some requests did not finish within the grace period");
             }
-            Ok(())
         }
         () = signals.stop() => std::process::exit(IMPATIENT),
     }
+    if let Some(endpoint) = endpoint {
+        quic::close(endpoint).await;
+    }
+    Ok(())
+}
+
+/// The endpoint of HTTP/3, on the port of TCP.
+fn bind_udp(
+    args: &Serve,
+    address: SocketAddr,
+    certificate: &Certificate,
+) -> Result<Option<Endpoint>> {
+    if args.no_h3 {
+        return Ok(None);
+    }
+    let settings = quic::Settings {
+        address,
+        workers: args.workers.unwrap_or_else(cores),
+        retry: args.retry,
+        max_connections: args.max_connections as usize,
+        // The application is not told yet which requests may be replays.
+        early_data: args.folder.is_some(),
+    };
+    quic::bind(&settings, certificate.tls(&[]), &limits(args)).map(Some)
+}
+
+/// The cores that this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(args::MAX_WORKERS)
+}
+
+/// Where HTTP/3 is (RFC 7838 §3), for a day.
+fn alt_svc(port: u16) -> Result<HeaderValue> {
+    HeaderValue::try_from(format!("h3=\":{port}\"; ma=86400")).map_err(context("Alt-Svc"))
 }
 
 fn source(args: &Serve) -> Source {
@@ -224,8 +274,9 @@ async fn bind(address: SocketAddr, what: &str) -> Result<TcpListener> {
     TcpListener::bind(address).await.map_err(context(&failed))
 }
 
-fn announce(address: SocketAddr, certificate: &Certificate) {
-    say(&format!("listening on {address} (TCP)"));
+fn announce(address: SocketAddr, has_h3: bool, certificate: &Certificate) {
+    let transports = if has_h3 { "TCP and UDP" } else { "TCP" };
+    say(&format!("listening on {address} ({transports})"));
     if let Some(fingerprints) = &certificate.fingerprints {
         say("certificate made for localhost, valid for 13 days");
         say(&format!(

@@ -7,12 +7,11 @@
 //!   as many as may be open     watch: each connection looks at its own progress
 //! ```
 
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::Context;
 use std::time::Duration;
 
 use http::Request;
@@ -22,13 +21,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::metrics::{Metrics, Protocol};
 use super::peer::Peer;
 use super::site::{self, Service, Site};
-use super::watch::{Kind, Limits, Verdict, Watched, now_ms};
+use super::watch::{Kind, Limits, Watched, supervise};
 
 /// The application protocols, the preferred one first.
 pub(crate) const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -121,10 +120,14 @@ impl Server {
                 .max_send_buf_size(SEND_BUFFER)
                 .enable_connect_protocol();
             let connection = pin!(builder.serve_connection(io, respond));
-            self.watch(
+            let shut_down = |connection: Pin<&mut _>, _: &mut Context<'_>| {
+                http2::Connection::graceful_shutdown(connection);
+            };
+            supervise(
                 connection,
-                http2::Connection::graceful_shutdown,
-                &peer,
+                shut_down,
+                &peer.activity,
+                &self.limits,
                 stopping,
             )
             .await;
@@ -135,69 +138,18 @@ impl Server {
                 .header_read_timeout(None)
                 .max_buf_size(FIELDS as usize);
             let connection = pin!(builder.serve_connection(io, respond).with_upgrades());
-            self.watch(
+            let shut_down = |connection: Pin<&mut _>, _: &mut Context<'_>| {
+                http1::UpgradeableConnection::graceful_shutdown(connection);
+            };
+            supervise(
                 connection,
-                http1::UpgradeableConnection::graceful_shutdown,
-                &peer,
+                shut_down,
+                &peer.activity,
+                &self.limits,
                 stopping,
             )
             .await;
         }
-    }
-
-    /// Drives a connection until it ends, is too slow, or has been idle. `shut_down` has it end
-    /// after the requests in flight.
-    async fn watch<C: Future>(
-        &self,
-        mut connection: Pin<&mut C>,
-        shut_down: impl Fn(Pin<&mut C>),
-        peer: &Peer,
-        mut stopping: watch::Receiver<bool>,
-    ) {
-        let mut stop = pin!(async move {
-            // An error says that the server is gone.
-            let _ = stopping.wait_for(|stopping| *stopping).await;
-        });
-        let mut is_ending = false;
-        // When the timer fires: far away until the first look.
-        let mut due = u64::MAX;
-        let mut timer = pin!(sleep(self.limits.idle));
-        poll_fn(|cx| {
-            if !is_ending && stop.as_mut().poll(cx).is_ready() {
-                is_ending = true;
-                shut_down(connection.as_mut());
-            }
-            if connection.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(());
-            }
-            loop {
-                match peer.activity.judge(now_ms(), &self.limits) {
-                    Verdict::Idle if !is_ending => {
-                        is_ending = true;
-                        peer.activity.progress();
-                        shut_down(connection.as_mut());
-                        if connection.as_mut().poll(cx).is_ready() {
-                            return Poll::Ready(());
-                        }
-                    }
-                    Verdict::Idle | Verdict::TooSlow => return Poll::Ready(()),
-                    Verdict::Fine(next) => {
-                        // A limit that has moved away leaves the timer as it is: when it fires,
-                        // this looks again. So a request moves no timer.
-                        if next < due {
-                            due = next;
-                            let left = Duration::from_millis(next.saturating_sub(now_ms()));
-                            timer.as_mut().reset(Instant::now() + left);
-                        }
-                        if timer.as_mut().poll(cx).is_pending() {
-                            return Poll::Pending;
-                        }
-                        due = u64::MAX;
-                    }
-                }
-            }
-        })
-        .await;
     }
 }
 

@@ -3,14 +3,17 @@
 //! The transport, the bodies and the service note when something happens; the connection's task
 //! looks at the notes when its time comes. Nothing starts a timer for a read, a write or a request.
 
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
-use std::sync::LazyLock;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tokio::time::sleep;
 
 /// Milliseconds since the first call, plus one: zero says that something has not happened.
 pub(crate) fn now_ms() -> u64 {
@@ -131,6 +134,61 @@ impl Activity {
     }
 }
 
+/// Drives a connection until it ends, is too slow, or has been idle. `shut_down` has it end after
+/// the requests in flight, when the server stops.
+pub(crate) async fn supervise<C: Future>(
+    mut connection: Pin<&mut C>,
+    shut_down: impl Fn(Pin<&mut C>, &mut Context<'_>),
+    activity: &Activity,
+    limits: &Limits,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let mut stop = pin!(async move {
+        // An error says that the server is gone.
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    });
+    let mut is_ending = false;
+    // When the timer fires: far away until the first look.
+    let mut due = u64::MAX;
+    let mut timer = pin!(sleep(limits.idle));
+    poll_fn(|cx| {
+        if !is_ending && stop.as_mut().poll(cx).is_ready() {
+            is_ending = true;
+            shut_down(connection.as_mut(), cx);
+        }
+        if connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        loop {
+            match activity.judge(now_ms(), limits) {
+                Verdict::Idle if !is_ending => {
+                    is_ending = true;
+                    activity.progress();
+                    shut_down(connection.as_mut(), cx);
+                    if connection.as_mut().poll(cx).is_ready() {
+                        return Poll::Ready(());
+                    }
+                }
+                Verdict::Idle | Verdict::TooSlow => return Poll::Ready(()),
+                Verdict::Fine(next) => {
+                    // A limit that has moved away leaves the timer as it is: when it fires, this
+                    // looks again. So a request moves no timer.
+                    if next < due {
+                        due = next;
+                        let left = Duration::from_millis(next.saturating_sub(now_ms()));
+                        timer.as_mut().reset(tokio::time::Instant::now() + left);
+                    }
+                    if timer.as_mut().poll(cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                    due = u64::MAX;
+                }
+            }
+        }
+    })
+    .await;
+}
+
 /// What is read from a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -145,12 +203,12 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Watched<T> {
     inner: T,
-    activity: std::sync::Arc<Activity>,
+    activity: Arc<Activity>,
     kind: Kind,
 }
 
 impl<T> Watched<T> {
-    pub(crate) fn new(inner: T, activity: std::sync::Arc<Activity>, kind: Kind) -> Self {
+    pub(crate) fn new(inner: T, activity: Arc<Activity>, kind: Kind) -> Self {
         Self {
             inner,
             activity,

@@ -10,10 +10,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::{CertificateDer, ServerName};
+use squall::{Builder, ClientConfig, Endpoint};
 use squall_yard::certificate;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -118,6 +118,18 @@ impl Server {
         connected.expect("a handshake")
     }
 
+    /// A connection of HTTP/3, on the same port.
+    pub(crate) async fn quic(&self) -> (squall_h3::client::SendRequest, Endpoint) {
+        let mut config = certificate::trusting_anyone(squall::provider()).expect("a configuration");
+        config.alpn_protocols = vec![b"h3".to_vec()];
+        let builder = Builder::new(([127, 0, 0, 1], 0).into()).client(ClientConfig::new(config));
+        let endpoint = builder.bind().expect("a port");
+        let address = ([127, 0, 0, 1], self.port).into();
+        let connecting = endpoint.connect(address, "localhost").expect("a name");
+        let connection = connecting.await.expect("a handshake");
+        (squall_h3::client::handshake(connection), endpoint)
+    }
+
     pub(crate) async fn connect(&self, version: Version) -> Client {
         match version {
             Version::Http1 => {
@@ -126,6 +138,7 @@ impl Server {
                 tokio::spawn(connection.with_upgrades());
                 Client::Http1(sender)
             }
+            Version::Http3 => Client::Http3(self.quic().await),
             Version::Http2 => {
                 let io = TokioIo::new(self.tls(b"h2").await);
                 let (sender, connection) = http2::handshake(TokioExecutor::new(), io)
@@ -155,37 +168,48 @@ pub(crate) fn certificate_of(tls: &TlsStream<TcpStream>) -> CertificateDer<'stat
 pub(crate) enum Version {
     Http1,
     Http2,
+    Http3,
 }
 
-pub(crate) const BOTH: [Version; 2] = [Version::Http1, Version::Http2];
+pub(crate) const ALL: [Version; 3] = [Version::Http1, Version::Http2, Version::Http3];
 
-/// A connection of hyper's client.
+/// A connection of hyper's client, or of squall-h3's.
 pub(crate) enum Client {
     Http1(http1::SendRequest<Upload>),
     Http2(http2::SendRequest<Upload>),
+    /// With what it runs on.
+    Http3((squall_h3::client::SendRequest, Endpoint)),
 }
+
+/// A response's body, of any client.
+pub(crate) type Download = UnsyncBoxBody<Bytes, BoxError>;
 
 impl Client {
     pub(crate) async fn send(
         &mut self,
         mut request: Request<Upload>,
-    ) -> hyper::Result<Response<Incoming>> {
-        match self {
+    ) -> Result<Response<Download>, BoxError> {
+        if !matches!(self, Self::Http1(_)) && request.uri().authority().is_none() {
+            let uri = format!("https://localhost{}", request.uri());
+            *request.uri_mut() = uri.parse().expect("an URI");
+        }
+        let response = match self {
+            Self::Http3((sender, _)) => {
+                let response = sender.send(request).await?;
+                return Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()));
+            }
             Self::Http1(sender) => {
                 let host = "localhost".parse().expect("a value");
                 request.headers_mut().entry("host").or_insert(host);
                 sender.ready().await?;
-                sender.send_request(request).await
+                sender.send_request(request).await?
             }
             Self::Http2(sender) => {
-                if request.uri().authority().is_none() {
-                    let uri = format!("https://localhost{}", request.uri());
-                    *request.uri_mut() = uri.parse().expect("an URI");
-                }
                 sender.ready().await?;
-                sender.send_request(request).await
+                sender.send_request(request).await?
             }
-        }
+        };
+        Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()))
     }
 
     /// Status, fields and content of a GET.
@@ -203,7 +227,7 @@ impl Client {
     }
 }
 
-pub(crate) async fn all(response: Response<Incoming>) -> (u16, HeaderMap, Bytes) {
+pub(crate) async fn all(response: Response<Download>) -> (u16, HeaderMap, Bytes) {
     let (head, body) = response.into_parts();
     let body = body.collect().await.expect("a body").to_bytes();
     (head.status.as_u16(), head.headers, body)

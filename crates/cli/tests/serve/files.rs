@@ -1,11 +1,11 @@
-//! Files by both versions of HTTP.
+//! Files by all versions of HTTP.
 
 use std::process::Command;
 
 use http::Request;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::client::{BOTH, Folder, Server, all, run, whole};
+use crate::client::{ALL, Folder, Server, Version, all, run, whole};
 use crate::common::{failure, squall};
 
 /// More than fits into memory of the server's cache, and no multiple of a chunk.
@@ -23,12 +23,12 @@ fn folder() -> Folder {
 }
 
 #[test]
-fn files_are_the_same_by_both_versions() {
+fn files_are_the_same_by_all_versions() {
     let folder = folder();
     let args = ["--security-headers", "--metrics", "/metrics", folder.path()];
     let server = Server::start(&args);
     run(async {
-        for version in BOTH {
+        for version in ALL {
             let mut client = server.connect(version).await;
             let (status, fields, body) = client.get("/", &[]).await;
             assert_eq!((status, &body[..]), (200, &b"<p>index"[..]), "{version:?}");
@@ -37,6 +37,13 @@ fn files_are_the_same_by_both_versions() {
             // The certificate is nothing that a browser trusts.
             assert!(!fields.contains_key("strict-transport-security"));
             assert!(fields.contains_key("date"));
+            // RFC 7838 §3: over TCP, clients are told of HTTP/3.
+            let alternative = format!("h3=\":{}\"; ma=86400", server.port);
+            let told = (version != Version::Http3).then_some(alternative);
+            let alt_svc = fields
+                .get("alt-svc")
+                .map(|value| value.to_str().expect("text"));
+            assert_eq!(alt_svc, told.as_deref(), "{version:?}");
             let tag = fields["etag"].to_str().expect("text").to_owned();
             let (status, _, body) = client.get("/", &[("if-none-match", &tag)]).await;
             assert_eq!((status, body.len()), (304, 0));
@@ -72,13 +79,20 @@ fn files_are_the_same_by_both_versions() {
                 assert!(body.is_empty());
             }
         }
-        let (_, _, metrics) = server.connect(BOTH[1]).await.get("/metrics", &[]).await;
+        let (_, _, metrics) = server
+            .connect(Version::Http2)
+            .await
+            .get("/metrics", &[])
+            .await;
         let metrics = String::from_utf8(metrics.to_vec()).expect("text");
         for line in [
             "squall_http_requests_total{protocol=\"h1\",status=\"2xx\"} 5",
             "squall_http_requests_total{protocol=\"h2\",status=\"2xx\"} 5",
             "squall_http_requests_total{protocol=\"h2\",status=\"3xx\"} 1",
             "squall_http_requests_total{protocol=\"h2\",status=\"4xx\"} 6",
+            "squall_http_requests_total{protocol=\"h3\",status=\"2xx\"} 5",
+            "squall_http_requests_total{protocol=\"h3\",status=\"4xx\"} 6",
+            "squall_http_connections_total{protocol=\"h3\"} 1",
             "squall_http_connections_total{protocol=\"h2\"} 2",
             "squall_http_requests_in_flight{protocol=\"h2\"} 1",
         ] {
@@ -86,6 +100,30 @@ fn files_are_the_same_by_both_versions() {
         }
     });
     assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn http3_can_be_left_out() {
+    let folder = folder();
+    let server = Server::start(&["--no-h3", folder.path()]);
+    run(async {
+        let (status, fields, _) = server.connect(Version::Http2).await.get("/", &[]).await;
+        assert_eq!(status, 200);
+        assert!(!fields.contains_key("alt-svc"));
+    });
+    // The port is free for others.
+    std::net::UdpSocket::bind(("127.0.0.1", server.port)).expect("nobody has it");
+}
+
+// test: RFC 9000 §8.1.2
+#[test]
+fn clients_of_http3_can_be_made_to_prove_their_address() {
+    let folder = folder();
+    let server = Server::start(&["--retry", folder.path()]);
+    run(async {
+        let mut client = server.connect(Version::Http3).await;
+        assert_eq!(client.get("/", &[]).await.0, 200);
+    });
 }
 
 // test: RFC 9112 §3.2

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::client::{BOTH, Folder, Server, Version, certificate_of, run, whole};
+use crate::client::{ALL, Folder, Server, Version, certificate_of, run, whole};
 use crate::common::signal;
 
 /// Writes a new certificate and key, and returns the certificate.
@@ -92,7 +92,7 @@ fn a_certificate_made_on_the_spot_has_the_fingerprints_that_are_printed() {
 fn requests_in_flight_are_finished_before_the_end() {
     let folder = Folder::new();
     folder.write("large", vec![1; 20_000_000]);
-    for version in BOTH {
+    for version in ALL {
         let log = format!("{}/access.{version:?}", folder.path());
         let args = [
             "--access-log",
@@ -199,13 +199,20 @@ fn slow_clients_are_dropped() {
         tls.write_all(get).await.expect("it is taken");
         // The response's first byte, then nothing until the server has given up.
         assert_eq!(tls.read(&mut [0]).await.expect("a byte"), 1);
-        let mut client = server.connect(Version::Http2).await;
-        let request = Request::get("/large").body(whole("")).expect("a request");
-        let stalled = client.send(request).await.expect("a response");
+        let mut stalled = Vec::new();
+        for version in [Version::Http2, Version::Http3] {
+            let mut client = server.connect(version).await;
+            let request = Request::get("/large").body(whole("")).expect("a request");
+            let response = client.send(request).await.expect("a response");
+            stalled.push((client, response));
+        }
         let mut metrics = String::new();
-        while !metrics.contains("in_flight{protocol=\"h1\"} 0\n")
-            || !metrics.contains("in_flight{protocol=\"h2\"} 0\n")
-        {
+        while ["h1", "h2", "h3"].iter().any(|protocol| {
+            !metrics.contains(&format!(
+                "in_flight{{protocol=\"{protocol}\"}} 0
+"
+            ))
+        }) {
             metrics = self::metrics(&server);
         }
         drop(stalled);

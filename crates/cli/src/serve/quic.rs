@@ -1,0 +1,155 @@
+//! HTTP/3, on the UDP port of the same number as TCP's.
+
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Context;
+use std::time::Duration;
+
+use rustls::ServerConfig as Tls;
+use rustls::server::ServerSessionMemoryCache;
+use squall::{Builder, Connection, Endpoint, Incoming, ServerConfig, TransportConfig};
+use squall_h3::Config;
+use squall_h3::server;
+use squall_yard::error::{Failure, Result};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::metrics::Protocol;
+use super::peer::Peer;
+use super::site::{Content, Service, Site};
+use super::watch::{Limits, supervise};
+
+/// The application protocol's name (RFC 9114 §3.1).
+const ALPN: &[u8] = b"h3";
+
+/// RFC 9114 §8.1: H3_NO_ERROR.
+const NO_ERROR: u64 = 0x100;
+
+/// Requests of a connection at a time.
+const STREAMS: u64 = 128;
+
+/// Sessions that can be resumed.
+const SESSIONS: usize = 4_096;
+
+/// How long the end of connections is awaited, so that clients learn of it.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What connections are served with.
+pub(crate) struct Server {
+    pub(crate) site: Arc<Site>,
+    pub(crate) limits: Limits,
+    /// One for each connection that may be open, shared with TCP.
+    pub(crate) permits: Arc<Semaphore>,
+    /// Turns true when no request is to be accepted any more.
+    pub(crate) stopping: watch::Receiver<bool>,
+}
+
+/// What is set about the endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// The same as TCP's.
+    pub(crate) address: SocketAddr,
+    pub(crate) workers: usize,
+    /// Whether every client must prove its address first.
+    pub(crate) retry: bool,
+    pub(crate) max_connections: usize,
+    /// Whether requests may come in early data: only where a replay does no harm.
+    pub(crate) early_data: bool,
+}
+
+/// Binds the port. `tls` holds the certificate.
+///
+/// # Errors
+/// The port cannot be had, with what to do about it.
+pub(crate) fn bind(settings: &Settings, mut tls: Tls, limits: &Limits) -> Result<Endpoint> {
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    // Early data needs sessions that are remembered here (RFC 8446 §8.1).
+    tls.session_storage = ServerSessionMemoryCache::new(SESSIONS);
+    if settings.early_data {
+        // RFC 9001 §4.6.1: QUIC's own limits count.
+        tls.max_early_data_size = u32::MAX;
+    }
+    let transport = TransportConfig::default()
+        .max_idle_timeout(limits.idle)
+        .max_concurrent_bidi_streams(STREAMS);
+    let mut builder = Builder::new(settings.address)
+        .server(ServerConfig::new(tls).transport(transport))
+        .workers(settings.workers)
+        .max_connections(settings.max_connections);
+    if settings.retry {
+        builder = builder.retry_from(0);
+    }
+    let address = settings.address;
+    builder.bind().map_err(|error| {
+        Failure::new(format!(
+            "cannot listen on {address} (UDP): {error}; choose another port with --listen ADDR:PORT, or leave HTTP/3 \
+             out with --no-h3"
+        ))
+    })
+}
+
+impl Server {
+    /// Accepts connections until the server stops, and then waits for their ends.
+    pub(crate) async fn run(self: Arc<Self>, endpoint: Endpoint) {
+        let mut stopping = self.stopping.clone();
+        loop {
+            let incoming = tokio::select! {
+                biased;
+                _ = stopping.wait_for(|stopping| *stopping) => break,
+                incoming = endpoint.accept() => incoming,
+            };
+            let Some(incoming) = incoming else { break };
+            // A client gets an answer, and can use TCP, where it waits for its turn.
+            let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+                incoming.refuse();
+                continue;
+            };
+            let server = Arc::clone(&self);
+            tokio::spawn(async move { server.serve(incoming, permit).await });
+        }
+        // Clients of attempts to come use TCP, which refuses them, too.
+        let _ = endpoint.set_server_config(None);
+    }
+
+    async fn serve(self: Arc<Self>, incoming: Incoming, permit: OwnedSemaphorePermit) {
+        // Before the handshake is complete, so that early data is answered at once.
+        let Ok((connection, _)) = incoming.accept().into_0rtt().await else {
+            return;
+        };
+        let address = connection.remote_address();
+        let metrics = Arc::clone(&self.site.metrics);
+        let peer = Arc::new(Peer::new(address, Protocol::Http3, metrics, Some(permit)));
+        match self.site.content {
+            // Files are answered from memory, or read by other threads.
+            Content::Files(_) => {
+                let task = Arc::clone(&self).drive(connection.clone(), peer, true);
+                drop(connection.spawn(task));
+            }
+            Content::Application(_) => self.drive(connection, peer, false).await,
+        }
+    }
+
+    /// Serves a connection until it ends, is too slow, or has been idle.
+    async fn drive(self: Arc<Self>, connection: Connection, peer: Arc<Peer>, on_worker: bool) {
+        let service = Service::new(Arc::clone(&self.site), Arc::clone(&peer));
+        let config = Config::new().header_timeout(self.limits.header);
+        let mut builder = server::Builder::new().config(config);
+        if on_worker {
+            builder = builder.on_worker();
+        }
+        let serving = pin!(builder.serve_connection(connection.clone(), service));
+        let shut_down = |serving: Pin<&mut server::ServeConnection<_, _>>, cx: &mut Context<'_>| {
+            serving.get_mut().poll_shutdown(cx);
+        };
+        let stopping = self.stopping.clone();
+        supervise(serving, shut_down, &peer.activity, &self.limits, stopping).await;
+        connection.close(NO_ERROR, b"");
+    }
+}
+
+/// Closes an endpoint and waits until its clients know.
+pub(crate) async fn close(endpoint: Endpoint) {
+    endpoint.close(NO_ERROR, b"the server stops");
+    // Those that do not answer find out by themselves.
+    let _ = tokio::time::timeout(FAREWELL, endpoint.wait_idle()).await;
+}
