@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use http::{Method, Request, Response, StatusCode};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use squall::SendStream;
 use tokio::runtime::Handle;
 
@@ -27,7 +28,8 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    announce_length(&mut parts, body.size_hint().exact());
     let protocol = parts.extensions.get::<Protocol>();
     check(&parts, protocol)?;
     // RFC 9220 §3: not before the server has said that it understands it.
@@ -80,6 +82,18 @@ where
     }
     let body = body_of(reader, guard, &parts.method, response.status(), length)?;
     Ok(response.map(|()| body))
+}
+
+/// RFC 9110 §8.6: a client says how long a body is that it knows the length of, and says so of an
+/// empty one where the method makes something of it.
+fn announce_length(parts: &mut http::request::Parts, length: Option<u64>) {
+    let takes_body = matches!(parts.method, Method::POST | Method::PUT | Method::PATCH);
+    if let Some(length) = length.filter(|length| *length > 0 || takes_body)
+        && parts.method != Method::CONNECT
+    {
+        let entry = parts.headers.entry(CONTENT_LENGTH);
+        entry.or_insert_with(|| HeaderValue::from(length));
+    }
 }
 
 /// What cannot be said in HTTP/3.

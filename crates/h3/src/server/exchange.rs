@@ -178,8 +178,9 @@ where
     if !never_has_body
         && !is_tunnel
         && let Some(length) = body.size_hint().exact()
-        // An empty body in the answer to HEAD says nothing of that to GET.
-        && !(how.is_head && length == 0)
+        // The end of the stream says as much, and an empty body in the answer to HEAD says nothing of
+        // that to GET.
+        && length > 0
         && !parts.headers.contains_key(CONTENT_LENGTH)
     {
         parts

@@ -1,0 +1,36 @@
+//! Makes the client and the server of the gRPC service in `tests/services` as `tonic` users do, from
+//! a description in Rust rather than in protobuf, whose compiler is not everywhere.
+
+use tonic_build::manual::{Builder, Method, Service};
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let method = |name: &str, route: &str, client: bool, server: bool| {
+        let method = Method::builder()
+            .name(name)
+            .route_name(route)
+            .input_type("crate::grpc::Text")
+            .output_type("crate::grpc::Text")
+            .codec_path("tonic_prost::ProstCodec");
+        let method = if client {
+            method.client_streaming()
+        } else {
+            method
+        };
+        let method = if server {
+            method.server_streaming()
+        } else {
+            method
+        };
+        method.build()
+    };
+    let service = Service::builder()
+        .package("squall")
+        .name("Words")
+        .method(method("one", "One", false, false))
+        .method(method("split", "Split", false, true))
+        .method(method("join", "Join", true, false))
+        .method(method("shout", "Shout", true, true))
+        .build();
+    Builder::new().compile(&[service]);
+}
