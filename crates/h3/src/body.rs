@@ -9,10 +9,12 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
+use crate::datagram::Datagrams;
 use crate::error::{Code, Error};
 use crate::message::trailers;
 use crate::receive::{Broken, MessageReader, Part};
 use crate::shared::{FieldsError, Shared};
+use crate::tunnels::TunnelHandle;
 
 /// The body of a received request or response.
 ///
@@ -106,6 +108,27 @@ impl Body {
     }
 }
 
+impl Body {
+    /// The datagrams of the request that this is the body of, or of the request that it answers
+    /// (RFC 9297), for an extended CONNECT request whose stream is still open. Both ends must have
+    /// [`Config::datagrams`](crate::Config::datagrams) set.
+    #[must_use]
+    pub fn datagrams(&self) -> Option<Datagrams> {
+        Some(Datagrams(Arc::new(self.tunnel()?)))
+    }
+
+    /// Opens what belongs to the request and travels outside of its stream.
+    pub(crate) fn tunnel(&self) -> Option<TunnelHandle> {
+        match &self.0 {
+            Kind::Incoming(incoming) => {
+                let reader = &incoming.reader;
+                Some(TunnelHandle::open(reader.shared(), reader.id().0))
+            }
+            Kind::Empty | Kind::Full(_) => None,
+        }
+    }
+}
+
 impl From<Bytes> for Body {
     fn from(data: Bytes) -> Self {
         Self(if data.is_empty() {
@@ -192,7 +215,7 @@ impl Incoming {
             match part {
                 Ok(Part::Data(data)) => return Poll::Ready(Some(Ok(Frame::data(data)))),
                 Ok(Part::Section(section)) => self.trailers = Some(section),
-                Ok(Part::End) => return Poll::Ready(None),
+                Ok(Part::End | Part::WebTransport(..)) => return Poll::Ready(None),
                 Err(broken) => return Poll::Ready(Some(Err(self.fail(broken)))),
             }
         }

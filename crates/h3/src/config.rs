@@ -27,6 +27,8 @@ pub struct Config {
     pub(crate) qpack_encoder_table_capacity: u64,
     pub(crate) header_timeout: Duration,
     pub(crate) enable_connect_protocol: bool,
+    pub(crate) datagrams: bool,
+    pub(crate) webtransport: u64,
     pub(crate) date: bool,
 }
 
@@ -39,6 +41,8 @@ impl Default for Config {
             qpack_encoder_table_capacity: 4096,
             header_timeout: Duration::from_secs(10),
             enable_connect_protocol: false,
+            datagrams: false,
+            webtransport: 0,
             date: true,
         }
     }
@@ -70,9 +74,25 @@ impl Config {
         header_timeout: Duration;
         /// Whether a server accepts extended CONNECT (RFC 9220). Default: no.
         enable_connect_protocol: bool;
+        /// Whether HTTP datagrams are accepted (RFC 9297). The transport must accept datagrams too,
+        /// as it does by default. Default: no.
+        datagrams: bool;
+        /// How many WebTransport sessions are accepted at a time; 0 for none. Includes extended
+        /// CONNECT and HTTP datagrams. Default: 0.
+        webtransport: u64;
         /// Whether a server adds a `date` field to responses that have none (RFC 9110 §6.6.1).
         /// Default: yes.
         date: bool;
+    }
+
+    /// Whether extended CONNECT is accepted.
+    pub(crate) const fn accepts_connect_protocol(&self) -> bool {
+        self.enable_connect_protocol || self.webtransport > 0
+    }
+
+    /// Whether HTTP datagrams are accepted.
+    pub(crate) const fn accepts_datagrams(&self) -> bool {
+        self.datagrams || self.webtransport > 0
     }
 
     /// The SETTINGS that the peer gets.
@@ -81,8 +101,9 @@ impl Config {
             qpack_max_table_capacity: self.qpack_max_table_capacity,
             qpack_blocked_streams: self.qpack_blocked_streams,
             max_field_section_size: Some(self.max_field_section_size),
-            enable_connect_protocol: is_server && self.enable_connect_protocol,
-            h3_datagram: false,
+            enable_connect_protocol: is_server && self.accepts_connect_protocol(),
+            h3_datagram: self.accepts_datagrams(),
+            webtransport_max_sessions: self.webtransport,
         }
     }
 }

@@ -48,6 +48,8 @@ pub(crate) enum Fate {
     Stream,
     /// Dropped as it arrives.
     Skip,
+    /// There is no payload: what follows is not made of frames. See [`FrameReader::take_rest`].
+    NoFrame,
 }
 
 /// What a stream of frames is made of.
@@ -57,6 +59,8 @@ pub(crate) enum Piece {
     Frame(u64, Bytes),
     /// Some payload of a frame whose fate is [`Fate::Stream`].
     Data(Bytes),
+    /// The stream is not made of frames from here on: the first two integers of what would be one.
+    NoFrame(u64, u64),
 }
 
 /// Where the reader is.
@@ -66,6 +70,7 @@ enum State {
     Whole { kind: u64, left: usize },
     Stream { left: u64 },
     Skip { left: u64 },
+    NoFrame,
 }
 
 /// Splits a stream into frames. Payloads are slices of the chunks, unless a frame taken whole spans
@@ -101,7 +106,17 @@ impl FrameReader {
 
     /// Whether the stream may end here: between two frames, with nothing left to read.
     pub(crate) fn is_between_frames(&self) -> bool {
-        matches!(self.state, State::Header) && self.header_len == 0 && self.input.is_empty()
+        let at_boundary = match self.state {
+            State::Header => self.header_len == 0,
+            State::NoFrame => true,
+            _ => false,
+        };
+        at_boundary && self.input.is_empty()
+    }
+
+    /// What is left of the last chunk.
+    pub(crate) fn take_rest(&mut self) -> Bytes {
+        std::mem::take(&mut self.input)
     }
 
     /// The next piece; `None` if it takes another chunk. `begin` is called once for each frame,
@@ -127,6 +142,10 @@ impl FrameReader {
                         },
                         Fate::Stream => State::Stream { left: len },
                         Fate::Skip => State::Skip { left: len },
+                        Fate::NoFrame => {
+                            self.state = State::NoFrame;
+                            return Ok(Some(Piece::NoFrame(kind, len)));
+                        }
                     };
                 }
                 State::Whole { kind, left } => {
@@ -161,6 +180,7 @@ impl FrameReader {
                     let left = left - self.take(left).len() as u64;
                     self.state = State::Skip { left };
                 }
+                State::NoFrame => return Ok(None),
             }
         }
     }
@@ -305,6 +325,7 @@ mod tests {
                     match piece {
                         Piece::Frame(kind, payload) => whole.push((kind, payload)),
                         Piece::Data(bytes) => data.extend_from_slice(&bytes),
+                        Piece::NoFrame(..) => unreachable!(),
                     }
                 }
             }
@@ -361,5 +382,14 @@ mod tests {
             put_frame(&mut expected, kind::HEADERS, &vec![7; len]);
             assert_eq!(&out[begin..], expected);
         }
+    }
+
+    #[test]
+    fn what_is_no_frame_is_left_alone() {
+        let mut reader = FrameReader::new();
+        reader.push(Bytes::from_static(&[0x40, 0x41, 4, 1, 2, 3]));
+        let piece = reader.next(|_, _| Ok::<_, ()>(Fate::NoFrame));
+        assert_eq!(piece, Ok(Some(Piece::NoFrame(0x41, 4))));
+        assert_eq!(&reader.take_rest()[..], [1, 2, 3]);
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! server   client             requests to services, responses to callers
+//! webtransport                sessions of web pages: streams and datagrams
 //! receive  send  body         a message on its stream
+//! tunnels  datagram           what belongs to a request and travels outside of its stream
 //! streams  control            the streams of the connection itself
 //! message                     field sections <-> http::Request, http::Response
 //! qpack    frame   settings   the bytes of HTTP/3: no I/O
@@ -12,6 +14,7 @@ mod body;
 pub mod client;
 mod config;
 mod control;
+mod datagram;
 mod error;
 mod frame;
 mod message;
@@ -25,9 +28,12 @@ pub mod server;
 mod settings;
 mod shared;
 mod streams;
+mod tunnels;
+pub mod webtransport;
 
 pub use body::Body;
 pub use config::Config;
+pub use datagram::Datagrams;
 pub use error::{Code, Error};
 pub use message::{Fields, Protocol, RequestHead};
 pub use settings::Settings;

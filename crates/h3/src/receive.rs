@@ -13,6 +13,7 @@ use squall::{RecvStream, StreamId};
 use crate::error::{Code, Error};
 use crate::frame::{Fate, FrameReader, Piece, kind};
 use crate::shared::Shared;
+use crate::webtransport::BIDI_STREAM;
 
 /// What a message is made of.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(crate) enum Part {
     /// An encoded field section: the head first, then perhaps trailers.
     Section(Bytes),
     Data(Bytes),
+    /// No message, but a stream of this WebTransport session, and its first bytes.
+    WebTransport(u64, Bytes),
     End,
 }
 
@@ -54,7 +57,18 @@ pub(crate) struct MessageReader {
     /// Bytes that the body lacks, if its length was announced.
     left: Option<u64>,
     is_connect: bool,
+    /// Whether the stream's first chunk is read.
+    has_begun: bool,
+    /// Says that no section of the stream will be decoded, if it comes to that.
+    undecoded: Undecoded,
+}
+
+/// A stream whose field sections are still to be decoded.
+#[derive(Debug)]
+struct Undecoded {
+    id: StreamId,
     shared: Arc<Shared>,
+    armed: bool,
 }
 
 impl MessageReader {
@@ -67,13 +81,19 @@ impl MessageReader {
             Code::H3_REQUEST_CANCELLED
         };
         recv.set_drop_code(code.0);
+        let id = recv.id();
         Self {
             recv,
             frames: FrameReader::new(),
             phase: Phase::Head,
             left: None,
             is_connect: false,
-            shared,
+            has_begun: false,
+            undecoded: Undecoded {
+                id,
+                shared,
+                armed: true,
+            },
         }
     }
 
@@ -82,7 +102,7 @@ impl MessageReader {
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+        &self.undecoded.shared
     }
 
     /// The body's length, which the head announces.
@@ -111,17 +131,26 @@ impl MessageReader {
 
     /// The next part. [`Part::End`] comes again and again.
     pub(crate) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Part, Broken>> {
-        let limit = self.shared.config.max_field_section_size;
-        let (is_server, is_connect) = (self.shared.is_server, self.is_connect);
+        let limit = self.undecoded.shared.config.max_field_section_size;
+        let (is_server, is_connect) = (self.undecoded.shared.is_server, self.is_connect);
+        let webtransport = self.undecoded.shared.config.webtransport > 0;
         loop {
             if self.phase == Phase::End {
                 return Poll::Ready(Ok(Part::End));
             }
             let phase = self.phase;
-            let piece = self.frames.next(|kind, len| match kind {
-                // A field section takes no more bytes encoded than RFC 9114 §4.2.2 counts for it.
-                kind::HEADERS if len > limit && phase != Phase::Trailers => Err(Broken::TooLarge),
-                _ => fate(is_server, is_connect, phase, kind),
+            let has_begun = &mut self.has_begun;
+            let piece = self.frames.next(|kind, len| {
+                let is_first = !std::mem::replace(has_begun, true);
+                match kind {
+                    // A field section takes no more bytes encoded than RFC 9114 §4.2.2 counts for
+                    // it.
+                    kind::HEADERS if len > limit && phase != Phase::Trailers => {
+                        Err(Broken::TooLarge)
+                    }
+                    BIDI_STREAM if is_first && webtransport => Ok(Fate::NoFrame),
+                    _ => fate(is_server, is_connect, phase, kind),
+                }
             });
             match piece {
                 Ok(Some(Piece::Frame(_, section))) => {
@@ -141,6 +170,11 @@ impl MessageReader {
                     }
                     return Poll::Ready(Ok(Part::Data(data)));
                 }
+                Ok(Some(Piece::NoFrame(_, session))) => {
+                    self.undecoded.armed = false;
+                    let rest = self.frames.take_rest();
+                    return Poll::Ready(Ok(Part::WebTransport(session, rest)));
+                }
                 Ok(None) => {}
                 Err(broken) => return Poll::Ready(Err(broken)),
             }
@@ -159,7 +193,7 @@ impl MessageReader {
             return Err(Broken::Connection(Code::H3_FRAME_ERROR, "frame cut short"));
         }
         if self.phase == Phase::Head {
-            let code = if self.shared.is_server {
+            let code = if self.undecoded.shared.is_server {
                 Code::H3_REQUEST_INCOMPLETE
             } else {
                 Code::H3_MESSAGE_ERROR
@@ -170,13 +204,14 @@ impl MessageReader {
             return Err(wrong_length());
         }
         self.phase = Phase::End;
+        self.undecoded.armed = false;
         Ok(Part::End)
     }
 
     /// Gives the stream up for this reason, or the connection where that is called for.
     pub(crate) fn give_up(&mut self, broken: &Broken) {
         match broken {
-            Broken::Connection(code, why) => self.shared.fail(*code, why),
+            Broken::Connection(code, why) => self.undecoded.shared.fail(*code, why),
             Broken::Stream(code, _) => {
                 self.recv.set_drop_code(code.0);
                 let _ = self.recv.stop(code.0);
@@ -189,10 +224,10 @@ impl MessageReader {
     }
 }
 
-impl Drop for MessageReader {
+impl Drop for Undecoded {
     fn drop(&mut self) {
-        if self.phase != Phase::End {
-            self.shared.cancel_decoding(self.recv.id());
+        if self.armed {
+            self.shared.cancel_decoding(self.id);
         }
     }
 }

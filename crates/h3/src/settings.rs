@@ -13,6 +13,12 @@ mod id {
     pub(super) const QPACK_BLOCKED_STREAMS: u64 = 0x07;
     pub(super) const ENABLE_CONNECT_PROTOCOL: u64 = 0x08;
     pub(super) const H3_DATAGRAM: u64 = 0x33;
+    /// By draft 2, whose value is a flag.
+    pub(super) const ENABLE_WEBTRANSPORT: u64 = 0x2b60_3742;
+    /// By drafts 7 to 12, whose value is a number of sessions.
+    pub(super) const WEBTRANSPORT_MAX_SESSIONS: u64 = 0xc671_706a;
+    /// By later drafts, whose value is a flag.
+    pub(super) const WT_ENABLED: u64 = 0x2c7c_f000;
 
     /// Settings of HTTP/2 that are errors here (RFC 9114 §7.2.4.1).
     pub(super) const fn is_reserved(id: u64) -> bool {
@@ -38,6 +44,9 @@ pub struct Settings {
     pub enable_connect_protocol: bool,
     /// Whether this end accepts HTTP datagrams (RFC 9297 §2.1.1).
     pub h3_datagram: bool,
+    /// How many WebTransport sessions this end accepts at a time, by any of the drafts that browsers
+    /// speak (draft-ietf-webtrans-http3).
+    pub webtransport_max_sessions: u64,
 }
 
 impl Settings {
@@ -48,6 +57,7 @@ impl Settings {
         max_field_section_size: None,
         enable_connect_protocol: false,
         h3_datagram: false,
+        webtransport_max_sessions: 0,
     };
 
     /// Reads the payload of a SETTINGS frame.
@@ -71,6 +81,11 @@ impl Settings {
                 id::MAX_FIELD_SECTION_SIZE => settings.max_field_section_size = Some(value),
                 id::ENABLE_CONNECT_PROTOCOL => settings.enable_connect_protocol = flag(value)?,
                 id::H3_DATAGRAM => settings.h3_datagram = flag(value)?,
+                id::WEBTRANSPORT_MAX_SESSIONS => settings.webtransport_max_sessions = value,
+                id::ENABLE_WEBTRANSPORT | id::WT_ENABLED => {
+                    let sessions = &mut settings.webtransport_max_sessions;
+                    *sessions = value.max(*sessions);
+                }
                 _ => {}
             }
         }
@@ -98,6 +113,14 @@ impl Settings {
         }
         if self.h3_datagram {
             put(id::H3_DATAGRAM, 1);
+        }
+        if self.webtransport_max_sessions > 0 {
+            put(id::ENABLE_WEBTRANSPORT, 1);
+            put(
+                id::WEBTRANSPORT_MAX_SESSIONS,
+                self.webtransport_max_sessions,
+            );
+            put(id::WT_ENABLED, 1);
         }
         put(GREASE, 0x5a);
     }
@@ -132,6 +155,7 @@ mod tests {
                 max_field_section_size: Some(1 << 20),
                 enable_connect_protocol: true,
                 h3_datagram: true,
+                webtransport_max_sessions: 3,
             },
         ] {
             let mut payload = Vec::new();

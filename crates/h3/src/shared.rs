@@ -13,6 +13,7 @@ use crate::frame::{close_frame, kind, open_frame};
 use crate::message::Malformed;
 use crate::qpack::{DecodeError, Decoded, Decoder, Encoder, Field, FieldSection, encode_static};
 use crate::settings::Settings;
+use crate::tunnels::Tunnels;
 
 /// How many more requests a peer may give up than it lets be answered.
 const MAX_CANCELLED: usize = 1000;
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     /// Tasks that wait for the peer's settings.
     settings_awaited: Mutex<Vec<Waker>>,
     driver: Mutex<Option<Waker>>,
+    /// Requests that have datagrams or streams of their own.
+    pub(crate) tunnels: Tunnels,
 }
 
 /// The receiving side of QPACK.
@@ -112,6 +115,7 @@ impl Shared {
             goaway: AtomicU64::new(u64::MAX),
             settings_awaited: Mutex::default(),
             driver: Mutex::new(None),
+            tunnels: Tunnels::default(),
             config,
         }
     }
@@ -125,6 +129,11 @@ impl Shared {
     pub(crate) fn peer_settings(&self) -> &Settings {
         const INITIAL: Settings = Settings::INITIAL;
         self.peer.get().unwrap_or(&INITIAL)
+    }
+
+    /// Whether the peer's settings have arrived.
+    pub(crate) fn has_peer_settings(&self) -> bool {
+        self.peer.get().is_some()
     }
 
     /// The peer's settings have arrived. They come once.

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
-use squall::{AcceptUni, CloseReason, OpenUni, ReadError, RecvStream, SendStream};
+use squall::{AcceptUni, CloseReason, OpenUni, ReadDatagram, ReadError, RecvStream, SendStream};
 
 use crate::control::{ControlEvent, ControlReader};
 use crate::error::Code;
 use crate::frame::{kind, put_frame, put_varint, stream_type};
 use crate::shared::Shared;
+use crate::tunnels::Arrival;
+use crate::webtransport::UNI_STREAM;
 
 /// A frame type that means nothing, so that peers learn to ignore those (RFC 9114 §7.2.8).
 const GREASE: u64 = 0x1f * 0x3_77c1 + 0x21;
@@ -26,6 +28,7 @@ pub(crate) struct Streams {
     /// What the control stream has no room for yet.
     control_waiting: Vec<u8>,
     accept: AcceptUni,
+    datagram: Option<ReadDatagram>,
     peers: Vec<PeerStream>,
     /// Which of the types 0 to 3 the peer has opened.
     has_opened: [bool; 4],
@@ -49,6 +52,16 @@ enum Role {
     Control(Box<ControlReader>),
     QpackEncoder,
     QpackDecoder,
+    /// A stream of WebTransport whose session id has not arrived: the bytes of it that have.
+    WebTransport([u8; 8], usize),
+}
+
+/// What becomes of a stream after a chunk.
+enum Fate {
+    Stays,
+    Goes,
+    /// It belongs to this session; these are its first bytes.
+    WebTransport(u64, Bytes),
 }
 
 /// Why the connection ends.
@@ -82,6 +95,8 @@ impl Streams {
             control: None,
             control_waiting,
             accept: shared.connection.accept_uni(),
+            datagram: (shared.config.accepts_datagrams())
+                .then(|| shared.connection.read_datagram()),
             peers: Vec::new(),
             has_opened: [false; 4],
             shared,
@@ -123,14 +138,32 @@ impl Streams {
         let (shared, has_opened) = (&*self.shared, &mut self.has_opened);
         let mut i = 0;
         while let Some(peer) = self.peers.get_mut(i) {
-            if peer.poll(cx, shared, has_opened, &mut on_event)? {
-                i += 1;
-            } else {
-                self.peers.swap_remove(i);
+            match peer.poll(cx, shared, has_opened, &mut on_event)? {
+                Fate::Stays => i += 1,
+                Fate::Goes => drop(self.peers.swap_remove(i)),
+                Fate::WebTransport(session, first) => {
+                    let recv = self.peers.swap_remove(i).recv;
+                    shared.tunnels.route(session, Arrival::Uni(recv, first));
+                }
             }
         }
+        self.read_datagrams(cx)?;
         self.flush(cx);
         self.shared.flush(cx);
+        Ok(())
+    }
+
+    fn read_datagrams(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        while let Some(reading) = &mut self.datagram {
+            match Pin::new(reading).poll(cx) {
+                Poll::Ready(Ok(datagram)) => {
+                    self.datagram = Some(self.shared.connection.read_datagram());
+                    crate::datagram::route(&self.shared, &datagram)?;
+                }
+                Poll::Ready(Err(reason)) => return Err(Ended::Closed(reason)),
+                Poll::Pending => break,
+            }
+        }
         Ok(())
     }
 
@@ -191,17 +224,17 @@ impl Streams {
 }
 
 impl PeerStream {
-    /// Reads what has arrived. Returns whether the stream is still of interest.
+    /// Reads what has arrived.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
         shared: &Shared,
         has_opened: &mut [bool; 4],
         on_event: &mut impl FnMut(&Shared, ControlEvent),
-    ) -> Result<bool, Ended> {
+    ) -> Result<Fate, Ended> {
         loop {
             let chunk = match self.recv.poll_read_chunk(cx, usize::MAX) {
-                Poll::Pending => return Ok(true),
+                Poll::Pending => return Ok(Fate::Stays),
                 Poll::Ready(Ok(Some(chunk))) => chunk,
                 Poll::Ready(Err(ReadError::ConnectionLost(reason))) => {
                     return Err(Ended::Closed(reason));
@@ -209,7 +242,7 @@ impl PeerStream {
                 Poll::Ready(_) => {
                     return match self.role {
                         // RFC 9114 §6.2: a stream may end before its type.
-                        Role::Unknown(..) => Ok(false),
+                        Role::Unknown(..) | Role::WebTransport(..) => Ok(Fate::Goes),
                         // RFC 9114 §6.2.1, RFC 9204 §4.2.
                         _ => Err(Ended::Failed(
                             Code::H3_CLOSED_CRITICAL_STREAM,
@@ -218,8 +251,9 @@ impl PeerStream {
                     };
                 }
             };
-            if !self.on_chunk(chunk, shared, has_opened, on_event)? {
-                return Ok(false);
+            match self.on_chunk(chunk, shared, has_opened, on_event)? {
+                Fate::Stays => {}
+                fate => return Ok(fate),
             }
         }
     }
@@ -230,17 +264,17 @@ impl PeerStream {
         shared: &Shared,
         has_opened: &mut [bool; 4],
         on_event: &mut impl FnMut(&Shared, ControlEvent),
-    ) -> Result<bool, Ended> {
+    ) -> Result<Fate, Ended> {
         if let Role::Unknown(bytes, len) = &mut self.role {
-            let Some(stream_type) = stream_type_of(bytes, len, &mut chunk) else {
-                return Ok(true);
+            let Some(stream_type) = first_varint(bytes, len, &mut chunk) else {
+                return Ok(Fate::Stays);
             };
-            match role(stream_type, shared.is_server, has_opened)? {
+            match role(stream_type, shared, has_opened)? {
                 Some(role) => self.role = role,
                 None => {
                     // RFC 9114 §6.2: reading of an unknown stream is given up.
                     let _ = self.recv.stop(Code::H3_STREAM_CREATION_ERROR.0);
-                    return Ok(false);
+                    return Ok(Fate::Goes);
                 }
             }
         }
@@ -257,13 +291,18 @@ impl PeerStream {
             }
             Role::QpackEncoder => shared.on_encoder_stream(&chunk)?,
             Role::QpackDecoder => shared.on_decoder_stream(&chunk)?,
+            Role::WebTransport(bytes, len) => {
+                if let Some(session) = first_varint(bytes, len, &mut chunk) {
+                    return Ok(Fate::WebTransport(session, chunk));
+                }
+            }
         }
-        Ok(true)
+        Ok(Fate::Stays)
     }
 }
 
-/// The type at the beginning of a stream, once it is complete.
-fn stream_type_of(bytes: &mut [u8; 8], len: &mut usize, chunk: &mut Bytes) -> Option<u64> {
+/// The integer at the beginning of a stream, once it is complete.
+fn first_varint(bytes: &mut [u8; 8], len: &mut usize, chunk: &mut Bytes) -> Option<u64> {
     while let Some(&byte) = chunk.first() {
         *bytes.get_mut(*len)? = byte;
         *len += 1;
@@ -278,9 +317,10 @@ fn stream_type_of(bytes: &mut [u8; 8], len: &mut usize, chunk: &mut Bytes) -> Op
 /// What a stream of this type is for; `None`: its type is unknown.
 fn role(
     stream_type: u64,
-    is_server: bool,
+    shared: &Shared,
     has_opened: &mut [bool; 4],
 ) -> Result<Option<Role>, Ended> {
+    let is_server = shared.is_server;
     let role = match stream_type {
         stream_type::CONTROL => Role::Control(Box::new(ControlReader::new(is_server))),
         stream_type::QPACK_ENCODER => Role::QpackEncoder,
@@ -288,6 +328,9 @@ fn role(
         // RFC 9114 §6.2.2: clients open no push stream, and this end allows servers none.
         stream_type::PUSH if is_server => return Err(Code::H3_STREAM_CREATION_ERROR.into()),
         stream_type::PUSH => return Err(Code::H3_ID_ERROR.into()),
+        UNI_STREAM if shared.config.webtransport > 0 => {
+            return Ok(Some(Role::WebTransport([0; 8], 0)));
+        }
         _ => return Ok(None),
     };
     let opened = has_opened.get_mut(stream_type as usize);

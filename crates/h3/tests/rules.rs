@@ -501,6 +501,13 @@ async fn what_clients_do_wrong() {
         // RFC 9114 §4.4: CONNECT; RFC 9220 without permission.
         bad(&[&[(":method", "CONNECT")], &GET[1..]].concat()),
         bad(&[(":method", "CONNECT")]),
+        bad(&[
+            (":method", "CONNECT"),
+            (":protocol", "x"),
+            GET[1],
+            GET[2],
+            GET[3],
+        ]),
         bad(&[&GET[..], &[(":protocol", "websocket")]].concat()),
         // RFC 9114 §4.1.2: content-length.
         bad(&[&GET[..], &[("content-length", "1")]].concat()),

@@ -5,16 +5,21 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use squall::AcceptBi;
+
 use crate::control::ControlEvent;
 use crate::error::Code;
+use crate::receive::{MessageReader, Part};
 use crate::shared::Shared;
 use crate::streams::{Ended, Streams};
+use crate::tunnels::Arrival;
 
 /// Reads the server's control and QPACK streams until the connection ends, and ends it when nobody
 /// uses it any more.
 pub(super) struct Driver {
     shared: Arc<Shared>,
     streams: Streams,
+    accept: AcceptBi,
     closing: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
@@ -22,8 +27,39 @@ impl Driver {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
             streams: Streams::new(Arc::clone(&shared)),
+            accept: shared.connection.accept_bi(),
             shared,
             closing: None,
+        }
+    }
+}
+
+impl Driver {
+    /// Takes streams that the server opens. Only those of WebTransport are allowed (RFC 9114 §6.1).
+    fn accept(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        loop {
+            let (send, recv) = match Pin::new(&mut self.accept).poll(cx) {
+                Poll::Ready(Ok(stream)) => stream,
+                Poll::Ready(Err(reason)) => return Err(Ended::Closed(reason)),
+                Poll::Pending => return Ok(()),
+            };
+            self.accept = self.shared.connection.accept_bi();
+            if self.shared.config.webtransport == 0 {
+                let why = "bidirectional stream of a server";
+                return Err(Ended::Failed(Code::H3_STREAM_CREATION_ERROR, why));
+            }
+            let mut reader = MessageReader::new(recv, Arc::clone(&self.shared));
+            self.shared.connection.spawn(async move {
+                match std::future::poll_fn(|cx| reader.poll_part(cx)).await {
+                    Ok(Part::WebTransport(session, first)) => {
+                        let shared = Arc::clone(reader.shared());
+                        let arrival = Arrival::Bi(send, reader.recv, first);
+                        shared.tunnels.route(session, arrival);
+                    }
+                    Ok(_) => reader.shared().fail(Code::H3_STREAM_CREATION_ERROR, ""),
+                    Err(why) => reader.give_up(&why),
+                }
+            });
         }
     }
 }
@@ -38,7 +74,7 @@ impl Future for Driver {
             ControlEvent::GoAway(id) => shared.set_goaway(id),
             ControlEvent::Settings(_) | ControlEvent::Priority(..) => {}
         });
-        match ended {
+        match ended.and_then(|()| this.accept(cx)) {
             Ok(()) => {}
             Err(Ended::Closed(_)) => return Poll::Ready(()),
             Err(Ended::Failed(code, why)) => {

@@ -121,7 +121,7 @@ fn poll_head(
             Some(section) => section,
             None => match std::task::ready!(reader.poll_part(cx)) {
                 Ok(Part::Section(section)) => block.insert(section),
-                Ok(Part::Data(_) | Part::End) => return Poll::Pending,
+                Ok(Part::Data(_) | Part::End | Part::WebTransport(..)) => return Poll::Pending,
                 Err(broken) => return Poll::Ready(Err(fail(reader, broken))),
             },
         };

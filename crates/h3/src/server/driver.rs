@@ -34,6 +34,7 @@ use crate::qpack::FieldSection;
 use crate::receive::{Broken, MessageReader, Part};
 use crate::shared::Shared;
 use crate::streams::{Ended, Streams};
+use crate::tunnels::Arrival;
 
 /// Streams that are accepted in one poll: after so many, what was written is sent first.
 const STREAMS_A_POLL: usize = 256;
@@ -354,6 +355,8 @@ enum Next {
         content_length: Option<u64>,
         expects_continue: bool,
     },
+    /// The stream is one of this WebTransport session; these are its first bytes.
+    WebTransport(u64, Bytes),
 }
 
 impl HeadReader {
@@ -379,12 +382,22 @@ impl HeadReader {
             Some(block) => block,
             None => match ready!(self.reader.poll_part(cx))? {
                 Part::Section(block) => self.block.insert(block),
+                Part::WebTransport(session, first) => {
+                    return Poll::Ready(Ok(Next::WebTransport(session, first)));
+                }
                 // Nothing precedes the head.
                 Part::Data(_) | Part::End => return Poll::Pending,
             },
         };
         let (shared, id, send) = (self.reader.shared(), self.reader.id(), &self.send);
-        let next = shared.poll_decode(cx, id, block, |section| read(section, immediate, send));
+        let next = shared.poll_decode(cx, id, block, |section| {
+            read(
+                section,
+                immediate,
+                send,
+                shared.config.accepts_connect_protocol(),
+            )
+        });
         Poll::Ready(ready!(next).map_err(|error| broken(&error)))
     }
 
@@ -402,6 +415,12 @@ impl HeadReader {
             }) => {
                 self.reader.set_content_length(content_length);
                 self.arrive(request, expects_continue)
+            }
+            Ok(Next::WebTransport(session, first)) => {
+                let shared = Arc::clone(self.reader.shared());
+                let arrival = Arrival::Bi(self.send, self.reader.recv, first);
+                shared.tunnels.route(session, arrival);
+                None
             }
             Err(why) => {
                 self.on_broken(&why);
@@ -519,8 +538,13 @@ fn read(
     section: &FieldSection,
     immediate: Option<&Immediate>,
     send: &SendStream,
+    accepts_connect_protocol: bool,
 ) -> Result<Next, Malformed> {
     let head = RequestHead::parse(section)?;
+    if head.protocol().is_some() && !accepts_connect_protocol {
+        // RFC 9220 §3, RFC 8441 §4: unknown without the setting.
+        return Err(Malformed(":protocol without permission"));
+    }
     if let Some(value) = head.priority {
         let _ = send.set_priority(priority_of(value));
     }

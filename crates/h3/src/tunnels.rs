@@ -1,0 +1,214 @@
+//! What belongs to an extended CONNECT request and travels outside of its stream: HTTP datagrams
+//! (RFC 9297), and the streams of WebTransport.
+//!
+//! ```text
+//!   driver ── a stream or a datagram of request N ──> Tunnels ──> Tunnel ── queues ──> its handles
+//!                                                        └ early: request N is not known yet
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use squall::{RecvStream, SendStream};
+
+use crate::shared::{Shared, lock};
+
+/// Streams, and datagrams, that wait for one request, or for requests that are not known yet. Both
+/// kinds of transport carry them out of order with the request.
+const MAX_WAITING: usize = 64;
+
+/// A stream or a datagram of a request.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    /// A bidirectional stream, and what of it was read.
+    Bi(SendStream, RecvStream, Bytes),
+    /// A unidirectional stream, and what of it was read.
+    Uni(RecvStream, Bytes),
+    Datagram(Bytes),
+}
+
+/// The requests of a connection that have datagrams or streams of their own.
+#[derive(Debug, Default)]
+pub(crate) struct Tunnels(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    open: HashMap<u64, Arc<Tunnel>>,
+    early: VecDeque<(u64, Arrival)>,
+}
+
+/// What waits for one request.
+#[derive(Debug, Default)]
+pub(crate) struct Tunnel(Mutex<Queues>);
+
+#[derive(Debug, Default)]
+struct Queues {
+    bi: VecDeque<(SendStream, RecvStream, Bytes)>,
+    uni: VecDeque<(RecvStream, Bytes)>,
+    datagrams: VecDeque<Bytes>,
+    waiting: Vec<Waker>,
+    is_closed: bool,
+}
+
+/// A tunnel that stays open as long as somebody holds this.
+pub(crate) struct TunnelHandle {
+    pub(crate) shared: Arc<Shared>,
+    /// The request's stream id.
+    pub(crate) id: u64,
+    tunnel: Arc<Tunnel>,
+}
+
+impl Tunnels {
+    /// Passes an arrival on to its request. What is too much is dropped: datagrams the oldest
+    /// first, streams with the code that they were given.
+    pub(crate) fn route(&self, id: u64, arrival: Arrival) {
+        let mut inner = lock(&self.0);
+        if let Some(tunnel) = inner.open.get(&id).map(Arc::clone) {
+            drop(inner);
+            tunnel.take(arrival);
+            return;
+        }
+        let oldest = if inner.early.len() >= MAX_WAITING {
+            inner.early.pop_front()
+        } else {
+            None
+        };
+        inner.early.push_back((id, arrival));
+        drop(inner);
+        // Outside of the lock: dropping a stream takes the connection's.
+        drop(oldest);
+    }
+}
+
+impl Tunnel {
+    fn take(&self, arrival: Arrival) {
+        let mut queues = lock(&self.0);
+        let full = |len: usize| len >= MAX_WAITING;
+        let rejected = match arrival {
+            arrival if queues.is_closed => Some(arrival),
+            Arrival::Bi(send, recv, first) if !full(queues.bi.len()) => {
+                queues.bi.push_back((send, recv, first));
+                None
+            }
+            Arrival::Uni(recv, first) if !full(queues.uni.len()) => {
+                queues.uni.push_back((recv, first));
+                None
+            }
+            Arrival::Datagram(data) => {
+                if full(queues.datagrams.len()) {
+                    queues.datagrams.pop_front();
+                }
+                queues.datagrams.push_back(data);
+                None
+            }
+            arrival => Some(arrival),
+        };
+        let waiting = std::mem::take(&mut queues.waiting);
+        drop(queues);
+        drop(rejected);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Nothing more comes.
+    fn close(&self) {
+        let mut queues = lock(&self.0);
+        queues.is_closed = true;
+        let streams = (
+            std::mem::take(&mut queues.bi),
+            std::mem::take(&mut queues.uni),
+        );
+        let waiting = std::mem::take(&mut queues.waiting);
+        drop(queues);
+        drop(streams);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    fn poll<R>(
+        &self,
+        cx: &Context<'_>,
+        take: impl FnOnce(&mut Queues) -> Option<R>,
+    ) -> Poll<Option<R>> {
+        let mut queues = lock(&self.0);
+        if let Some(taken) = take(&mut queues) {
+            return Poll::Ready(Some(taken));
+        }
+        if queues.is_closed {
+            return Poll::Ready(None);
+        }
+        if !queues
+            .waiting
+            .iter()
+            .any(|waker| waker.will_wake(cx.waker()))
+        {
+            queues.waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl TunnelHandle {
+    /// Opens the tunnel of the request with this stream id, with what has arrived for it.
+    pub(crate) fn open(shared: &Arc<Shared>, id: u64) -> Self {
+        let mut inner = lock(&shared.tunnels.0);
+        let tunnel = Arc::clone(inner.open.entry(id).or_default());
+        let (mine, others) = std::mem::take(&mut inner.early)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|(of, _)| *of == id);
+        inner.early = others;
+        drop(inner);
+        for (_, arrival) in mine {
+            tunnel.take(arrival);
+        }
+        Self {
+            shared: Arc::clone(shared),
+            id,
+            tunnel,
+        }
+    }
+
+    /// Nothing more comes of the request: whoever waits learns of it.
+    pub(crate) fn close(&self) {
+        self.tunnel.close();
+    }
+
+    /// The next bidirectional stream; `None` when the tunnel is closed.
+    pub(crate) fn poll_bi(
+        &self,
+        cx: &Context<'_>,
+    ) -> Poll<Option<(SendStream, RecvStream, Bytes)>> {
+        self.tunnel.poll(cx, |queues| queues.bi.pop_front())
+    }
+
+    /// The next unidirectional stream; `None` when the tunnel is closed.
+    pub(crate) fn poll_uni(&self, cx: &Context<'_>) -> Poll<Option<(RecvStream, Bytes)>> {
+        self.tunnel.poll(cx, |queues| queues.uni.pop_front())
+    }
+
+    /// The next datagram; `None` when the tunnel is closed and all are taken.
+    pub(crate) fn poll_datagram(&self, cx: &Context<'_>) -> Poll<Option<Bytes>> {
+        self.tunnel.poll(cx, |queues| queues.datagrams.pop_front())
+    }
+
+    /// Ready when the tunnel is closed.
+    pub(crate) fn poll_closed(&self, cx: &Context<'_>) -> Poll<()> {
+        self.tunnel.poll::<()>(cx, |_| None).map(drop)
+    }
+}
+
+impl Drop for TunnelHandle {
+    fn drop(&mut self) {
+        self.tunnel.close();
+        lock(&self.shared.tunnels.0).open.remove(&self.id);
+    }
+}
+
+impl fmt::Debug for TunnelHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TunnelHandle")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,255 @@
+//! WebTransport sessions and HTTP datagrams between this crate's client and server.
+#![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
+
+mod common;
+
+use common::{Serve, Site, get, within};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use squall_h3::client::{SendRequest, handshake_with};
+use squall_h3::webtransport::{self, RecvStream, SendStream, Session, SessionBody, StreamError};
+use squall_h3::{Body, Config, Protocol, server};
+use tokio::io::AsyncReadExt;
+use tokio::sync::mpsc;
+
+fn uri() -> Uri {
+    Uri::from_static("https://localhost/session")
+}
+
+/// A server that hands out its sessions.
+async fn start(on_worker: bool) -> (Site, SendRequest, mpsc::UnboundedReceiver<Session>) {
+    let site = Site::new();
+    let (give, sessions) = mpsc::unbounded_channel();
+    let config = Config::new().webtransport(4);
+    let builder = server::Builder::new().config(config.clone());
+    let builder = if on_worker {
+        builder.on_worker()
+    } else {
+        builder
+    };
+    let service = Serve(move |request: Request<Body>| {
+        let answer = match webtransport::accept(request) {
+            Ok((response, session)) => {
+                give.send(session).unwrap();
+                response
+            }
+            Err(_) => {
+                let mut response = Response::new(SessionBody::default());
+                *response.status_mut() = StatusCode::NOT_FOUND;
+                response
+            }
+        };
+        std::future::ready(answer)
+    });
+    let serving = builder.serve(site.endpoint.clone(), service);
+    tokio::spawn(async move { serving.await });
+    let client = handshake_with(site.connection().await, config);
+    (site, client, sessions)
+}
+
+async fn session(client: &SendRequest) -> Session {
+    let session = within(webtransport::connect(client, uri(), HeaderMap::new()));
+    session.await.unwrap().unwrap()
+}
+
+async fn read(mut recv: RecvStream) -> String {
+    let mut text = String::new();
+    within(recv.read_to_string(&mut text)).await.unwrap();
+    text
+}
+
+async fn write(mut send: SendStream, text: &str) {
+    send.write_all(text.as_bytes()).await.unwrap();
+    send.finish().unwrap();
+}
+
+/// Both ends of a session send and receive all that there is.
+async fn exchange(near: &Session, far: &Session) {
+    for (a, b) in [(near, far), (far, near)] {
+        let (send, recv) = within(a.open_bi()).await.unwrap();
+        write(send, "a question").await;
+        let (their_send, their_recv) = within(b.accept_bi()).await.unwrap();
+        assert_eq!(read(their_recv).await, "a question");
+        write(their_send, "an answer").await;
+        assert_eq!(read(recv).await, "an answer");
+        write(within(a.open_uni()).await.unwrap(), "a remark").await;
+        assert_eq!(
+            read(within(b.accept_uni()).await.unwrap()).await,
+            "a remark"
+        );
+        a.send_datagram(b"a datagram").unwrap();
+        assert_eq!(within(b.recv_datagram()).await.unwrap(), "a datagram");
+        let long = vec![7; a.max_datagram_size().unwrap()];
+        a.send_datagram(&long).unwrap();
+        assert_eq!(within(b.recv_datagram()).await.unwrap(), long);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_carry_streams_and_datagrams_both_ways() {
+    for on_worker in [false, true] {
+        let (_site, client, mut sessions) = start(on_worker).await;
+        let (one, two) = (session(&client).await, session(&client).await);
+        let (far_one, far_two) = (
+            sessions.recv().await.unwrap(),
+            sessions.recv().await.unwrap(),
+        );
+        exchange(&two, &far_two).await;
+        exchange(&one, &far_one).await;
+        // Requests go on beside it.
+        let response = within(client.send(get("/"))).await.unwrap();
+        assert_eq!(response.status(), StatusCode::NOT_FOUND);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn codes_of_streams_reach_the_other_application() {
+    let (_site, client, mut sessions) = start(false).await;
+    let near = session(&client).await;
+    let far = sessions.recv().await.unwrap();
+    let (mut send, mut recv) = within(near.open_bi()).await.unwrap();
+    send.write_all(b"x").await.unwrap();
+    let (mut their_send, mut their_recv) = within(far.accept_bi()).await.unwrap();
+    send.reset(7).unwrap();
+    loop {
+        match within(their_recv.read_chunk(100)).await {
+            Ok(Some(_)) => {}
+            other => break assert_eq!(other, Err(StreamError::Code(7))),
+        }
+    }
+    recv.stop(u32::MAX).unwrap();
+    loop {
+        match within(their_send.write_all(&[0; 1000])).await {
+            Ok(()) => tokio::task::yield_now().await,
+            Err(error) => break assert_eq!(error, StreamError::Code(u32::MAX)),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_ends_learn_of_the_end() {
+    let (_site, client, mut sessions) = start(true).await;
+    // By the client, by the server, and by dropping either's handles.
+    for case in 0..4 {
+        let near = session(&client).await;
+        let far = sessions.recv().await.unwrap();
+        let (by, other) = if case % 2 == 0 {
+            (near, far)
+        } else {
+            (far, near)
+        };
+        if case < 2 {
+            by.close(42, "that was all");
+            assert_eq!(within(by.closed()).await.code, 42);
+            let closed = within(other.closed()).await;
+            assert_eq!((closed.code, &*closed.reason), (42, "that was all"));
+        } else {
+            drop(by);
+            assert_eq!(within(other.closed()).await.code, 0);
+        }
+        assert!(within(other.accept_bi()).await.is_none());
+        assert!(within(other.accept_uni()).await.is_none());
+        assert!(within(other.recv_datagram()).await.is_none());
+    }
+    // The connection goes on.
+    let response = within(client.send(get("/"))).await.unwrap();
+    assert_eq!(response.status(), StatusCode::NOT_FOUND);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_reason_is_cut_at_a_character() {
+    let (_site, client, mut sessions) = start(false).await;
+    let near = session(&client).await;
+    let far = sessions.recv().await.unwrap();
+    near.close(1, &"ü".repeat(1000));
+    assert_eq!(within(far.closed()).await.reason, "ü".repeat(512));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_session_is_a_response() {
+    let site = Site::new();
+    let config = Config::new().webtransport(1);
+    let builder = server::Builder::new().config(config.clone());
+    let refuse = Serve(|_| async {
+        let mut response = common::response("not here");
+        *response.status_mut() = StatusCode::FORBIDDEN;
+        response
+    });
+    let serving = builder.serve(site.endpoint.clone(), refuse);
+    tokio::spawn(async move { serving.await });
+    let client = handshake_with(site.connection().await, config);
+    let refused = within(webtransport::connect(&client, uri(), HeaderMap::new()))
+        .await
+        .unwrap();
+    assert_eq!(refused.unwrap_err().status(), StatusCode::FORBIDDEN);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_sessions_is_not_asked() {
+    let site = Site::new();
+    let serving = server::serve(
+        site.endpoint.clone(),
+        Serve(|_| async { common::response("") }),
+    );
+    tokio::spawn(async move { serving.await });
+    let client = site.client().await;
+    let refused = within(webtransport::connect(&client, uri(), HeaderMap::new())).await;
+    assert!(
+        matches!(refused, Err(squall_h3::Error::InvalidRequest(_))),
+        "{refused:?}"
+    );
+}
+
+/// Datagrams of another protocol than WebTransport (RFC 9297).
+#[tokio::test(flavor = "multi_thread")]
+async fn datagrams_of_a_request() {
+    let site = Site::new();
+    let config = Config::new().enable_connect_protocol(true).datagrams(true);
+    let builder = server::Builder::new().config(config.clone());
+    let echo = Serve(|request: Request<Body>| async move {
+        assert_eq!(
+            request.extensions().get::<Protocol>().unwrap().as_str(),
+            "connect-udp"
+        );
+        let datagrams = request.body().datagrams().unwrap();
+        tokio::spawn(async move {
+            while let Some(datagram) = datagrams.recv().await {
+                datagrams.send(&[&datagram[..], b" back"].concat()).unwrap();
+            }
+        });
+        Response::new(request.into_body())
+    });
+    let serving = builder.serve(site.endpoint.clone(), echo);
+    tokio::spawn(async move { serving.await });
+    let client = handshake_with(site.connection().await, config);
+    let (_keep_open, body) = tokio::io::duplex(1);
+    let mut request = Request::new(Pending(body));
+    *request.method_mut() = Method::CONNECT;
+    *request.uri_mut() = uri();
+    request
+        .extensions_mut()
+        .insert(Protocol::from_static("connect-udp"));
+    let response = within(client.send(request)).await.unwrap();
+    let datagrams = response.body().datagrams().unwrap();
+    for text in ["there", "and"] {
+        datagrams.send(text.as_bytes()).unwrap();
+        assert_eq!(
+            within(datagrams.recv()).await.unwrap(),
+            format!("{text} back")
+        );
+    }
+}
+
+/// A body that never ends.
+struct Pending(#[expect(dead_code, reason = "dropped with the body")] tokio::io::DuplexStream);
+
+impl http_body::Body for Pending {
+    type Data = bytes::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
+        std::task::Poll::Pending
+    }
+}
