@@ -7,6 +7,7 @@
 //!  proxy      a bad network between two sockets: the one of squall's own tests
 //!     │
 //!  quinn      a Rust peer in this process        aioquic    a Python peer, a child process
+//!  qpack      the QPACK of squall-h3 and of ls-qpack, without a connection; archive: the lists
 //!  http3      h3 over squall: libcurl and aioquic as its clients, child processes, too
 //! ```
 //!
@@ -14,10 +15,13 @@
 //! way. aioquic is slow: its tests move at most 10 MB.
 
 mod aioquic;
+#[path = "../../../crates/h3/tests/qpack/archive.rs"]
+mod archive;
 mod http3;
 mod payload;
 #[path = "../../../crates/squall/tests/common/proxy.rs"]
 mod proxy;
 mod python;
+mod qpack;
 mod quinn;
 mod setup;
