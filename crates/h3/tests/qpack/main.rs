@@ -9,6 +9,8 @@ mod examples;
 mod policy;
 mod qifs;
 mod round_trip;
+mod scripts;
+mod seeds;
 
 use squall_h3::qpack::{DecodeError, Decoded, Decoder, FieldSection};
 
