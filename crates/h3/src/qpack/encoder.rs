@@ -2,13 +2,13 @@
 //!
 //! What enters the dynamic table, and what leaves it:
 //!
-//! - A line is inserted when it occurs for the second time within about a hundred lines. Lines whose
-//!   values change with each message by their nature, such as `:path` and `date`, never are.
-//! - To make room, entries are evicted that have not been used for longer than the time between the
-//!   two occurrences. If more lines recur than the table can hold, those that are there stay, and
-//!   are of use, instead of every line pushing out the next one.
-//! - An entry that is used while it is about to be evicted is duplicated, so that unused ones behind
-//!   it can go.
+//! - A line is inserted when it occurs for the second time within about a hundred lines. Lines
+//!   whose values change with each message by their nature, such as `:path` and `date`, never are.
+//! - To make room, entries are evicted that have not been used for longer than the time between
+//!   the two occurrences. If more lines recur than the table can hold, those that are there stay,
+//!   and are of use, instead of every line pushing out the next one.
+//! - An entry that is used while it is about to be evicted is duplicated, so that unused ones
+//!   behind it can go.
 //! - Entries that the decoder has not acknowledged are referenced only if the peer lets streams
 //!   block, and on no more streams than it lets.
 //!
@@ -305,10 +305,10 @@ impl Encoder {
         })
     }
 
-    /// Whether an entry of this size can be inserted, for a line that recurs every `distance` lines:
-    /// only entries may be evicted that are idle for longer than that, that the decoder is known to
-    /// have, and that nothing refers to. `referenced` is the oldest entry that the section being
-    /// encoded refers to.
+    /// Whether an entry of this size can be inserted, for a line that recurs every `distance`
+    /// lines: only entries may be evicted that are idle for longer than that, that the decoder is
+    /// known to have, and that nothing refers to. `referenced` is the oldest entry that the
+    /// section being encoded refers to.
     fn has_room(&self, size: usize, distance: u32, referenced: u64) -> bool {
         let mut room = self.capacity - self.table.size();
         if room >= size {
@@ -394,8 +394,8 @@ impl Encoder {
         }
     }
 
-    /// Where nothing can be evicted since the oldest entry is in use, while one of those after it is
-    /// not: makes the oldest the newest. It evicts itself, and is of use again once the copy is
+    /// Where nothing can be evicted since the oldest entry is in use, while one of those after it
+    /// is not: makes the oldest the newest. It evicts itself, and is of use again once the copy is
     /// acknowledged.
     fn renew_oldest(&mut self, distance: u32, referenced: u64) {
         let mut next = self.index.iter();
@@ -519,8 +519,8 @@ impl Encoder {
 
     /// What is to be sent on the encoder stream; the caller removes what it has sent.
     ///
-    /// There is never more of it than the entries of one table take, since entries that the decoder
-    /// has not acknowledged are not evicted.
+    /// There is never more of it than the entries of one table take, since entries that the
+    /// decoder has not acknowledged are not evicted.
     pub fn instructions(&mut self) -> &mut Vec<u8> {
         &mut self.instructions
     }

@@ -26,9 +26,9 @@ fn mix(a: u64, b: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// What is found by a hash is compared, and a table has so few entries that collisions cost little:
-/// the hash need not resist anyone. It takes 16 bytes at a time, and the last ones once more where
-/// that saves looking at single bytes.
+/// What is found by a hash is compared, and a table has so few entries that collisions cost
+/// little: the hash need not resist anyone. It takes 16 bytes at a time, and the last ones once
+/// more where that saves looking at single bytes.
 #[inline]
 fn hash(seed: u64, bytes: &[u8]) -> u64 {
     let both = |hash: u64, words: [u8; 16]| {
@@ -83,8 +83,8 @@ pub(super) struct Found {
 /// Buckets of entries.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// The newest entry of each bucket, by the low bits of its absolute index. What was never there,
-    /// or is no longer, is recognised by not being an index of `entries`.
+    /// The newest entry of each bucket, by the low bits of its absolute index. What was never
+    /// there, or is no longer, is recognised by not being an index of `entries`.
     lines: Vec<u32>,
     names: Vec<u32>,
     entries: VecDeque<Meta>,

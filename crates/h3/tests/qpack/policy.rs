@@ -59,8 +59,8 @@ fn a_line_is_inserted_when_it_recurs() {
 
 #[test]
 fn new_lines_replace_old_ones() {
-    // A table of 512 bytes has room for 7 of these lines. Its counts are encoded modulo 32, and wrap
-    // many times.
+    // A table of 512 bytes has room for 7 of these lines. Its counts are encoded modulo 32, and
+    // wrap many times.
     let mut pair = Pair::new(512);
     for n in 0..1000 {
         let value = format!("a value that recurs, {n}");
