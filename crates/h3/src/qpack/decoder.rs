@@ -54,8 +54,9 @@ impl Decoder {
     /// A decoder for this end's SETTINGS_QPACK_MAX_TABLE_CAPACITY, in bytes, and
     /// SETTINGS_QPACK_BLOCKED_STREAMS (RFC 9204 §5).
     ///
-    /// Its memory is at most about eight times the capacity: twice for the table, and for an
-    /// instruction of which only a part has arrived.
+    /// Its memory is at most about ten times the capacity: twice for the table, and eight times for
+    /// an instruction in Huffman code of which only a part has arrived. Its time, too, depends on
+    /// the capacity: a duplicate, which takes a byte, copies an entry.
     #[must_use]
     pub fn new(max_table_capacity: usize, max_blocked_streams: usize) -> Self {
         Self {

@@ -28,8 +28,9 @@ use crate::error::Code;
 use std::collections::VecDeque;
 
 /// Sections with references to the dynamic table that may wait for their acknowledgement. While
-/// there are more, lines are encoded without the dynamic table.
-const MAX_OUTSTANDING_SECTIONS: usize = 512;
+/// there are more, lines are encoded without the dynamic table. A cancellation of a stream without
+/// any, which takes a byte, looks at all of them in 130 ns.
+const MAX_OUTSTANDING_SECTIONS: usize = 256;
 
 /// Entries after the oldest that are looked at for one that is not in use.
 const NEXT_OLDEST: usize = 8;
@@ -95,6 +96,8 @@ pub struct Encoder {
     max_blocked_streams: u64,
     known_received: u64,
     outstanding: VecDeque<Outstanding>,
+    /// Whether the section that was encoded last is the last of `outstanding`.
+    last_refers: bool,
     instructions: Vec<u8>,
     /// The beginning of an instruction of the decoder.
     partial: Vec<u8>,
@@ -142,6 +145,7 @@ impl Encoder {
         fields: impl Iterator<Item = Field<'a>>,
         out: &mut Vec<u8>,
     ) {
+        self.last_refers = false;
         if self.capacity == 0 || self.outstanding.len() >= MAX_OUTSTANDING_SECTIONS {
             representation::encode_static(fields, out);
             return;
@@ -161,11 +165,24 @@ impl Encoder {
         }
         if draft.required > 0 {
             self.write_prefix(&draft, start, out);
+            self.last_refers = true;
             self.outstanding.push_back(Outstanding {
                 stream_id,
                 required: draft.required,
                 oldest: draft.oldest,
             });
+        }
+    }
+
+    /// The section that was just encoded is not sent: it will not be acknowledged, and what it
+    /// refers to may be evicted. To be called before anything else is.
+    ///
+    /// Nothing is to be done for a section of which a part was sent, or a stream that is reset:
+    /// its receiver acknowledges or cancels it (RFC 9204 §2.2.2.2), and may need its entries until
+    /// then.
+    pub fn withdraw(&mut self) {
+        if std::mem::take(&mut self.last_refers) {
+            self.outstanding.pop_back();
         }
     }
 
@@ -503,8 +520,10 @@ impl Encoder {
                 self.known_received = self.known_received.max(section.required);
             }
             DecoderInstruction::StreamCancellation { stream_id } => {
-                self.outstanding
-                    .retain(|section| section.stream_id != stream_id);
+                let is_of = |section: &Outstanding| section.stream_id == stream_id;
+                if self.outstanding.iter().any(is_of) {
+                    self.outstanding.retain(|section| !is_of(section));
+                }
             }
             DecoderInstruction::InsertCountIncrement(increment) => {
                 let known = self.known_received.checked_add(increment)?;

@@ -43,6 +43,8 @@ fn lines() -> impl Strategy<Value = Vec<Line>> {
 enum Step {
     /// A section on a stream of its own, or on one that has had one.
     Encode { lines: Vec<Line>, again: bool },
+    /// A section that is not sent after all.
+    Withdraw(Vec<Line>),
     /// So many bytes arrive at the decoder.
     EncoderStream(usize),
     /// So many bytes arrive at the encoder.
@@ -56,6 +58,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (lines(), any::<bool>()).prop_map(|(lines, again)| Step::Encode { lines, again }),
+        1 => lines().prop_map(Step::Withdraw),
         2 => (0..100usize).prop_map(Step::EncoderStream),
         2 => (0..4usize).prop_map(Step::DecoderStream),
         4 => (0..100usize).prop_map(Step::Section),
@@ -118,6 +121,13 @@ impl Pair {
                 let sections = self.streams.entry(stream_id).or_default();
                 sections.push_back((block, lines.clone()));
             }
+            Step::Withdraw(lines) => {
+                let known = self.streams.keys().next_back();
+                let stream_id = *known.unwrap_or(&self.next_stream);
+                let mut block = Vec::new();
+                self.encoder.encode(stream_id, fields(lines), &mut block);
+                self.encoder.withdraw();
+            }
             Step::EncoderStream(bytes) => self.deliver_encoder_stream(*bytes),
             Step::DecoderStream(bytes) => self.deliver_decoder_stream(*bytes),
             Step::Section(which) => self.deliver_section(*which),
@@ -128,6 +138,35 @@ impl Pair {
                 }
             }
         }
+    }
+
+    /// With nothing outstanding, new lines take the place of all that is in the table.
+    fn everything_can_be_evicted(&mut self, capacity: usize) {
+        if capacity < 220 {
+            return;
+        }
+        for number in 0..1000 {
+            let value = format!("number {number}");
+            let line = Line {
+                name: "x-new".to_owned(),
+                value,
+                sensitive: false,
+            };
+            for _ in 0..3 {
+                let lines = vec![line.clone()];
+                self.step(&Step::Encode {
+                    lines,
+                    again: false,
+                });
+                self.deliver_encoder_stream(usize::MAX);
+                self.deliver_section(0);
+                self.deliver_decoder_stream(usize::MAX);
+            }
+        }
+        let mut block = Vec::new();
+        let field = Field::new(b"x-new", b"number 999");
+        self.encoder.encode(0, [field].into_iter(), &mut block);
+        assert!(block.len() <= 5, "{block:02x?}");
     }
 
     fn stream(&self, which: usize) -> Option<u64> {
@@ -219,6 +258,7 @@ proptest! {
         }
         pair.deliver_decoder_stream(usize::MAX);
         assert!(pair.encoder.instructions().is_empty());
+        pair.everything_can_be_evicted(max_capacity.min(own));
     }
 
     #[test]
