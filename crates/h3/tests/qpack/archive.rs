@@ -11,9 +11,9 @@ static FILES: LazyLock<BTreeMap<String, Vec<u8>>> = LazyLock::new(|| {
     let compressed = &include_bytes!("../vectors/qpack/qifs.tar.zst")[..];
     let mut tar = Vec::new();
     ruzstd::decoding::StreamingDecoder::new(compressed)
-        .unwrap()
+        .expect("the archive")
         .read_to_end(&mut tar)
-        .unwrap();
+        .expect("the whole archive");
     untar(&tar)
 });
 
@@ -25,9 +25,9 @@ fn untar(mut rest: &[u8]) -> BTreeMap<String, Vec<u8>> {
     {
         let text = |field: &[u8]| {
             let end = field.iter().position(|byte| *byte == 0);
-            String::from_utf8(field[..end.unwrap_or(field.len())].to_vec()).unwrap()
+            String::from_utf8(field[..end.unwrap_or(field.len())].to_vec()).expect("text")
         };
-        let size = usize::from_str_radix(text(&header[124..136]).trim(), 8).unwrap();
+        let size = usize::from_str_radix(text(&header[124..136]).trim(), 8).expect("a size");
         if header[156] == b'0' {
             files.insert(text(&header[..100]), after[..size].to_vec());
         }
@@ -57,7 +57,7 @@ pub(crate) fn qif(name: &str) -> Vec<List> {
             }
             continue;
         }
-        let tab = line.iter().position(|byte| *byte == b'\t').unwrap();
+        let tab = line.iter().position(|byte| *byte == b'\t').expect("a tab");
         section.push((line[..tab].to_vec(), line[tab + 1..].to_vec()));
     }
     sections
@@ -67,8 +67,8 @@ pub(crate) fn qif(name: &str) -> Vec<List> {
 pub(crate) fn blocks(mut file: &[u8]) -> Vec<(u64, &[u8])> {
     let mut blocks = Vec::new();
     while !file.is_empty() {
-        let (stream_id, rest) = file.split_first_chunk().unwrap();
-        let (len, rest) = rest.split_first_chunk().unwrap();
+        let (stream_id, rest) = file.split_first_chunk().expect("a stream id");
+        let (len, rest) = rest.split_first_chunk().expect("a length");
         let (block, rest) = rest.split_at(u32::from_be_bytes(*len) as usize);
         blocks.push((u64::from_be_bytes(*stream_id), block));
         file = rest;
