@@ -139,6 +139,24 @@ impl From<Bytes> for Body {
     }
 }
 
+impl From<Vec<u8>> for Body {
+    fn from(data: Vec<u8>) -> Self {
+        Bytes::from(data).into()
+    }
+}
+
+impl From<String> for Body {
+    fn from(text: String) -> Self {
+        Bytes::from(text).into()
+    }
+}
+
+impl From<&'static str> for Body {
+    fn from(text: &'static str) -> Self {
+        Bytes::from_static(text.as_bytes()).into()
+    }
+}
+
 impl http_body::Body for Body {
     type Data = Bytes;
     type Error = Error;
