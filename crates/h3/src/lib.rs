@@ -35,5 +35,5 @@ pub use body::Body;
 pub use config::Config;
 pub use datagram::Datagrams;
 pub use error::{Code, Error};
-pub use message::{Fields, Protocol, RequestHead};
+pub use message::{Early, Fields, Protocol, RequestHead};
 pub use settings::Settings;

@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     outgoing: Mutex<Outgoing>,
     /// Whether this end's encoder may use the dynamic table. Without it the encoder has no state.
     is_dynamic: AtomicBool,
+    /// The handshake is known to be complete.
+    is_connected: AtomicBool,
     /// Requests that the application has not finished with.
     active: AtomicUsize,
     /// The driver waits for the last request to end.
@@ -108,6 +110,7 @@ impl Shared {
                 instructions: Instructions::default(),
             }),
             is_dynamic: AtomicBool::new(false),
+            is_connected: AtomicBool::new(false),
             active: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
             cancelled: AtomicUsize::new(0),
@@ -169,22 +172,26 @@ impl Shared {
         let mut size = 0;
         let fields = fields.inspect(|field| size += field.name.len() + field.value.len() + 32);
         let payload = open_frame(out);
-        if self.is_dynamic.load(Ordering::Acquire) {
+        let limit = self.peer_settings().max_field_section_size;
+        let is_too_large = |size: usize| limit.is_some_and(|limit| size as u64 > limit);
+        if !self.is_dynamic.load(Ordering::Acquire) {
+            encode_static(fields, out);
+        } else {
             let mut outgoing = lock(&self.outgoing);
             let Outgoing {
                 encoder,
                 instructions,
             } = &mut *outgoing;
             encoder.encode(stream.0, fields, out);
+            if is_too_large(size) {
+                encoder.withdraw();
+            }
             if !instructions.take(encoder.instructions()) {
                 drop(outgoing);
                 self.wake_driver();
             }
-        } else {
-            encode_static(fields, out);
         }
-        let limit = self.peer_settings().max_field_section_size;
-        if limit.is_some_and(|limit| size as u64 > limit) {
+        if is_too_large(size) {
             return Err(Error::TooLargeForPeer);
         }
         Ok(close_frame(out, payload, kind::HEADERS as u8))
@@ -212,7 +219,10 @@ impl Shared {
                 Err(FieldsError::Connection(Code::H3_NO_ERROR))
             }
             Ok(Decoded::Blocked) => {
-                blocked.push(cx.waker().clone());
+                // A task that waits may be polled for other reasons, too.
+                if !blocked.iter().any(|waker| waker.will_wake(cx.waker())) {
+                    blocked.push(cx.waker().clone());
+                }
                 return Poll::Pending;
             }
             Ok(Decoded::Done) => read(section).map_err(FieldsError::Malformed),
@@ -245,15 +255,9 @@ impl Shared {
     pub(crate) fn on_encoder_stream(&self, data: &[u8]) -> Result<(), Code> {
         let mut incoming = lock(&self.incoming);
         let has_grown = incoming.decoder.on_encoder_stream(data)?;
-        let Incoming {
-            decoder,
-            instructions,
-            blocked,
-            ..
-        } = &mut *incoming;
-        instructions.take(decoder.instructions());
+        // Reported when the driver flushes: a section that is decoded before says as much.
         let blocked = if has_grown {
-            std::mem::take(blocked)
+            std::mem::take(&mut incoming.blocked)
         } else {
             Vec::new()
         };
@@ -280,7 +284,15 @@ impl Shared {
     /// Writes what waits for the QPACK streams. For the driver, whose task is woken when there is
     /// room again.
     pub(crate) fn flush(&self, cx: &mut Context<'_>) {
-        lock(&self.incoming).instructions.flush(cx);
+        let mut incoming = lock(&self.incoming);
+        let Incoming {
+            decoder,
+            instructions,
+            ..
+        } = &mut *incoming;
+        instructions.waiting.append(decoder.instructions());
+        instructions.flush(cx);
+        drop(incoming);
         if self.is_dynamic.load(Ordering::Acquire) {
             lock(&self.outgoing).instructions.flush(cx);
         }
@@ -338,6 +350,15 @@ impl Shared {
         let mut blocked = std::mem::take(&mut lock(&self.incoming).blocked);
         blocked.append(&mut lock(&self.settings_awaited));
         blocked.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether the handshake is complete. Before it is, requests may be early data.
+    pub(crate) fn is_handshake_complete(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed) || {
+            let is_connected = self.connection.handshake_kind().is_some();
+            self.is_connected.store(is_connected, Ordering::Relaxed);
+            is_connected
+        }
     }
 
     /// A request begins.

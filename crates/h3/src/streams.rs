@@ -149,7 +149,6 @@ impl Streams {
         }
         self.read_datagrams(cx)?;
         self.flush(cx);
-        self.shared.flush(cx);
         Ok(())
     }
 

@@ -75,7 +75,7 @@ impl Future for Driver {
             ControlEvent::Settings(_) | ControlEvent::Priority(..) => {}
         });
         match ended.and_then(|()| this.accept(cx)) {
-            Ok(()) => {}
+            Ok(()) => this.shared.flush(cx),
             Err(Ended::Closed(_)) => return Poll::Ready(()),
             Err(Ended::Failed(code, why)) => {
                 this.shared.fail(code, why);

@@ -10,8 +10,8 @@ use crate::qpack::{FieldLine, FieldSection};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// The head of a request as it arrived, before it becomes an [`http::Request`]: what a
-/// [`Responder`](crate::server::Responder) answers without one.
+/// The head of a request as it arrived, before it becomes an [`http::Request`]: what
+/// [`answer_first`](crate::server::Builder::answer_first) answers without one.
 ///
 /// All rules of RFC 9114 §4.2 and §4.3 have been checked.
 #[derive(Clone, Copy)]

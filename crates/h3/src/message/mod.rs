@@ -13,7 +13,7 @@ mod head;
 mod names;
 mod to_http;
 
-pub use fields::Protocol;
+pub use fields::{Early, Protocol};
 pub(crate) use fields::{request_fields, response_fields, trailer_fields};
 pub use head::{Fields, RequestHead};
 pub(crate) use head::{Malformed, ResponseHead, check_trailers};

@@ -28,7 +28,7 @@ use crate::body::{ActiveGuard, Body, Fault, broken};
 use crate::config::Config;
 use crate::control::ControlEvent;
 use crate::error::{BoxError, Code, Error};
-use crate::message::{Malformed, RequestHead, request};
+use crate::message::{Early, Malformed, RequestHead, request};
 use crate::priority::priority_of;
 use crate::qpack::FieldSection;
 use crate::receive::{Broken, MessageReader, Part};
@@ -149,7 +149,10 @@ where
         });
         let ended = match result {
             Ok(()) => match self.poll_requests(cx) {
-                Ok(()) => return self.poll_end(cx),
+                Ok(()) => {
+                    self.shared.flush(cx);
+                    return self.poll_end(cx);
+                }
                 Err(ended) => ended,
             },
             Err(ended) => ended,
@@ -430,7 +433,10 @@ impl HeadReader {
     }
 
     /// The request is to be answered by the service.
-    fn arrive(mut self, request: Request<()>, expects_continue: bool) -> Option<Arrived> {
+    fn arrive(mut self, mut request: Request<()>, expects_continue: bool) -> Option<Arrived> {
+        if !self.reader.shared().is_handshake_complete() && self.reader.recv.is_early() {
+            request.extensions_mut().insert(Early);
+        }
         if *request.method() == http::Method::CONNECT {
             self.reader.set_connect();
         }

@@ -1,0 +1,371 @@
+//! Clients that cost more than they should (RFC 9114 §10.5): what they take is bounded, and the
+//! server goes on serving others.
+#![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
+
+mod common;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{Serve, Site, get, read, response, within};
+use http::{HeaderMap, Request, Response, StatusCode, Uri};
+use squall::{CloseReason, Connection, ReadToEndError, RecvStream, SendStream};
+use squall_h3::{Body, Code, Config, server, webtransport};
+
+fn request() -> Vec<u8> {
+    let section = b"\0\0\xd1\xd7\xc1\x50\x09localhost";
+    let mut frame = vec![1, section.len() as u8];
+    frame.extend_from_slice(section);
+    frame
+}
+
+/// Serves on the worker and on the runtime.
+fn start<F, R, B>(site: &Site, config: Config, on_worker: bool, answer: F)
+where
+    F: Fn(Request<Body>) -> R + Clone + Send + Sync + Unpin + 'static,
+    R: Future<Output = Response<B>> + Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let builder = server::Builder::new().config(config);
+    let builder = if on_worker {
+        builder.on_worker()
+    } else {
+        builder
+    };
+    let serving = builder.serve(site.endpoint.clone(), Serve(answer));
+    tokio::spawn(async move { serving.await });
+}
+
+/// A client without HTTP/3 of ours, whose control stream is open.
+async fn raw(site: &Site) -> (Connection, SendStream) {
+    let connection = site.connection().await;
+    let mut control = connection.open_uni().await.unwrap();
+    control.write_all(&[0, 4, 0]).await.unwrap();
+    (connection, control)
+}
+
+async fn closed_with(connection: &Connection) -> Code {
+    match within(connection.closed()).await {
+        CloseReason::Application {
+            code, remote: true, ..
+        } => Code(code),
+        other => panic!("{other}"),
+    }
+}
+
+async fn reset_with(mut recv: RecvStream) -> Code {
+    match within(recv.read_to_end(1 << 20)).await {
+        Err(ReadToEndError::Read(squall::ReadError::Reset(code))) => Code(code),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn is_served(site: &Site) {
+    let client = site.client().await;
+    let response = within(client.send(get("/"))).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+}
+
+/// Threats 19 and 55: "rapid reset".
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_resets_all_it_asks_for() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        let running = Arc::new(AtomicUsize::new(0));
+        let most = Arc::new(AtomicUsize::new(0));
+        let counts = (Arc::clone(&running), Arc::clone(&most));
+        start(
+            &site,
+            Config::new(),
+            on_worker,
+            move |request: Request<Body>| {
+                let (running, most) = counts.clone();
+                async move {
+                    if request.headers().contains_key("date") {
+                        return response("");
+                    }
+                    struct Running(Arc<AtomicUsize>);
+                    impl Drop for Running {
+                        fn drop(&mut self) {
+                            self.0.fetch_sub(1, Ordering::SeqCst);
+                        }
+                    }
+                    let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+                    let _running = Running(running);
+                    most.fetch_max(now, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    response("")
+                }
+            },
+        );
+        let (connection, _control) = raw(&site).await;
+        let attack = async {
+            for _ in 0..10_000 {
+                let Ok((mut send, mut recv)) = connection.open_bi().await else {
+                    break;
+                };
+                let _ = send.write_all(&request()).await;
+                let _ = send.finish();
+                tokio::task::yield_now().await;
+                let _ = recv.stop(Code::H3_REQUEST_CANCELLED.0);
+                let _ = send.reset(Code::H3_REQUEST_CANCELLED.0);
+            }
+        };
+        within(attack).await;
+        assert_eq!(closed_with(&connection).await, Code::H3_EXCESSIVE_LOAD);
+        is_served(&site).await;
+        // Handlers of requests that nobody waits for are dropped.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(running.load(Ordering::SeqCst), 0);
+        assert!(most.load(Ordering::SeqCst) <= 1100, "{most:?}");
+    }
+}
+
+/// Threat 41: small references to a large entry.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_bomb() {
+    let site = Site::new();
+    start(&site, Config::new(), true, |_| async { response("") });
+    let (connection, _control) = raw(&site).await;
+    let mut encoder = connection.open_uni().await.unwrap();
+    // Set the capacity to 4096, and insert x: 4,000 times y.
+    let mut instructions = vec![2, 0x3f, 0xe1, 0x1f, 0x41, b'x', 0x7f, 0xa1, 0x1e];
+    instructions.extend([b'y'; 4000]);
+    encoder.write_all(&instructions).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    // Required Insert Count 1, then 100 indexed fields of 4,033 bytes.
+    let mut section = vec![2, 0, 0xd1, 0xd7, 0xc1, 0x50, 9];
+    section.extend_from_slice(b"localhost");
+    section.extend([0x80; 100]);
+    let mut frame = vec![1, 0x40, section.len() as u8];
+    frame.extend_from_slice(&section);
+    let (mut send, mut recv) = connection.open_bi().await.unwrap();
+    send.write_all(&frame).await.unwrap();
+    send.finish().unwrap();
+    let answer = within(recv.read_to_end(1000)).await.unwrap();
+    // RFC 9114 §4.2.2: 431, as an indexed name and a literal value.
+    assert!(
+        answer.windows(3).any(|part| part == b"431") || answer.contains(&0xb0),
+        "{answer:?}"
+    );
+    assert!(connection.close_reason().is_none());
+    is_served(&site).await;
+}
+
+/// Threat 42: streams that wait for entries that do not come.
+#[tokio::test(flavor = "multi_thread")]
+async fn blocked_streams() {
+    let site = Site::new();
+    let config = Config::new()
+        .qpack_blocked_streams(4)
+        .header_timeout(Duration::from_millis(200));
+    start(&site, config, true, |_| async { response("") });
+    let (connection, _control) = raw(&site).await;
+    // A section that needs the first entry.
+    let blocked: &[u8] = &[1, 3, 2, 0, 0x80];
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        let (mut send, recv) = connection.open_bi().await.unwrap();
+        send.write_all(blocked).await.unwrap();
+        waiting.push((send, recv));
+    }
+    // They do not wait for ever.
+    for (_send, recv) in waiting {
+        assert_eq!(reset_with(recv).await, Code::H3_REQUEST_INCOMPLETE);
+    }
+    assert!(connection.close_reason().is_none());
+    // One more at a time than this end allows.
+    let mut waiting = Vec::new();
+    for _ in 0..5 {
+        let (mut send, recv) = connection.open_bi().await.unwrap();
+        let _ = send.write_all(blocked).await;
+        waiting.push((send, recv));
+    }
+    assert_eq!(
+        closed_with(&connection).await,
+        Code::QPACK_DECOMPRESSION_FAILED
+    );
+    is_served(&site).await;
+}
+
+/// A head that does not arrive.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_heads() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        let config = Config::new().header_timeout(Duration::from_millis(100));
+        start(&site, config, on_worker, |_| async { response("") });
+        let (connection, _control) = raw(&site).await;
+        for part in [0, 1, 2, 5, 15] {
+            let (mut send, recv) = connection.open_bi().await.unwrap();
+            let part = request()
+                .get(..part)
+                .map(<[u8]>::to_vec)
+                .unwrap_or_default();
+            if part.is_empty() {
+                continue;
+            }
+            send.write_all(&part).await.unwrap();
+            assert_eq!(reset_with(recv).await, Code::H3_REQUEST_INCOMPLETE);
+        }
+        is_served(&site).await;
+    }
+}
+
+/// A body without end that counts what is taken of it.
+struct Endless(Arc<AtomicUsize>);
+
+impl http_body::Body for Endless {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        self.0.fetch_add(10_000, Ordering::SeqCst);
+        Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::from_static(
+            &[0; 10_000],
+        )))))
+    }
+}
+
+/// Threat 55: responses that nobody reads take what flow control allows, and no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_readers() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        let taken = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&taken);
+        start(
+            &site,
+            Config::new(),
+            on_worker,
+            move |request: Request<Body>| {
+                let body = match request.uri().path() {
+                    "/endless" => Either::Endless(Endless(Arc::clone(&count))),
+                    _ => Either::Body(Body::from("fine")),
+                };
+                std::future::ready(Response::new(body))
+            },
+        );
+        let client = site.client().await;
+        let mut unread = Vec::new();
+        for _ in 0..20 {
+            unread.push(within(client.send(get("/endless"))).await.unwrap());
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let before = taken.load(Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(taken.load(Ordering::SeqCst), before, "it goes on");
+        assert!(before < 200 << 20, "{before}");
+        // Others go on, on this connection's streams too.
+        is_served(&site).await;
+        drop(unread);
+        let response = within(client.send(get("/"))).await.unwrap();
+        assert_eq!(read(response.into_body()).await.unwrap(), b"fine");
+    }
+}
+
+enum Either {
+    Endless(Endless),
+    Body(Body),
+}
+
+impl http_body::Body for Either {
+    type Data = Bytes;
+    type Error = squall_h3::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        match &mut *self {
+            Self::Endless(body) => Pin::new(body)
+                .poll_frame(cx)
+                .map_err(|never| match never {}),
+            Self::Body(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+}
+
+/// Threat 45: datagrams and streams of sessions that nobody reads, and priorities of requests that
+/// never come.
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_are_bounded() {
+    let site = Site::new();
+    let config = Config::new().webtransport(1);
+    let (give, mut sessions) = tokio::sync::mpsc::unbounded_channel();
+    start(
+        &site,
+        config.clone(),
+        true,
+        move |request: Request<Body>| {
+            std::future::ready(match webtransport::accept(request) {
+                Ok((response, session)) => {
+                    give.send(session).unwrap();
+                    response
+                }
+                Err(_) => Response::new(webtransport::SessionBody::default()),
+            })
+        },
+    );
+    let client = squall_h3::client::handshake_with(site.connection().await, config);
+    let uri = Uri::from_static("https://localhost/");
+    let near = within(webtransport::connect(&client, uri, HeaderMap::new()))
+        .await
+        .unwrap()
+        .unwrap();
+    let far = sessions.recv().await.unwrap();
+    for i in 0..5_000u32 {
+        near.send_datagram(&i.to_be_bytes()).unwrap();
+        if i % 50 == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    near.send_datagram(b"last").unwrap();
+    let mut kept = 0;
+    while within(far.recv_datagram()).await.unwrap() != "last" {
+        kept += 1;
+    }
+    assert!(kept <= 64, "{kept}");
+    // A datagram of a request that is not there, and one that names none.
+    let (connection, mut control) = raw(&site).await;
+    for i in 0..5_000u32 {
+        let mut update = vec![0x80, 0x0f, 0x07, 0x00, 4];
+        update.extend((0x8000_0000 | (4 * i)).to_be_bytes());
+        control.write_all(&update).await.unwrap();
+        connection
+            .send_datagram(Bytes::from_static(&[0x40, 100, 1]))
+            .unwrap();
+    }
+    is_served(&site).await;
+    assert!(connection.close_reason().is_none());
+    connection
+        .send_datagram(Bytes::from_static(&[0x40]))
+        .unwrap();
+    assert_eq!(closed_with(&connection).await, Code::H3_DATAGRAM_ERROR);
+}
+
+/// Threat 43: what is unknown is skipped, however long it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_unknown_frames() {
+    let site = Site::new();
+    start(&site, Config::new(), true, |_| async { response("") });
+    let (connection, mut control) = raw(&site).await;
+    let mut frame = vec![0x21, 0x80, 0x98, 0x96, 0x80];
+    frame.resize(frame.len() + 10_000_000, 7);
+    within(control.write_all(&frame)).await.unwrap();
+    let (mut send, mut recv) = connection.open_bi().await.unwrap();
+    frame.extend_from_slice(&request());
+    within(send.write_all(&frame)).await.unwrap();
+    send.finish().unwrap();
+    assert!(!within(recv.read_to_end(1000)).await.unwrap().is_empty());
+    assert!(connection.close_reason().is_none());
+}
