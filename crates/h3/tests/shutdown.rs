@@ -58,6 +58,9 @@ async fn a_server_finishes_what_has_begun() {
         let refused = within(refused).await;
         assert!(refused.is_unprocessed(), "{refused}");
         assert!(client.is_closed());
+        // The server waits for the response, however long it takes.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(client.connection().close_reason().is_none());
         go_on.notify_waiters();
         let answer = within(under_way).await.unwrap().unwrap();
         assert_eq!(read(answer.into_body()).await.unwrap().len(), 1_000_000);
