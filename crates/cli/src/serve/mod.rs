@@ -18,6 +18,7 @@ mod access;
 pub(crate) mod args;
 mod body;
 mod certificate;
+mod fields;
 mod files;
 mod metrics;
 mod peer;

@@ -135,7 +135,10 @@ impl Server {
         let config = Config::new().header_timeout(self.limits.header);
         let mut builder = server::Builder::new().config(config);
         if on_worker {
-            builder = builder.on_worker();
+            let (site, peer) = (Arc::clone(&self.site), Arc::clone(&peer));
+            builder = builder
+                .on_worker()
+                .answer_first(move |head| site.reply(head, &peer));
         }
         let serving = pin!(builder.serve_connection(connection.clone(), service));
         let shut_down = |serving: Pin<&mut server::ServeConnection<_, _>>, cx: &mut Context<'_>| {

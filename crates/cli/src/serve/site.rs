@@ -15,9 +15,12 @@ use http::header::{
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::{Frame, SizeHint};
+use squall_h3::RequestHead;
+use squall_h3::server::Reply;
 
 use super::access::{Line, Log};
 use super::body::{Body, BoxError};
+use super::fields::add_missing;
 use super::files::{Answer, Files, short};
 use super::metrics::{Metrics, Protocol};
 use super::peer::Peer;
@@ -117,6 +120,24 @@ impl Site {
         is_bad.then(|| short(StatusCode::BAD_REQUEST))
     }
 
+    /// The response to a request over HTTP/3 whose head is all that is needed: that for a file in
+    /// memory, which costs a look-up. It is counted, and not logged: with a log, there is none.
+    pub(crate) fn reply(&self, head: &RequestHead<'_>, peer: &Peer) -> Option<Reply> {
+        let Content::Files(files) = &self.content else {
+            return None;
+        };
+        let is_metrics = self.metrics_path.is_some() && head.path() == self.metrics_path.as_deref();
+        if self.log.is_some() || is_metrics {
+            return None;
+        }
+        let (reply, len) = files.reply(head, &self.extra_fields)?;
+        peer.activity.progress();
+        self.metrics.started(peer.protocol);
+        self.metrics
+            .finished(peer.protocol, Some(StatusCode::OK), len);
+        Some(reply)
+    }
+
     /// Adds what every response has, and removes what a response to HEAD has not: over HTTP/2,
     /// hyper would send it.
     fn complete(&self, exchange: &Exchange, response: &mut Response<Body>) {
@@ -124,11 +145,7 @@ impl Site {
             *response.body_mut() = Body::Empty;
         }
         let fields = response.headers_mut();
-        for (name, value) in &self.extra_fields {
-            if !fields.contains_key(name) {
-                fields.insert(name, value.clone());
-            }
-        }
+        add_missing(fields, &self.extra_fields);
         if let Some(alt_svc) = &self.alt_svc
             && exchange.peer.protocol != Protocol::Http3
         {

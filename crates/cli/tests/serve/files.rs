@@ -28,9 +28,10 @@ fn files_are_the_same_by_all_versions() {
     let args = ["--security-headers", "--metrics", "/metrics", folder.path()];
     let server = Server::start(&args);
     run(async {
+        let mut first = None;
         for version in ALL {
             let mut client = server.connect(version).await;
-            let (status, fields, body) = client.get("/", &[]).await;
+            let (status, mut fields, body) = client.get("/", &[]).await;
             assert_eq!((status, &body[..]), (200, &b"<p>index"[..]), "{version:?}");
             assert_eq!(fields["content-type"], "text/html; charset=utf-8");
             assert_eq!(fields["x-content-type-options"], "nosniff");
@@ -44,6 +45,10 @@ fn files_are_the_same_by_all_versions() {
                 .get("alt-svc")
                 .map(|value| value.to_str().expect("text"));
             assert_eq!(alt_svc, told.as_deref(), "{version:?}");
+            fields.remove("alt-svc");
+            fields.remove("date");
+            // The first one is read, the others are cached; HTTP/3 has encoded it before.
+            assert_eq!(first.get_or_insert(fields.clone()), &fields);
             let tag = fields["etag"].to_str().expect("text").to_owned();
             let (status, _, body) = client.get("/", &[("if-none-match", &tag)]).await;
             assert_eq!((status, body.len()), (304, 0));

@@ -12,7 +12,8 @@ use bytes::Bytes;
 use http::HeaderValue;
 
 use super::conditional::{Validators, format_seconds};
-use super::encoding::Coding;
+use super::encoding::{self, Coding};
+use super::reply::Slot;
 use super::root::Root;
 use super::types::content_type;
 
@@ -104,6 +105,8 @@ pub(super) struct Form {
     pub(super) etag: HeaderValue,
     pub(super) last_modified: Option<HeaderValue>,
     modified_seconds: Option<u64>,
+    /// The whole of it as HTTP/3 sends it.
+    pub(super) reply: Slot,
 }
 
 impl Form {
@@ -137,6 +140,7 @@ impl Form {
                 .map(value)
                 .transpose()?,
             modified_seconds,
+            reply: Slot::default(),
             signature,
         }))
     }
@@ -157,6 +161,7 @@ pub(super) struct Entry {
     name: Box<[u8]>,
     /// By the index in [`Coding::ALL`].
     forms: [Option<Form>; 4],
+    varies: bool,
     pub(super) content_type: HeaderValue,
     /// Milliseconds on the cache's clock.
     checked: AtomicU64,
@@ -182,6 +187,7 @@ impl Entry {
         Ok(Some(Self {
             key: key.into(),
             name: name.into(),
+            varies: forms.iter().flatten().count() > 1,
             forms,
             content_type: HeaderValue::from_static(content_type(name)),
             checked: AtomicU64::new(0),
@@ -194,9 +200,20 @@ impl Entry {
         self.forms[coding as usize].as_ref()
     }
 
+    /// The form for a client that accepts these codings; absent never, since the file itself is
+    /// always there.
+    pub(super) fn choose<'a>(&self, accepted: impl Iterator<Item = &'a [u8]>) -> Option<&Form> {
+        let coding = if self.varies {
+            encoding::choose(accepted, |coding| self.form(coding).is_some())
+        } else {
+            Coding::Identity
+        };
+        self.form(coding)
+    }
+
     /// Whether the response depends on Accept-Encoding.
     pub(super) fn varies(&self) -> bool {
-        self.forms.iter().flatten().count() > 1
+        self.varies
     }
 
     /// Whether the files are those that were read. This costs four look-ups.

@@ -6,6 +6,7 @@
 //!   root         a miss: opened below the root, on another thread
 //!   encoding     which of the encoded siblings (.br, .zst, .gz)
 //!   conditional  304, 412, 206, 416
+//!   reply        a cached file as HTTP/3 sends it, without a request or a response
 //!   listing      a folder without an index, with --browse
 //! ```
 
@@ -14,6 +15,7 @@ mod encoding;
 mod entry;
 mod listing;
 mod path;
+mod reply;
 mod root;
 mod types;
 
@@ -23,14 +25,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use http::header::{
-    ACCEPT_RANGES, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, LAST_MODIFIED, LOCATION, VARY,
+    ACCEPT_ENCODING, ACCEPT_RANGES, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH,
+    CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, LAST_MODIFIED, LOCATION, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use squall_h3::RequestHead;
+use squall_h3::server::Reply;
 use tokio::task::spawn_blocking;
 
 use self::conditional::{Part, Verdict};
-use self::entry::{Cache, Content, Entry};
+use self::entry::{Cache, Content, Entry, Form};
 use self::path::Target;
 use self::root::Root;
 use super::body::Body;
@@ -81,6 +85,41 @@ impl Files {
             pool: Arc::default(),
             browse,
         })))
+    }
+
+    /// The response to a plain GET of a small file that is cached, encoded for HTTP/3 with these
+    /// additional fields, and the length of its body. `None` for anything else: see
+    /// [`respond`](Self::respond).
+    pub(crate) fn reply(
+        &self,
+        head: &RequestHead<'_>,
+        extra_fields: &[(HeaderName, HeaderValue)],
+    ) -> Option<(Reply, u64)> {
+        if head.method() != Method::GET.as_str() {
+            return None;
+        }
+        let path = head.path()?.split('?').next()?;
+        if head.fields().any(|(name, _)| is_condition(name)) {
+            return None;
+        }
+        let target = Target::parse(path)?;
+        let entry = self.0.cache.get(&self.0.root, target.key())?;
+        let accepted = head
+            .fields()
+            .filter(|(name, _)| *name == b"accept-encoding");
+        let form = entry.choose(accepted.map(|(_, value)| value))?;
+        let Content::Memory(body) = &form.content else {
+            return None;
+        };
+        let reply = form.reply.get(|| {
+            let response = self
+                .0
+                .send_form(&entry, form, &Method::GET, &HeaderMap::new());
+            let (mut head, _) = response.into_parts();
+            super::fields::add_missing(&mut head.headers, extra_fields);
+            Response::from_parts(head, body.clone())
+        });
+        Some((reply, form.len))
     }
 
     /// Answers a request. `path` and `query` are those of its URI. What is cached is answered
@@ -159,10 +198,20 @@ impl Inner {
 
     /// The response with a file, or with a part of it, or without.
     fn send(&self, entry: &Entry, method: &Method, headers: &HeaderMap) -> Response<Body> {
-        let coding = encoding::choose(headers, |coding| entry.form(coding).is_some());
-        let Some(form) = entry.form(coding) else {
+        let accepted = headers.get_all(ACCEPT_ENCODING).iter();
+        let Some(form) = entry.choose(accepted.map(HeaderValue::as_bytes)) else {
             return short(StatusCode::NOT_FOUND);
         };
+        self.send_form(entry, form, method, headers)
+    }
+
+    fn send_form(
+        &self,
+        entry: &Entry,
+        form: &Form,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Response<Body> {
         let verdict = conditional::evaluate(headers, form.validators());
         if verdict == Verdict::Failed {
             return short(StatusCode::PRECONDITION_FAILED);
@@ -223,6 +272,11 @@ impl Inner {
         };
         response
     }
+}
+
+/// Whether a response depends on a field in other ways than by Accept-Encoding.
+fn is_condition(name: &[u8]) -> bool {
+    name == b"range" || name.starts_with(b"if-")
 }
 
 fn is_absent(error: &io::Error) -> bool {
