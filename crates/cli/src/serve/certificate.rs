@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData as _};
 use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::server::{ClientHello, ResolvesServerCert, ServerSessionMemoryCache};
 use rustls::sign::CertifiedKey;
 use sha2::{Digest as _, Sha256};
 use squall::tls::{self, Identity};
@@ -19,6 +19,10 @@ use squall_yard::error::{Failure, Result, context};
 const VALIDITY: Duration = Duration::from_secs(13 * 24 * 3600);
 /// How long it has been valid when it is made: clocks differ.
 const AHEAD: Duration = Duration::from_secs(3600);
+
+/// Sessions that can be resumed, which saves a client the certificate and both ends a signature. In
+/// memory, since tickets that are not remembered allow no early data (RFC 8446 §8.1).
+const SESSIONS: usize = 4_096;
 
 /// Where a certificate comes from.
 #[derive(Clone, Debug)]
@@ -76,6 +80,7 @@ impl Certificate {
             }
         };
         let mut tls = tls::server(identity, &[]).map_err(context("TLS"))?;
+        tls.session_storage = ServerSessionMemoryCache::new(SESSIONS);
         let current = Arc::new(Current(RwLock::new(Arc::clone(&tls.cert_resolver))));
         tls.cert_resolver = Arc::<Current>::clone(&current);
         Ok(Self {

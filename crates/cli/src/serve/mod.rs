@@ -89,9 +89,8 @@ async fn run(args: &Serve) -> Result<()> {
         let (metrics, stopping) = (Arc::clone(&metrics), stopping.clone());
         tokio::spawn(tcp::serve_metrics(listener, metrics, stopping));
     }
-    let listener = listen(args.listen).await?;
+    let (listener, endpoint) = bind_both(args, &certificate).await?;
     let address = listener.local_addr().map_err(context("local address"))?;
-    let endpoint = bind_udp(args, address, &certificate)?;
     let mut site = site(args, metrics)?;
     if endpoint.is_some() {
         site.alt_svc = Some(alt_svc(address.port())?);
@@ -137,6 +136,26 @@ async fn run(args: &Serve) -> Result<()> {
         quic::close(endpoint).await;
     }
     Ok(())
+}
+
+/// TCP and UDP on one port.
+async fn bind_both(
+    args: &Serve,
+    certificate: &Certificate,
+) -> Result<(TcpListener, Option<Endpoint>)> {
+    /// A port that the system chooses for TCP may be taken for UDP.
+    const ATTEMPTS: u32 = 8;
+    let mut attempts = if args.listen.port() == 0 { ATTEMPTS } else { 1 };
+    loop {
+        let listener = listen(args.listen).await?;
+        let address = listener.local_addr().map_err(context("local address"))?;
+        attempts -= 1;
+        match bind_udp(args, address, certificate) {
+            Err(_) if attempts > 0 => {}
+            Err(error) => return Err(error),
+            Ok(endpoint) => return Ok((listener, endpoint)),
+        }
+    }
 }
 
 /// The endpoint of HTTP/3, on the port of TCP.

@@ -7,7 +7,6 @@ use std::task::Context;
 use std::time::Duration;
 
 use rustls::ServerConfig as Tls;
-use rustls::server::ServerSessionMemoryCache;
 use squall::{Builder, Connection, Endpoint, Incoming, ServerConfig, TransportConfig};
 use squall_h3::Config;
 use squall_h3::server;
@@ -27,9 +26,6 @@ const NO_ERROR: u64 = 0x100;
 
 /// Requests of a connection at a time.
 const STREAMS: u64 = 128;
-
-/// Sessions that can be resumed.
-const SESSIONS: usize = 4_096;
 
 /// How long the end of connections is awaited, so that clients learn of it.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -63,8 +59,6 @@ pub(crate) struct Settings {
 /// The port cannot be had, with what to do about it.
 pub(crate) fn bind(settings: &Settings, mut tls: Tls, limits: &Limits) -> Result<Endpoint> {
     tls.alpn_protocols = vec![ALPN.to_vec()];
-    // Early data needs sessions that are remembered here (RFC 8446 §8.1).
-    tls.session_storage = ServerSessionMemoryCache::new(SESSIONS);
     if settings.early_data {
         // RFC 9001 §4.6.1: QUIC's own limits count.
         tls.max_early_data_size = u32::MAX;

@@ -119,10 +119,15 @@ impl Server {
     }
 
     /// A connection of HTTP/3, on the same port.
-    pub(crate) async fn quic(&self) -> (squall_h3::client::SendRequest, Endpoint) {
+    pub(crate) async fn quic(
+        &self,
+        events: Arc<dyn squall::Events>,
+    ) -> (squall_h3::client::SendRequest, Endpoint) {
         let mut config = certificate::trusting_anyone(squall::provider()).expect("a configuration");
         config.alpn_protocols = vec![b"h3".to_vec()];
-        let builder = Builder::new(([127, 0, 0, 1], 0).into()).client(ClientConfig::new(config));
+        let builder = Builder::new(([127, 0, 0, 1], 0).into())
+            .client(ClientConfig::new(config))
+            .events(events);
         let endpoint = builder.bind().expect("a port");
         let address = ([127, 0, 0, 1], self.port).into();
         let connecting = endpoint.connect(address, "localhost").expect("a name");
@@ -138,7 +143,7 @@ impl Server {
                 tokio::spawn(connection.with_upgrades());
                 Client::Http1(sender)
             }
-            Version::Http3 => Client::Http3(self.quic().await),
+            Version::Http3 => Client::Http3(self.quic(Arc::new(Unobserved)).await),
             Version::Http2 => {
                 let io = TokioIo::new(self.tls(b"h2").await);
                 let (sender, connection) = http2::handshake(TokioExecutor::new(), io)
@@ -172,6 +177,11 @@ pub(crate) enum Version {
 }
 
 pub(crate) const ALL: [Version; 3] = [Version::Http1, Version::Http2, Version::Http3];
+
+/// Nobody looks at the events of a connection.
+struct Unobserved;
+
+impl squall::Events for Unobserved {}
 
 /// A connection of hyper's client, or of squall-h3's.
 pub(crate) enum Client {

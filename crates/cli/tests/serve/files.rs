@@ -1,11 +1,13 @@
 //! Files by all versions of HTTP.
 
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::Request;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::client::{ALL, Folder, Server, Version, all, run, whole};
+use crate::client::{ALL, Client, Folder, Server, Version, all, run, whole};
 use crate::common::{failure, squall};
 
 /// More than fits into memory of the server's cache, and no multiple of a chunk.
@@ -124,11 +126,26 @@ fn http3_can_be_left_out() {
 #[test]
 fn clients_of_http3_can_be_made_to_prove_their_address() {
     let folder = folder();
-    let server = Server::start(&["--retry", folder.path()]);
-    run(async {
-        let mut client = server.connect(Version::Http3).await;
-        assert_eq!(client.get("/", &[]).await.0, 200);
-    });
+    for (args, retries) in [(&["--retry"][..], 1), (&[], 0)] {
+        let server = Server::start(&[args, &[folder.path()]].concat());
+        let seen = Arc::new(Retries::default());
+        run(async {
+            let events = Arc::<Retries>::clone(&seen);
+            let mut client = Client::Http3(server.quic(events).await);
+            assert_eq!(client.get("/", &[]).await.0, 200);
+        });
+        assert_eq!(seen.0.load(Ordering::SeqCst), retries, "{args:?}");
+    }
+}
+
+/// Counts the Retries that a client follows.
+#[derive(Default)]
+struct Retries(AtomicUsize);
+
+impl squall::Events for Retries {
+    fn retry_received(&self, _: &squall::ConnectionInfo) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 // test: RFC 9112 §3.2

@@ -51,6 +51,8 @@ pub(super) fn to_application(headers: &mut HeaderMap, client: &Client<'_>) {
     forwarded.push_str(";proto=https");
     set(headers, "x-forwarded-for", &address.to_string());
     set(headers, "x-forwarded-proto", "https");
+    // Where there is none, the application's own is sent.
+    headers.remove(HOST);
     if let Some(host) = client.host {
         set(headers, HOST.as_str(), host);
         set(headers, "x-forwarded-host", host);
@@ -256,7 +258,7 @@ mod tests {
     // test: RFC 8470 §5.1, RFC 7239 §6
     #[test]
     fn early_requests_and_ipv6_addresses_are_marked() {
-        let mut headers = HeaderMap::new();
+        let mut headers = fields(&[("host", "")]);
         let client = Client {
             address: "2001:db8::1".parse().expect("an address"),
             host: None,
@@ -268,6 +270,7 @@ mod tests {
         assert_eq!(headers[FORWARDED], "for=\"[2001:db8::1]\";proto=https");
         assert_eq!(headers["x-forwarded-for"], "2001:db8::1");
         assert!(!headers.contains_key("x-forwarded-host"));
+        assert!(!headers.contains_key(HOST));
     }
 
     #[test]

@@ -85,7 +85,10 @@ impl Proxy {
             Ok(upgrade) => upgrade,
             Err(status) => return short(status),
         };
-        let host = host(&head);
+        let host = match host(&head) {
+            Ok(host) => host,
+            Err(status) => return short(status),
+        };
         fields::to_application(
             &mut head.headers,
             &Client {
@@ -155,15 +158,23 @@ impl Proxy {
     }
 }
 
-/// What the client calls this server.
-fn host(head: &Parts) -> Option<Authority> {
-    let named = || {
-        let host = head.headers.get(HOST)?;
-        Authority::try_from(host.as_bytes()).ok()
+/// What the client calls this server. It may leave that empty over HTTP/1.1.
+///
+/// # Errors
+/// 400: it is no host (RFC 9112 §3.2), or has user information, which misleads (RFC 9110 §4.2.4).
+fn host(head: &Parts) -> Result<Option<Authority>, StatusCode> {
+    let named = head.headers.get(HOST).filter(|host| !host.is_empty());
+    let host = match (head.uri.authority(), named) {
+        (Some(authority), _) => authority.clone(),
+        (None, Some(host)) => {
+            Authority::try_from(host.as_bytes()).map_err(|_| StatusCode::BAD_REQUEST)?
+        }
+        (None, None) => return Ok(None),
     };
-    let host = head.uri.authority().cloned().or_else(named)?;
-    // RFC 9110 §4.2.4: user information in it misleads.
-    (!host.as_str().contains('@')).then_some(host)
+    if host.as_str().contains('@') {
+        return Err(StatusCode::BAD_REQUEST);
+    }
+    Ok(Some(host))
 }
 
 /// Why there is no response.
@@ -227,4 +238,37 @@ fn answer(response: Response<Incoming>, limit: Duration) -> Response<Body> {
         Body::Stream(Timed::new(body, limit, Slow::Application, None).boxed_unsync())
     };
     Response::from_parts(head, body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_one_or_absent() {
+        let host_of = |uri: &str, field: Option<&str>| {
+            let mut request = Request::builder().uri(uri);
+            if let Some(field) = field {
+                request = request.header(HOST, field);
+            }
+            let (head, ()) = request.body(()).expect("a request").into_parts();
+            host(&head).map(|host| host.map(|host| host.to_string()))
+        };
+        let named = |host: &str| Ok(Some(host.to_owned()));
+        assert_eq!(host_of("/", Some("a.example:1")), named("a.example:1"));
+        assert_eq!(
+            host_of("https://b.example/", Some("a.example")),
+            named("b.example")
+        );
+        assert_eq!(host_of("/", None), Ok(None));
+        assert_eq!(host_of("/", Some("")), Ok(None));
+        for bad in ["a b", "u@a", "a/b", "a\"b", "[::1"] {
+            assert_eq!(
+                host_of("/", Some(bad)),
+                Err(StatusCode::BAD_REQUEST),
+                "{bad}"
+            );
+        }
+        assert_eq!(host_of("https://u@a/", None), Err(StatusCode::BAD_REQUEST));
+    }
 }
