@@ -126,7 +126,10 @@ impl Server {
     /// Serves a connection until it ends, is too slow, or has been idle.
     async fn drive(self: Arc<Self>, connection: Connection, peer: Arc<Peer>, on_worker: bool) {
         let service = Service::new(Arc::clone(&self.site), Arc::clone(&peer));
-        let config = Config::new().header_timeout(self.limits.header);
+        // RFC 9220: WebSocket of the application.
+        let config = Config::new()
+            .header_timeout(self.limits.header)
+            .enable_connect_protocol(!on_worker);
         let mut builder = server::Builder::new().config(config);
         if on_worker {
             let (site, peer) = (Arc::clone(&self.site), Arc::clone(&peer));

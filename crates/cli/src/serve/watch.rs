@@ -38,6 +38,8 @@ pub(crate) struct Limits {
 #[derive(Debug)]
 pub(crate) struct Activity {
     in_flight: AtomicU32,
+    /// Upgraded streams, which have a limit of their own.
+    tunnels: AtomicU32,
     /// The last step of any request.
     progress: AtomicU64,
     /// Since when a head is incomplete; zero: none is.
@@ -61,6 +63,7 @@ impl Activity {
     pub(crate) fn new() -> Self {
         Self {
             in_flight: AtomicU32::new(0),
+            tunnels: AtomicU32::new(0),
             progress: AtomicU64::new(now_ms()),
             head_since: AtomicU64::new(0),
             blocked_since: AtomicU64::new(0),
@@ -83,6 +86,17 @@ impl Activity {
     pub(crate) fn finish(&self) {
         self.progress();
         self.in_flight.fetch_sub(1, Relaxed);
+    }
+
+    /// A stream of the connection is a tunnel now: it may be silent for longer than a request.
+    pub(crate) fn start_tunnel(&self) {
+        self.tunnels.fetch_add(1, Relaxed);
+    }
+
+    /// The tunnel has ended.
+    pub(crate) fn finish_tunnel(&self) {
+        self.progress();
+        self.tunnels.fetch_sub(1, Relaxed);
     }
 
     fn on_read(&self, kind: Kind) {
@@ -113,7 +127,9 @@ impl Activity {
             since.saturating_add(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
         };
         let progress = self.progress.load(Relaxed);
-        let (mut due, mut verdict) = if self.in_flight.load(Relaxed) == 0 {
+        let (mut due, mut verdict) = if self.tunnels.load(Relaxed) > 0 {
+            (after(now, limits.idle), Verdict::Idle)
+        } else if self.in_flight.load(Relaxed) == 0 {
             (after(progress, limits.idle), Verdict::Idle)
         } else {
             (after(progress, limits.stall), Verdict::TooSlow)
@@ -285,6 +301,7 @@ mod tests {
     fn at(in_flight: u32, progress: u64, head_since: u64, blocked_since: u64) -> Activity {
         Activity {
             in_flight: in_flight.into(),
+            tunnels: 0.into(),
             progress: progress.into(),
             head_since: head_since.into(),
             blocked_since: blocked_since.into(),
@@ -312,6 +329,24 @@ mod tests {
                 "{activity:?} at {now}"
             );
         }
+    }
+
+    #[test]
+    fn a_connection_with_a_tunnel_is_neither_idle_nor_stalled() {
+        for in_flight in [0, 1] {
+            let activity = at(in_flight, 1, 0, 0);
+            activity.start_tunnel();
+            let later = Verdict::Fine(1_060_000);
+            assert_eq!(activity.judge(1_000_000, &LIMITS), later, "{in_flight}");
+            // Its client must take what is sent, all the same.
+            activity.blocked_since.store(5, Relaxed);
+            assert_eq!(activity.judge(1_000_000, &LIMITS), Verdict::TooSlow);
+        }
+        let activity = at(0, 1, 0, 0);
+        activity.start_tunnel();
+        activity.finish_tunnel();
+        let ended = activity.progress.load(Relaxed);
+        assert_eq!(activity.judge(ended + 60_000, &LIMITS), Verdict::Idle);
     }
 
     #[test]

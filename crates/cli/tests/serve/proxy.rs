@@ -550,6 +550,37 @@ fn websockets_work_over_http2() {
     });
 }
 
+// test: RFC 9220 §3
+#[test]
+fn websockets_work_over_http3() {
+    let application = backwards();
+    let server = serve(&application, &[]);
+    run(async {
+        let mut client = server.connect(Version::Http3).await;
+        // As above.
+        let trace = Request::builder().method("TRACE").uri("/").body(whole(""));
+        client
+            .send(trace.expect("a request"))
+            .await
+            .expect("a response");
+        let request = Request::connect("https://localhost/chat")
+            .extension(squall_h3::Protocol::from_static("websocket"));
+        let (request, mut sender) = streamed(request);
+        let response = client.send(request).await.expect("a response");
+        assert_eq!(response.status(), 200);
+        let mut body = response.into_body();
+        for (said, answer) in [("hello\n", "olleh\n"), ("abc\n", "cba\n")] {
+            sender.send_data(said.into()).await.expect("it is taken");
+            let frame = body.frame().await.expect("a frame").expect("data");
+            assert_eq!(frame.into_data().expect("data"), answer);
+        }
+        // The end of one direction is passed on, and comes back as that of the other.
+        drop(sender);
+        assert!(body.collect().await.expect("the end").to_bytes().is_empty());
+    });
+    assert_eq!(server.stop(), Some(0));
+}
+
 #[test]
 fn an_upgrade_may_be_declined_and_connect_is_refused() {
     let application = Application::start(|visit, _| {

@@ -112,12 +112,17 @@ impl Proxy {
             // It is `:authority` there.
             head.headers.remove(HOST);
         }
+        let limit = self.0.timeouts.response;
+        if let Some(upgrade) = upgrade {
+            // What the client sends belongs to the tunnel.
+            return match self.exchange(head, Empty::new(), host).await {
+                Ok(response) => upgrade.finish(response, body, peer, limit),
+                Err(status) => short(status),
+            };
+        }
         match self.exchange(head, body, host).await {
-            Ok(response) => match upgrade {
-                Some(upgrade) => upgrade.finish(response, peer, self.0.timeouts.response),
-                None if response.status().is_informational() => short(StatusCode::BAD_GATEWAY),
-                None => answer(response, self.0.timeouts.response),
-            },
+            Ok(response) if response.status().is_informational() => short(StatusCode::BAD_GATEWAY),
+            Ok(response) => answer(response, limit),
             Err(status) => short(status),
         }
     }

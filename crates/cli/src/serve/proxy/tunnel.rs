@@ -1,20 +1,23 @@
-//! Upgrades: WebSocket over HTTP/1.1 (RFC 6455) and over HTTP/2's extended CONNECT (RFC 8441), and
-//! other protocols by HTTP/1.1's Upgrade.
+//! Upgrades: WebSocket over HTTP/1.1 (RFC 6455), and over extended CONNECT in HTTP/2 (RFC 8441) and
+//! HTTP/3 (RFC 9220); other protocols by HTTP/1.1's Upgrade.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, Version};
-use hyper::body::Incoming;
+use http_body_util::BodyExt as _;
+use http_body_util::channel::{Channel, Sender};
+use hyper::body::{Frame, Incoming};
 use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
 
-use crate::serve::body::Body;
+use crate::serve::body::{Body, BoxError};
 use crate::serve::certificate::base64;
 use crate::serve::files::short;
 use crate::serve::peer::Peer;
@@ -23,10 +26,21 @@ use crate::serve::watch::{Activity, Kind, Limits, Verdict, Watched, now_ms};
 /// How long a tunnel may be silent: applications that keep one for longer send pings.
 const SILENCE: Duration = Duration::from_secs(3_600);
 
+/// Where the client's bytes come from and go to.
+enum Client {
+    /// What hyper makes of the connection, or of a stream of HTTP/2.
+    Stream(OnUpgrade),
+    /// The bodies of the request and its response, over HTTP/3.
+    Bodies,
+}
+
+/// The most bytes of the application that are read at a time, over HTTP/3.
+const PIECE: usize = 16 << 10;
+
 /// A client that wants to change protocols.
 pub(super) struct Upgrade {
     protocol: HeaderValue,
-    client: OnUpgrade,
+    client: Client,
     /// Extended CONNECT, which has no key and is accepted with 200.
     is_connect: bool,
 }
@@ -39,13 +53,17 @@ impl Upgrade {
     pub(super) fn of(head: &mut Parts) -> Result<Option<Self>, StatusCode> {
         let is_connect = head.method == Method::CONNECT;
         let protocol = if is_connect {
-            let protocol = head.extensions.get::<Protocol>();
-            let protocol = protocol.and_then(|protocol| protocol.as_str().parse().ok());
+            let http2 = head.extensions.get().map(Protocol::as_str);
+            let http3 = head.extensions.get().map(squall_h3::Protocol::as_str);
+            let protocol = http2.or(http3).and_then(|protocol| protocol.parse().ok());
             Some(protocol.ok_or(StatusCode::METHOD_NOT_ALLOWED)?)
         } else {
             asked(head)
         };
-        let client = head.extensions.remove::<OnUpgrade>();
+        let client = match head.extensions.remove::<OnUpgrade>() {
+            Some(stream) => Some(Client::Stream(stream)),
+            None => is_connect.then_some(Client::Bodies),
+        };
         Ok(protocol.zip(client).map(|(protocol, client)| Self {
             protocol,
             client,
@@ -72,12 +90,16 @@ impl Upgrade {
     }
 
     /// Connects the two ends if the application has agreed, and passes its response on.
-    pub(super) fn finish(
+    pub(super) fn finish<B>(
         self,
         mut response: Response<Incoming>,
+        body: B,
         peer: Arc<Peer>,
         limit: Duration,
-    ) -> Response<Body> {
+    ) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+    {
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return super::answer(response, limit);
         }
@@ -97,15 +119,38 @@ impl Upgrade {
             head.headers.insert(UPGRADE, self.protocol);
         }
         head.version = Version::default();
-        tokio::spawn(async move {
-            // Either end may go away before; then there is nothing to connect.
-            if let (Ok(client), Ok(application)) = (self.client.await, application.await) {
-                connect(TokioIo::new(client), TokioIo::new(application)).await;
+        peer.activity.start_tunnel();
+        let open = Open(peer);
+        let mut sent = Body::Empty;
+        // Either end may go away before they are connected; then there is nothing to connect.
+        match self.client {
+            Client::Stream(client) => drop(tokio::spawn(async move {
+                if let (Ok(client), Ok(application)) = (client.await, application.await) {
+                    connect(TokioIo::new(client), TokioIo::new(application)).await;
+                }
+                drop(open);
+            })),
+            Client::Bodies => {
+                let (sender, received) = Channel::<Bytes, BoxError>::new(1);
+                sent = Body::Stream(received.boxed_unsync());
+                tokio::spawn(async move {
+                    if let Ok(application) = application.await {
+                        connect_bodies(body, sender, TokioIo::new(application)).await;
+                    }
+                    drop(open);
+                });
             }
-            // Until now the connection counts.
-            drop(peer);
-        });
-        Response::from_parts(head, Body::Empty)
+        }
+        Response::from_parts(head, sent)
+    }
+}
+
+/// A tunnel, as long as which its connection counts and may be silent.
+struct Open(Arc<Peer>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.activity.finish_tunnel();
     }
 }
 
@@ -131,19 +176,77 @@ fn same_protocol(a: &HeaderValue, b: &HeaderValue) -> bool {
 /// Copies in both directions until both have ended, or neither has moved for long.
 async fn connect<A, B>(client: A, application: B)
 where
-    A: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
-    B: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
 {
     let activity = Arc::new(Activity::new());
+    let mut client = Watched::new(client, Arc::clone(&activity), Kind::Tunnel);
+    let mut application = Watched::new(application, Arc::clone(&activity), Kind::Tunnel);
+    let copying = async {
+        // Either has been closed or reset; both are dropped.
+        let _ = copy_bidirectional(&mut client, &mut application).await;
+    };
+    until_silent(&activity, copying).await;
+}
+
+/// The same where the client's end are two bodies.
+async fn connect_bodies<B, A>(mut body: B, mut sender: Sender<Bytes, BoxError>, application: A)
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
+    A: AsyncRead + AsyncWrite + Unpin,
+{
+    let activity = Arc::new(Activity::new());
+    let application = Watched::new(application, Arc::clone(&activity), Kind::Tunnel);
+    let (mut reader, mut writer) = tokio::io::split(application);
+    let upload = async {
+        while let Some(frame) = body.frame().await.map(Result::ok) {
+            activity.progress();
+            match frame.map(Frame::into_data) {
+                Some(Ok(mut data)) => {
+                    if writer.write_all_buf(&mut data).await.is_err() {
+                        return;
+                    }
+                }
+                // Trailers have no place in a tunnel.
+                Some(Err(_)) => {}
+                // The client has reset its stream.
+                None => return,
+            }
+        }
+        // The other direction may go on.
+        if writer.shutdown().await.is_ok() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let download = async {
+        loop {
+            let mut data = BytesMut::with_capacity(PIECE);
+            match reader.read_buf(&mut data).await {
+                Ok(0) => return,
+                Ok(_) if sender.send_data(data.freeze()).await.is_ok() => {}
+                Ok(_) => return,
+                Err(error) => return sender.abort(error.into()),
+            }
+        }
+    };
+    let both = async {
+        tokio::select! {
+            () = upload => {}
+            () = download => {}
+        }
+    };
+    until_silent(&activity, both).await;
+}
+
+/// Runs a tunnel until it ends, or nothing moves for long.
+async fn until_silent(activity: &Activity, tunnel: impl Future<Output = ()>) {
     let limits = Limits {
         header: SILENCE,
         idle: SILENCE,
         send: SILENCE,
         stall: SILENCE,
     };
-    let mut client = Watched::new(client, Arc::clone(&activity), Kind::Tunnel);
-    let mut application = Watched::new(application, Arc::clone(&activity), Kind::Tunnel);
-    let mut copying = std::pin::pin!(copy_bidirectional(&mut client, &mut application));
+    let mut tunnel = std::pin::pin!(tunnel);
     loop {
         let Verdict::Fine(due) = activity.judge(now_ms(), &limits) else {
             return;
@@ -151,8 +254,7 @@ where
         let left = Duration::from_millis(due.saturating_sub(now_ms()));
         tokio::select! {
             biased;
-            // Either has been closed or reset; both are dropped.
-            _ = &mut copying => return,
+            () = &mut tunnel => return,
             () = tokio::time::sleep(left) => {}
         }
     }
