@@ -4,8 +4,9 @@
 //! Not mapped: a file that is truncated while it is served would end the process (SIGBUS), while a
 //! short read ends one response. Mapping would gain nothing either: out of the page cache, reading
 //! takes 0.21 s of CPU per GiB with chunks from 64 KiB to 1 MiB, a map of the whole file 0.20, and
-//! maps of 128 KiB 0.27 (each with one pass over the data, which takes 0.04). On Linux a chunk in the page cache is read at once (`RWF_NOWAIT`),
-//! and only what must come from the disk is read on another thread.
+//! maps of 128 KiB 0.27 (each with one pass over the data, which takes 0.04). On Linux a chunk in
+//! the page cache is read at once (`RWF_NOWAIT`), and only what must come from the disk is read on
+//! another thread.
 
 use std::fs::File;
 use std::future::Future as _;
