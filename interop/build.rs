@@ -1,5 +1,5 @@
-//! Makes the client and the server of the gRPC service in `tests/services` as `tonic` users do, from
-//! a description in Rust rather than in protobuf, whose compiler is not everywhere.
+//! Makes the client and the server of the gRPC service in `tests/services` as `tonic` users do,
+//! from a description in Rust rather than in protobuf, whose compiler is not everywhere.
 
 use tonic_build::manual::{Builder, Method, Service};
 

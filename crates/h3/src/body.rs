@@ -14,7 +14,7 @@ use crate::error::{Code, Error};
 use crate::message::trailers;
 use crate::receive::{Broken, MessageReader, Part};
 use crate::shared::{FieldsError, Shared};
-use crate::tunnels::TunnelHandle;
+use crate::tunnel::TunnelHandle;
 
 /// The body of a received request or response.
 ///

@@ -9,7 +9,8 @@ use squall_wire::{Reader, Writer};
 
 use crate::error::Code;
 use crate::shared::Shared;
-use crate::tunnels::{Arrival, TunnelHandle};
+use crate::tunnel::TunnelHandle;
+use crate::tunnels::Arrival;
 
 /// The datagrams of a request (RFC 9297 §2): see [`Body::datagrams`](crate::Body::datagrams).
 /// Clones share them.

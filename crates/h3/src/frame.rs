@@ -22,6 +22,10 @@ pub(crate) mod kind {
     pub(crate) const PRIORITY_UPDATE_REQUEST: u64 = 0x0f_0700;
     pub(crate) const PRIORITY_UPDATE_PUSH: u64 = 0x0f_0701;
 
+    /// No frame: a bidirectional stream of WebTransport begins with it
+    /// (draft-ietf-webtrans-http3 §4.3).
+    pub(crate) const WEBTRANSPORT_STREAM: u64 = 0x41;
+
     /// Types of HTTP/2 that have no meaning here and are errors (RFC 9114 §7.2.8).
     pub(crate) const fn is_reserved(kind: u64) -> bool {
         matches!(kind, 0x02 | 0x06 | 0x08 | 0x09)
@@ -34,6 +38,8 @@ pub(crate) mod stream_type {
     pub(crate) const PUSH: u64 = 0x01;
     pub(crate) const QPACK_ENCODER: u64 = 0x02;
     pub(crate) const QPACK_DECODER: u64 = 0x03;
+    /// draft-ietf-webtrans-http3 §4.2.
+    pub(crate) const WEBTRANSPORT: u64 = 0x54;
 }
 
 /// The longest frame header: two variable-length integers.

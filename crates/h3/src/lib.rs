@@ -4,7 +4,7 @@
 //! server   client             requests to services, responses to callers
 //! webtransport                sessions of web pages: streams and datagrams
 //! receive  send  body         a message on its stream
-//! tunnels  datagram           what belongs to a request and travels outside of its stream
+//! tunnel   datagram           what belongs to a request and travels outside of its stream
 //! streams  control            the streams of the connection itself
 //! message                     field sections <-> http::Request, http::Response
 //! qpack    frame   settings   the bytes of HTTP/3: no I/O
@@ -17,6 +17,7 @@ mod control;
 mod datagram;
 mod error;
 mod frame;
+mod lock;
 mod message;
 mod priority;
 // Public for the tests and fuzz targets of this workspace only.
@@ -28,6 +29,7 @@ pub mod server;
 mod settings;
 mod shared;
 mod streams;
+mod tunnel;
 mod tunnels;
 pub mod webtransport;
 

@@ -13,7 +13,6 @@ use squall::{RecvStream, StreamId};
 use crate::error::{Code, Error};
 use crate::frame::{Fate, FrameReader, Piece, kind};
 use crate::shared::Shared;
-use crate::webtransport::BIDI_STREAM;
 
 /// What a message is made of.
 #[derive(Debug)]
@@ -148,7 +147,7 @@ impl MessageReader {
                     kind::HEADERS if len > limit && phase != Phase::Trailers => {
                         Err(Broken::TooLarge)
                     }
-                    BIDI_STREAM if is_first && webtransport => Ok(Fate::NoFrame),
+                    kind::WEBTRANSPORT_STREAM if is_first && webtransport => Ok(Fate::NoFrame),
                     _ => fate(is_server, is_connect, phase, kind),
                 }
             });

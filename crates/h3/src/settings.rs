@@ -44,8 +44,8 @@ pub struct Settings {
     pub enable_connect_protocol: bool,
     /// Whether this end accepts HTTP datagrams (RFC 9297 §2.1.1).
     pub h3_datagram: bool,
-    /// How many WebTransport sessions this end accepts at a time, by any of the drafts that browsers
-    /// speak (draft-ietf-webtrans-http3).
+    /// How many WebTransport sessions this end accepts at a time, by any of the drafts that
+    /// browsers speak (draft-ietf-webtrans-http3).
     pub webtransport_max_sessions: u64,
 }
 

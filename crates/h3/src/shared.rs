@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use squall::{Connection, Priority, SendStream, StreamId};
@@ -10,6 +10,7 @@ use squall::{Connection, Priority, SendStream, StreamId};
 use crate::config::Config;
 use crate::error::{Code, Error};
 use crate::frame::{close_frame, kind, open_frame};
+use crate::lock::lock;
 use crate::message::Malformed;
 use crate::qpack::{DecodeError, Decoded, Decoder, Encoder, Field, FieldSection, encode_static};
 use crate::settings::Settings;
@@ -85,10 +86,6 @@ pub(crate) enum FieldsError {
     Connection(Code),
     TooLarge,
     Malformed(Malformed),
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {

@@ -13,7 +13,6 @@ use crate::error::Code;
 use crate::frame::{kind, put_frame, put_varint, stream_type};
 use crate::shared::Shared;
 use crate::tunnels::Arrival;
-use crate::webtransport::UNI_STREAM;
 
 /// A frame type that means nothing, so that peers learn to ignore those (RFC 9114 §7.2.8).
 const GREASE: u64 = 0x1f * 0x3_77c1 + 0x21;
@@ -327,7 +326,7 @@ fn role(
         // RFC 9114 §6.2.2: clients open no push stream, and this end allows servers none.
         stream_type::PUSH if is_server => return Err(Code::H3_STREAM_CREATION_ERROR.into()),
         stream_type::PUSH => return Err(Code::H3_ID_ERROR.into()),
-        UNI_STREAM if shared.config.webtransport > 0 => {
+        stream_type::WEBTRANSPORT if shared.config.webtransport > 0 => {
             return Ok(Some(Role::WebTransport([0; 8], 0)));
         }
         _ => return Ok(None),

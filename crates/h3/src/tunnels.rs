@@ -7,14 +7,13 @@
 //! ```
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use squall::{RecvStream, SendStream};
 
-use crate::shared::{Shared, lock};
+use crate::lock::lock;
 
 /// Streams, and datagrams, that wait for one request, or for requests that are not known yet. Both
 /// kinds of transport carry them out of order with the request.
@@ -53,14 +52,6 @@ struct Queues {
     is_closed: bool,
 }
 
-/// A tunnel that stays open as long as somebody holds this.
-pub(crate) struct TunnelHandle {
-    pub(crate) shared: Arc<Shared>,
-    /// The request's stream id.
-    pub(crate) id: u64,
-    tunnel: Arc<Tunnel>,
-}
-
 impl Tunnels {
     /// Passes an arrival on to its request. What is too much is dropped: datagrams the oldest
     /// first, streams with the code that they were given.
@@ -80,6 +71,28 @@ impl Tunnels {
         drop(inner);
         // Outside of the lock: dropping a stream takes the connection's.
         drop(oldest);
+    }
+}
+
+impl Tunnels {
+    /// Opens the tunnel of the request with this stream id, with what has arrived for it.
+    pub(crate) fn open(&self, id: u64) -> Arc<Tunnel> {
+        let mut inner = lock(&self.0);
+        let tunnel = Arc::clone(inner.open.entry(id).or_default());
+        let (mine, others) = std::mem::take(&mut inner.early)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|(of, _)| *of == id);
+        inner.early = others;
+        drop(inner);
+        for (_, arrival) in mine {
+            tunnel.take(arrival);
+        }
+        tunnel
+    }
+
+    /// Forgets the tunnel of this request.
+    pub(crate) fn forget(&self, id: u64) {
+        lock(&self.0).open.remove(&id);
     }
 }
 
@@ -113,7 +126,7 @@ impl Tunnel {
     }
 
     /// Nothing more comes.
-    fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut queues = lock(&self.0);
         queues.is_closed = true;
         let streams = (
@@ -147,68 +160,27 @@ impl Tunnel {
         }
         Poll::Pending
     }
-}
-
-impl TunnelHandle {
-    /// Opens the tunnel of the request with this stream id, with what has arrived for it.
-    pub(crate) fn open(shared: &Arc<Shared>, id: u64) -> Self {
-        let mut inner = lock(&shared.tunnels.0);
-        let tunnel = Arc::clone(inner.open.entry(id).or_default());
-        let (mine, others) = std::mem::take(&mut inner.early)
-            .into_iter()
-            .partition::<VecDeque<_>, _>(|(of, _)| *of == id);
-        inner.early = others;
-        drop(inner);
-        for (_, arrival) in mine {
-            tunnel.take(arrival);
-        }
-        Self {
-            shared: Arc::clone(shared),
-            id,
-            tunnel,
-        }
-    }
-
-    /// Nothing more comes of the request: whoever waits learns of it.
-    pub(crate) fn close(&self) {
-        self.tunnel.close();
-    }
 
     /// The next bidirectional stream; `None` when the tunnel is closed.
     pub(crate) fn poll_bi(
         &self,
         cx: &Context<'_>,
     ) -> Poll<Option<(SendStream, RecvStream, Bytes)>> {
-        self.tunnel.poll(cx, |queues| queues.bi.pop_front())
+        self.poll(cx, |queues| queues.bi.pop_front())
     }
 
     /// The next unidirectional stream; `None` when the tunnel is closed.
     pub(crate) fn poll_uni(&self, cx: &Context<'_>) -> Poll<Option<(RecvStream, Bytes)>> {
-        self.tunnel.poll(cx, |queues| queues.uni.pop_front())
+        self.poll(cx, |queues| queues.uni.pop_front())
     }
 
     /// The next datagram; `None` when the tunnel is closed and all are taken.
     pub(crate) fn poll_datagram(&self, cx: &Context<'_>) -> Poll<Option<Bytes>> {
-        self.tunnel.poll(cx, |queues| queues.datagrams.pop_front())
+        self.poll(cx, |queues| queues.datagrams.pop_front())
     }
 
     /// Ready when the tunnel is closed.
     pub(crate) fn poll_closed(&self, cx: &Context<'_>) -> Poll<()> {
-        self.tunnel.poll::<()>(cx, |_| None).map(drop)
-    }
-}
-
-impl Drop for TunnelHandle {
-    fn drop(&mut self) {
-        self.tunnel.close();
-        lock(&self.shared.tunnels.0).open.remove(&self.id);
-    }
-}
-
-impl fmt::Debug for TunnelHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TunnelHandle")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
+        self.poll::<()>(cx, |_| None).map(drop)
     }
 }

@@ -1,4 +1,5 @@
-//! squall-h3, and hyperium's h3 over squall, as HTTP/3 servers, with libcurl and aioquic as clients.
+//! squall-h3, and hyperium's h3 over squall, as HTTP/3 servers, with libcurl and aioquic as
+//! clients.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};

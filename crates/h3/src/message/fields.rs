@@ -26,9 +26,9 @@ impl Protocol {
     }
 }
 
-/// An extension of an [`http::Request`] that arrived as early data (0-RTT) and whose handshake is not
-/// complete: an attacker may have sent it again (RFC 8470). A service that should not act on such a
-/// request answers 425 Too Early, and the client repeats it later.
+/// An extension of an [`http::Request`] that arrived as early data (0-RTT) and whose handshake is
+/// not complete: an attacker may have sent it again (RFC 8470). A service that should not act on
+/// such a request answers 425 Too Early, and the client repeats it later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Early;
 

@@ -178,8 +178,8 @@ where
     if !never_has_body
         && !is_tunnel
         && let Some(length) = body.size_hint().exact()
-        // The end of the stream says as much, and an empty body in the answer to HEAD says nothing of
-        // that to GET.
+        // The end of the stream says as much, and an empty body in the answer to HEAD says nothing
+        // of that to GET.
         && length > 0
         && !parts.headers.contains_key(CONTENT_LENGTH)
     {

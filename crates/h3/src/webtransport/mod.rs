@@ -36,9 +36,3 @@ pub use stream::{RecvStream, SendStream, StreamError};
 
 /// The protocol's name in an extended CONNECT request.
 pub(crate) const PROTOCOL: &str = "webtransport";
-
-/// The type of unidirectional streams (§4.2).
-pub(crate) const UNI_STREAM: u64 = 0x54;
-
-/// What bidirectional streams begin with (§4.3).
-pub(crate) const BIDI_STREAM: u64 = 0x41;

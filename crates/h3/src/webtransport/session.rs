@@ -13,15 +13,16 @@ use http::{Method, Request, Response};
 use http_body::{Body as _, Frame};
 use squall::DatagramError;
 
+use super::PROTOCOL;
 use super::stream::{RecvStream, SendStream, StreamError};
-use super::{BIDI_STREAM, PROTOCOL, UNI_STREAM};
 use crate::body::Body;
 use crate::client::SendRequest;
 use crate::error::Error;
-use crate::frame::{Fate, FrameReader, Piece, put_frame, put_varint};
+use crate::frame::{Fate, FrameReader, Piece, kind, put_frame, put_varint, stream_type};
+use crate::lock::lock;
 use crate::message::Protocol;
-use crate::shared::{Shared, lock};
-use crate::tunnels::TunnelHandle;
+use crate::shared::Shared;
+use crate::tunnel::TunnelHandle;
 
 /// The capsule that ends a session (§6).
 const CLOSE_SESSION: u64 = 0x2843;
@@ -65,8 +66,8 @@ struct State {
     shared: Option<Arc<Shared>>,
 }
 
-/// Accepts the session that `request` asks for: returns the response, which the service has to
-/// return, and the session.
+/// Accepts the session that `request` asks for: returns the response, which the service returns in
+/// turn, and the session.
 ///
 /// # Errors
 /// The request asks for no session: it is returned.
@@ -147,8 +148,8 @@ impl Control {
         sender.into_iter().for_each(Waker::wake);
     }
 
-    /// Nothing more is sent. The peer's capsules are read to their end: the peer may have closed the
-    /// session too, and one that is told to stop sending could not say why.
+    /// Nothing more is sent. The peer's capsules are read to their end: the peer may have closed
+    /// the session too, and one that is told to stop sending could not say why.
     fn linger(self: &Arc<Self>) {
         let mut state = lock(&self.0);
         let (incoming, capsules) = (state.incoming.take(), state.capsules.take());
@@ -191,7 +192,8 @@ impl Session {
     pub async fn open_bi(&self) -> Result<(SendStream, RecvStream), StreamError> {
         let opening = self.tunnel.shared.connection.open_bi();
         let (mut send, recv) = opening.await.map_err(StreamError::ConnectionLost)?;
-        send.write_all(&self.header(BIDI_STREAM)).await?;
+        send.write_all(&self.header(kind::WEBTRANSPORT_STREAM))
+            .await?;
         let send = SendStream::new(send, Arc::clone(&self.tunnel));
         let recv = RecvStream::new(recv, Bytes::new(), Arc::clone(&self.tunnel));
         Ok((send, recv))
@@ -204,7 +206,8 @@ impl Session {
     pub async fn open_uni(&self) -> Result<SendStream, StreamError> {
         let opening = self.tunnel.shared.connection.open_uni();
         let mut send = opening.await.map_err(StreamError::ConnectionLost)?;
-        send.write_all(&self.header(UNI_STREAM)).await?;
+        send.write_all(&self.header(stream_type::WEBTRANSPORT))
+            .await?;
         Ok(SendStream::new(send, Arc::clone(&self.tunnel)))
     }
 

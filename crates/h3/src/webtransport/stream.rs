@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes};
 use squall::{ReadError, StreamId, WriteError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::tunnels::TunnelHandle;
+use crate::tunnel::TunnelHandle;
 
 /// The first of the HTTP/3 codes that stand for codes of WebTransport applications (§4.4).
 const FIRST_CODE: u64 = 0x52e4_a40f_a8db;

@@ -7,10 +7,10 @@
 //! On a multi-thread runtime, the worker goes to the end of the queue before it wakes tasks, and so
 //! does a relay. tokio wakes a parked thread as soon as a second task is ready. If that thread
 //! shares the core, it preempts the worker: it takes the one task that is ready, sends what that
-//! task wrote, and parks, to be woken again by the next task. Going to the end of the queue wakes it
-//! while there are no tasks to take. It then either takes the worker itself, and wakes and runs all
-//! tasks while the first thread is not parked, or it waits for the core, and is not parked either.
-//! A request costs 5.7 µs of both ends with one wake-up a turn, and cost 8.6 µs before.
+//! task wrote, and parks, to be woken again by the next task. Going to the end of the queue wakes
+//! it while there are no tasks to take. It then either takes the worker itself, and wakes and runs
+//! all tasks while the first thread is not parked, or it waits for the core, and is not parked
+//! either. A request costs 5.7 µs of both ends with one wake-up a turn, and cost 8.6 µs before.
 
 use std::sync::Arc;
 use std::task::Waker;
