@@ -444,7 +444,10 @@ impl Connection {
     /// Whether the handshake was full or resumed an earlier session.
     #[must_use]
     pub fn handshake_kind(&self) -> Option<rustls::HandshakeKind> {
-        self.handshake.tls.handshake_kind()
+        // A server's TLS knows it from the ClientHello on.
+        (!self.is_handshaking())
+            .then(|| self.handshake.tls.handshake_kind())
+            .flatten()
     }
 
     /// The peer's certificates, end-entity certificate first. `None` before they arrived, if the
