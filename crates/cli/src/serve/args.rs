@@ -58,6 +58,12 @@ pub(crate) struct Serve {
     #[arg(long, conflicts_with = "no_h3")]
     pub(crate) retry: bool,
 
+    /// Pass requests on that come in early data (0-RTT) of HTTP/3, with the field `Early-Data: 1`:
+    /// only if the application heeds it, since they may be replays (RFC 8470). Methods that are
+    /// not safe are answered with 425. Files are always served in early data
+    #[arg(long, requires = "upstream", conflicts_with = "no_h3")]
+    pub(crate) early_data: bool,
+
     /// Number of worker threads, for TCP and for HTTP/3 each (default: one for each core)
     #[arg(long, value_name = "N", value_parser = workers)]
     pub(crate) workers: Option<usize>,

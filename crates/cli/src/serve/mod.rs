@@ -172,8 +172,8 @@ fn bind_udp(
         workers: args.workers.unwrap_or_else(cores),
         retry: args.retry,
         max_connections: args.max_connections as usize,
-        // The application is not told yet which requests may be replays.
-        early_data: args.folder.is_some(),
+        // The application must know what a replay is.
+        early_data: args.folder.is_some() || args.early_data,
     };
     quic::bind(&settings, certificate.tls(&[]), &limits(args)).map(Some)
 }

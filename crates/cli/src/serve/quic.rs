@@ -49,7 +49,7 @@ pub(crate) struct Settings {
     /// Whether every client must prove its address first.
     pub(crate) retry: bool,
     pub(crate) max_connections: usize,
-    /// Whether requests may come in early data: only where a replay does no harm.
+    /// Whether requests may come in early data, as replays do.
     pub(crate) early_data: bool,
 }
 

@@ -125,14 +125,23 @@ impl Server {
     ) -> (squall_h3::client::SendRequest, Endpoint) {
         let mut config = certificate::trusting_anyone(squall::provider()).expect("a configuration");
         config.alpn_protocols = vec![b"h3".to_vec()];
+        config.enable_early_data = true;
         let builder = Builder::new(([127, 0, 0, 1], 0).into())
             .client(ClientConfig::new(config))
             .events(events);
         let endpoint = builder.bind().expect("a port");
+        (self.quic_again(&endpoint).await, endpoint)
+    }
+
+    /// Another connection of a client, with early data if there is a ticket.
+    pub(crate) async fn quic_again(&self, endpoint: &Endpoint) -> squall_h3::client::SendRequest {
         let address = ([127, 0, 0, 1], self.port).into();
         let connecting = endpoint.connect(address, "localhost").expect("a name");
-        let connection = connecting.await.expect("a handshake");
-        (squall_h3::client::handshake(connection), endpoint)
+        let connection = match connecting.into_0rtt().await {
+            Ok((connection, _)) => connection,
+            Err(connecting) => connecting.await.expect("a handshake"),
+        };
+        squall_h3::client::handshake(connection)
     }
 
     pub(crate) async fn connect(&self, version: Version) -> Client {

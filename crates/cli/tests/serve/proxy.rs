@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::client::{ALL, Server, Version, all, run, whole};
+use crate::client::{ALL, Client, Server, Version, all, run, whole};
 
 /// An application that speaks HTTP/1.1 byte by byte, with a thread for each connection.
 struct Application {
@@ -147,6 +147,45 @@ fn the_application_learns_who_the_client_is_and_not_who_it_claims_to_be() {
     });
     // One connection was enough.
     assert_eq!(application.connections.load(Ordering::SeqCst), 1);
+}
+
+// test: RFC 8470 §5
+#[test]
+fn early_requests_are_marked_or_refused_where_they_are_allowed() {
+    let application = Application::start(|visit, _| {
+        while let Some(head) = visit.head() {
+            visit.answer(if head.contains("early-data: 1\r\n") {
+                "early"
+            } else {
+                "late"
+            });
+        }
+    });
+    for (more, is_allowed) in [(&["--early-data"][..], true), (&[], false)] {
+        let server = serve(&application, more);
+        run(async {
+            let Client::Http3((_, endpoint)) = server.connect(Version::Http3).await else {
+                unreachable!("it was asked for");
+            };
+            let (mut early, mut refused) = (false, false);
+            // Whether a request arrives before its handshake is complete is a race.
+            for _ in 0..100 {
+                let again = server.quic_again(&endpoint).await;
+                let mut client = Client::Http3((again, endpoint.clone()));
+                early |= client.get("/", &[]).await.2 == "early";
+                let again = server.quic_again(&endpoint).await;
+                let mut client = Client::Http3((again, endpoint.clone()));
+                let post = Request::post("/").body(whole("")).expect("a request");
+                let (status, _, body) = all(client.send(post).await.expect("a response")).await;
+                assert_ne!(body, "early");
+                refused |= status == 425;
+                if early && refused {
+                    break;
+                }
+            }
+            assert_eq!((early, refused), (is_allowed, is_allowed), "{more:?}");
+        });
+    }
 }
 
 #[test]

@@ -24,6 +24,7 @@ use http::uri::Authority;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
+use squall_h3::Early;
 use tokio::time::sleep;
 
 pub(crate) use self::upstream::Address;
@@ -34,10 +35,6 @@ use self::upstream::{Failure, Upload, Upstream};
 use super::body::{Body, BoxError};
 use super::files::short;
 use super::peer::Peer;
-
-/// A request that came in early data and may be a replay (RFC 8470).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Early;
 
 /// How long the parts of an exchange may take.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +78,11 @@ impl Proxy {
             // Would return to scripts what they must not see.
             return short(StatusCode::METHOD_NOT_ALLOWED);
         }
+        let is_early = head.extensions.get::<Early>().is_some();
+        if is_early && !head.method.is_safe() {
+            // RFC 8470 §5.2: the client sends it again after the handshake.
+            return short(StatusCode::TOO_EARLY);
+        }
         let upgrade = match tunnel::Upgrade::of(&mut head) {
             Ok(upgrade) => upgrade,
             Err(status) => return short(status),
@@ -95,7 +97,7 @@ impl Proxy {
                 address: peer.address.ip(),
                 host: host.as_ref().map(Authority::as_str),
                 version: peer.protocol.version().trim_start_matches("HTTP/"),
-                is_early: head.extensions.get::<Early>().is_some(),
+                is_early,
             },
         );
         if let Some(upgrade) = &upgrade {
