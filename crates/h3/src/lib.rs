@@ -1,11 +1,57 @@
 //! HTTP/3 (RFC 9114) over [`squall`], a QUIC transport for the lowest CPU cost per byte.
 //!
+//! # Servers
+//! [`server::serve`] serves every connection of an endpoint by a [`tower_service::Service`] that
+//! takes an [`http::Request`], such as an `axum::Router` or the routes of `tonic`:
+//!
+//! ```no_run
+//! # async fn example<S, B>(router: S, config: squall::ServerConfig) -> std::io::Result<()>
+//! # where
+//! #     S: tower_service::Service<http::Request<squall_h3::Body>, Response = http::Response<B>>
+//! #         + Clone + Send + Sync + Unpin + 'static,
+//! #     S::Future: Send + 'static,
+//! #     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+//! #     B: http_body::Body + Send + 'static,
+//! #     B::Data: Send,
+//! #     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+//! # {
+//! // The configuration's TLS offers the protocol `h3`.
+//! let endpoint = squall::Endpoint::server(([0; 16], 4433).into(), config)?;
+//! squall_h3::server::serve(endpoint, router).await;
+//! # Ok(())
+//! # }
+//! ```
+//! By default each request is a task on the caller's runtime, where it may block as much as that
+//! runtime allows. With [`server::Builder::on_worker`] the service runs on the connection's worker
+//! thread, where a response that is ready at once costs no task and leaves in one bundle with
+//! others; it must not block there. [`server::Builder::answer_first`] answers from a request's head
+//! alone with a [`server::Reply`] that was encoded before, which is the cheapest.
+//!
+//! A response whose handler fails, panics or is cancelled is reset, so that it never looks
+//! complete. [`server::Serve::with_graceful_shutdown`] finishes the requests that have arrived.
+//!
+//! # Clients
+//! [`client::handshake`] makes a [`client::SendRequest`] of a connection. It is a
+//! [`tower_service::Service`] too, over which `tonic`'s clients work unchanged. Dropping a
+//! response's future or body cancels the request.
+//!
+//! # Bodies
+//! A received [`Body`] hands out data as it arrived, without a copy; the peer may send more only as
+//! it is taken. Sent bodies are any [`http_body::Body`]. Data of more than 4 KiB is encrypted from
+//! where it lies; a body whose length is known is one DATA frame.
+//!
+//! # Beyond requests
+//! Extended CONNECT (RFC 9220) by the extension [`Protocol`], HTTP datagrams (RFC 9297) by
+//! [`Body::datagrams`], sessions of web pages by [`webtransport`]. [`Config`] holds the limits.
+//!
+//! # Modules
 //! ```text
 //! server   client             requests to services, responses to callers
 //! webtransport                sessions of web pages: streams and datagrams
 //! receive  send  body         a message on its stream
 //! tunnel   datagram           what belongs to a request and travels outside of its stream
 //! streams  control            the streams of the connection itself
+//! shared                      what the driver, requests and bodies of a connection share
 //! message                     field sections <-> http::Request, http::Response
 //! qpack    frame   settings   the bytes of HTTP/3: no I/O
 //! ```
