@@ -94,6 +94,8 @@ impl fmt::Debug for Code {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
+    /// No connection to the request's origin could be made.
+    Connect(std::io::Error),
     /// The connection ended. A peer that breaks a rule of HTTP/3 ends it too; the reason then has
     /// the code.
     Connection(CloseReason),
@@ -131,6 +133,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Connect(error) => write!(f, "cannot connect: {error}"),
             Self::Connection(reason) => write!(f, "connection lost: {reason}"),
             Self::Stream(code) => write!(f, "the peer gave up the stream with {code}"),
             Self::Malformed(why) => write!(f, "malformed message: {why}"),
@@ -150,6 +153,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Body(error) => Some(&**error),
+            Self::Connect(error) => Some(error),
             _ => None,
         }
     }

@@ -31,7 +31,9 @@
 //! complete. [`server::Serve::with_graceful_shutdown`] finishes the requests that have arrived.
 //!
 //! # Clients
-//! [`client::handshake`] makes a [`client::SendRequest`] of a connection. It is a
+//! [`client::Client`] connects to the origins of requests and keeps the connections, with "Happy
+//! Eyeballs", `Alt-Svc`, early data for safe methods, and retries where they are safe.
+//! [`client::handshake`] makes a [`client::SendRequest`] of one connection. Both are a
 //! [`tower_service::Service`] too, over which `tonic`'s clients work unchanged. Dropping a
 //! response's future or body cancels the request.
 //!

@@ -1,10 +1,16 @@
 //! Clients.
 //!
-//! [`handshake`] begins HTTP/3 on a connection and returns a [`SendRequest`], a
-//! [`tower_service::Service`] that sends requests on it.
+//! [`Client`] sends requests to any number of origins and makes the connections. [`handshake`]
+//! begins HTTP/3 on one connection and returns a [`SendRequest`], which sends requests on it. Both
+//! are a [`tower_service::Service`].
 
+mod connect;
 mod driver;
 mod exchange;
+mod origin;
+mod pool;
+
+pub use pool::{Client, Resolve};
 
 use std::fmt;
 use std::future::Future;

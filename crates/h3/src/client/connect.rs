@@ -1,0 +1,119 @@
+//! Connections to the addresses of a host, several at a time: "Happy Eyeballs" (RFC 8305).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use squall::{ClientConfig, Connection, EarlyDataAccepted, Endpoint};
+use tokio::task::JoinSet;
+
+/// How long an attempt has before the next one starts beside it (RFC 8305 §5).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// A connection, and what tells whether its early data is accepted, if it may still send some.
+pub(super) type Connected = (Connection, Option<EarlyDataAccepted>);
+
+/// Addresses in the order in which they are tried (RFC 8305 §4): the families take turns, IPv6
+/// first.
+pub(super) fn in_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let (v6, v4): (Vec<_>, Vec<_>) = addresses.into_iter().partition(SocketAddr::is_ipv6);
+    let (mut v6, mut v4) = (v6.into_iter(), v4.into_iter());
+    let mut ordered = Vec::new();
+    loop {
+        let before = ordered.len();
+        ordered.extend(v6.next());
+        ordered.extend(v4.next());
+        if ordered.len() == before {
+            return ordered;
+        }
+    }
+}
+
+/// Connects to the first of the addresses that answers. An attempt that fails starts the next one
+/// at once.
+///
+/// # Errors
+/// No address answers: what the last attempt failed with.
+pub(super) async fn connect(
+    endpoint: &Endpoint,
+    config: &ClientConfig,
+    name: &str,
+    addresses: Vec<SocketAddr>,
+) -> io::Result<Connected> {
+    let mut addresses = in_turns(addresses).into_iter();
+    let mut attempts = JoinSet::new();
+    let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{name} has no address"));
+    let mut start_next = true;
+    loop {
+        if start_next && let Some(address) = addresses.next() {
+            attempts.spawn(attempt(
+                endpoint.clone(),
+                config.clone(),
+                name.to_owned(),
+                address,
+            ));
+        }
+        start_next = true;
+        if attempts.is_empty() {
+            return Err(last);
+        }
+        let delay = async {
+            if addresses.len() > 0 {
+                tokio::time::sleep(ATTEMPT_DELAY).await;
+            } else {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            ended = attempts.join_next() => match ended {
+                // The other attempts end with the set.
+                Some(Ok(Ok(connected))) => return Ok(connected),
+                Some(Ok(Err(error))) => last = error,
+                Some(Err(error)) => last = io::Error::other(error),
+                None => return Err(last),
+            },
+            () = delay => {}
+        }
+    }
+}
+
+async fn attempt(
+    endpoint: Endpoint,
+    config: ClientConfig,
+    name: String,
+    address: SocketAddr,
+) -> io::Result<Connected> {
+    let connecting = endpoint.connect_with(config, address, &name)?;
+    match connecting.into_0rtt().await {
+        Ok((connection, accepted)) => Ok((connection, Some(accepted))),
+        Err(connecting) => Ok((connecting.await?, None)),
+    }
+}
+
+/// The addresses of a host by the operating system's resolver.
+pub(super) async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    Ok(tokio::net::lookup_host((host, port)).await?.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // test: RFC 8305 §4
+    #[test]
+    fn families_take_turns() {
+        let addresses = ["1.1.1.1:1", "1.1.1.2:1", "1.1.1.3:1", "[::1]:1", "[::2]:1"];
+        let addresses = addresses.map(|address| address.parse().unwrap()).to_vec();
+        let ordered: Vec<String> = in_turns(addresses)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            ordered,
+            ["[::1]:1", "1.1.1.1:1", "[::2]:1", "1.1.1.2:1", "1.1.1.3:1"]
+        );
+    }
+}

@@ -1,0 +1,143 @@
+//! Origins of requests, and what other addresses stand for them.
+
+use std::time::{Duration, Instant};
+
+use http::Uri;
+use http::header::HeaderValue;
+
+use crate::error::Error;
+
+/// The port of `https`.
+const HTTPS: u16 = 443;
+
+/// How long an alternative is used that does not say for how long (RFC 7838 §3.1).
+const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A host and a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Origin {
+    /// A DNS name in lower case, or an IP address without brackets.
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl Origin {
+    /// The origin of a request's URI.
+    ///
+    /// # Errors
+    /// It has none, or another scheme than `https`.
+    pub(super) fn of(uri: &Uri) -> Result<Self, Error> {
+        if uri.scheme_str().is_some_and(|scheme| scheme != "https") {
+            return Err(Error::InvalidRequest("HTTP/3 is for https only"));
+        }
+        let host = uri
+            .host()
+            .ok_or(Error::InvalidRequest("the URI has no host"))?;
+        let host = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
+        Ok(Self {
+            host: host.to_ascii_lowercase(),
+            port: uri.port_u16().unwrap_or(HTTPS),
+        })
+    }
+}
+
+/// Where an origin can be reached too (RFC 7838).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Alternative {
+    /// `None`: the origin's own host.
+    pub(super) host: Option<String>,
+    pub(super) port: u16,
+    pub(super) until: Instant,
+}
+
+/// What an `Alt-Svc` field says of HTTP/3.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum AltSvc {
+    /// Alternatives that were learned are no longer valid.
+    Clear,
+    Use(Alternative),
+}
+
+/// Reads an `Alt-Svc` field (RFC 7838 §3). Of several alternatives for HTTP/3 the first counts;
+/// what cannot be read is ignored.
+pub(super) fn alt_svc(value: &HeaderValue, now: Instant) -> Option<AltSvc> {
+    let text = value.to_str().ok()?;
+    if text.trim() == "clear" {
+        return Some(AltSvc::Clear);
+    }
+    text.split(',').find_map(|member| {
+        let mut parts = member.split(';');
+        let (protocol, authority) = parts.next()?.trim().split_once('=')?;
+        if protocol != "h3" {
+            return None;
+        }
+        let authority = authority.strip_prefix('"')?.strip_suffix('"')?;
+        let (host, port) = authority.rsplit_once(':')?;
+        let max_age = parts.find_map(|part| part.trim().strip_prefix("ma=")?.parse().ok());
+        let host = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
+        Some(AltSvc::Use(Alternative {
+            host: (!host.is_empty()).then(|| host.to_ascii_lowercase()),
+            port: port.parse().ok().filter(|port| *port > 0)?,
+            until: now
+                + max_age.map_or(MAX_AGE, |seconds: u32| Duration::from_secs(seconds.into())),
+        }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_hosts_and_ports() {
+        for (uri, host, port) in [
+            ("https://Example.org/a", "example.org", 443),
+            ("https://[::1]:8443/", "::1", 8443),
+            ("//10.0.0.1:1/", "10.0.0.1", 1),
+        ] {
+            let Ok(uri) = uri.parse() else { continue };
+            let origin = Origin::of(&uri).unwrap();
+            assert_eq!((&*origin.host, origin.port), (host, port));
+        }
+        for uri in ["/path", "http://example.org/", "ws://example.org/"] {
+            assert!(Origin::of(&uri.parse().unwrap()).is_err(), "{uri}");
+        }
+    }
+
+    // test: RFC 7838 §3
+    #[test]
+    fn alternatives_are_read() {
+        let now = Instant::now();
+        let read = |text: &'static str| alt_svc(&HeaderValue::from_static(text), now);
+        let at = |host: Option<&str>, port, seconds| {
+            Some(AltSvc::Use(Alternative {
+                host: host.map(str::to_owned),
+                port,
+                until: now + Duration::from_secs(seconds),
+            }))
+        };
+        for (text, expected) in [
+            ("clear", Some(AltSvc::Clear)),
+            (r#"h3=":8443""#, at(None, 8443, 86_400)),
+            (r#"h2=":1", h3=":2"; ma=60; persist=1"#, at(None, 2, 60)),
+            (
+                r#"h3="Other.Example:3";ma=0"#,
+                at(Some("other.example"), 3, 0),
+            ),
+            (r#"h3="[::1]:4""#, at(Some("::1"), 4, 86_400)),
+            (r#"h3-29=":5""#, None),
+            (r#"h3=":0""#, None),
+            (r#"h3=":99999""#, None),
+            ("h3=:6", None),
+            ("", None),
+        ] {
+            assert_eq!(read(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! A client of many origins: connections are made, kept and replaced.
+#![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
+
+mod common;
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{ANY_PORT, Serve, read, response, within};
+use http::{Request, Response, StatusCode};
+use squall::tls::Identity;
+use squall::{Builder, ClientConfig, Endpoint, ServerConfig};
+use squall_h3::client::{Client, Resolve};
+use squall_h3::{Body, Code, Config, Early, Error, server};
+use tokio::sync::oneshot;
+
+/// Names and what they stand for.
+#[derive(Default)]
+struct Hosts(std::sync::Mutex<Vec<(&'static str, Vec<SocketAddr>)>>);
+
+impl Resolve for Hosts {
+    fn resolve(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>> {
+        let hosts = self.0.lock().unwrap();
+        let found = hosts.iter().find(|(name, _)| *name == host);
+        let mut addresses = found
+            .map(|(_, addresses)| addresses.clone())
+            .unwrap_or_default();
+        for address in &mut addresses {
+            if address.port() == 0 {
+                address.set_port(port);
+            }
+        }
+        Box::pin(std::future::ready(Ok(addresses)))
+    }
+}
+
+/// An identity for all servers of a test, and the clients' TLS.
+struct World {
+    identity: Identity,
+    tls: squall::rustls::ClientConfig,
+    hosts: Arc<Hosts>,
+}
+
+impl World {
+    fn new() -> Self {
+        let identity = Identity::self_signed(["one.test", "two.test"]).unwrap();
+        let roots = identity.roots().unwrap();
+        let mut tls = squall::client_tls(roots, &[b"h3"]).unwrap();
+        tls.enable_early_data = true;
+        Self {
+            identity,
+            tls,
+            hosts: Arc::default(),
+        }
+    }
+
+    fn server(&self) -> (Endpoint, SocketAddr) {
+        let mut tls = squall::tls::server(self.identity.clone(), &[b"h3"]).unwrap();
+        tls.max_early_data_size = u32::MAX;
+        let config = ServerConfig::new(tls);
+        let endpoint = Builder::new(ANY_PORT).server(config).bind().unwrap();
+        let address = endpoint.local_addr().unwrap();
+        (endpoint, address)
+    }
+
+    fn client(&self) -> Client {
+        let endpoint = Endpoint::client(ANY_PORT).unwrap();
+        let hosts = Arc::clone(&self.hosts) as Arc<dyn Resolve>;
+        Client::with(
+            endpoint,
+            ClientConfig::new(self.tls.clone()),
+            Config::new(),
+            Some(hosts),
+        )
+    }
+
+    fn set(&self, name: &'static str, addresses: Vec<SocketAddr>) {
+        let mut hosts = self.hosts.0.lock().unwrap();
+        hosts.retain(|(of, _)| *of != name);
+        hosts.push((name, addresses));
+    }
+}
+
+fn serve<F>(endpoint: Endpoint, answer: F)
+where
+    F: Fn(Request<Body>) -> Response<Body> + Clone + Send + Sync + Unpin + 'static,
+{
+    let service = Serve(move |request| std::future::ready(answer(request)));
+    tokio::spawn(async move { server::serve(endpoint, service).await });
+}
+
+async fn get(client: &Client, uri: &str) -> Result<Response<Body>, Error> {
+    within(client.send(Request::get(uri).body(Body::empty()).unwrap())).await
+}
+
+async fn text(client: &Client, uri: &str) -> String {
+    let response = get(client, uri).await.unwrap();
+    String::from_utf8(read(response.into_body()).await.unwrap()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_origin_has_one_connection() {
+    let world = World::new();
+    let (one, one_at) = world.server();
+    let (two, two_at) = world.server();
+    world.set("one.test", vec![one_at]);
+    world.set("two.test", vec![two_at]);
+    serve(one.clone(), |_| response("one"));
+    serve(two.clone(), |_| response("two"));
+    let client = world.client();
+    let tasks: Vec<_> = (0..50)
+        .map(|i| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let name = ["one", "two"][i % 2];
+                let uri = format!("https://{name}.test/{i}");
+                assert_eq!(text(&client, &uri).await, name);
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!((one.stats().connections, two.stats().connections), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_is_silent_costs_a_moment() {
+    let world = World::new();
+    let (server, address) = world.server();
+    // Bound, so that nothing says that nobody is there.
+    let silent = std::net::UdpSocket::bind(ANY_PORT).unwrap();
+    let silent = silent.local_addr().unwrap();
+    world.set("one.test", vec![silent, silent, address]);
+    serve(server, |_| response("one"));
+    let began = Instant::now();
+    assert_eq!(text(&world.client(), "https://one.test/").await, "one");
+    assert!(
+        began.elapsed() > Duration::from_millis(400),
+        "{:?}",
+        began.elapsed()
+    );
+    let nobody = get(&world.client(), "https://two.test/").await;
+    assert!(matches!(nobody, Err(Error::Connect(_))), "{nobody:?}");
+    let plain = get(&world.client(), "http://one.test/").await;
+    assert!(matches!(plain, Err(Error::InvalidRequest(_))), "{plain:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_goes_away_is_replaced() {
+    let world = World::new();
+    let (old, old_at) = world.server();
+    world.set("one.test", vec![old_at]);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = server::serve(old, Serve(|_| async { response("old") }));
+    let serving = serving.with_graceful_shutdown(async { stopped.await.unwrap() });
+    let serving = tokio::spawn(serving);
+    let client = world.client();
+    assert_eq!(text(&client, "https://one.test/").await, "old");
+    let (new, new_at) = world.server();
+    serve(new, |_| response("new"));
+    world.set("one.test", vec![new_at]);
+    stop.send(()).unwrap();
+    // No request fails, whichever of the two it meets.
+    while text(&client, "https://one.test/").await != "new" {}
+    within(serving).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alternative_is_used_for_the_next_connection() {
+    let world = World::new();
+    let (origin, origin_at) = world.server();
+    let (other, other_at) = world.server();
+    let any = |mut address: SocketAddr| {
+        address.set_port(0);
+        address
+    };
+    world.set("one.test", vec![any(origin_at)]);
+    let field = format!("h3=\":{}\"; ma=60", other_at.port());
+    serve(origin.clone(), move |_| {
+        let mut response = response("origin");
+        response
+            .headers_mut()
+            .insert("alt-svc", field.parse().unwrap());
+        response
+    });
+    serve(other.clone(), |request| {
+        // The origin stays what it was.
+        assert_eq!(request.uri().host(), Some("one.test"));
+        response("other")
+    });
+    let client = world.client();
+    let uri = format!("https://one.test:{}/", origin_at.port());
+    assert_eq!(text(&client, &uri).await, "origin");
+    origin.close(0x100, b"");
+    while text(&client, &uri).await != "other" {}
+    // One that does not answer is forgotten.
+    other.close(0x100, b"");
+    let lost = get(&client, &uri).await;
+    assert!(lost.is_err(), "{lost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn safe_requests_are_early_and_repeated_if_too_early() {
+    let world = World::new();
+    let (server, address) = world.server();
+    world.set("one.test", vec![address]);
+    let early = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&early);
+    serve(server, move |request| {
+        let is_early = request.extensions().get::<Early>().is_some();
+        count.fetch_add(usize::from(is_early), Ordering::SeqCst);
+        let mut response = response(format!("{}", request.method()));
+        if is_early {
+            *response.status_mut() = StatusCode::TOO_EARLY;
+        }
+        response
+    });
+    // Each client resumes the session of the one before.
+    for _ in 0..50 {
+        let client = world.client();
+        let response = get(&client, "https://one.test/").await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        let before = early.load(Ordering::SeqCst);
+        let client = world.client();
+        let post = Request::post("https://one.test/")
+            .body(Body::from("x"))
+            .unwrap();
+        let response = within(client.send(post)).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(early.load(Ordering::SeqCst), before, "a POST was early");
+    }
+    assert!(early.load(Ordering::SeqCst) > 0, "no request was early");
+}
+
+/// A server that rejects the first request, and answers those after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_request_is_sent_again() {
+    let world = World::new();
+    let (server, address) = world.server();
+    world.set("one.test", vec![address]);
+    tokio::spawn(async move {
+        let connection = server.accept().await.unwrap().await.unwrap();
+        let mut control = connection.open_uni().await.unwrap();
+        control.write_all(&[0, 4, 0]).await.unwrap();
+        let (mut send, mut recv) = connection.accept_bi().await.unwrap();
+        send.reset(Code::H3_REQUEST_REJECTED.0).unwrap();
+        let _ = recv.stop(Code::H3_REQUEST_REJECTED.0);
+        while let Ok((mut send, _recv)) = connection.accept_bi().await {
+            // `:status` 200, the static table's entry 25.
+            send.write_all(&[1, 3, 0, 0, 0xd9]).await.unwrap();
+            send.finish().unwrap();
+        }
+    });
+    let client = world.client();
+    let response = get(&client, "https://one.test/").await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    // With a body, a request can be sent once.
+    let (server, address) = world.server();
+    world.set("two.test", vec![address]);
+    tokio::spawn(async move {
+        let connection = server.accept().await.unwrap().await.unwrap();
+        while let Ok((mut send, mut recv)) = connection.accept_bi().await {
+            send.reset(Code::H3_REQUEST_REJECTED.0).unwrap();
+            let _ = recv.stop(Code::H3_REQUEST_REJECTED.0);
+        }
+    });
+    let post = Request::post("https://two.test/")
+        .body(Body::from("x"))
+        .unwrap();
+    let rejected = within(client.send(post)).await.unwrap_err();
+    assert!(rejected.is_unprocessed(), "{rejected}");
+}
