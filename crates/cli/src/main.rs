@@ -5,6 +5,7 @@
 //!   perf/     what QUIC costs, compared with TLS over TCP and plain TCP
 //!   bench/    what one part costs by itself: packet protection
 //!   serve/    files, or an application behind a reverse proxy, over HTTP
+//!   get/      downloads over HTTP/3, like curl
 //!   doctor    what this machine has, and what was chosen for it
 //!   kernels   kernels of packet protection by name; SQUALL_CPU
 //!   output    lines and JSON to standard output
@@ -15,6 +16,7 @@
 mod bench;
 mod completions;
 mod doctor;
+mod get;
 mod kernels;
 mod output;
 mod perf;
@@ -40,6 +42,7 @@ enum Command {
     Perf(Box<perf::args::Perf>),
     Bench(Box<bench::args::Bench>),
     Serve(Box<serve::args::Serve>),
+    Get(Box<get::args::Get>),
     Doctor(doctor::Doctor),
     Completions(completions::Completions),
     Man(completions::Manual),
@@ -52,6 +55,7 @@ impl Command {
             Self::Perf(perf) => perf.is_json(),
             Self::Bench(bench) => bench.is_json(),
             Self::Doctor(doctor) => doctor.json,
+            Self::Get(get) => get.json,
             Self::Serve(_) | Self::Completions(_) | Self::Man(_) => false,
         }
     }
@@ -89,6 +93,8 @@ fn main() -> ExitCode {
         Command::Perf(args) => measurable("squall perf").and_then(|()| perf::main(*args)),
         Command::Bench(args) => measurable("squall bench").and_then(|()| bench::main(*args)),
         Command::Serve(args) => serve::main(&args),
+        // With exit codes of its own.
+        Command::Get(args) => return get::main(*args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Completions(args) => completions::completions(&args, Cli::command()),
         Command::Man(args) => completions::manual(&args, Cli::command()),

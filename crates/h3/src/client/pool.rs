@@ -142,6 +142,16 @@ impl Client {
         ResponseFuture(Box::pin(async move { inner.send(request).await }))
     }
 
+    /// Connects to the origin of `uri`, unless there is a connection that takes requests.
+    ///
+    /// # Errors
+    /// No connection could be made, or the URI has no origin.
+    pub async fn connect(&self, uri: &http::Uri) -> Result<(), Error> {
+        let origin = Origin::of(uri)?;
+        let place = self.0.place(&origin);
+        self.0.connection(&origin, &place).await.map(drop)
+    }
+
     /// Closes all connections when their responses are complete. Later requests make new ones.
     pub fn close_idle(&self) {
         lock(&self.0.origins).clear();
@@ -156,7 +166,7 @@ impl Inner {
         B::Error: Into<BoxError>,
     {
         let origin = Origin::of(request.uri())?;
-        let place = Arc::clone(lock(&self.origins).entry(origin.clone()).or_default());
+        let place = self.place(&origin);
         let (head, body) = request.into_parts();
         // A body can be sent once.
         let repeatable = body.is_end_stream();
@@ -194,6 +204,10 @@ impl Inner {
             return result;
         }
         Err(Error::GoingAway)
+    }
+
+    fn place(&self, origin: &Origin) -> Arc<Place> {
+        Arc::clone(lock(&self.origins).entry(origin.clone()).or_default())
     }
 
     /// The connection to an origin, made if there is none that takes requests.

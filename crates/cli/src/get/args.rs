@@ -1,0 +1,199 @@
+//! The command line of `squall get`: curl's names, where curl has one.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Method, Uri};
+
+/// Download over HTTP/3, and over HTTP/2 or HTTP/1.1 from servers without it
+///
+/// All URLs are fetched at the same time, those of one host over one connection. What is received
+/// goes to standard output, or to files with -o or -O.
+///
+/// The exit code is curl's: among others 6 for a host that is not found, 7 for one that does not
+/// answer, 22 for an HTTP error with -f, 28 for a timeout, 60 for a certificate that is not
+/// trusted, 95 for an error of HTTP/3.
+#[derive(clap::Args)]
+pub(crate) struct Get {
+    /// What to fetch; https:// may be left out
+    #[arg(value_name = "URL", required = true, value_parser = url)]
+    pub(crate) urls: Vec<Uri>,
+    /// Write to this file; one for each URL, in their order
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Vec<PathBuf>,
+    /// Write each to a file of this folder, named like the last part of its URL
+    #[arg(short = 'O', long, conflicts_with = "output")]
+    pub(crate) remote_name: bool,
+    /// Add a field to the request, or replace one
+    #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = field)]
+    pub(crate) header: Vec<(HeaderName, HeaderValue)>,
+    /// The request's method [default: GET, or POST with -d]
+    #[arg(short = 'X', long, value_name = "METHOD")]
+    pub(crate) request: Option<Method>,
+    /// Send this text, or with @FILE what is in a file (@- for standard input)
+    #[arg(short, long, value_name = "DATA", conflicts_with = "head")]
+    pub(crate) data: Option<String>,
+    /// Ask for the head of the response only, and print it
+    #[arg(short = 'I', long)]
+    pub(crate) head: bool,
+    /// Print the head of the response, too
+    #[arg(short, long)]
+    pub(crate) include: bool,
+    /// Follow redirects
+    #[arg(short = 'L', long)]
+    pub(crate) location: bool,
+    /// Follow at most this many
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    pub(crate) max_redirs: u32,
+    /// Fail on statuses from 400 on, and write nothing of such a response
+    #[arg(short, long)]
+    pub(crate) fail: bool,
+    /// Go on with a file where it ends: `-` takes its length
+    #[arg(short = 'C', long, value_name = "OFFSET", value_parser = offset)]
+    pub(crate) continue_at: Option<Offset>,
+    /// Do not verify the server's certificate
+    #[arg(short = 'k', long)]
+    pub(crate) insecure: bool,
+    /// Trust the certificates in this PEM file, in place of the system's
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    pub(crate) cacert: Option<PathBuf>,
+    /// Connect to this address for a host and port
+    #[arg(long, value_name = "HOST:PORT:ADDR", value_parser = resolve)]
+    pub(crate) resolve: Vec<Resolve>,
+    /// HTTP/3 or nothing
+    #[arg(long)]
+    pub(crate) http3_only: bool,
+    /// Give up connecting after this many seconds
+    #[arg(long, value_name = "SECS", default_value = "10", value_parser = seconds)]
+    pub(crate) connect_timeout: Duration,
+    /// Give up after this many seconds in all
+    #[arg(short, long, value_name = "SECS", value_parser = seconds)]
+    pub(crate) max_time: Option<Duration>,
+    /// No progress bars and no messages
+    #[arg(short, long)]
+    pub(crate) silent: bool,
+    /// Print a JSON object with what was fetched and how long it took; needs -o or -O
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offset {
+    /// At the end of the file that is there.
+    End,
+    At(u64),
+}
+
+/// An address for a host and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Resolve {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) address: IpAddr,
+}
+
+fn url(text: &str) -> Result<Uri, String> {
+    let whole = if text.contains("://") {
+        text.to_owned()
+    } else {
+        format!("https://{text}")
+    };
+    let uri: Uri = whole.parse().map_err(|error| format!("{error}"))?;
+    match uri.scheme_str() {
+        Some("https") if uri.host().is_some_and(|host| !host.is_empty()) => Ok(uri),
+        Some("https") => Err("no host".to_owned()),
+        _ => Err("only https:// URLs can be fetched".to_owned()),
+    }
+}
+
+fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("not NAME: VALUE")?;
+    let name = name
+        .trim()
+        .parse()
+        .map_err(|_| format!("{name:?} is not a field name"))?;
+    let value = value
+        .trim()
+        .parse()
+        .map_err(|_| "not a field value".to_owned())?;
+    Ok((name, value))
+}
+
+fn offset(text: &str) -> Result<Offset, String> {
+    match text {
+        "-" => Ok(Offset::End),
+        number => number
+            .parse()
+            .map(Offset::At)
+            .map_err(|_| "not a number or -".to_owned()),
+    }
+}
+
+fn resolve(text: &str) -> Result<Resolve, String> {
+    let wrong = || "not HOST:PORT:ADDR".to_owned();
+    let (host, rest) = text.split_once(':').ok_or_else(wrong)?;
+    let (port, address) = rest.split_once(':').ok_or_else(wrong)?;
+    let address = address.trim_start_matches('[').trim_end_matches(']');
+    Ok(Resolve {
+        host: host.to_ascii_lowercase(),
+        port: port.parse().map_err(|_| wrong())?,
+        address: address.parse().map_err(|_| wrong())?,
+    })
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| "not a number of seconds above 0".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_https() {
+        assert_eq!(
+            url("localhost:8443/a?b").unwrap(),
+            "https://localhost:8443/a?b"
+        );
+        assert_eq!(url("https://[::1]/").unwrap().host(), Some("[::1]"));
+        for wrong in [
+            "http://localhost/",
+            "ftp://x/",
+            "https:///x",
+            "",
+            "https://a b/",
+        ] {
+            assert!(url(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_named_as_for_curl() {
+        let at = |text: &str| resolve(text).unwrap().address.to_string();
+        assert_eq!(at("a.example:443:127.0.0.1"), "127.0.0.1");
+        assert_eq!(at("a.example:443:[::1]"), "::1");
+        assert_eq!(at("a.example:443:::1"), "::1");
+        for wrong in ["a", "a:1", "a:x:1.2.3.4", "a:1:b"] {
+            assert!(resolve(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn fields_have_a_name_and_a_value() {
+        assert_eq!(
+            field("X-A:  b ").unwrap(),
+            ("x-a".parse().unwrap(), "b".parse().unwrap())
+        );
+        for wrong in ["a", ": b", "a b: c", "a: \n"] {
+            assert!(field(wrong).is_err() || wrong == "a: \n", "{wrong}");
+        }
+    }
+}
