@@ -99,6 +99,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", default_value = "10000", value_parser = connections)]
     pub(crate) max_connections: u32,
 
+    /// Stop when standard input ends, as it does when the program that started this one has ended
+    #[arg(long)]
+    pub(crate) until_eof: bool,
+
     #[command(flatten)]
     pub(crate) timeouts: Timeouts,
 }

@@ -32,6 +32,7 @@ mod tcp;
 mod watch;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,7 +43,7 @@ use http::{HeaderName, HeaderValue};
 use squall::Endpoint;
 use squall_yard::error::{Result, context};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch as flag};
+use tokio::sync::{Semaphore, oneshot, watch as flag};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
@@ -114,9 +115,17 @@ async fn run(args: &Serve) -> Result<()> {
         });
         tokio::spawn(server.run(endpoint.clone()));
     }
+    let mut input = pin!(input(args.until_eof)?);
     announce(address, endpoint.is_some(), &certificate);
-    while let Signal::Reload = signals.next().await {
-        reload(&certificate, &site).await;
+    loop {
+        let signal = tokio::select! {
+            signal = signals.next() => signal,
+            () = &mut input => Signal::Stop,
+        };
+        match signal {
+            Signal::Reload => reload(&certificate, &site).await,
+            Signal::Stop => break,
+        }
     }
     // Connections and listeners look at it; it does not matter if there are none.
     let _ = stop.send(true);
@@ -325,6 +334,29 @@ async fn reload(certificate: &Arc<Certificate>, site: &Arc<Site>) {
         Ok(Err(error)) => eprintln!("squall: the certificate stays the same: {error}"),
         Err(error) => eprintln!("squall: the certificate stays the same: {error}"),
     }
+}
+
+/// Waits for the end of standard input with `--until-eof`, and forever without.
+fn input(is_awaited: bool) -> Result<impl Future<Output = ()>> {
+    let (end, ended) = oneshot::channel();
+    let end = if is_awaited {
+        // A read of standard input cannot be cancelled: not on a thread that the runtime waits for.
+        std::thread::Builder::new()
+            .name("stdin".to_owned())
+            .spawn(move || {
+                // An input that cannot be read has ended, too.
+                let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+                drop(end);
+            })
+            .map_err(context("cannot start a thread"))?;
+        None
+    } else {
+        Some(end)
+    };
+    Ok(async move {
+        let _end: Option<oneshot::Sender<()>> = end;
+        let _ = ended.await;
+    })
 }
 
 /// What the process is asked to do.

@@ -74,6 +74,7 @@ impl Server {
         let mut process = Command::new(env!("CARGO_BIN_EXE_squall"))
             .args(["serve", "--listen", "127.0.0.1:0"])
             .args(args)
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -258,3 +258,24 @@ fn connections_beyond_the_limit_wait() {
         assert_eq!(third.await.get("/", &[]).await.0, 200);
     });
 }
+
+#[test]
+fn it_stops_with_its_input_if_asked_to() {
+    let folder = Folder::new();
+    folder.write("index.html", "content");
+    let mut other = Server::start(&[folder.path()]);
+    let mut server = Server::start(&["--until-eof", folder.path()]);
+    drop(other.process.stdin.take());
+    run(async {
+        let mut client = server.connect(Version::Http1).await;
+        assert_eq!(client.get("/", &[]).await.0, 200);
+    });
+    drop(server.process.stdin.take());
+    assert_eq!(server.process.wait().expect("it ends").code(), Some(0));
+    // Without being asked to, it goes on.
+    run(async {
+        let mut client = other.connect(Version::Http1).await;
+        assert_eq!(client.get("/", &[]).await.0, 200);
+    });
+    assert_eq!(other.stop(), Some(0));
+}
