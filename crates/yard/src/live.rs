@@ -21,7 +21,8 @@ impl Counter {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    /// What was counted so far.
+    pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }

@@ -191,6 +191,34 @@ pub(crate) struct Client {
     pub(crate) output: Output,
 }
 
+/// HTTP over loopback.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Http {
+    /// Measure `squall serve` over HTTP/3, HTTP/2 and HTTP/1.1 instead: requests of 1,024, 100,000
+    /// and 1,000,000 bytes, always 100 in flight (HTTP/3 and HTTP/2: 10 connections with 10 each,
+    /// HTTP/1.1: 100 connections), and viewers of a film in segments. The server is a process of
+    /// its own
+    #[arg(long, conflicts_with_all = ["requests", "handshakes", "bytes", "connections", "streams", "in_flight",
+          "upload", "download", "bidir", "upload_size", "download_size", "interval", "only", "verify"])]
+    pub(crate) http: bool,
+
+    /// With --http, number of viewers, each with a connection of its own
+    #[arg(long, value_name = "N", default_value = "100", value_parser = count, requires = "http")]
+    pub(crate) viewers: usize,
+
+    /// With --http, play the film this many times as fast as in real time
+    #[arg(long, value_name = "N", default_value = "10", value_parser = speed, requires = "http")]
+    pub(crate) speed: f64,
+}
+
+/// Seconds of a film in a second.
+fn speed(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(speed) if (0.1..=1_000.0).contains(&speed) => Ok(speed),
+        _ => Err("give a number from 0.1 to 1000".to_owned()),
+    }
+}
+
 /// A measurement over loopback.
 #[derive(Args, Debug)]
 pub(crate) struct Local {
@@ -212,6 +240,9 @@ pub(crate) struct Local {
     /// several workers)
     #[arg(long, value_name = "A,B", visible_alias = "affinity", value_parser = cores)]
     pub(crate) cpu: Option<(usize, usize)>,
+
+    #[command(flatten)]
+    pub(crate) http: Http,
 
     /// Instead of measuring, transfer a seeded pattern (-n bytes per stream, default 1G) and
     /// compare the SHA-256 digests of both ends

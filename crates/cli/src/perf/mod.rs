@@ -6,7 +6,7 @@
 //!                  │         quic: squall, both ends in this process               │
 //!                  │         yard::controls: rustls over TCP, plain TCP            ├─► report:
 //!                 rates    requests and handshakes, in turns       ─► operations ──┤   text, JSON,
-//!                  │                                                               │   CSV, chart
+//!                 http     requests and a film from squall serve, over HTTP ───────┤   CSV, chart
 //!                 client   the same with another process or machine ───────────────┘
 //!                 server   answers clients until Ctrl-C
 //!   endpoint, protocol, requests, handshakes     what a client and a server do over QUIC
@@ -21,6 +21,7 @@ mod client;
 mod contender;
 mod endpoint;
 mod handshakes;
+mod http;
 mod liveness;
 mod operations;
 mod protocol;
@@ -46,6 +47,9 @@ pub(crate) fn main(perf: Perf) -> Result<()> {
         Some(Remote::Server(args)) => return server::serve(args),
         Some(Remote::Client(args)) => return client::measure(args),
         None => {}
+    }
+    if perf.local.http.http {
+        return http::measure(&perf.local);
     }
     match perf.local.work.task()? {
         Task::Bulk(flow, amount) => {

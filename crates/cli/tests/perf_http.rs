@@ -1,0 +1,163 @@
+//! `squall perf --http`: the same load over three protocols.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{failure, signal, squall};
+
+fn number(value: &serde_json::Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// An empty folder for temporary files.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // What an earlier run that failed has left.
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+#[test]
+fn http_costs_are_side_by_side_under_an_equal_load() {
+    let folder = folder("perf-http");
+    let output = Command::new(env!("CARGO_BIN_EXE_squall"))
+        .args(["perf", "--http", "-t", "0.2", "--rounds", "1"])
+        .args(["--viewers", "30", "--speed", "1000", "--json"])
+        .env("TMPDIR", &folder)
+        .output()
+        .expect("the binary runs");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
+    let protocols = ["h3", "h2", "h1"];
+    let sizes = [1_024_u64, 100_000, 1_000_000];
+    let expected = sizes.map(|size| protocols.map(|name| (name, size)));
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 9);
+    for (row, (protocol, size)) in rows.iter().zip(expected.into_iter().flatten()) {
+        assert_eq!(
+            (&row["protocol"], &row["size"]),
+            (&protocol.into(), &size.into())
+        );
+        let keys = [
+            "server_us_per_request",
+            "server_cpu_s_per_gb",
+            "requests_per_s",
+        ];
+        let [us, s_per_gb, per_s] = keys.map(|key| number(&row[key]));
+        assert!(us > 0.0 && per_s > 0.0, "{row}");
+        assert!(
+            (us * 1e3 / size as f64 / s_per_gb - 1.0).abs() < 1e-6,
+            "{row}"
+        );
+        // One core is all that the server has.
+        assert!(us * per_s < 1.2e6, "{row}");
+        assert_eq!(row.as_object().expect("a row").len(), 5, "{row}");
+    }
+    // The same load for all, as it was counted.
+    for (load, connections) in report["load"].as_array().expect("loads").iter().zip(
+        std::iter::repeat_n([10, 10, 100], 3)
+            .chain([[30; 3]])
+            .flatten(),
+    ) {
+        assert_eq!(load["connections"], connections, "{load}");
+        let in_flight = if load["size"].is_null() { 30 } else { 100 };
+        assert_eq!(load["in_flight"], in_flight, "{load}");
+    }
+    // Of one round, the median is that of the rows.
+    let ratio = number(&report["ratios"][1]["h3_to_h1"]);
+    let [h3, h1] = [3, 5].map(|at| number(&rows[at]["server_us_per_request"]));
+    assert!((ratio / (h3 / h1) - 1.0).abs() < 1e-6, "{ratio} {h3} {h1}");
+    let sessions = report["sessions"].as_array().expect("sessions");
+    assert_eq!(sessions.len(), 3);
+    for (row, protocol) in sessions.iter().zip(protocols) {
+        assert_eq!(
+            (&row["protocol"], &row["viewers"]),
+            (&protocol.into(), &30.into())
+        );
+        assert!(number(&row["server_cpu_s_per_gb"]) > 0.0, "{row}");
+        // A segment of every viewer each 2 ms is more than a core can do.
+        assert!(number(&row["stalls"]) > 0.0, "{row}");
+    }
+    // The server's folder is gone, and so is the server.
+    let left: Vec<_> = std::fs::read_dir(&folder).expect("a folder").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn http_takes_no_option_that_its_server_has_not() {
+    let line = failure(&["perf", "--http", "--no-gso", "--congestion", "bbr"]);
+    assert!(
+        line.contains("--no-gso") && line.contains("--congestion bbr"),
+        "{line}"
+    );
+    for args in [
+        &["--http", "--requests"][..],
+        &["--http", "-c", "2"],
+        &["--http", "--only", "quic"],
+        &["--http", "--speed", "0"],
+        &["--viewers", "2"],
+    ] {
+        let output = squall(&[&["perf"], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+    }
+    let output = squall(&[
+        "perf",
+        "--http",
+        "-t",
+        "0.1",
+        "--rounds",
+        "1",
+        "--viewers",
+        "2",
+        "--csv",
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let names: Vec<_> = (text.lines().skip(1))
+        .map(|line| line.split(',').take(2).collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(names.len(), 12, "{text}");
+    assert_eq!(names[..2], ["http-1024 h3", "http-1024 h2"]);
+    assert_eq!(names[11], "http-session h1");
+}
+
+#[test]
+fn ctrl_c_ends_an_http_measurement_and_its_server() {
+    let folder = folder("perf-http-ctrl-c");
+    let mut process = Command::new(env!("CARGO_BIN_EXE_squall"))
+        .args([
+            "perf",
+            "--http",
+            "-t",
+            "30",
+            "--rounds",
+            "1",
+            "--viewers",
+            "2",
+        ])
+        .env("TMPDIR", &folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+    // The server runs when the heading is there.
+    let first = lines.next().expect("a line").expect("text");
+    assert!(first.starts_with("loopback"), "{first}");
+    signal(&process, "INT");
+    let output = process.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(stderr, "squall: interrupted before anything was measured\n");
+    let left: Vec<_> = std::fs::read_dir(&folder).expect("a folder").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
