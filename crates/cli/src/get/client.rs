@@ -48,8 +48,11 @@ pub(crate) struct Client {
     http3_only: bool,
     connect_timeout: Duration,
     /// Whether HTTP/3 reaches an authority, once that is known.
-    speaks_http3: Mutex<HashMap<String, Arc<tokio::sync::OnceCell<Result<(), Arc<Failed>>>>>>,
+    speaks_http3: Mutex<HashMap<String, Arc<Reached>>>,
 }
+
+/// Whether HTTP/3 reaches an authority, once that was tried.
+type Reached = tokio::sync::OnceCell<Result<(), Arc<Failed>>>;
 
 impl Client {
     pub(crate) fn new(settings: Settings) -> io::Result<Self> {
