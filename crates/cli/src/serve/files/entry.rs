@@ -17,8 +17,9 @@ use super::reply::Slot;
 use super::root::Root;
 use super::types::content_type;
 
-/// Files up to this size are kept in memory.
-const SMALL: u64 = 64 << 10;
+/// Files up to this size are kept in memory: over HTTP/3 one of 1 MB then costs the server 0.64 of
+/// what it costs read from the page cache each time (Xeon, Emerald Rapids; `squall perf --http`).
+const SMALL: u64 = 1 << 20;
 
 /// What an entry takes besides its content, roughly.
 const OVERHEAD: usize = 1 << 10;
