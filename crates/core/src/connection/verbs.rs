@@ -103,6 +103,18 @@ impl Connection {
         self.streams.write_copy(id, data)
     }
 
+    /// Whether at most `bytes` of what was written to the stream were never sent. A writer that
+    /// gets its data only then keeps little of it in memory, however large the send window is.
+    ///
+    /// # Errors
+    /// `Blocked` if it is more (`Event::Writable` follows), `Stopped`, `Closed`.
+    pub fn await_unsent(&mut self, id: StreamId, bytes: u64) -> Result<(), WriteError> {
+        if self.is_closed() {
+            return Err(WriteError::Closed);
+        }
+        self.streams.await_unsent(id, bytes)
+    }
+
     /// Ends a stream after the data written so far (RFC 9000 §3.1). `Event::Finished` follows when
     /// the peer has acknowledged everything.
     ///
@@ -521,5 +533,22 @@ impl Connection {
         log.connection_started(now, self.paths.active.path, ids);
         log.version_information(now, &self.config.versions, self.handshake.version);
         self.log.qlog = Some(Box::new(log));
+    }
+
+    /// Whether a qlog is written.
+    #[cfg(feature = "qlog")]
+    #[must_use]
+    pub fn has_qlog(&self) -> bool {
+        self.log.is_on()
+    }
+
+    /// Adds an event of the protocol above QUIC to the qlog, if one is written: its name with its
+    /// namespace, such as `http3:frame_parsed`, and its data, a JSON object. Data that is not JSON
+    /// is left out.
+    #[cfg(feature = "qlog")]
+    pub fn log_event(&mut self, now: Time, name: &str, data: &str) {
+        if let Some(log) = &mut self.log.qlog {
+            log.application_event(now, name, data);
+        }
     }
 }

@@ -55,7 +55,10 @@ impl Qlog {
                     "reference_time": { "clock_type": "monotonic", "epoch": "unknown" },
                 },
                 "vantage_point": { "type": name_of_side(side) },
-                "event_schemas": ["urn:ietf:params:qlog:events:quic"],
+                "event_schemas": [
+                    "urn:ietf:params:qlog:events:quic",
+                    "urn:ietf:params:qlog:events:http3",
+                ],
             },
         }));
         log
@@ -78,6 +81,14 @@ impl Qlog {
         let time = now.as_nanos() as f64 / 1e6;
         let data: Value = data.into();
         self.put(&json!({ "time": time, "name": name, "data": data }));
+    }
+
+    /// An event of the protocol above QUIC, whose data is a JSON object.
+    pub(crate) fn application_event(&mut self, now: Time, name: &str, data: &str) {
+        let Ok(data) = serde_json::from_str::<Value>(data) else {
+            return;
+        };
+        self.event(now, name, data);
     }
 
     pub(crate) fn connection_started(&mut self, now: Time, path: Path, ids: [ConnectionId; 2]) {

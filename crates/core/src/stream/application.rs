@@ -66,6 +66,27 @@ impl Streams {
         Ok(n)
     }
 
+    /// Whether at most `bytes` of what was written were never sent.
+    ///
+    /// # Errors
+    /// `Blocked`, and the writer is woken when they have been; `Stopped`, `Closed`.
+    pub(crate) fn await_unsent(&mut self, id: StreamId, bytes: u64) -> Result<(), WriteError> {
+        let slot = self.find(id).ok_or(WriteError::Closed)?;
+        let send = (self.get(slot).and_then(|s| s.send.as_mut())).ok_or(WriteError::Closed)?;
+        if let Some(code) = send.stopped {
+            return Err(WriteError::Stopped(code));
+        }
+        if send.state != SendState::Send {
+            return Err(WriteError::Closed);
+        }
+        let waits = send.buffer.unsent_len() > bytes;
+        send.unsent_awaited = waits.then_some(bytes);
+        if waits {
+            return Err(WriteError::Blocked);
+        }
+        Ok(())
+    }
+
     /// The stream's slot, and how many of `len` bytes it takes now: what the peer's credit for the
     /// stream covers, and both send windows have room for. Bytes beyond that credit would hold the
     /// connection's window for as long as the peer does not read the stream, and so block all other

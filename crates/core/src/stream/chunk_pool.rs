@@ -11,14 +11,17 @@
 
 use bytes::BytesMut;
 
-/// The smallest chunk that is kept, in bytes; smaller ones are left to the allocator.
-const SMALLEST: usize = 2 * 1024;
+/// The smallest chunk, in bytes: it holds most requests. Smaller sizes would make every idle
+/// connection larger, which has a list for each.
+const SMALLEST: usize = 512;
 /// The largest, in bytes.
 pub(crate) const LARGEST: usize = 64 * 1024;
 /// Sizes of chunks.
 const SIZES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
-/// Bytes that a pool keeps of each size: with 6 sizes 3 MiB at most.
+/// Bytes that a pool keeps of each size: 3 MiB of the largest 6 sizes.
 const KEPT: usize = 512 * 1024;
+/// How many chunks it keeps of each size: 384 KiB of the smallest 2 sizes.
+const MOST_KEPT: usize = 256;
 /// How many chunks of a size are searched for one that has been read: the newest ones, which are
 /// most likely in the cache.
 const LOOKED_AT: usize = 16;
@@ -39,7 +42,17 @@ pub struct ChunkPool {
 fn size_class(capacity: usize) -> Option<usize> {
     let classes = capacity.max(1).div_ceil(SMALLEST).next_power_of_two();
     let class = classes.ilog2() as usize;
-    (capacity > SMALLEST / 2 && class < SIZES).then_some(class)
+    (class < SIZES).then_some(class)
+}
+
+/// How many chunks of a size are kept.
+const fn kept(class: usize) -> usize {
+    let chunks = KEPT / (SMALLEST << class);
+    if chunks < MOST_KEPT {
+        chunks
+    } else {
+        MOST_KEPT
+    }
 }
 
 impl ChunkPool {
@@ -64,7 +77,7 @@ impl ChunkPool {
             return;
         };
         chunk.clear();
-        if chunks.len() >= KEPT / (SMALLEST << class.unwrap_or(0)) {
+        if chunks.len() >= kept(usize::from(class.unwrap_or(0))) {
             chunks.remove(0);
         }
         chunks.push(chunk);
@@ -124,6 +137,8 @@ mod tests {
     fn chunks_come_back_in_their_size() {
         let mut pool = ChunkPool::default();
         for (capacity, size) in [
+            (1, 512),
+            (513, 1024),
             (1025, 2048),
             (2048, 2048),
             (2049, 4096),
@@ -132,9 +147,9 @@ mod tests {
         ] {
             let (mut chunk, class) = pool.take(capacity);
             assert_eq!(chunk.capacity(), size);
-            chunk.extend_from_slice(&[7; 100]);
+            chunk.extend_from_slice(&[7; 50]);
             let place = chunk.as_ptr();
-            let slice = chunk.split_to(100).freeze();
+            let slice = chunk.split_to(50).freeze();
             pool.give(chunk, class);
             let (other, class) = pool.take(capacity);
             assert_ne!(other.as_ptr(), place, "the reader still has a slice");
@@ -143,10 +158,8 @@ mod tests {
             let (again, _) = pool.take(capacity);
             assert_eq!((again.as_ptr(), again.capacity()), (place, size));
         }
-        for capacity in [1, 1024, 65_537] {
-            let (chunk, class) = pool.take(capacity);
-            assert_eq!((chunk.capacity(), class), (capacity, None));
-        }
+        let (chunk, class) = pool.take(65_537);
+        assert_eq!((chunk.capacity(), class), (65_537, None));
     }
 
     #[test]
@@ -163,6 +176,10 @@ mod tests {
         pool.absorb(&mut other);
         assert!(other.is_empty() && !pool.is_empty());
         let held: usize = (pool.sizes.iter().flatten()).map(BytesMut::capacity).sum();
-        assert_eq!(held, SIZES * KEPT);
+        let most: usize = (0..SIZES)
+            .map(|class| kept(class) * (SMALLEST << class))
+            .sum();
+        assert_eq!(held, most);
+        assert!(most < 4 << 20);
     }
 }

@@ -189,6 +189,10 @@ impl Streams {
         send.credit.consume(fresh);
         connection.consume(fresh);
         send.buffer.on_sent(&(range.start..end));
+        if (send.unsent_awaited).is_some_and(|bytes| send.buffer.unsent_len() <= bytes) {
+            send.unsent_awaited = None;
+            self.events.push_back(Event::Writable(range.id));
+        }
         if range.fin {
             send.fin_pending = false;
         }

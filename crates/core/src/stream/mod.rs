@@ -42,6 +42,9 @@ const PIECES_SLACK: u64 = 128 * 1024;
 /// time.
 const STALE_SLACK: usize = 64;
 
+/// Streams that have ended whose memory is kept for new ones until the connection is quiet.
+const SPARE_STREAMS: usize = 64;
+
 /// One stream: up to two parts.
 #[derive(Debug)]
 struct Stream {
@@ -50,6 +53,29 @@ struct Stream {
     recv: Option<RecvStream>,
     /// Whether the application knows the stream: it opened or accepted it.
     known: bool,
+}
+
+impl Stream {
+    /// The stream has ended: what it holds is freed, but for memory that a new one can use.
+    fn drain(&mut self) {
+        if let Some(send) = &mut self.send {
+            send.buffer.recycle();
+        }
+        if let Some(recv) = &mut self.recv {
+            recv.data.recycle();
+        }
+    }
+
+    /// Becomes `new`, which gets the memory of this one.
+    fn renew(&mut self, mut new: Self) {
+        if let (Some(new), Some(old)) = (&mut new.send, &mut self.send) {
+            std::mem::swap(&mut new.buffer, &mut old.buffer);
+        }
+        if let (Some(new), Some(old)) = (&mut new.recv, &mut self.recv) {
+            std::mem::swap(&mut new.data, &mut old.data);
+        }
+        *self = new;
+    }
 }
 
 /// Streams that one side may open in one direction.
@@ -93,6 +119,9 @@ pub(crate) struct Streams {
     table: StreamMap<u32>,
     slots: Vec<Option<Box<Stream>>>,
     free: Vec<u32>,
+    /// Streams that have ended, for their memory.
+    #[expect(clippy::vec_box, reason = "they come from the slots and go back there")]
+    spare: Vec<Box<Stream>>,
     /// The stream of the previous look-up: consecutive frames mostly belong to one.
     last: Option<(StreamId, u32)>,
     opening: [Opening; 2],
@@ -154,6 +183,7 @@ impl Streams {
             table: StreamMap::default(),
             slots: Vec::new(),
             free: Vec::new(),
+            spare: Vec::new(),
             last: None,
             opening: [
                 opening(config.max_concurrent_bidi_streams),
@@ -351,12 +381,19 @@ impl Streams {
         };
         let recv = (id.direction() == Direction::Bidirectional || !ours)
             .then(|| RecvStream::new(limits.recv_initial, limits.recv_max));
-        let stream = Some(Box::new(Stream {
+        let stream = Stream {
             id,
             send,
             recv,
             known,
-        }));
+        };
+        let stream = Some(match self.spare.pop() {
+            Some(mut place) => {
+                place.renew(stream);
+                place
+            }
+            None => Box::new(stream),
+        });
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = stream;
@@ -438,7 +475,12 @@ impl Streams {
         let id = stream.id;
         let pieces = stream.recv.as_ref().map_or(0, |r| r.data.pieces());
         self.fragments -= pieces;
-        self.slots[slot as usize] = None;
+        if let Some(mut stream) = self.slots[slot as usize].take()
+            && self.spare.len() < SPARE_STREAMS
+        {
+            stream.drain();
+            self.spare.push(stream);
+        }
         self.table.remove(&id);
         self.last = None;
         self.free.push(slot);
@@ -609,6 +651,7 @@ impl Streams {
         self.starved.shed();
         self.table.shrink_to_fit();
         self.queue.shed();
+        self.spare = Vec::new();
         if self.table.is_empty() {
             self.slots = Vec::new();
             self.free = Vec::new();
@@ -651,7 +694,7 @@ impl Streams {
         usize::try_from(self.buffered).unwrap_or(usize::MAX)
             + self.pool.memory()
             + self.fragments * arrival::PIECE
-            + streams * size_of::<Stream>()
+            + (streams + self.spare.len()) * size_of::<Stream>()
             + places
             + self.events.capacity() * size_of::<Event>()
     }
@@ -661,6 +704,7 @@ impl Streams {
         self.table = StreamMap::default();
         self.slots = Vec::new();
         self.free = Vec::new();
+        self.spare = Vec::new();
         self.last = None;
         (self.fragments, self.delivering) = (0, 0);
         self.queue.clear();

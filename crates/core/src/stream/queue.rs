@@ -63,10 +63,14 @@ impl Level {
     }
 }
 
+/// Levels that stay although nothing stands in them: HTTP/3 has one for its own streams, and one or
+/// two for requests.
+const KEPT_LEVELS: usize = 3;
+
 /// The streams of a connection that have something to send.
 #[derive(Debug, Default)]
 pub(super) struct SendQueue {
-    /// Levels that are not empty, the highest first; at least one is kept for its memory.
+    /// The highest first. A few that are empty are kept for their memory.
     levels: Vec<Level>,
     /// Entries, stale ones included.
     len: usize,
@@ -155,7 +159,7 @@ impl SendQueue {
         } else {
             level.ordered.pop_first();
         }
-        if self.levels.len() > 1 && !somebody(&self.levels[at]) {
+        if self.levels.len() > KEPT_LEVELS && !somebody(&self.levels[at]) {
             self.levels.remove(at);
         }
     }

@@ -34,6 +34,12 @@ const LEAST_CHUNK: usize = 2 * 1024;
 /// transport`, W3, turn by turn on a busy Zen 5).
 const ROOM_AFTER: u64 = 4 * 1024;
 
+/// The longest beginning of a stream, or piece after a gap, that gets a chunk of the pool: a
+/// datagram's.
+const SMALL_MESSAGE: usize = 2 * 1024;
+/// Places for segments that are kept for the next stream.
+const KEPT_PLACES: usize = 8;
+
 /// The size from which a piece after a gap gets a segment: moving its neighbours then costs little
 /// compared with its bytes.
 const LARGE_PIECE: usize = 512;
@@ -204,11 +210,32 @@ pub(crate) struct Reassembly {
     emptied_at: u64,
     /// Bytes of dropped chunks that the pool still counts as lent.
     cleared: usize,
+    /// Small messages are put in chunks of the pool, so that a request costs no allocation. The
+    /// handshake's are not: nothing like them follows.
+    pools_small: bool,
     /// The reader wants bytes as they come: they are here, and neither in segments nor in cells.
     unordered: Option<Box<Unordered>>,
 }
 
 impl Reassembly {
+    /// Of a stream of the application.
+    pub(crate) fn of_stream() -> Self {
+        Self {
+            pools_small: true,
+            ..Self::default()
+        }
+    }
+
+    /// Makes this the state of a new stream, and keeps memory for its first segments.
+    pub(crate) fn recycle(&mut self) {
+        let mut segments = std::mem::take(&mut self.segments);
+        segments.clear();
+        *self = Self::of_stream();
+        if segments.capacity() <= KEPT_PLACES {
+            self.segments = segments;
+        }
+    }
+
     /// Offset of the next byte that a reader in order gets.
     #[must_use]
     pub(crate) const fn read_offset(&self) -> u64 {
@@ -472,7 +499,10 @@ impl Reassembly {
         } else {
             // In a short stream, and after a gap, memory follows the bytes that arrived, not those
             // that may come.
-            (BytesMut::with_capacity(data.len()), None)
+            match data.len() {
+                0..=SMALL_MESSAGE if self.pools_small => pool.take(data.len()),
+                len => (BytesMut::with_capacity(len), None),
+            }
         };
         let size = chunk.capacity();
         pool.note(size);
@@ -617,21 +647,30 @@ mod tests {
 
     #[test]
     fn a_short_stream_takes_memory_for_what_came() {
-        let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());
+        let (mut stream, mut pool) = (Reassembly::of_stream(), ChunkPool::default());
         stream.insert(0, &[7; 108], &mut pool).unwrap();
         stream.insert(108, &[7; 916], &mut pool).unwrap();
         let held: usize = stream.segments.iter().map(|s| s.data.capacity()).sum();
         assert!((1024..=2048).contains(&held), "{held} bytes for 1,024");
-        while stream.read(usize::MAX, &mut pool).is_some() {}
-        // Chunks of that size are of no use to a long stream, and would push its own out of the
-        // pool.
-        assert!(pool.is_empty());
+        let read = |stream: &mut Reassembly, pool: &mut ChunkPool| {
+            let mut places = Vec::new();
+            while let Some(bytes) = stream.read(usize::MAX, pool) {
+                places.push(bytes.as_ptr());
+            }
+            places
+        };
+        let places = read(&mut stream, &mut pool);
+        // The next one gets the same memory.
+        stream.recycle();
+        stream.insert(0, &[7; 108], &mut pool).unwrap();
+        stream.insert(108, &[7; 916], &mut pool).unwrap();
+        assert_eq!(read(&mut stream, &mut pool), places);
     }
 
     /// Chunks grow with what comes between two reads, up to the largest, and shrink with it.
     #[test]
     fn chunks_are_sized_by_what_arrives() {
-        let (mut stream, mut pool) = (Reassembly::default(), ChunkPool::default());
+        let (mut stream, mut pool) = (Reassembly::of_stream(), ChunkPool::default());
         let mut offset = 0;
         let mut arrive = |stream: &mut Reassembly, bytes: usize, pool: &mut ChunkPool| {
             for _ in 0..bytes / 1000 {
@@ -647,7 +686,8 @@ mod tests {
             held
         };
         for (bytes, most) in [
-            (200_000, 262_144),
+            // The stream's beginning is in chunks for datagrams.
+            (200_000, 262_144 + SMALL_MESSAGE),
             (1000, 65_536),
             (1000, 2048),
             (5000, 14_336),

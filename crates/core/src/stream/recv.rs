@@ -82,7 +82,7 @@ impl RecvStream {
     pub(crate) fn new(window: u64, max_window: u64) -> Self {
         Self {
             state: RecvState::Recv,
-            data: Reassembly::default(),
+            data: Reassembly::of_stream(),
             credit: ReceiveCredit::new(window, max_window),
             final_size: None,
             reset_code: 0,

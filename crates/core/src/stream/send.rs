@@ -66,6 +66,8 @@ pub(crate) struct SendStream {
     pub(crate) stopped: Option<u64>,
     /// A writer was refused for lack of room and is to be notified.
     pub(crate) writer_waits: bool,
+    /// A writer waits until at most this many bytes have not been sent.
+    pub(crate) unsent_awaited: Option<u64>,
     /// Whether the writer is in the connection's list of those that wait for its buffer.
     pub(crate) writer_listed: bool,
     /// Whether the stream is in the line of those that have something to send.
@@ -93,6 +95,7 @@ impl SendStream {
             reset: None,
             stopped: None,
             writer_waits: false,
+            unsent_awaited: None,
             writer_listed: false,
             queued: false,
             starved: false,

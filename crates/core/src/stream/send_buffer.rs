@@ -27,6 +27,10 @@ const CHUNK_OVERHEAD: u64 = 96;
 const FIRST_CHUNK: usize = 64;
 /// Each further chunk for copies is twice as large as the one before, up to this.
 const GROWN_CHUNK: usize = 16 * 1024;
+/// The largest chunk for copies whose memory is kept for the next one.
+const KEPT_CHUNK: usize = 256;
+/// Places for chunks that are kept for the next stream.
+const KEPT_PLACES: usize = 8;
 /// The largest chunk that one write makes.
 const LARGEST_CHUNK: usize = 64 * 1024;
 
@@ -75,9 +79,30 @@ pub(crate) struct SendBuffer {
     acked: RangeTree,
     /// Ranges to be sent again.
     lost: RangeTree,
+    /// An empty chunk for the next copy.
+    spare: Vec<u8>,
 }
 
 impl SendBuffer {
+    /// Makes this the buffer of a new stream, and keeps memory for its first chunk.
+    pub(crate) fn recycle(&mut self) {
+        let (mut chunks, mut spare) = (
+            std::mem::take(&mut self.chunks),
+            std::mem::take(&mut self.spare),
+        );
+        if let Some((_, Chunk::Copied(last))) = chunks.pop_back()
+            && last.capacity() <= KEPT_CHUNK
+        {
+            spare = last;
+        }
+        chunks.clear();
+        *self = Self::default();
+        self.spare = spare;
+        if chunks.capacity() <= KEPT_PLACES {
+            self.chunks = chunks;
+        }
+    }
+
     /// Offset after the last byte written.
     #[must_use]
     pub(crate) const fn end(&self) -> u64 {
@@ -88,6 +113,12 @@ impl SendBuffer {
     #[must_use]
     pub(crate) const fn unsent(&self) -> u64 {
         self.unsent
+    }
+
+    /// Bytes that were never sent.
+    #[must_use]
+    pub(crate) const fn unsent_len(&self) -> u64 {
+        self.end - self.unsent
     }
 
     /// What the buffer costs, in bytes: those written and not acknowledged, and an overhead for
@@ -140,7 +171,14 @@ impl SendBuffer {
         }
         while !data.is_empty() {
             let (now, rest) = data.split_at(data.len().min(LARGEST_CHUNK));
-            let mut chunk = Vec::with_capacity(now.len().max(capacity));
+            let capacity = now.len().max(capacity);
+            // Chunks go on growing: a smaller one waits for the next stream.
+            let mut chunk = if self.spare.capacity() >= capacity {
+                std::mem::take(&mut self.spare)
+            } else {
+                Vec::with_capacity(capacity)
+            };
+            chunk.clear();
             chunk.extend_from_slice(now);
             self.push(Chunk::Copied(chunk));
             data = rest;
@@ -193,12 +231,21 @@ impl SendBuffer {
                 .front()
                 .is_some_and(|(start, data)| start + data.len() as u64 <= self.base)
             {
-                self.chunks.pop_front();
+                self.drop_front();
             }
         } else {
             self.acked.insert(range);
         }
         before - self.cost()
+    }
+
+    /// Drops the first chunk, whose memory may serve the next copy.
+    fn drop_front(&mut self) {
+        if let Some((_, Chunk::Copied(chunk))) = self.chunks.pop_front()
+            && chunk.capacity() <= KEPT_CHUNK
+        {
+            self.spare = chunk;
+        }
     }
 
     /// Notes that `range` was lost: what is not acknowledged of it is sent again.
@@ -358,6 +405,19 @@ mod tests {
                 assert_eq!((buffer.cost(), buffer.chunks.len()), (0, 0));
             }
         }
+    }
+
+    #[test]
+    fn chunks_for_copies_grow_while_the_first_ones_are_acknowledged() {
+        const LAG: u64 = 20_000;
+        let mut buffer = SendBuffer::default();
+        for _ in 0..10_000 {
+            buffer.write_copy(&[7; 10]);
+            if let Some(acked) = buffer.end().checked_sub(LAG) {
+                buffer.on_acked(0..acked);
+            }
+        }
+        assert!(buffer.chunks.len() <= 4, "{} chunks", buffer.chunks.len());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  cargo fuzz run <target>   new inputs, on a nightly compiler   fuzz/fuzz_targets/<target>.rs ─┐
-//!  tests/corpora.rs          known inputs, on any                fuzz/corpus/<target>/* ────────┤
+//!  tests/simulator/corpora   known inputs, on any                fuzz/corpus/<target>/* ────────┤
 //!                                                                                               ▼
 //!                                                                                         TARGETS
 //!

@@ -345,11 +345,18 @@ impl Spaces {
         );
     }
 
-    /// Puts an ACK frame for a space, if one is owed and fits; returns whether.
-    pub(crate) fn write_ack(&mut self, id: SpaceId, now: Time, w: &mut Writer<'_>) -> bool {
+    /// Puts an ACK frame for a space, if one is owed or to be repeated, and fits; returns whether.
+    pub(crate) fn write_ack(
+        &mut self,
+        id: SpaceId,
+        now: Time,
+        repeat: bool,
+        w: &mut Writer<'_>,
+    ) -> bool {
         let space = &mut self[id];
         let received = &mut space.received;
-        let Some(largest) = received.largest_to_report().filter(|_| received.may_ack()) else {
+        let wanted = received.may_ack() || repeat;
+        let Some(largest) = received.largest_to_report().filter(|_| wanted) else {
             return false;
         };
         let delay = u64::try_from(received.delay(now).as_micros()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Challenges and responses.
+//! Probes: challenges and responses, and what a probe says besides.
 
 use squall_wire::{ConnectionId, Ecn, Path, Side, TransportError, TransportErrorCode};
 
@@ -160,4 +160,28 @@ fn a_response_is_an_offence_only_where_nothing_was_ever_challenged() {
     assert_eq!(sent.map(|t| t.path), Some(path(ELSEWHERE)));
     take(&mut pair, Side::Server, home, &response).unwrap();
     assert_eq!(pair.connection(Side::Server).stats().paths_validated, 0);
+}
+
+/// Bytes of the server that are neither acknowledged nor lost.
+fn in_flight(pair: &mut Pair) -> u64 {
+    let server = pair.connection(Side::Server);
+    server.paths.active.flow.in_flight()
+}
+
+// test: RFC 9002 §6.2.1
+#[test]
+fn a_probe_repeats_an_acknowledgement_that_was_lost() {
+    let mut pair = connected();
+    let before = in_flight(&mut pair);
+    let ping = pair.take_ping(Side::Server);
+    pair.deliver(Side::Client, &ping);
+    pair.now += std::time::Duration::from_millis(50);
+    let now = pair.now;
+    pair.connection(Side::Client).on_timeout(now);
+    pair.take_datagram(Side::Client)
+        .expect("an acknowledgement, which is lost");
+    assert!(in_flight(&mut pair) > before);
+    let probe = pair.take_ping(Side::Client);
+    pair.deliver(Side::Server, &probe);
+    assert_eq!(in_flight(&mut pair), before);
 }

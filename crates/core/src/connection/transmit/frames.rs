@@ -42,7 +42,12 @@ impl Connection {
             tail: None,
         };
         if first {
-            self.stats.acks_sent += u64::from(self.spaces.write_ack(id, now, w));
+            // A probe also says again what has arrived: if the last acknowledgement was lost, the
+            // peer backs off (RFC 9002 §6.2.1) until it gets another.
+            let probe = self.spaces[id].probes > 0 || self.duties.ping;
+            let repeat = id == SpaceId::Data && probe;
+            let acked = self.spaces.write_ack(id, now, repeat, w);
+            self.stats.acks_sent += u64::from(acked);
         }
         if ack_only {
             // RFC 9000 §13.2.4: an endpoint that only acknowledges asks for an acknowledgement now

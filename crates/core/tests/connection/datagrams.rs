@@ -1,0 +1,93 @@
+//! Unreliable datagrams (RFC 9221).
+
+use bytes::Bytes;
+use squall_core::{DatagramError, Event, TransportConfig};
+use squall_wire::Side;
+
+use crate::common::Pair;
+
+fn numbered(i: u32, len: usize) -> Bytes {
+    let mut data = vec![0; len];
+    data[..4].copy_from_slice(&i.to_be_bytes());
+    data.into()
+}
+
+// test: RFC 9221 §5
+#[test]
+fn arrive_in_both_directions_and_in_order() {
+    let mut pair = Pair::new();
+    assert_eq!(
+        pair.connection(Side::Client)
+            .send_datagram(Bytes::from_static(b"early")),
+        Err(DatagramError::Unsupported)
+    );
+    pair.run();
+    for side in [Side::Client, Side::Server] {
+        pair.events(side.peer());
+        let most = pair.connection(side).max_datagram_size().unwrap();
+        assert!(
+            most > 1300 && most < 1472,
+            "{most} bytes in a packet of 1472"
+        );
+        let connection = pair.connection(side);
+        assert_eq!(
+            connection.send_datagram(numbered(0, most + 1)),
+            Err(DatagramError::TooLarge)
+        );
+        for (i, len) in [4, most, 100, 1000, most].into_iter().enumerate() {
+            connection.send_datagram(numbered(i as u32, len)).unwrap();
+        }
+        pair.run();
+        let told = pair.events(side.peer());
+        assert_eq!(told, [Event::DatagramsReadable], "once, not five times");
+        for (i, len) in [4, most, 100, 1000, most].into_iter().enumerate() {
+            let read = pair.connection(side.peer()).read_datagram();
+            assert_eq!(read, Some(numbered(i as u32, len)));
+        }
+        assert_eq!(pair.connection(side.peer()).read_datagram(), None);
+    }
+}
+
+// test: SECURITY.md row 45
+#[test]
+fn queues_are_bounded() {
+    let mut pair = Pair::with(
+        TransportConfig::default()
+            .datagram_receive_buffer(10_000)
+            .datagram_send_buffer(10_000),
+    );
+    pair.run();
+    let client = pair.connection(Side::Client);
+    let mut taken = 0;
+    while client.send_datagram(numbered(taken, 1000)).is_ok() {
+        taken += 1;
+    }
+    assert_eq!(taken, 9, "nine times 1,064 bytes");
+    // The newest replaces the oldest.
+    client.send_newest_datagram(numbered(9, 1000)).unwrap();
+    assert_eq!(client.stats().datagram_frames_dropped, 1);
+    pair.events(Side::Client);
+    for burst in 0..3 {
+        pair.run();
+        assert!(
+            pair.events(Side::Client)
+                .contains(&Event::DatagramsWritable)
+                || burst > 0
+        );
+        for i in 0..9 {
+            let _ = pair
+                .connection(Side::Client)
+                .send_datagram(numbered(100 * (burst + 1) + i, 1000));
+        }
+    }
+    pair.run();
+    let server = pair.connection(Side::Server);
+    let waiting: Vec<Bytes> = std::iter::from_fn(|| server.read_datagram()).collect();
+    assert_eq!(waiting.len(), 9, "a reader that is away costs no more");
+    assert_eq!(waiting.last(), Some(&numbered(308, 1000)));
+    let stats = server.stats();
+    assert_eq!(
+        stats.datagram_frames_received - stats.datagram_frames_dropped,
+        9
+    );
+}

@@ -1,0 +1,227 @@
+//! Streams: who sends first, what a partial reset delivers, and what a peer is told when its limits
+//! are in the way.
+
+use bytes::Bytes;
+use squall_core::{Event, Priority, ReadError, TransportConfig, WriteError};
+use squall_wire::{Direction, Side, StreamId};
+
+use crate::common::Pair;
+
+fn open(pair: &mut Pair) -> StreamId {
+    let client = pair.connection(Side::Client);
+    client
+        .open(Direction::Unidirectional)
+        .expect("within the limit")
+}
+
+fn write(pair: &mut Pair, id: StreamId, len: usize) {
+    let mut data = Bytes::from(vec![id.0 as u8; len]);
+    let taken = pair.connection(Side::Client).write(id, &mut data);
+    assert_eq!(taken, Ok(len));
+}
+
+/// Bytes of every stream that have arrived, without giving credit back for streams not asked for.
+fn read(pair: &mut Pair, id: StreamId) -> usize {
+    let server = pair.connection(Side::Server);
+    while server.accept(Direction::Unidirectional).is_some() {}
+    let mut sum = 0;
+    while let Ok(Some(bytes)) = server.read(id, usize::MAX) {
+        sum += bytes.len();
+    }
+    sum
+}
+
+fn paced_by_credit() -> Pair {
+    // Little credit: what is sent first is what arrives at all.
+    let mut pair = Pair::with(
+        TransportConfig::default()
+            .initial_window(30_000)
+            .receive_window(30_000)
+            .initial_stream_window(30_000)
+            .stream_receive_window(30_000),
+    );
+    pair.run();
+    pair
+}
+
+#[test]
+fn streams_of_a_level_share_and_higher_levels_go_first() {
+    let mut pair = paced_by_credit();
+    let streams: Vec<StreamId> = (0..4).map(|_| open(&mut pair)).collect();
+    let urgent = Priority {
+        level: 1,
+        incremental: true,
+    };
+    pair.connection(Side::Client)
+        .set_priority(streams[3], urgent)
+        .unwrap();
+    for id in &streams {
+        write(&mut pair, *id, 12_000);
+    }
+    for _ in 0..3 {
+        pair.pump(Side::Client);
+    }
+    pair.run();
+    let arrived: Vec<usize> = streams.iter().map(|id| read(&mut pair, *id)).collect();
+    assert_eq!(
+        arrived[3], 12_000,
+        "the urgent stream is not held up: {arrived:?}"
+    );
+    assert!(arrived.iter().sum::<usize>() <= 30_000);
+    pair.run();
+    let rest: usize = streams.iter().map(|id| read(&mut pair, *id)).sum();
+    assert_eq!(arrived.iter().sum::<usize>() + rest, 48_000);
+}
+
+#[test]
+fn a_stream_that_is_not_incremental_sends_all_it_has() {
+    let mut pair = paced_by_credit();
+    let streams: Vec<StreamId> = (0..5).map(|_| open(&mut pair)).collect();
+    // Written in the opposite order: the lowest id goes first all the same.
+    for id in streams.iter().rev() {
+        let ordered = Priority {
+            level: 0,
+            incremental: false,
+        };
+        let client = pair.connection(Side::Client);
+        client.set_priority(*id, ordered).unwrap();
+        assert_eq!(client.priority(*id), Some(ordered));
+        write(&mut pair, *id, 14_000);
+    }
+    pair.run();
+    let arrived: Vec<usize> = streams.iter().map(|id| read(&mut pair, *id)).collect();
+    assert_eq!(arrived[..2], [14_000, 14_000], "{arrived:?}");
+    assert!(arrived[2] < 3_000 && arrived[3] == 0, "{arrived:?}");
+}
+
+// test: draft-ietf-quic-reliable-stream-reset §5
+#[test]
+fn a_partial_reset_delivers_its_promise() {
+    let mut pair = Pair::new();
+    pair.run();
+    let id = open(&mut pair);
+    write(&mut pair, id, 50_000);
+    let client = pair.connection(Side::Client);
+    client.reset_at(id, 9, 20_000).unwrap();
+    // Less may be promised, more not; and the code stays.
+    client.reset_at(id, 10, 30_000).unwrap();
+    client.reset_at(id, 11, 10_000).unwrap();
+    let mut more = Bytes::from_static(b"more");
+    assert_eq!(client.write(id, &mut more), Err(WriteError::Closed));
+    pair.run();
+    assert_eq!(read(&mut pair, id), 10_000);
+    assert_eq!(
+        pair.connection(Side::Server).read(id, 1),
+        Err(ReadError::Closed),
+        "the reset was read by the loop above, and the stream is gone"
+    );
+    assert!(pair.events(Side::Client).contains(&Event::Finished(id)));
+    assert_eq!(pair.connection(Side::Client).stats().open_streams, 0);
+    assert_eq!(pair.connection(Side::Server).stats().open_streams, 0);
+}
+
+#[test]
+fn the_code_of_a_partial_reset_arrives_behind_its_data() {
+    let mut pair = Pair::new();
+    pair.run();
+    let id = open(&mut pair);
+    write(&mut pair, id, 5_000);
+    pair.run();
+    pair.connection(Side::Client)
+        .reset_at(id, 9, 4_000)
+        .unwrap();
+    pair.run();
+    let server = pair.connection(Side::Server);
+    server.accept(Direction::Unidirectional).unwrap();
+    // All had arrived before the reset: it may be delivered beyond the promise.
+    let mut arrived = 0;
+    let end = loop {
+        match server.read(id, 9_000) {
+            Ok(Some(bytes)) => arrived += bytes.len(),
+            end => break end,
+        }
+    };
+    assert_eq!((arrived, end), (5_000, Err(ReadError::Reset(9))));
+}
+
+// test: RFC 9000 §4.1, §4.6
+#[test]
+fn limits_in_the_way_are_told_once() {
+    let mut pair = Pair::with(
+        TransportConfig::default()
+            .initial_window(40_000)
+            .receive_window(40_000)
+            .initial_stream_window(10_000)
+            .stream_receive_window(10_000)
+            .max_concurrent_uni_streams(5),
+    );
+    pair.run();
+    let streams: Vec<StreamId> = (0..5).map(|_| open(&mut pair)).collect();
+    let client = pair.connection(Side::Client);
+    for _ in 0..3 {
+        assert_eq!(client.open(Direction::Unidirectional), None);
+    }
+    for id in &streams {
+        write(&mut pair, *id, 10_000);
+        pair.run();
+        // Again and again: the peer is told once.
+        for _ in 0..3 {
+            let more = pair.connection(Side::Client).write_copy(*id, &[1]);
+            assert_eq!(more, Err(WriteError::Blocked));
+        }
+        pair.run();
+    }
+    let stats = pair.connection(Side::Server).stats();
+    assert_eq!(
+        (stats.streams_blocked_received, stats.data_blocked_received),
+        (1, 1)
+    );
+    // The fifth stream is held back by the connection's limit alone.
+    assert_eq!(stats.stream_data_blocked_received, 4);
+    // With credit all goes on, and to its end.
+    let mut arrived = 0;
+    let mut written = 50_000;
+    for _ in 0..20 {
+        arrived += streams.iter().map(|id| read(&mut pair, *id)).sum::<usize>();
+        pair.run();
+        for event in pair.events(Side::Client) {
+            if let Event::Writable(id) = event {
+                write(&mut pair, id, 10_000);
+                written += 10_000;
+            }
+        }
+        pair.run();
+    }
+    assert!(written >= 100_000, "each writer is woken: {written}");
+    assert_eq!(arrived, written);
+}
+
+#[test]
+fn a_writer_can_wait_until_little_is_unsent() {
+    let mut pair = Pair::new();
+    pair.run();
+    let id = open(&mut pair);
+    write(&mut pair, id, 100_000);
+    pair.collect(Side::Client);
+    let client = pair.connection(Side::Client);
+    assert_eq!(client.await_unsent(id, 100_000), Ok(()));
+    assert_eq!(client.await_unsent(id, 20_000), Err(WriteError::Blocked));
+    // Some is sent, and then more.
+    let mut told = 0;
+    for _ in 0..1000 {
+        pair.now += std::time::Duration::from_micros(100);
+        pair.pump(Side::Client);
+        let events = pair.events(Side::Client);
+        if events.contains(&Event::Writable(id)) {
+            told += 1;
+            let client = pair.connection(Side::Client);
+            assert_eq!(client.await_unsent(id, 20_000), Ok(()));
+        }
+        pair.pump(Side::Server);
+    }
+    assert_eq!(told, 1, "once, when it is so");
+    let client = pair.connection(Side::Client);
+    assert_eq!(client.await_unsent(id, 0), Ok(()));
+    client.finish(id).unwrap();
+    assert_eq!(client.await_unsent(id, 0), Err(WriteError::Closed));
+}

@@ -1,0 +1,374 @@
+//! Clients that move (RFC 9000 §9.2) and servers that ask them to (§9.6). The pair's guard checks
+//! that no connection id is seen on two paths of a client.
+
+use std::net::{IpAddr, SocketAddr};
+
+use squall_core::{MigrateError, Move};
+use squall_sim::{Failure, Outgoing, Plan, Rng, Setup, Simulation};
+use squall_wire::{Path, Side};
+
+use crate::common::{lossy, ms, secs, seeds, setup, sweep};
+
+const SECOND: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 3, 0, 1)), 6000);
+const PREFERRED: std::net::SocketAddrV4 =
+    std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(10, 4, 0, 1), 443);
+
+fn begun(setup: Setup, bytes: usize) -> Result<Simulation, Failure> {
+    let mut sim = Simulation::new(setup, Plan::one_stream(bytes));
+    sim.run_until(secs(60), "some bytes", |sim| {
+        sim.parties.iter().all(|p| p.read > 50_000)
+    })?;
+    Ok(sim)
+}
+
+fn path(sim: &mut Simulation, side: Side) -> Option<Path> {
+    sim.pair.connection(side).map(|c| c.path())
+}
+
+fn wrong<T>(sim: &mut Simulation, what: &str) -> Result<T, Failure> {
+    let paths = [Side::Client, Side::Server].map(|s| path(sim, s));
+    let told = [Side::Client, Side::Server].map(|s| {
+        let party = sim.party(s);
+        (party.moves.clone(), party.failed_moves.clone())
+    });
+    Err(sim.pair.failure(format!("{what}: {paths:?} {told:?}")))
+}
+
+/// All bytes arrive, and all that was begun about paths comes to an end; returns the client's moves
+/// told and failed.
+fn finish(sim: &mut Simulation) -> Result<(usize, usize), Failure> {
+    sim.run_until(secs(60), "all bytes", Simulation::is_complete)?;
+    sim.run_for(secs(15))?;
+    for side in [Side::Client, Side::Server] {
+        let paths = sim.pair.connection(side).map_or(0, |c| c.paths());
+        if paths != 1 {
+            return wrong(sim, &format!("{side:?} still has {paths} paths"));
+        }
+    }
+    let client = sim.party(Side::Client);
+    Ok((client.moves.len(), client.failed_moves.len()))
+}
+
+fn both_are_at(sim: &mut Simulation, client: SocketAddr) -> bool {
+    path(sim, Side::Client).is_some_and(|p| p.local == Some(client.ip()))
+        && path(sim, Side::Server).is_some_and(|p| p.remote == client)
+}
+
+// test: RFC 9000 §9.1, §9.2
+#[test]
+fn a_client_moves_to_a_path_that_it_has_validated() {
+    let moved = sweep(&seeds(30), |seed| {
+        let mut sim = begun(setup(seed, lossy(0.1)), 500_000)?;
+        sim.pair.network().add_address(Side::Client, SECOND);
+        sim.pair.migrate(SECOND.ip(), Move::WhenValidated)?;
+        let (moved, failed) = finish(&mut sim)?;
+        // Three challenges may be lost, one time in some hundred.
+        match (moved, failed) {
+            (1, 0) if both_are_at(&mut sim, SECOND) => Ok(true),
+            (0, 1) if !both_are_at(&mut sim, SECOND) => Ok(false),
+            _ => wrong(&mut sim, "the client told otherwise"),
+        }
+    });
+    let stayed = moved.iter().filter(|moved| !**moved).count();
+    assert!(stayed * 10 <= moved.len(), "nearly all move");
+}
+
+// test: RFC 9000 §9.2
+#[test]
+fn a_client_whose_address_is_gone_moves_at_once() {
+    sweep(&seeds(30), |seed| {
+        // Enough that the transfer outlasts the validation: it may lose all challenges, and then
+        // packets show where the client is.
+        let mut sim = begun(setup(seed, lossy(0.05)), 2_000_000)?;
+        sim.pair.network().add_address(Side::Client, SECOND);
+        sim.pair.network().remove_address(Side::Client);
+        sim.pair.migrate(SECOND.ip(), Move::AtOnce)?;
+        let (moved, failed) = finish(&mut sim)?;
+        if (moved, failed) != (1, 0) || !both_are_at(&mut sim, SECOND) {
+            return wrong(&mut sim, "the client did not move");
+        }
+        Ok(())
+    });
+}
+
+// test: RFC 9000 §8.2.4, §9.2
+#[test]
+fn a_client_that_moved_at_once_keeps_trying_both_addresses() {
+    sweep(&seeds(20), |seed| {
+        let mut sim = begun(setup(seed, lossy(0.0)), 500_000)?;
+        sim.pair.network().add_address(Side::Client, SECOND);
+        sim.pair.network().remove_address(Side::Client);
+        // More than all challenges of one validation are lost.
+        sim.pair.network().set_faults(Side::Client, lossy(1.0));
+        sim.pair.migrate(SECOND.ip(), Move::AtOnce)?;
+        sim.run_for(secs(8))?;
+        sim.pair.network().set_faults(Side::Client, lossy(0.0));
+        let (moved, failed) = finish(&mut sim)?;
+        if (moved, failed) != (1, 0) || !both_are_at(&mut sim, SECOND) {
+            return wrong(&mut sim, "the client did not move");
+        }
+        Ok(())
+    });
+}
+
+// test: RFC 9000 §9.2, §9.3
+#[test]
+fn a_client_follows_the_system_to_another_address() {
+    let one_way = || vec![Outgoing::one_way(500_000)];
+    let plans = [
+        ("an upload", [one_way(), Vec::new()]),
+        ("a download", [Vec::new(), one_way()]),
+        ("both", [one_way(), one_way()]),
+    ];
+    for (what, streams) in plans {
+        sweep(&seeds(20), |seed| {
+            let plan = Plan {
+                streams: streams.clone(),
+                ..Plan::default()
+            };
+            let mut sim = Simulation::new(setup(seed, lossy(0.02)), plan);
+            sim.run_until(secs(60), "some bytes", |sim| {
+                sim.parties.iter().any(|p| p.read > 50_000)
+            })?;
+            sim.pair.network().add_address(Side::Client, SECOND);
+            sim.pair.network().remove_address(Side::Client);
+            sim.run_until(secs(10), what, Simulation::is_complete)?;
+            // The path is validated, and the application is told where it is.
+            sim.run_for(secs(5))?;
+            let moves = sim.party(Side::Client).moves.len();
+            if !both_are_at(&mut sim, SECOND) || moves != 1 {
+                return wrong(&mut sim, "the connection did not follow");
+            }
+            Ok(())
+        });
+    }
+}
+
+// test: RFC 9000 §8.2, §9.2
+#[test]
+fn a_client_with_one_path_asks_again_after_all_challenges_were_lost() {
+    sweep(&seeds(20), |seed| {
+        let mut sim = begun(setup(seed, lossy(0.0)), 2_000_000)?;
+        sim.pair.network().add_address(Side::Client, SECOND);
+        sim.pair.network().remove_address(Side::Client);
+        while path(&mut sim, Side::Client).is_some_and(|p| p.local != Some(SECOND.ip())) {
+            sim.run_for(ms(1))?;
+        }
+        for loss in [1.0, 0.0] {
+            for side in [Side::Client, Side::Server] {
+                sim.pair.network().set_faults(side, lossy(loss));
+            }
+            sim.run_for(secs(5))?;
+        }
+        if finish(&mut sim)? != (1, 0) || !both_are_at(&mut sim, SECOND) {
+            return wrong(&mut sim, "the client is not told where it is");
+        }
+        Ok(())
+    });
+}
+
+// test: RFC 9000 §9, §9.2
+#[test]
+fn an_address_that_changes_before_the_confirmation_is_validated_after_it() {
+    sweep(&seeds(20), |seed| {
+        let mut sim = Simulation::new(setup(seed, lossy(0.0)), Plan::one_stream(500_000));
+        while (sim.pair.connection(Side::Client)).is_some_and(|c| c.is_handshaking()) {
+            sim.run_for(ms(1))?;
+        }
+        sim.pair.network().add_address(Side::Client, SECOND);
+        sim.pair.network().remove_address(Side::Client);
+        if finish(&mut sim)? != (1, 0) || !both_are_at(&mut sim, SECOND) {
+            return wrong(&mut sim, "the client is not told where it is");
+        }
+        Ok(())
+    });
+}
+
+// test: RFC 9000 §8.2.4, §9.3.2
+#[test]
+fn a_path_that_leads_nowhere_is_not_kept() {
+    for how in [Move::WhenValidated, Move::AtOnce] {
+        sweep(&seeds(20), |seed| {
+            let mut sim = begun(setup(seed, lossy(0.05)), 500_000)?;
+            let home = sim.pair.network().address(Side::Client);
+            // There is no such interface.
+            sim.pair.migrate(SECOND.ip(), how)?;
+            if finish(&mut sim)? != (0, 1) || !both_are_at(&mut sim, home) {
+                return wrong(&mut sim, "the client is not where it was");
+            }
+            Ok(())
+        });
+    }
+}
+
+// test: RFC 9000 §9.2, §9.5: there and back, again and again
+#[test]
+fn a_client_may_move_often() {
+    sweep(&seeds(20), |seed| {
+        let mut sim = begun(setup(seed, lossy(0.02)), 3_000_000)?;
+        let mut rng = Rng::new(seed);
+        let home = sim.pair.network().address(Side::Client);
+        sim.pair.network().add_address(Side::Client, SECOND);
+        let mut moves = 0;
+        for n in 0..12 {
+            let how = match rng.chance(0.5) {
+                true => Move::WhenValidated,
+                false => Move::AtOnce,
+            };
+            let to = [SECOND, home][n % 2];
+            let at = path(&mut sim, Side::Client).and_then(|p| p.local);
+            if at != Some(to.ip()) {
+                let now = sim.pair.now();
+                let remote = sim.pair.network().address(Side::Server);
+                let new = Path {
+                    remote,
+                    local: Some(to.ip()),
+                };
+                let client = sim.pair.connection(Side::Client);
+                match client.map(|c| c.migrate(now, new, how)) {
+                    Some(Ok(())) => moves += 1,
+                    Some(Err(MigrateError::NoConnectionId)) => {}
+                    other => return wrong(&mut sim, &format!("{other:?}")),
+                }
+                sim.pair.pump(Side::Client)?;
+            }
+            let wait = ms(10) + rng.duration(ms(400));
+            sim.run_for(wait)?;
+        }
+        finish(&mut sim)?;
+        if moves < 6 {
+            return wrong(&mut sim, &format!("{moves} moves only"));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_refused() {
+    let mut sim = Simulation::new(setup(1, lossy(0.0)), Plan::one_stream(100_000));
+    let now = sim.pair.now();
+    let remote = sim.pair.network().address(Side::Server);
+    let to = |n: u8| Path {
+        remote,
+        local: Some([10, 3, 0, n].into()),
+    };
+    let client = sim.pair.connection(Side::Client).unwrap();
+    let early = client.migrate(now, to(1), Move::AtOnce);
+    assert_eq!(early, Err(MigrateError::NotConfirmed));
+    sim.run_until(secs(10), "all bytes", Simulation::is_complete)
+        .unwrap();
+    let now = sim.pair.now();
+    let server = sim.pair.connection(Side::Server).unwrap();
+    assert_eq!(
+        server.migrate(now, to(1), Move::AtOnce),
+        Err(MigrateError::NotAClient)
+    );
+    let client = sim.pair.connection(Side::Client).unwrap();
+    let elsewhere = Path {
+        remote: SECOND,
+        local: None,
+    };
+    assert_eq!(
+        client.migrate(now, elsewhere, Move::AtOnce),
+        Err(MigrateError::OtherServer)
+    );
+    let home = client.path();
+    assert_eq!(
+        client.migrate(now, home, Move::WhenValidated),
+        Err(MigrateError::SamePath)
+    );
+    // Three spare ids, for three paths.
+    for n in 1..=3 {
+        assert_eq!(client.migrate(now, to(n), Move::WhenValidated), Ok(()));
+    }
+    assert_eq!(client.paths(), 4);
+    assert_eq!(
+        client.migrate(now, to(4), Move::WhenValidated),
+        Err(MigrateError::NoConnectionId)
+    );
+    client.close(now, 0, b"");
+    assert_eq!(
+        client.migrate(now, to(1), Move::AtOnce),
+        Err(MigrateError::Closed)
+    );
+}
+
+// test: RFC 9000 §18.2, disable_active_migration
+#[test]
+fn a_server_may_forbid_it() {
+    let mut setup = setup(1, lossy(0.0));
+    setup.transport[Side::Server as usize].allow_migration = false;
+    let mut sim = begun(setup, 100_000).unwrap();
+    sim.run_for(secs(1)).unwrap();
+    let now = sim.pair.now();
+    let client = sim.pair.connection(Side::Client).unwrap();
+    let path = Path {
+        local: Some(SECOND.ip()),
+        ..client.path()
+    };
+    let refused = client.migrate(now, path, Move::WhenValidated);
+    assert_eq!(refused, Err(MigrateError::Forbidden));
+}
+
+/// A server that wants its clients elsewhere.
+fn with_preferred(seed: u64, loss: f64) -> Setup {
+    let mut setup = setup(seed, lossy(loss));
+    setup.transport[Side::Server as usize].preferred_ipv4 = Some(PREFERRED);
+    setup
+}
+
+// test: RFC 9000 §9.6
+#[test]
+fn a_client_moves_to_the_servers_preferred_address() {
+    for allow_migration in [true, false] {
+        sweep(&seeds(20), |seed| {
+            let mut setup = with_preferred(seed, 0.1);
+            // RFC 9000 §18.2: even where the client is not to move by itself.
+            setup.transport[Side::Server as usize].allow_migration = allow_migration;
+            let mut sim = Simulation::new(setup, Plan::one_stream(500_000));
+            sim.pair
+                .network()
+                .add_address(Side::Server, PREFERRED.into());
+            let (moved, failed) = finish(&mut sim)?;
+            let client = path(&mut sim, Side::Client);
+            let server = path(&mut sim, Side::Server);
+            let there = client.is_some_and(|p| p.remote == PREFERRED.into())
+                && server.is_some_and(|p| p.local == Some(IpAddr::V4(*PREFERRED.ip())));
+            match (moved, failed) {
+                (1, 0) if there => Ok(()),
+                // All challenges were lost.
+                (0, 1) if !there => Ok(()),
+                _ => wrong(&mut sim, "not at the preferred address"),
+            }
+        });
+    }
+}
+
+// test: RFC 9000 §9.6.1
+#[test]
+fn a_preferred_address_that_does_not_answer_is_left_alone() {
+    sweep(&seeds(20), |seed| {
+        let mut sim = Simulation::new(with_preferred(seed, 0.05), Plan::one_stream(500_000));
+        let home = sim.pair.network().address(Side::Server);
+        if finish(&mut sim)? != (0, 1) {
+            return wrong(&mut sim, "nothing was tried");
+        }
+        match path(&mut sim, Side::Client) {
+            Some(path) if path.remote == home => Ok(()),
+            _ => wrong(&mut sim, "the client is elsewhere"),
+        }
+    });
+}
+
+#[test]
+fn a_client_may_stay_where_it_is() {
+    let mut setup = with_preferred(1, 0.0);
+    setup.transport[Side::Client as usize].follow_preferred_address = false;
+    let mut sim = Simulation::new(setup, Plan::one_stream(500_000));
+    sim.pair
+        .network()
+        .add_address(Side::Server, PREFERRED.into());
+    assert_eq!(finish(&mut sim).unwrap(), (0, 0));
+    let home = sim.pair.network().address(Side::Server);
+    assert_eq!(path(&mut sim, Side::Client).unwrap().remote, home);
+}
