@@ -80,6 +80,23 @@ impl Connection {
         })
     }
 
+    /// Whether a qlog of this connection is written. The answer never changes, so that a caller who
+    /// would have to prepare events asks once.
+    #[cfg(feature = "qlog")]
+    #[must_use]
+    pub fn has_qlog(&self) -> bool {
+        self.0.0.lock().core.has_qlog()
+    }
+
+    /// Adds an event of the application's protocol to the connection's qlog, if one is written: its
+    /// name with its namespace, such as `http3:frame_parsed`, and its data, a JSON object
+    /// (draft-ietf-quic-qlog-main-schema §7). Data that is not JSON is left out.
+    #[cfg(feature = "qlog")]
+    pub fn log_event(&self, name: &str, data: &str) {
+        let now = self.0.0.worker.clock.now();
+        self.0.0.lock().core.log_event(now, name, data);
+    }
+
     /// The largest datagram that can currently be sent, in bytes; it changes with the path. `None`:
     /// the peer does not accept datagrams (RFC 9221 §3).
     #[must_use]

@@ -132,6 +132,23 @@ impl SendStream {
         self.poll_write_bytes(cx, chunk)
     }
 
+    /// Ready when at most `bytes` of what was written wait to be sent for the first time, as with
+    /// the socket option `TCP_NOTSENT_LOWAT`; for futures written by hand. The task of the last
+    /// call, of this or of a write, is woken. A writer that gets its data only then keeps little of
+    /// it in memory, however large the send window is.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn poll_unsent(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: u64,
+    ) -> Poll<Result<(), WriteError>> {
+        let id = self.id;
+        self.poll_write_with(cx, |core| core.await_unsent(id, bytes).map(|()| 0))
+            .map_ok(drop)
+    }
+
     /// Copies some of `data` and returns how much; waits while the send buffer is full or the
     /// peer's credit for the stream is used up. Small writes are gathered into chunks, so each
     /// costs no more memory than its bytes. Cancel-safe: a future that is dropped has written

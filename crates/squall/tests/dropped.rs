@@ -178,13 +178,21 @@ async fn futures_that_are_dropped_leave_no_waker_behind() {
     leaves_nothing("read_datagram", near.read_datagram());
     leaves_nothing("accept", pair.server.accept());
 
-    // Something finished that is not delivered: nothing is sent while the runtime has no chance to
-    // run.
+    // Something finished that is not delivered: the peer's worker is held up, and acknowledges
+    // nothing.
+    let (entered, has_entered) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    pair.far.spawn(async move {
+        entered.send(()).unwrap();
+        let _ = released.recv();
+    });
+    has_entered.recv().unwrap();
     let mut send = near.open_uni().await.unwrap();
     send.write_all(b"unsent").await.unwrap();
     send.finish().unwrap();
     leaves_nothing("open_uni", near.open_uni());
     leaves_nothing("shutdown", near.shutdown(0, b""));
+    drop(release);
 }
 
 #[tokio::test(flavor = "multi_thread")]

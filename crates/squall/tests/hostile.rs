@@ -1,6 +1,6 @@
 //! A port under hostile fire: garbage, truncated and forged packets, foreign versions, clients that
-//! vanish. The server goes on serving and its memory stays where it was. Alone in its file, for it
-//! looks at the process's memory.
+//! vanish. The server goes on serving and its memory stays where it was. Alone in its file, and one
+//! test after the other, because it looks at the process's memory.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,6 +13,9 @@ use std::time::Duration;
 
 use common::{ALPN, ANY, Identity, endpoints, pattern, within};
 use squall::{Builder, Endpoint, TransportConfig};
+
+/// Held by the test that runs: what another allocates meanwhile would count as its own.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Bytes of memory that the process has resident.
 fn resident() -> u64 {
@@ -175,6 +178,7 @@ async fn fire(server: &Endpoint, socket: &UdpSocket, relay: &Relay, range: std::
 
 #[tokio::test]
 async fn a_million_hostile_datagrams_leave_nothing_behind() {
+    let _alone = ALONE.lock().await;
     // Forged packets keep no connection alive, and a busy machine takes its time.
     let transport = || TransportConfig::default().max_idle_timeout(Duration::from_secs(600));
     let (server, client) = endpoints(transport);
@@ -219,6 +223,7 @@ async fn a_million_hostile_datagrams_leave_nothing_behind() {
 
 #[tokio::test]
 async fn clients_that_vanish_are_forgotten() {
+    let _alone = ALONE.lock().await;
     let identity = Identity::new();
     let transport = TransportConfig::default().handshake_timeout(Duration::from_millis(500));
     let server = Builder::new(ANY)

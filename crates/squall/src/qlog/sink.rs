@@ -31,9 +31,10 @@ impl QlogSink {
     /// Calls `choose` for each new connection: it returns the sink of the log, or `None` for a
     /// connection that is not logged.
     ///
-    /// Both run on the worker, which they should not block: a sink that writes to a disk or to the
-    /// network should hand the bytes to another thread. A closure or a sink that panics, or a sink
-    /// that fails, costs its connection the log and nothing else.
+    /// Both run on the worker, which they should not block; the sink also where
+    /// [`Connection::log_event`](crate::Connection::log_event) is called. A sink that writes to a
+    /// disk or to the network should hand the bytes to another thread. A closure or a sink that
+    /// panics, or a sink that fails, costs its connection the log and nothing else.
     pub fn new<F>(choose: F) -> Self
     where
         F: Fn(&QlogConnection) -> Option<Box<dyn Write + Send>> + Send + Sync + 'static,

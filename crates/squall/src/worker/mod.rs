@@ -34,6 +34,7 @@ mod state;
 mod timer_wheel;
 mod to_wake;
 mod totals;
+mod transmit;
 mod waiters;
 
 pub(crate) use common::{AcceptPlace, Common};
@@ -50,15 +51,12 @@ pub(crate) use state::{Line, SendEnd, State, register};
 pub(crate) use waiters::Ticket;
 
 use std::collections::{HashSet, VecDeque};
-use std::fmt::Write as _;
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use squall_core::{CloseReason, ConnectionHandle, EndpointCounts, Route, Stage, Stages, Time};
 use squall_udp::{RecvBatch, SendBatch};
-use squall_wire::{DatagramBatch, Ecn, Path, Side, Transmit};
+use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
 
 use backoff::ReceiveBackoff;
 use calls::Calls;
@@ -83,22 +81,6 @@ const RECV_BYTES: usize = 2 * MESSAGE_BYTES;
 const SEND_MESSAGES: usize = 32;
 /// Bytes sealed before they are flushed, so that the kernel copies them out of the level-2 cache.
 const SEND_BYTES: usize = 4 * MESSAGE_BYTES;
-/// Bytes that one connection may send before the next one in the queue does: a full bundle.
-const SHARE_BYTES: usize = MESSAGE_BYTES;
-/// Messages that it may send: without GSO they are single datagrams.
-const SHARE_MESSAGES: usize = SEND_MESSAGES;
-/// What a connection that sends little counts as, in bytes: its lock and its timer take time too.
-const LEAST_COST: usize = 1024;
-/// Bytes that all connections together send in one turn: receiving must get its share under load
-/// too.
-const TURN_BYTES: usize = 8 * MESSAGE_BYTES;
-
-/// How often the system may report room in the socket and then refuse the next message for lack of
-/// it, until that message is given up: then it is not the socket that is full.
-const FALSE_ROOM: u32 = 3;
-/// The wait between a false report of room and the next request for one.
-const ROOM_RECHECK: Duration = Duration::from_millis(1);
-
 const _: () = assert!(SEND_BYTES >= MESSAGE_BYTES);
 
 /// A worker's own state. Only `shared` and the connections' states are seen by other threads.
@@ -544,254 +526,6 @@ impl Worker {
         }
     }
 
-    // ---- transmit ------------------------------------------------------------------------------
-
-    /// Lets every queued connection send its share. Afterwards `ready` holds those that have more.
-    fn transmit(&mut self, stages: &mut Stages) -> std::io::Result<()> {
-        if self.blocked {
-            // A worker learns that there is room again when it sleeps, and one that has enough to
-            // receive never does.
-            self.flush_marked(stages)?;
-            if self.blocked {
-                return Ok(());
-            }
-        }
-        // Those with more to send go to the end of the queue.
-        let mut left = TURN_BYTES;
-        while left > 0
-            && let Some(connection) = self.ready.pop_front()
-        {
-            let sent = self.transmit_one(&connection, stages)?;
-            left = left.saturating_sub(sent.max(LEAST_COST));
-            if self.blocked {
-                break;
-            }
-        }
-        self.flush_marked(stages)
-    }
-
-    /// One connection's share: bundles into the send buffer until it has no more to send, then its
-    /// timer.
-    fn transmit_one(
-        &mut self,
-        connection: &Arc<ConnectionShared>,
-        stages: &mut Stages,
-    ) -> std::io::Result<usize> {
-        let mut share = Share::default();
-        loop {
-            let round = self.fill(connection, &mut share, stages);
-            stages.mark(Stage::Runtime);
-            match round {
-                Round::Gone => return Ok(share.bytes),
-                Round::Done { drained, deadline } => {
-                    self.settle(connection, drained, deadline, stages);
-                    return Ok(share.bytes);
-                }
-                // The buffer is full: never flush with a connection's lock held.
-                Round::Full => self.flush_marked(stages)?,
-                Round::ShareUsed => {}
-            }
-            if matches!(round, Round::ShareUsed) || self.blocked {
-                // Still `queued`: the rest comes with the next turn.
-                self.ready.push_back(Arc::clone(connection));
-                return Ok(share.bytes);
-            }
-        }
-    }
-
-    /// One lock: the core writes bundles until it has none, the buffer is full or the share is
-    /// used.
-    fn fill(
-        &mut self,
-        connection: &Arc<ConnectionShared>,
-        share: &mut Share,
-        stages: &mut Stages,
-    ) -> Round {
-        let segments = self.socket.limits().gso_segments;
-        let mut state = connection.lock();
-        self.shared.counters.locks.add(1);
-        if state.removed {
-            return Round::Gone;
-        }
-        let before = share.bytes;
-        let end = state.measure(stages, Stage::Runtime, |state, stages| {
-            let end = loop {
-                if share.is_used() {
-                    break Some(Round::ShareUsed);
-                }
-                let Some(slot) = self.send.free_slot() else {
-                    break Some(Round::Full);
-                };
-                let Some(transmit) = state.core.transmit(self.now, slot, segments, stages) else {
-                    break None;
-                };
-                share.take(transmit.len);
-                if transmit.path.local.is_some() && state.core.side() == Side::Client {
-                    self.pinned.insert(connection.handle.0);
-                }
-                self.send.push(transmit);
-            };
-            apply_endpoint_events(
-                &mut self.endpoint,
-                connection.handle,
-                &mut state.core,
-                self.now,
-            );
-            self.to_wake.collect(state);
-            end
-        });
-        self.calls
-            .fill(connection, &mut state, share.bytes - before);
-        self.reports.collect(&mut state);
-        let round = end.unwrap_or_else(|| {
-            state.queued = false;
-            state.stalled = state.core.wants_transmit();
-            state.removed = state.core.is_drained();
-            if state.removed {
-                connection.end_measuring(&mut state);
-            }
-            Round::Done {
-                drained: state.removed,
-                deadline: state.core.next_timeout(),
-            }
-        });
-        if self.shared.common.memory.is_some() {
-            self.memory.measure(&mut state);
-        }
-        round
-    }
-
-    /// After a round of transmission: the connection's one timer update, or its end.
-    fn settle(
-        &mut self,
-        connection: &ConnectionShared,
-        drained: bool,
-        deadline: Option<Time>,
-        stages: &mut Stages,
-    ) {
-        let handle = connection.handle;
-        let deadline = deadline.filter(|_| !drained);
-        if self.wheel.set(handle.0, deadline) {
-            self.shared.counters.timer_updates.add(1);
-        }
-        stages.mark(Stage::Timers);
-        if drained
-            && self
-                .connections
-                .get_mut(handle.0)
-                .and_then(Option::take)
-                .is_some()
-        {
-            self.endpoint.remove(handle);
-            self.pinned.remove(&handle.0);
-            self.count -= 1;
-            self.shared.counters.connections.set(self.count as u64);
-            if self.count == 0 {
-                self.shared.common.idle.notify_waiters();
-            }
-        }
-    }
-
-    fn flush_marked(&mut self, stages: &mut Stages) -> std::io::Result<()> {
-        if self.send.is_empty() {
-            return Ok(());
-        }
-        let begun = Calls::begin(&self.shared.measured);
-        let result = self.flush();
-        self.sent(begun);
-        stages.mark(Stage::UdpSend);
-        result
-    }
-
-    /// Sends the contents of the send buffer, since the system reports room.
-    fn flush_into_room(&mut self, stages: &mut Stages) -> std::io::Result<()> {
-        // Whether the report is true shows in the attempt.
-        self.false_room += 1;
-        self.ask_for_room_at = self.now + ROOM_RECHECK;
-        self.flush_marked(stages)
-    }
-
-    /// The last report of room was true, or about another message or socket.
-    fn trust_room(&mut self) {
-        self.false_room = 0;
-        self.ask_for_room_at = Time::ZERO;
-    }
-
-    /// Sends the contents of the send buffer.
-    fn flush(&mut self) -> std::io::Result<()> {
-        let before = self.send.position();
-        match self.socket.send(&mut self.send) {
-            Ok(_) => {
-                self.blocked = false;
-                self.trust_room();
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                self.blocked = true;
-                if self.send.position() != before {
-                    self.trust_room();
-                } else if self.false_room >= FALSE_ROOM {
-                    self.socket.give_up_front(&mut self.send, &error);
-                    self.trust_room();
-                    self.blocked = !self.send.is_empty();
-                }
-            }
-            Err(error) => return Err(error),
-        }
-        if let Some(source) = self.send.take_refused_source() {
-            self.on_source_refused(source);
-        }
-        self.warn_of_losses();
-        Ok(())
-    }
-
-    /// The system no longer sends from this address: clients' connections that an application moved
-    /// there let the system choose again.
-    fn on_source_refused(&mut self, source: IpAddr) {
-        for index in &self.pinned {
-            if let Some(Some(connection)) = self.connections.get(*index) {
-                let mut state = connection.lock();
-                if state.core.on_source_lost(self.now, source)
-                    && !std::mem::replace(&mut state.queued, true)
-                {
-                    self.ready.push_back(Arc::clone(connection));
-                }
-            }
-        }
-    }
-
-    /// Addresses of this machine have changed: clients' connections show their servers where they
-    /// are now.
-    fn on_addresses_changed(&mut self) {
-        if matches!(*self.socket, Socket::Carrier(_)) {
-            // They are not the machine's.
-            return;
-        }
-        for connection in self.connections.iter().flatten() {
-            let mut state = connection.lock();
-            state.core.on_addresses_changed();
-            if state.core.side() == Side::Client && !std::mem::replace(&mut state.queued, true) {
-                self.ready.push_back(Arc::clone(connection));
-            }
-        }
-    }
-
-    /// Warns that the system refuses datagrams for reasons that networks do not have.
-    fn warn_of_losses(&mut self) {
-        let unknown = self.socket.send_errors_unknown();
-        if unknown == self.warned_of || !self.shared.common.send_warnings.admits(self.now) {
-            return;
-        }
-        let lost = unknown.saturating_sub(std::mem::replace(&mut self.warned_of, unknown));
-        let (worker, local) = (self.shared.index, self.shared.common.address());
-        let errors = self.socket.stats().errors;
-        let mut errnos = String::new();
-        for count in errors.iter().filter(|count| count.sends > 0) {
-            let error = std::io::Error::from_raw_os_error(count.errno);
-            let _ = write!(errnos, "{error}: {}; ", count.sends);
-        }
-        crate::warnings::cannot_send(local, worker, lost, &errnos);
-    }
-
     /// Wakes the tasks collected during the turn; returns whether some of them run where the worker
     /// does.
     fn wake_tasks(&mut self) -> bool {
@@ -844,41 +578,10 @@ impl Drop for Worker {
     }
 }
 
-/// What a connection has sent in this turn.
-#[derive(Default)]
-struct Share {
-    bytes: usize,
-    messages: usize,
-}
-
-impl Share {
-    fn take(&mut self, bytes: usize) {
-        self.bytes += bytes;
-        self.messages += 1;
-    }
-
-    fn is_used(&self) -> bool {
-        self.bytes >= SHARE_BYTES || self.messages >= SHARE_MESSAGES
-    }
-}
-
-/// How a round of transmission ended.
-enum Round {
-    /// The connection has nothing more to send now.
-    Done {
-        drained: bool,
-        deadline: Option<Time>,
-    },
-    /// The send buffer has to be flushed first.
-    Full,
-    /// The share is used up.
-    ShareUsed,
-    /// The connection was removed before.
-    Gone,
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use squall_core::EndpointConfig;
 
     use super::*;
