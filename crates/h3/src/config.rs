@@ -30,6 +30,7 @@ pub struct Config {
     pub(crate) datagrams: bool,
     pub(crate) webtransport: u64,
     pub(crate) date: bool,
+    pub(crate) informational: bool,
 }
 
 impl Default for Config {
@@ -44,6 +45,7 @@ impl Default for Config {
             datagrams: false,
             webtransport: 0,
             date: true,
+            informational: false,
         }
     }
 }
@@ -83,6 +85,9 @@ impl Config {
         /// Whether a server adds a `date` field to responses that have none (RFC 9110 §6.6.1).
         /// Default: yes.
         date: bool;
+        /// Whether requests at a server carry [`Informational`](crate::Informational), by which
+        /// responses are sent before the final one, such as 103 Early Hints. Default: no.
+        informational: bool;
     }
 
     /// Whether extended CONNECT is accepted.

@@ -8,6 +8,7 @@ use squall::DatagramError;
 use squall_wire::{Reader, Writer};
 
 use crate::error::Code;
+use crate::qlog::Side;
 use crate::shared::Shared;
 use crate::tunnel::TunnelHandle;
 use crate::tunnels::Arrival;
@@ -35,7 +36,11 @@ impl Datagrams {
         let mut datagram = BytesMut::with_capacity(len + payload.len());
         datagram.put_slice(id.get(..len).unwrap_or_default());
         datagram.put_slice(payload);
-        shared.connection.send_datagram(datagram.freeze())
+        shared.connection.send_datagram(datagram.freeze())?;
+        shared
+            .qlog
+            .datagram(Side::Local, self.0.id / 4, payload.len());
+        Ok(())
     }
 
     /// The largest payload that can be sent now, in bytes; `None` if the peer accepts none.
@@ -63,6 +68,7 @@ pub(crate) fn route(shared: &Shared, datagram: &Bytes) -> Result<(), Code> {
         return Err(Code::H3_DATAGRAM_ERROR);
     }
     let payload = datagram.slice(reader.position()..);
+    shared.qlog.datagram(Side::Remote, quarter, payload.len());
     shared
         .tunnels
         .route(quarter * 4, Arrival::Datagram(payload));

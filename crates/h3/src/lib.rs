@@ -1,20 +1,15 @@
 //! HTTP/3 (RFC 9114) over [`squall`], a QUIC transport for the lowest CPU cost per byte.
 //!
 //! # Servers
-//! [`server::serve`] serves every connection of an endpoint by a [`tower_service::Service`] that
-//! takes an [`http::Request`], such as an `axum::Router` or the routes of `tonic`:
+//! [`server::serve`] serves every connection of an endpoint by an [`HttpService`]: any
+//! [`tower_service::Service`] that takes an [`http::Request`], such as an `axum::Router` or the
+//! routes of `tonic`.
 //!
 //! ```no_run
-//! # async fn example<S, B>(router: S, config: squall::ServerConfig) -> std::io::Result<()>
-//! # where
-//! #     S: tower_service::Service<http::Request<squall_h3::Body>, Response = http::Response<B>>
-//! #         + Clone + Send + Sync + Unpin + 'static,
-//! #     S::Future: Send + 'static,
-//! #     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-//! #     B: http_body::Body + Send + 'static,
-//! #     B::Data: Send,
-//! #     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-//! # {
+//! # async fn example<S: squall_h3::HttpService + Sync>(
+//! #     router: S,
+//! #     config: squall::ServerConfig,
+//! # ) -> std::io::Result<()> {
 //! // The configuration's TLS offers the protocol `h3`.
 //! let endpoint = squall::Endpoint::server(([0; 16], 4433).into(), config)?;
 //! squall_h3::server::serve(endpoint, router).await;
@@ -44,16 +39,21 @@
 //!
 //! # Beyond requests
 //! Extended CONNECT (RFC 9220) by the extension [`Protocol`], HTTP datagrams (RFC 9297) by
-//! [`Body::datagrams`], sessions of web pages by [`webtransport`]. [`Config`] holds the limits.
+//! [`Body::datagrams`], sessions of web pages by [`webtransport`], responses before the final one,
+//! such as 103 Early Hints, by [`Informational`] and [`OnInformational`]. [`Config`] holds the
+//! limits.
 //!
 //! # Modules
 //! ```text
 //! server   client             requests to services, responses to callers
 //! webtransport                sessions of web pages: streams and datagrams
 //! receive  send  body         a message on its stream
+//! informational               responses before the final one
 //! tunnel   datagram           what belongs to a request and travels outside of its stream
 //! streams  control            the streams of the connection itself
+//! qlog                        what is logged of a connection
 //! shared                      what the driver, requests and bodies of a connection share
+//! service                     what servers and clients ask of services and bodies
 //! message                     field sections <-> http::Request, http::Response
 //! qpack    frame   settings   the bytes of HTTP/3: no I/O
 //! ```
@@ -65,15 +65,18 @@ mod control;
 mod datagram;
 mod error;
 mod frame;
+mod informational;
 mod lock;
 mod message;
 mod priority;
+mod qlog;
 // Public for the tests and fuzz targets of this workspace only.
 #[doc(hidden)]
 pub mod qpack;
 mod receive;
 mod send;
 pub mod server;
+mod service;
 mod settings;
 mod shared;
 mod streams;
@@ -85,5 +88,7 @@ pub use body::Body;
 pub use config::Config;
 pub use datagram::Datagrams;
 pub use error::{Code, Error};
+pub use informational::{Informational, OnInformational};
 pub use message::{Early, Fields, Protocol, RequestHead};
+pub use service::{HttpService, SendBody};
 pub use settings::Settings;

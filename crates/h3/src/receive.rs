@@ -12,6 +12,7 @@ use squall::{RecvStream, StreamId};
 
 use crate::error::{Code, Error};
 use crate::frame::{Fate, FrameReader, Piece, kind};
+use crate::qlog::{Frame, Side};
 use crate::shared::Shared;
 
 /// What a message is made of.
@@ -139,6 +140,7 @@ impl MessageReader {
             }
             let phase = self.phase;
             let has_begun = &mut self.has_begun;
+            let (qlog, id) = (&self.undecoded.shared.qlog, self.undecoded.id);
             let piece = self.frames.next(|kind, len| {
                 let is_first = !std::mem::replace(has_begun, true);
                 match kind {
@@ -148,7 +150,13 @@ impl MessageReader {
                         Err(Broken::TooLarge)
                     }
                     kind::WEBTRANSPORT_STREAM if is_first && webtransport => Ok(Fate::NoFrame),
-                    _ => fate(is_server, is_connect, phase, kind),
+                    _ => {
+                        let fate = fate(is_server, is_connect, phase, kind)?;
+                        if kind == kind::DATA {
+                            qlog.frame(Side::Remote, id, Frame::Data(len));
+                        }
+                        Ok(fate)
+                    }
                 }
             });
             match piece {

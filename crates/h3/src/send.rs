@@ -10,17 +10,23 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http::HeaderMap;
-use http_body::Body;
 use squall::{SendStream, Stopped};
 
-use crate::error::{BoxError, Code, Error};
+use crate::error::{Code, Error};
 use crate::frame::{kind, put_header};
 use crate::message::trailer_fields;
+use crate::qlog::{Frame, Side};
+use crate::service::SendBody;
 use crate::shared::Shared;
 
 /// Data of the body up to this length is copied behind the head. Longer data is sealed from where
 /// it lies.
 const COPIED: usize = 4096;
+
+/// A body is asked for more when at most this much of it waits to be sent for the first time: what
+/// the service reads from a file or from elsewhere is then sent while the cache still has it, and a
+/// slow client costs little memory.
+const UNSENT: u64 = 128 << 10;
 
 /// How many buffers a thread keeps.
 const KEPT_BUFFERS: usize = 16;
@@ -90,6 +96,8 @@ pin_project_lite::pin_project! {
         // Bytes that the frame of a body of known length lacks.
         left: Option<u64>,
         state: State,
+        // Bytes of the body that were framed.
+        written: u64,
         // Finds out that the peer no longer wants the message, while the body has nothing.
         stopped: Option<Stopped>,
         #[pin]
@@ -105,11 +113,7 @@ enum State {
     Done,
 }
 
-impl<B> MessageSender<B>
-where
-    B: Body,
-    B::Error: Into<BoxError>,
-{
+impl<B: SendBody> MessageSender<B> {
     /// Encodes the head by `encode`, which is given a buffer and returns where the head begins in
     /// it, and writes it with what the body has at once. Poll the sender to send the rest.
     ///
@@ -137,6 +141,7 @@ where
         }
         if let Some(len) = left.filter(|len| *len > 0) {
             put_header(&mut buffer.bytes, kind::DATA, len);
+            shared.qlog.frame(Side::Local, send.id(), Frame::Data(len));
         }
         Ok(Self {
             send,
@@ -145,17 +150,14 @@ where
             chunk: Bytes::new(),
             left,
             state: if is_empty { State::Ending } else { State::Body },
+            written: 0,
             stopped: None,
             body,
         })
     }
 }
 
-impl<B> Future for MessageSender<B>
-where
-    B: Body,
-    B::Error: Into<BoxError>,
-{
+impl<B: SendBody> Future for MessageSender<B> {
     type Output = Result<(), Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -174,11 +176,7 @@ where
     }
 }
 
-impl<B> MessageSender<B>
-where
-    B: Body,
-    B::Error: Into<BoxError>,
-{
+impl<B: SendBody> MessageSender<B> {
     /// Resets the stream.
     pub(crate) fn give_up(self: Pin<&mut Self>, code: Code) {
         let this = self.project();
@@ -201,6 +199,9 @@ where
                 State::Ending => {
                     this.send.finish()?;
                     return Poll::Ready(Ok(()));
+                }
+                State::Body if *this.written > UNSENT => {
+                    ready!(this.send.poll_unsent(cx, UNSENT))?;
                 }
                 State::Body => {}
             }
@@ -254,12 +255,15 @@ where
                 let Some(data_len) = (len > 0).then_some(len as u64) else {
                     return Ok(());
                 };
+                *this.written += data_len;
                 match this.left {
                     Some(left) => {
                         *left = left.checked_sub(data_len).ok_or(Error::BodyLength)?;
                     }
                     None => {
                         put_header(&mut this.buffer.bytes, kind::DATA, data_len);
+                        let frame = Frame::Data(data_len);
+                        this.shared.qlog.frame(Side::Local, this.send.id(), frame);
                     }
                 }
                 if len <= COPIED {

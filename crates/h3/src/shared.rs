@@ -12,6 +12,8 @@ use crate::error::{Code, Error};
 use crate::frame::{close_frame, kind, open_frame};
 use crate::lock::lock;
 use crate::message::Malformed;
+use crate::priority::priority_of;
+use crate::qlog::{Qlog, Side};
 use crate::qpack::{DecodeError, Decoded, Decoder, Encoder, Field, FieldSection, encode_static};
 use crate::settings::Settings;
 use crate::tunnels::Tunnels;
@@ -27,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) connection: Connection,
     pub(crate) is_server: bool,
     pub(crate) config: Config,
+    pub(crate) qlog: Qlog,
     /// The peer's settings, once they have arrived.
     peer: OnceLock<Settings>,
     /// Fields that the peer encodes.
@@ -93,6 +96,7 @@ impl Shared {
         let capacity = usize::try_from(config.qpack_max_table_capacity).unwrap_or(usize::MAX);
         let blocked = usize::try_from(config.qpack_blocked_streams).unwrap_or(usize::MAX);
         Self {
+            qlog: Qlog::of(&connection),
             connection,
             is_server,
             peer: OnceLock::new(),
@@ -138,6 +142,7 @@ impl Shared {
 
     /// The peer's settings have arrived. They come once.
     pub(crate) fn on_settings(&self, settings: Settings) {
+        self.qlog.parameters_set(Side::Remote, &settings);
         let _ = self.peer.set(settings);
         let waiting = std::mem::take(&mut *lock(&self.settings_awaited));
         waiting.into_iter().for_each(Waker::wake);
@@ -167,7 +172,11 @@ impl Shared {
         out: &mut Vec<u8>,
     ) -> Result<usize, Error> {
         let mut size = 0;
-        let fields = fields.inspect(|field| size += field.name.len() + field.value.len() + 32);
+        let mut logged = self.qlog.fields();
+        let fields = fields.inspect(|field| {
+            size += field.name.len() + field.value.len() + 32;
+            logged.push(field);
+        });
         let payload = open_frame(out);
         let limit = self.peer_settings().max_field_section_size;
         let is_too_large = |size: usize| limit.is_some_and(|limit| size as u64 > limit);
@@ -191,6 +200,7 @@ impl Shared {
         if is_too_large(size) {
             return Err(Error::TooLargeForPeer);
         }
+        self.qlog.headers_created(stream, logged);
         Ok(close_frame(out, payload, kind::HEADERS as u8))
     }
 
@@ -222,7 +232,10 @@ impl Shared {
                 }
                 return Poll::Pending;
             }
-            Ok(Decoded::Done) => read(section).map_err(FieldsError::Malformed),
+            Ok(Decoded::Done) => {
+                self.qlog.headers_parsed(stream, section);
+                read(section).map_err(FieldsError::Malformed)
+            }
             Err(DecodeError::Connection(code)) => Err(FieldsError::Connection(code)),
             Err(DecodeError::TooLarge) => Err(FieldsError::TooLarge),
         };
@@ -328,16 +341,16 @@ impl Shared {
 
     /// The server processes no requests from this stream id on.
     pub(crate) fn set_goaway(&self, id: u64) {
-        self.goaway.store(id, Ordering::Release);
+        self.goaway.store(id, Ordering::SeqCst);
     }
 
     /// The stream id from which on the server processes no requests.
     pub(crate) fn goaway(&self) -> Option<u64> {
-        let id = self.goaway.load(Ordering::Acquire);
+        let id = self.goaway.load(Ordering::SeqCst);
         (id != u64::MAX).then_some(id)
     }
 
-    /// Whether nobody can send requests any more and none is under way.
+    /// Whether no more requests are to be sent and none is under way.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.is_closing.load(Ordering::SeqCst) && self.active() == 0
     }
@@ -360,7 +373,9 @@ impl Shared {
 
     /// A request begins.
     pub(crate) fn begin_request(&self) {
-        self.active.fetch_add(1, Ordering::Relaxed);
+        // A client's request then looks for GOAWAY, whose arrival is followed by a look at this:
+        // one of both sees the other.
+        self.active.fetch_add(1, Ordering::SeqCst);
     }
 
     /// A request that was begun ends.
@@ -393,8 +408,9 @@ impl Shared {
     }
 
     /// The client gave a request another priority (RFC 9218 §7.1).
-    pub(crate) fn set_priority(&self, id: u64, priority: Priority) {
-        let id = StreamId(id);
+    pub(crate) fn set_priority(&self, id: u64, value: &[u8]) {
+        let (id, priority) = (StreamId(id), priority_of(value));
+        self.qlog.priority_updated(id, value);
         if self.connection.set_stream_priority(id, priority).is_err() {
             // It has not arrived, or is over.
             let mut priorities = lock(&self.priorities);

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
-use squall::{AcceptUni, CloseReason, OpenUni, ReadDatagram, ReadError, RecvStream, SendStream};
+use squall::{
+    AcceptUni, CloseReason, OpenUni, ReadDatagram, ReadError, RecvStream, SendStream, StreamId,
+};
 
 use crate::control::{ControlEvent, ControlReader};
 use crate::error::Code;
 use crate::frame::{kind, put_frame, put_varint, stream_type};
+use crate::qlog::{Frame, Side};
 use crate::shared::Shared;
 use crate::tunnels::Arrival;
 
@@ -81,11 +84,10 @@ impl Streams {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let mut control_waiting = Vec::new();
         put_varint(&mut control_waiting, stream_type::CONTROL);
+        let own = shared.config.settings(shared.is_server);
+        shared.qlog.parameters_set(Side::Local, &own);
         let mut settings = Vec::new();
-        shared
-            .config
-            .settings(shared.is_server)
-            .encode(&mut settings);
+        own.encode(&mut settings);
         put_frame(&mut control_waiting, kind::SETTINGS, &settings);
         put_frame(&mut control_waiting, GREASE, b"");
         Self {
@@ -107,6 +109,10 @@ impl Streams {
         let mut payload = Vec::new();
         put_varint(&mut payload, id);
         put_frame(&mut self.control_waiting, kind::GOAWAY, &payload);
+        if let Some(control) = &self.control {
+            let qlog = &self.shared.qlog;
+            qlog.frame(Side::Local, control.id(), Frame::GoAway(id));
+        }
         self.flush(cx);
     }
 
@@ -179,9 +185,13 @@ impl Streams {
                 level: i32::MAX,
                 incremental: true,
             });
+            let qlog = &self.shared.qlog;
+            qlog.stream_type_set(Side::Local, send.id(), *stream_type);
             self.opened += 1;
             self.opening = (self.opened < OPENED.len()).then(|| self.shared.connection.open_uni());
             if *stream_type == stream_type::CONTROL {
+                let own = self.shared.config.settings(self.shared.is_server);
+                qlog.frame(Side::Local, send.id(), Frame::Settings(&own));
                 self.control = Some(send);
                 self.flush(cx);
                 continue;
@@ -267,6 +277,8 @@ impl PeerStream {
             let Some(stream_type) = first_varint(bytes, len, &mut chunk) else {
                 return Ok(Fate::Stays);
             };
+            let id = self.recv.id();
+            shared.qlog.stream_type_set(Side::Remote, id, stream_type);
             match role(stream_type, shared, has_opened)? {
                 Some(role) => self.role = role,
                 None => {
@@ -281,6 +293,7 @@ impl PeerStream {
             Role::Control(reader) => {
                 reader.push(chunk);
                 while let Some(event) = reader.next()? {
+                    log(shared, self.recv.id(), &event);
                     if let ControlEvent::Settings(settings) = event {
                         shared.on_settings(settings);
                     }
@@ -297,6 +310,16 @@ impl PeerStream {
         }
         Ok(Fate::Stays)
     }
+}
+
+/// Logs a frame of the peer's control stream.
+fn log(shared: &Shared, id: StreamId, event: &ControlEvent) {
+    let frame = match event {
+        ControlEvent::Settings(settings) => Frame::Settings(settings),
+        ControlEvent::GoAway(id) => Frame::GoAway(*id),
+        ControlEvent::Priority(id, value) => Frame::PriorityUpdate(*id, value),
+    };
+    shared.qlog.frame(Side::Remote, id, frame);
 }
 
 /// The integer at the beginning of a stream, once it is complete.

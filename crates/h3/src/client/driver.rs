@@ -15,7 +15,7 @@ use crate::streams::{Ended, Streams};
 use crate::tunnels::Arrival;
 
 /// Reads the server's control and QPACK streams until the connection ends, and ends it when nobody
-/// uses it any more.
+/// uses it any more, or the server wants it to end.
 pub(super) struct Driver {
     shared: Arc<Shared>,
     streams: Streams,
@@ -71,7 +71,12 @@ impl Future for Driver {
         let this = &mut *self;
         this.shared.set_driver(cx.waker());
         let ended = this.streams.poll(cx, |shared, event| match event {
-            ControlEvent::GoAway(id) => shared.set_goaway(id),
+            ControlEvent::GoAway(id) => {
+                shared.set_goaway(id);
+                // There is nothing left to use it for when the requests under way are done, and
+                // the server need not wait.
+                shared.wake_when_inactive();
+            }
             ControlEvent::Settings(_) | ControlEvent::Priority(..) => {}
         });
         match ended.and_then(|()| this.accept(cx)) {

@@ -11,26 +11,24 @@ use squall::SendStream;
 use tokio::runtime::Handle;
 
 use crate::body::{ActiveGuard, Body, broken, error_of};
-use crate::error::{BoxError, Code, Error};
+use crate::error::{Code, Error};
+use crate::informational::OnInformational;
 use crate::message::{Malformed, Protocol, ResponseHead, request_fields, response};
 use crate::qpack::FieldSection;
 use crate::receive::{Broken, MessageReader, Part};
 use crate::send::MessageSender;
+use crate::service::SendBody;
 use crate::shared::Shared;
 
 /// Sends a request and waits for the head of the response.
-pub(super) async fn send<B>(
+pub(super) async fn send<B: SendBody>(
     shared: &Arc<Shared>,
     request: Request<B>,
-) -> Result<Response<Body>, Error>
-where
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
+) -> Result<Response<Body>, Error> {
     let (mut parts, body) = request.into_parts();
     announce_length(&mut parts, body.size_hint().exact());
     let protocol = parts.extensions.get::<Protocol>();
+    let on_informational = parts.extensions.get::<OnInformational>();
     check(&parts, protocol)?;
     // RFC 9220 §3: not before the server has said that it understands it.
     if protocol.is_some() && !shared.settings_arrived().await?.enable_connect_protocol {
@@ -38,10 +36,11 @@ where
             "the server does not accept extended CONNECT",
         ));
     }
+    // Active before the look: otherwise the driver might end the connection in between.
+    let guard = ActiveGuard::new(Arc::clone(shared));
     if shared.goaway().is_some() {
         return Err(Error::GoingAway);
     }
-    let guard = ActiveGuard::new(Arc::clone(shared));
     let (mut send, recv) = shared.connection.open_bi().await?;
     if shared.goaway().is_some_and(|from| send.id().0 >= from) {
         return Err(Error::GoingAway);
@@ -70,7 +69,7 @@ where
                 Poll::Pending => {}
             }
         }
-        poll_head(&mut reader, &mut block, cx)
+        poll_head(&mut reader, &mut block, on_informational, cx)
     });
     let head = head.await;
     let (response, length) = match head {
@@ -114,6 +113,7 @@ type Head = (Response<()>, Option<u64>);
 fn poll_head(
     reader: &mut MessageReader,
     block: &mut Option<bytes::Bytes>,
+    on_informational: Option<&OnInformational>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<Head, Error>> {
     loop {
@@ -132,6 +132,9 @@ fn poll_head(
             // RFC 9114 §4.1: any number of informational responses precede the final one.
             Ok((response, _)) if response.status().is_informational() => {
                 reader.expect_another_head();
+                if let Some(on_informational) = on_informational {
+                    on_informational.call(response);
+                }
             }
             Ok(head) => return Poll::Ready(Ok(head)),
             Err(error) => return Poll::Ready(Err(fail(reader, broken(&error)))),
@@ -184,12 +187,7 @@ fn body_of(
 }
 
 /// Sends the rest of a request whose response is here already.
-fn spawn<B>(shared: &Shared, sender: Pin<Box<MessageSender<B>>>)
-where
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
+fn spawn<B: SendBody>(shared: &Shared, sender: Pin<Box<MessageSender<B>>>) {
     let task = async move {
         // The response tells the application what it has to know.
         let _ = sender.await;

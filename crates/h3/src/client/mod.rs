@@ -24,7 +24,8 @@ use tower_service::Service;
 
 use crate::body::Body;
 use crate::config::Config;
-use crate::error::{BoxError, Code, Error};
+use crate::error::{Code, Error};
+use crate::service::SendBody;
 use crate::settings::Settings;
 use crate::shared::Shared;
 
@@ -69,12 +70,7 @@ impl SendRequest {
     ///
     /// # Errors
     /// See [`Error`]. With [`Error::is_unprocessed`] the request may be sent again.
-    pub fn send<B>(&self, request: Request<B>) -> ResponseFuture
-    where
-        B: http_body::Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<BoxError>,
-    {
+    pub fn send<B: SendBody>(&self, request: Request<B>) -> ResponseFuture {
         let handle = self.clone();
         ResponseFuture(Box::pin(async move {
             exchange::send(&handle.0.0, request).await
@@ -112,12 +108,7 @@ impl fmt::Debug for SendRequest {
     }
 }
 
-impl<B> Service<Request<B>> for SendRequest
-where
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
+impl<B: SendBody> Service<Request<B>> for SendRequest {
     type Response = Response<Body>;
     type Error = Error;
     type Future = ResponseFuture;

@@ -13,7 +13,7 @@ use std::time::Instant;
 use http::header::ALT_SVC;
 use http::{Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
-use squall::{ClientConfig, Endpoint};
+use squall::{ClientConfig, CloseReason, Endpoint};
 use tokio::sync::watch;
 use tower_service::Service;
 
@@ -22,8 +22,9 @@ use super::origin::{AltSvc, Alternative, Origin, alt_svc};
 use super::{ResponseFuture, SendRequest, handshake_with};
 use crate::body::Body;
 use crate::config::Config;
-use crate::error::{BoxError, Error};
+use crate::error::{Code, Error};
 use crate::lock::lock;
+use crate::service::SendBody;
 
 /// How often a request is sent at most: once, and again where that is safe.
 const ATTEMPTS: usize = 3;
@@ -63,7 +64,7 @@ impl Resolve for System {
 ///   such a request is sent again when the handshake is complete (RFC 8470).
 /// - A request without a body is sent again if the server has certainly not processed it (RFC 9114
 ///   §4.1.1), or if its method is idempotent and it met the end of a connection that was used
-///   before (RFC 9110 §9.2.2).
+///   before, or that the server ended gracefully (RFC 9110 §9.2.2).
 ///
 /// Clones share the connections. It is a [`Service`], to be used on a tokio runtime.
 #[derive(Clone)]
@@ -132,12 +133,7 @@ impl Client {
     ///
     /// # Errors
     /// No connection could be made, or see [`Error`].
-    pub fn send<B>(&self, request: Request<B>) -> ResponseFuture
-    where
-        B: http_body::Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<BoxError>,
-    {
+    pub fn send<B: SendBody>(&self, request: Request<B>) -> ResponseFuture {
         let inner = Arc::clone(&self.0);
         ResponseFuture(Box::pin(async move { inner.send(request).await }))
     }
@@ -159,12 +155,7 @@ impl Client {
 }
 
 impl Inner {
-    async fn send<B>(&self, request: Request<B>) -> Result<Response<Body>, Error>
-    where
-        B: http_body::Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<BoxError>,
-    {
+    async fn send<B: SendBody>(&self, request: Request<B>) -> Result<Response<Body>, Error> {
         let origin = Origin::of(request.uri())?;
         let place = self.place(&origin);
         let (head, body) = request.into_parts();
@@ -184,6 +175,7 @@ impl Inner {
             request.headers_mut().clone_from(&head.headers);
             request.extensions_mut().clone_from(&head.extensions);
             let result = pooled.requests.send(request).await;
+            let result = result.map_err(|error| pooled.explain(error));
             if repeatable && attempt < ATTEMPTS {
                 match &result {
                     Ok(response) if was_early && response.status() == StatusCode::TOO_EARLY => {
@@ -191,8 +183,12 @@ impl Inner {
                         continue;
                     }
                     Err(error) if error.is_unprocessed() => continue,
-                    // An idle connection may end while a request is on its way to it.
-                    Err(Error::Connection(_)) if !pooled.is_new && head.method.is_idempotent() => {
+                    // A connection may end while a request is on its way to it: an idle one, or
+                    // that of a server which stops. Others may have failed because of the request.
+                    Err(Error::Connection(reason))
+                        if (!pooled.is_new || is_graceful(reason))
+                            && head.method.is_idempotent() =>
+                    {
                         continue;
                     }
                     _ => {}
@@ -279,9 +275,29 @@ impl Pooled {
         let mut complete = self.complete.clone();
         tokio::select! {
             _ = complete.wait_for(|complete| *complete) => Ok(()),
-            reason = self.requests.connection().closed() => Err(Error::Connection(reason)),
+            reason = self.requests.connection().closed() => {
+                Err(self.explain(Error::Connection(reason)))
+            }
         }
     }
+
+    /// Where early data is sent, a request may meet a handshake that fails, for example with
+    /// CONNECTION_REFUSED: there was no connection then, as without early data.
+    fn explain(&self, error: Error) -> Error {
+        let connection = self.requests.connection();
+        match error {
+            Error::Connection(reason) if connection.handshake_kind().is_none() => {
+                Error::Connect(reason.into())
+            }
+            error => error,
+        }
+    }
+}
+
+/// Whether the server ended the connection without blaming it (RFC 9114 §5.2): it may stop before
+/// its GOAWAY has arrived.
+fn is_graceful(reason: &CloseReason) -> bool {
+    matches!(reason, CloseReason::Application { code, remote: true, .. } if Code(*code) == Code::H3_NO_ERROR)
 }
 
 pin_project_lite::pin_project! {
@@ -318,12 +334,7 @@ impl<B: http_body::Body> http_body::Body for MaybeBody<B> {
     }
 }
 
-impl<B> Service<Request<B>> for Client
-where
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
+impl<B: SendBody> Service<Request<B>> for Client {
     type Response = Response<Body>;
     type Error = Error;
     type Future = ResponseFuture;

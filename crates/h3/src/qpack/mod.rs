@@ -16,7 +16,7 @@
 //! Nothing is allocated for a field: a [`FieldSection`] is reused, and the dynamic table keeps its
 //! text in one buffer.
 //!
-//! What it costs, on one core of a Xeon of 2023 (`crates/h3/tests/qpack_cost.rs` measures it):
+//! What it costs, on one core of a Xeon of 2023 (`crates/h3/tests/qpack/cost.rs` measures it):
 //!
 //! | | bytes | encode | decode |
 //! |---|---|---|---|

@@ -20,18 +20,19 @@ use http::{Request, Response, StatusCode};
 use squall::{AcceptBi, Connection, RecvStream, SendStream};
 use tokio::runtime::Handle;
 use tokio::time::Sleep;
-use tower_service::Service;
 
 use super::exchange::{Exchange, How};
 use super::reply::Reply;
 use crate::body::{ActiveGuard, Body, Fault, broken};
 use crate::config::Config;
 use crate::control::ControlEvent;
-use crate::error::{BoxError, Code, Error};
+use crate::error::{Code, Error};
+use crate::informational::{Hints, Informational};
 use crate::message::{Early, Malformed, RequestHead, request};
 use crate::priority::priority_of;
 use crate::qpack::FieldSection;
 use crate::receive::{Broken, MessageReader, Part};
+use crate::service::HttpService;
 use crate::shared::Shared;
 use crate::streams::{Ended, Streams};
 use crate::tunnels::Arrival;
@@ -44,6 +45,13 @@ const EVERY_REQUEST: u64 = (1 << 62) - 4;
 
 /// How long a client gets, beyond a round trip, to learn that it should send no more requests.
 const GOING_AWAY: Duration = Duration::from_millis(20);
+
+/// How long a client gets to end the connection itself, beyond four round trips: two probe timeouts
+/// (RFC 9002 §6.2), in which a GOAWAY that was lost is sent again. CONNECTION_CLOSE is not, and a
+/// client that has missed both waits for its idle timeout when the server is gone.
+const FAREWELL: Duration = Duration::from_millis(200);
+/// The most of it: round trips look long when many connections end at once.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(1);
 
 /// Answers requests at once, from their heads, or leaves them to the service.
 pub(super) type Immediate = Arc<dyn Fn(&RequestHead<'_>) -> Option<Reply> + Send + Sync>;
@@ -70,10 +78,7 @@ impl Place {
 }
 
 /// Serves a connection; see [`Builder::serve_connection`](super::Builder::serve_connection).
-pub(super) struct Driver<S, B>
-where
-    S: Service<Request<Body>>,
-{
+pub(super) struct Driver<S: HttpService> {
     shared: Arc<Shared>,
     streams: Streams,
     accept: AcceptBi,
@@ -81,7 +86,7 @@ where
     service: S,
     place: Place,
     /// Memory for the exchange that is polled at once.
-    slot: Slot<S::Future, B>,
+    slot: Slot<S::Future, S::ResponseBody>,
     ending: Ending,
     /// The id after that of the last request.
     next_id: u64,
@@ -94,19 +99,13 @@ enum Ending {
     Announced(Pin<Box<Sleep>>),
     /// Requests from this id on are rejected.
     Rejecting(u64),
-    /// All requests are answered.
+    /// All requests are answered; those that still come are rejected.
+    Parting(Pin<Box<Sleep>>),
+    /// The client has not ended the connection.
     Closing(Pin<Box<dyn Future<Output = ()> + Send>>),
 }
 
-impl<S, B> Driver<S, B>
-where
-    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
+impl<S: HttpService> Driver<S> {
     pub(super) fn new(
         connection: Connection,
         config: Config,
@@ -144,7 +143,7 @@ where
         self.shared.set_driver(cx.waker());
         let result = self.streams.poll(cx, |shared, event| {
             if let ControlEvent::Priority(id, value) = event {
-                shared.set_priority(id, priority_of(&value));
+                shared.set_priority(id, &value);
             }
         });
         let ended = match result {
@@ -158,6 +157,7 @@ where
             Err(ended) => ended,
         };
         Poll::Ready(match ended {
+            Ended::Closed(_) if matches!(self.ending, Ending::Parting(_)) => Ok(()),
             Ended::Closed(reason) => Err(Error::Connection(reason)),
             Ended::Failed(code, why) => {
                 self.shared.fail(code, why);
@@ -173,7 +173,7 @@ where
                     self.accept = self.shared.connection.accept_bi();
                     let id = send.id().0;
                     let rejected = matches!(self.ending, Ending::Rejecting(from) if id >= from)
-                        || matches!(self.ending, Ending::Closing(_));
+                        || matches!(self.ending, Ending::Parting(_) | Ending::Closing(_));
                     if rejected {
                         reject(send, recv);
                         continue;
@@ -204,6 +204,12 @@ where
                     if self.shared.active() > 0 {
                         return Poll::Pending;
                     }
+                    let wait = self.shared.connection.rtt() * 4 + FAREWELL;
+                    let wait = tokio::time::sleep(wait.min(LONGEST_FAREWELL));
+                    self.ending = Ending::Parting(Box::pin(wait));
+                }
+                Ending::Parting(wait) => {
+                    ready!(wait.as_mut().poll(cx));
                     let connection = self.shared.connection.clone();
                     self.ending = Ending::Closing(Box::pin(async move {
                         connection.shutdown(Code::H3_NO_ERROR.0, b"").await;
@@ -262,6 +268,7 @@ where
             send,
             fault,
             guard,
+            hints,
         } = arrived;
         let how = How::of(request.method());
         let service = &mut self.service;
@@ -273,6 +280,7 @@ where
                 send,
                 fault,
                 guard,
+                hints,
             };
             self.place.spawn(connection, arrived.answer(service));
             return;
@@ -286,7 +294,7 @@ where
         };
         self.slot
             .as_mut()
-            .set(Some(Exchange::new(future, send, how, fault, guard)));
+            .set(Some(Exchange::new(future, send, how, fault, guard, hints)));
         let Some(exchange) = self.slot.as_mut().as_pin_mut() else {
             return;
         };
@@ -316,17 +324,12 @@ struct Arrived {
     send: SendStream,
     fault: Option<Fault>,
     guard: ActiveGuard,
+    hints: Option<Box<Hints>>,
 }
 
 impl Arrived {
     /// Waits until the service is ready, and for its response.
-    async fn answer<S, B>(self, mut service: S)
-    where
-        S: Service<Request<Body>, Response = Response<B>>,
-        S::Error: Into<BoxError>,
-        B: http_body::Body,
-        B::Error: Into<BoxError>,
-    {
+    async fn answer<S: HttpService>(self, mut service: S) {
         let how = How::of(self.request.method());
         if std::future::poll_fn(|cx| service.poll_ready(cx))
             .await
@@ -335,7 +338,7 @@ impl Arrived {
             return;
         }
         let future = service.call(self.request);
-        Exchange::new(future, self.send, how, self.fault, self.guard).await;
+        Exchange::new(future, self.send, how, self.fault, self.guard, self.hints).await;
     }
 }
 
@@ -394,12 +397,7 @@ impl HeadReader {
         };
         let (shared, id, send) = (self.reader.shared(), self.reader.id(), &self.send);
         let next = shared.poll_decode(cx, id, block, |section| {
-            read(
-                section,
-                immediate,
-                send,
-                shared.config.accepts_connect_protocol(),
-            )
+            read(section, immediate, send, shared)
         });
         Poll::Ready(ready!(next).map_err(|error| broken(&error)))
     }
@@ -454,6 +452,11 @@ impl HeadReader {
         if expects_continue && part.is_none() {
             self.send_continue();
         }
+        let hints = self.reader.shared().config.informational.then(|| {
+            let informational = Informational::default();
+            request.extensions_mut().insert(informational.clone());
+            Box::new(Hints::new(informational))
+        });
         let mut fault = None;
         let body = match part {
             Some(Part::End) => Body::empty(),
@@ -467,6 +470,7 @@ impl HeadReader {
             send: self.send,
             fault,
             guard,
+            hints,
         })
     }
 
@@ -485,6 +489,7 @@ impl HeadReader {
         let mut cx = Context::from_waker(Waker::noop());
         // Read to the end, so that the client is not told to stop.
         let _ = self.reader.poll_part(&mut cx);
+        reply.log(&shared.qlog, self.send.id(), is_head);
         let mut chunks = [reply.head, reply.body];
         if is_head {
             chunks[1].clear();
@@ -544,14 +549,15 @@ fn read(
     section: &FieldSection,
     immediate: Option<&Immediate>,
     send: &SendStream,
-    accepts_connect_protocol: bool,
+    shared: &Shared,
 ) -> Result<Next, Malformed> {
     let head = RequestHead::parse(section)?;
-    if head.protocol().is_some() && !accepts_connect_protocol {
+    if head.protocol().is_some() && !shared.config.accepts_connect_protocol() {
         // RFC 9220 §3, RFC 8441 §4: unknown without the setting.
         return Err(Malformed(":protocol without permission"));
     }
     if let Some(value) = head.priority {
+        shared.qlog.priority_updated(send.id(), value);
         let _ = send.set_priority(priority_of(value));
     }
     if let Some(immediate) = immediate {

@@ -11,8 +11,10 @@ use squall::{SendStream, Stopped};
 
 use crate::body::{ActiveGuard, Fault};
 use crate::error::{BoxError, Code, Error};
+use crate::informational::Hints;
 use crate::message::response_fields;
 use crate::send::MessageSender;
+use crate::service::SendBody;
 use crate::shared::Shared;
 
 pin_project_lite::pin_project! {
@@ -27,6 +29,8 @@ pin_project_lite::pin_project! {
         how: How,
         // For requests with a body.
         fault: Option<Fault>,
+        // Sends informational responses, until the final one begins.
+        hints: Option<Box<Hints>>,
         guard: ActiveGuard,
     }
 }
@@ -35,6 +39,8 @@ pin_project_lite::pin_project! {
     #[project = StateProjection]
     enum State<F, B> {
         Calling { #[pin] future: F },
+        // What precedes the response is not written yet.
+        Answered { response: Option<Response<B>> },
         Sending { #[pin] sender: MessageSender<B> },
         Done,
     }
@@ -60,8 +66,7 @@ impl<F, B, E> Exchange<F, B>
 where
     F: Future<Output = Result<Response<B>, E>>,
     E: Into<BoxError>,
-    B: http_body::Body,
-    B::Error: Into<BoxError>,
+    B: SendBody,
 {
     pub(super) fn new(
         future: F,
@@ -69,9 +74,11 @@ where
         how: How,
         fault: Option<Fault>,
         guard: ActiveGuard,
+        hints: Option<Box<Hints>>,
     ) -> Self {
         Self {
             fault,
+            hints,
             state: State::Calling { future },
             send: Some(send),
             stopped: None,
@@ -81,12 +88,32 @@ where
     }
 }
 
+impl<F, B: SendBody> Exchange<F, B> {
+    /// Encodes the head of the final response.
+    fn begin(self: Pin<&mut Self>, response: Response<B>) {
+        let mut this = self.project();
+        let Some(mut send) = this.send.take() else {
+            return this.state.set(State::Done);
+        };
+        if let Some(code) = this.fault.as_ref().and_then(Fault::code) {
+            let _ = send.reset(code.0);
+            return this.state.set(State::Done);
+        }
+        match send_response(send, this.guard.shared(), response, *this.how) {
+            Ok(sender) => this.state.set(State::Sending { sender }),
+            Err((mut send, _)) => {
+                let _ = send.reset(Code::H3_INTERNAL_ERROR.0);
+                this.state.set(State::Done);
+            }
+        }
+    }
+}
+
 impl<F, B, E> Future for Exchange<F, B>
 where
     F: Future<Output = Result<Response<B>, E>>,
     E: Into<BoxError>,
-    B: http_body::Body,
-    B::Error: Into<BoxError>,
+    B: SendBody,
 {
     type Output = ();
 
@@ -99,9 +126,13 @@ where
                     let response = match polled {
                         Ok(Poll::Ready(Ok(response))) => response,
                         Ok(Poll::Pending) => {
-                            let Some(send) = this.send.as_ref() else {
+                            let Some(send) = this.send.as_mut() else {
                                 return Poll::Ready(());
                             };
+                            if let Some(hints) = this.hints {
+                                // What goes wrong goes wrong with the final response, too.
+                                let _ = hints.poll_send(this.guard.shared(), send, cx);
+                            }
                             let stopped = this.stopped.get_or_insert_with(|| send.stopped());
                             ready!(Pin::new(stopped).poll(cx)).ok();
                             // Nobody waits for the response: the service's future is dropped.
@@ -115,23 +146,22 @@ where
                             return Poll::Ready(());
                         }
                     };
-                    let Some(mut send) = this.send.take() else {
+                    if this.hints.is_none() {
+                        self.as_mut().begin(response);
+                        continue;
+                    }
+                    let response = Some(response);
+                    this.state.set(State::Answered { response });
+                }
+                StateProjection::Answered { response } => {
+                    if let (Some(hints), Some(send)) = (&mut *this.hints, this.send.as_mut()) {
+                        let _ = ready!(hints.poll_send(this.guard.shared(), send, cx));
+                    }
+                    *this.hints = None;
+                    let Some(response) = response.take() else {
                         return Poll::Ready(());
                     };
-                    if let Some(code) = this.fault.as_ref().and_then(Fault::code) {
-                        let _ = send.reset(code.0);
-                        this.state.set(State::Done);
-                        return Poll::Ready(());
-                    }
-                    let shared = this.guard.shared();
-                    match send_response(send, shared, response, *this.how) {
-                        Ok(sender) => this.state.set(State::Sending { sender }),
-                        Err((mut send, _)) => {
-                            let _ = send.reset(Code::H3_INTERNAL_ERROR.0);
-                            this.state.set(State::Done);
-                            return Poll::Ready(());
-                        }
-                    }
+                    self.as_mut().begin(response);
                 }
                 StateProjection::Sending { mut sender } => {
                     if let Some(code) = this.fault.as_ref().and_then(Fault::code) {
@@ -159,16 +189,12 @@ where
 }
 
 /// Adds what every response has, and encodes its head.
-fn send_response<B>(
+fn send_response<B: SendBody>(
     send: SendStream,
     shared: &Arc<Shared>,
     response: Response<B>,
     how: How,
-) -> Result<MessageSender<B>, (SendStream, Error)>
-where
-    B: http_body::Body,
-    B::Error: Into<BoxError>,
-{
+) -> Result<MessageSender<B>, (SendStream, Error)> {
     let (mut parts, body) = response.into_parts();
     let status = parts.status;
     // RFC 9110 §6.4.1, §8.6.

@@ -1,7 +1,7 @@
 //! Servers.
 //!
-//! [`Builder::serve`] serves every connection of an endpoint by a [`tower_service::Service`], such
-//! as an `axum::Router` or the routes of `tonic`; [`Builder::serve_connection`] serves one.
+//! [`Builder::serve`] serves every connection of an endpoint by an [`HttpService`], such as an
+//! `axum::Router` or the routes of `tonic`; [`Builder::serve_connection`] serves one.
 
 mod date;
 mod driver;
@@ -14,18 +14,16 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::{Request, Response};
 use squall::{Connection, Endpoint};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tower_service::Service;
 
 pub use reply::Reply;
 
-use crate::body::Body;
 use crate::config::Config;
-use crate::error::{BoxError, Error};
+use crate::error::Error;
 use crate::message::RequestHead;
+use crate::service::HttpService;
 use driver::{Driver, Immediate, Place};
 
 /// Serves every connection of `endpoint` by `service`, until the endpoint is closed:
@@ -95,15 +93,11 @@ impl Builder {
     ///
     /// # Panics
     /// When called outside of a tokio runtime, unless [`on_worker`](Self::on_worker) is set.
-    pub fn serve_connection<S, B>(self, connection: Connection, service: S) -> ServeConnection<S, B>
-    where
-        S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send + 'static,
-        S::Error: Into<BoxError>,
-        B: http_body::Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<BoxError>,
-    {
+    pub fn serve_connection<S: HttpService>(
+        self,
+        connection: Connection,
+        service: S,
+    ) -> ServeConnection<S> {
         let place = if self.on_worker {
             Place::Worker
         } else {
@@ -126,37 +120,22 @@ impl fmt::Debug for Builder {
 /// A connection that is served; see [`Builder::serve_connection`]. Dropping it stops reading
 /// requests; those that were read are still answered.
 #[must_use = "futures do nothing unless they are awaited"]
-pub struct ServeConnection<S, B>(Driver<S, B>)
-where
-    S: Service<Request<Body>>;
+pub struct ServeConnection<S: HttpService>(Driver<S>);
 
-impl<S, B> ServeConnection<S, B>
-where
-    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Unpin + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
+// Only the future of the service is pinned, and it is boxed.
+impl<S: HttpService> Unpin for ServeConnection<S> {}
+
+impl<S: HttpService> ServeConnection<S> {
     /// Begins to end the connection gracefully (RFC 9114 §5.2): the client is told to send no more
     /// requests, those that have arrived are answered, later ones are rejected so that the client
-    /// sends them elsewhere, and the connection closes when all responses are delivered. Go on
-    /// polling.
+    /// sends them elsewhere, and the connection closes when all responses are delivered: the client
+    /// closes it, or after a moment this end. Go on polling.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) {
         self.0.shut_down(cx);
     }
 }
 
-impl<S, B> Future for ServeConnection<S, B>
-where
-    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Unpin + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
+impl<S: HttpService> Future for ServeConnection<S> {
     /// An error if the connection ended for another reason than a graceful shutdown; a client that
     /// closes its connection is one.
     type Output = Result<(), Error>;
@@ -166,10 +145,7 @@ where
     }
 }
 
-impl<S, B> fmt::Debug for ServeConnection<S, B>
-where
-    S: Service<Request<Body>>,
-{
+impl<S: HttpService> fmt::Debug for ServeConnection<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServeConnection").finish_non_exhaustive()
     }
@@ -184,15 +160,7 @@ pub struct Serve<S> {
     service: S,
 }
 
-impl<S, B> Serve<S>
-where
-    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + Unpin + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
+impl<S: HttpService + Sync> Serve<S> {
     /// Serves until `signal` is ready, and then ends gracefully: no more connections are accepted,
     /// and each connection ends as [`ServeConnection::poll_shutdown`] says. Ready when all have
     /// ended.
@@ -238,19 +206,12 @@ where
 }
 
 /// Serves a connection until it ends, or gracefully until its end.
-async fn drive<S, B>(
+async fn drive<S: HttpService>(
     builder: Builder,
     connection: Connection,
     service: S,
     mut stopping: watch::Receiver<bool>,
-) where
-    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Unpin + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
+) {
     let mut serving = builder.serve_connection(connection, service);
     {
         let mut stop = pin!(stopping.wait_for(|stop| *stop));
@@ -272,15 +233,7 @@ async fn drive<S, B>(
     .ok();
 }
 
-impl<S, B> IntoFuture for Serve<S>
-where
-    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + Unpin + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
+impl<S: HttpService + Sync> IntoFuture for Serve<S> {
     type Output = ();
     type IntoFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 

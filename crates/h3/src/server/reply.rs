@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 use http::Response;
+use squall::StreamId;
 
 use crate::frame::{close_frame, kind, open_frame, put_header};
 use crate::message::response_fields;
+use crate::qlog::{Frame, Qlog, Side};
 use crate::qpack::encode_static;
 
 /// An encoded response, with a body in memory.
@@ -33,6 +35,23 @@ impl Reply {
         Self {
             head: Bytes::copy_from_slice(bytes.get(begin..).unwrap_or_default()),
             body,
+        }
+    }
+
+    /// Logs the frames of this reply, which answers a request on this stream.
+    #[inline]
+    pub(super) fn log(&self, qlog: &Qlog, id: StreamId, is_head: bool) {
+        if qlog.is_on() {
+            let mut reader = squall_wire::Reader::new(&self.head);
+            // The frame's type and length, which this end has written.
+            if let (Ok(_), Ok(len)) = (reader.varint(), reader.varint()) {
+                let from = reader.position();
+                let block = self.head.get(from..from.saturating_add(len as usize));
+                qlog.static_headers_created(id, block.unwrap_or_default());
+            }
+            if !is_head && !self.body.is_empty() {
+                qlog.frame(Side::Local, id, Frame::Data(self.body.len() as u64));
+            }
         }
     }
 }

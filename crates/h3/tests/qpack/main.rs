@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
 mod archive;
+mod cost;
 mod errors;
 mod examples;
 mod policy;

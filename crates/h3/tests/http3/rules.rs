@@ -3,12 +3,11 @@
 //! connection or resets the stream with the RFC's code.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Serve, Site, response, within};
 use squall::{CloseReason, Connection, ReadError, RecvStream, SendStream};
+
+use crate::common::{Serve, Site, response, within};
 use squall_h3::{Code, client, server};
 
 /// What the peer writes: unidirectional streams, a request stream (or a response), and whether
@@ -218,8 +217,8 @@ async fn at_client(site: &Site, script: &Script) -> Outcome {
     let asking = tokio::spawn({
         let client = client.clone();
         async move {
-            let response = client.send(common::get("/")).await?;
-            common::read(response.into_body()).await
+            let response = client.send(crate::common::get("/")).await?;
+            crate::common::read(response.into_body()).await
         }
     });
     let _open = write(&connection, script).await;
@@ -383,7 +382,7 @@ async fn what_clients_do_wrong() {
     let serving = server::serve(
         site.endpoint.clone(),
         Serve(|request: http::Request<squall_h3::Body>| async move {
-            match common::read(request.into_body()).await {
+            match crate::common::read(request.into_body()).await {
                 Ok(_) => response("fine"),
                 // The stream is reset whatever is answered.
                 Err(_) => response("not fine"),
@@ -559,22 +558,7 @@ async fn what_clients_do_wrong() {
             Fine,
         ),
     ]);
-    let mut wrong = Vec::new();
-    for (i, (script, expected)) in rules.iter().enumerate() {
-        let outcome = at_server(&site, script).await;
-        if outcome != *expected {
-            wrong.push(format!(
-                "{i}: {outcome:?} instead of {expected:?} for {script:02x?}"
-            ));
-        }
-    }
-    assert!(
-        wrong.is_empty(),
-        "{} of {}:\n{}",
-        wrong.len(),
-        rules.len(),
-        wrong.join("\n")
-    );
+    check(&rules, async |script| at_server(&site, script).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -642,9 +626,14 @@ async fn what_servers_do_wrong() {
             Reset(Code::H3_MESSAGE_ERROR),
         ),
     ]);
+    check(&rules, async |script| at_client(&site, script).await).await;
+}
+
+/// Plays each script by `play` and compares its outcome with the one that is expected.
+async fn check(rules: &[(Script, Outcome)], play: impl AsyncFn(&Script) -> Outcome) {
     let mut wrong = Vec::new();
     for (i, (script, expected)) in rules.iter().enumerate() {
-        let outcome = at_client(&site, script).await;
+        let outcome = play(script).await;
         if outcome != *expected {
             wrong.push(format!(
                 "{i}: {outcome:?} instead of {expected:?} for {script:02x?}"

@@ -1,6 +1,4 @@
 //! A server and clients over loopback sockets.
-#![allow(dead_code, reason = "each test file uses a part")]
-
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +11,7 @@ use http::{Request, Response};
 use squall::tls::Identity;
 use squall::{Builder, ClientConfig, Connection, Endpoint, ServerConfig, TransportConfig};
 use squall_h3::client::SendRequest;
-use squall_h3::{Body, Error};
+use squall_h3::{Body, Config, Error, SendBody, server};
 use tower_service::Service;
 
 pub(crate) const ANY_PORT: SocketAddr =
@@ -53,10 +51,19 @@ impl Site {
     }
 
     pub(crate) async fn connection_with(&self, transport: TransportConfig) -> Connection {
+        let address = self.endpoint.local_addr().unwrap();
+        self.connection_by(address, transport).await
+    }
+
+    /// One to another address, where datagrams are passed on.
+    pub(crate) async fn connection_by(
+        &self,
+        address: SocketAddr,
+        transport: TransportConfig,
+    ) -> Connection {
         let tls = squall::client_tls(self.roots.clone(), &[b"h3"]).unwrap();
         let config = ClientConfig::new(tls).transport(transport);
         let client = Endpoint::client(ANY_PORT).unwrap();
-        let address = self.endpoint.local_addr().unwrap();
         let connecting = client.connect_with(config, address, "localhost").unwrap();
         within(connecting).await.unwrap()
     }
@@ -64,6 +71,21 @@ impl Site {
     pub(crate) async fn client(&self) -> SendRequest {
         squall_h3::client::handshake(self.connection().await)
     }
+}
+
+/// Serves by a function, on the connections' worker or on the caller's runtime.
+pub(crate) fn start<F, R, B>(site: &Site, config: Config, on_worker: bool, answer: F)
+where
+    F: Fn(Request<Body>) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Response<B>> + Send + 'static,
+    B: SendBody,
+{
+    let mut builder = server::Builder::new().config(config);
+    if on_worker {
+        builder = builder.on_worker();
+    }
+    let serving = builder.serve(site.endpoint.clone(), Serve(answer));
+    tokio::spawn(serving.into_future());
 }
 
 /// A function as a service.

@@ -2,8 +2,6 @@
 //! server goes on serving others.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
-mod common;
-
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,34 +9,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{Serve, Site, get, read, response, within};
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use squall::{CloseReason, Connection, ReadToEndError, RecvStream, SendStream};
-use squall_h3::{Body, Code, Config, server, webtransport};
+
+use crate::common::{Site, get, read, response, start, within};
+use squall_h3::{Body, Code, Config, webtransport};
 
 fn request() -> Vec<u8> {
     let section = b"\0\0\xd1\xd7\xc1\x50\x09localhost";
     let mut frame = vec![1, section.len() as u8];
     frame.extend_from_slice(section);
     frame
-}
-
-/// Serves on the worker and on the runtime.
-fn start<F, R, B>(site: &Site, config: Config, on_worker: bool, answer: F)
-where
-    F: Fn(Request<Body>) -> R + Clone + Send + Sync + Unpin + 'static,
-    R: Future<Output = Response<B>> + Send + 'static,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    let builder = server::Builder::new().config(config);
-    let builder = if on_worker {
-        builder.on_worker()
-    } else {
-        builder
-    };
-    let serving = builder.serve(site.endpoint.clone(), Serve(answer));
-    tokio::spawn(async move { serving.await });
 }
 
 /// A client without HTTP/3 of ours, whose control stream is open.

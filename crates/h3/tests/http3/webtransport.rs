@@ -1,15 +1,14 @@
 //! WebTransport sessions and HTTP datagrams between this crate's client and server.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
-mod common;
-
-use common::{Serve, Site, get, within};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use squall_h3::client::{SendRequest, handshake_with};
 use squall_h3::webtransport::{self, RecvStream, SendStream, Session, SessionBody, StreamError};
 use squall_h3::{Body, Config, Protocol, server};
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
+
+use crate::common::{Serve, Site, get, within};
 
 fn uri() -> Uri {
     Uri::from_static("https://localhost/session")
@@ -170,7 +169,7 @@ async fn a_refused_session_is_a_response() {
     let config = Config::new().webtransport(1);
     let builder = server::Builder::new().config(config.clone());
     let refuse = Serve(|_| async {
-        let mut response = common::response("not here");
+        let mut response = crate::common::response("not here");
         *response.status_mut() = StatusCode::FORBIDDEN;
         response
     });
@@ -188,7 +187,7 @@ async fn a_server_without_sessions_is_not_asked() {
     let site = Site::new();
     let serving = server::serve(
         site.endpoint.clone(),
-        Serve(|_| async { common::response("") }),
+        Serve(|_| async { crate::common::response("") }),
     );
     tokio::spawn(async move { serving.await });
     let client = site.client().await;

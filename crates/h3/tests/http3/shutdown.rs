@@ -1,15 +1,17 @@
 //! The end of servers and clients: what is under way is finished, and nothing is lost.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
-mod common;
-
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use common::{Serve, Site, get, read, response, within};
-use squall::CloseReason;
+use squall::{CloseReason, TransportConfig};
 use squall_h3::{Code, server};
+use tokio::net::UdpSocket;
 use tokio::sync::{Notify, oneshot};
+
+use crate::common::{ANY_PORT, Serve, Site, get, read, response, within};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_finishes_what_has_begun() {
@@ -71,6 +73,95 @@ async fn a_server_finishes_what_has_begun() {
             other => panic!("{other}"),
         }
     }
+}
+
+/// Ends the server of a site gracefully, when it is told to.
+fn stoppable(site: &Site) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let service = Serve(|_| async { response("content") });
+    let serving = server::Builder::new().serve(site.endpoint.clone(), service);
+    let signal = async move { stopped.await.unwrap() };
+    (stop, tokio::spawn(serving.with_graceful_shutdown(signal)))
+}
+
+/// Passes datagrams on between a client and a server. What the server sends is lost while
+/// `is_lossy` says so.
+async fn relay(server: SocketAddr, is_lossy: Arc<AtomicBool>) -> SocketAddr {
+    let front = UdpSocket::bind(ANY_PORT).await.unwrap();
+    let back = UdpSocket::bind(ANY_PORT).await.unwrap();
+    back.connect(server).await.unwrap();
+    let address = front.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut there, mut here) = ([0; 2_000], [0; 2_000]);
+        let mut client = address;
+        loop {
+            tokio::select! {
+                Ok((len, from)) = front.recv_from(&mut there) => {
+                    client = from;
+                    let _ = back.send(&there[..len]).await;
+                }
+                Ok(len) = back.recv(&mut here) => {
+                    if !is_lossy.load(Ordering::SeqCst) {
+                        let _ = front.send_to(&here[..len], client).await;
+                    }
+                }
+            }
+        }
+    });
+    address
+}
+
+fn is_graceful(reason: &CloseReason, by_the_peer: bool) -> bool {
+    matches!(
+        reason,
+        CloseReason::Application { code, remote, .. }
+            if Code(*code) == Code::H3_NO_ERROR && *remote == by_the_peer
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_learns_of_the_end_though_datagrams_are_lost() {
+    let site = Site::new();
+    let (stop, server) = stoppable(&site);
+    let is_lossy = Arc::<AtomicBool>::default();
+    let address = relay(site.endpoint.local_addr().unwrap(), Arc::clone(&is_lossy)).await;
+    let connection = site.connection_by(address, TransportConfig::default());
+    let client = squall_h3::client::handshake(connection.await);
+    let answer = within(client.send(get("/"))).await.unwrap();
+    read(answer.into_body()).await.unwrap();
+    // Acknowledgements.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    is_lossy.store(true, Ordering::SeqCst);
+    stop.send(()).unwrap();
+    // Both GOAWAYs.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    is_lossy.store(false, Ordering::SeqCst);
+    // It has nothing to send by which it would find out.
+    let reason = tokio::time::timeout(Duration::from_secs(5), client.connection().closed());
+    let reason = reason.await.expect("the client is told");
+    assert!(
+        client.is_closed() && is_graceful(&reason, false),
+        "{reason}"
+    );
+    within(server).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_ends_a_connection_that_its_client_leaves_open() {
+    let site = Site::new();
+    let (stop, server) = stoppable(&site);
+    let connection = site.connection().await;
+    let mut control = connection.open_uni().await.unwrap();
+    control.write_all(&[0, 4, 0]).await.unwrap();
+    // The server measures the round trip.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let began = Instant::now();
+    stop.send(()).unwrap();
+    let reason = within(connection.closed()).await;
+    assert!(is_graceful(&reason, true), "{reason}");
+    // It had some time to do so itself.
+    assert!(began.elapsed() > Duration::from_millis(200));
+    within(server).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,6 @@
 //! A client of many origins: connections are made, kept and replaced.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
-mod common;
-
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -10,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{ANY_PORT, Serve, read, response, within};
 use http::{Request, Response, StatusCode};
 use squall::tls::Identity;
 use squall::{Builder, ClientConfig, Endpoint, ServerConfig};
 use squall_h3::client::{Client, Resolve};
 use squall_h3::{Body, Code, Config, Early, Error, server};
 use tokio::sync::oneshot;
+
+use crate::common::{ANY_PORT, Serve, read, response, within};
 
 /// Names and what they stand for.
 #[derive(Default)]
@@ -91,7 +90,7 @@ impl World {
 
 fn serve<F>(endpoint: Endpoint, answer: F)
 where
-    F: Fn(Request<Body>) -> Response<Body> + Clone + Send + Sync + Unpin + 'static,
+    F: Fn(Request<Body>) -> Response<Body> + Clone + Send + Sync + 'static,
 {
     let service = Serve(move |request| std::future::ready(answer(request)));
     tokio::spawn(async move { server::serve(endpoint, service).await });
@@ -239,6 +238,59 @@ async fn safe_requests_are_early_and_repeated_if_too_early() {
         assert_eq!(early.load(Ordering::SeqCst), before, "a POST was early");
     }
     assert!(early.load(Ordering::SeqCst) > 0, "no request was early");
+}
+
+// Whether a request was sent early or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_connection_is_none() {
+    let world = World::new();
+    let (server, address) = world.server();
+    world.set("one.test", vec![address]);
+    tokio::spawn(async move {
+        let connection = server.accept().await.unwrap();
+        let service = Serve(|_| std::future::ready(response("one")));
+        let connection = connection.accept().await.unwrap();
+        let serving = server::Builder::new().serve_connection(connection, service);
+        let refusing = async {
+            while let Some(incoming) = server.accept().await {
+                incoming.refuse();
+            }
+        };
+        let _ = tokio::join!(serving, refusing);
+    });
+    // Its ticket allows early data.
+    let client = world.client();
+    assert_eq!(text(&client, "https://one.test/").await, "one");
+    for method in ["GET", "POST"] {
+        let request = Request::builder().method(method).uri("https://one.test/");
+        let request = request.body(Body::empty()).unwrap();
+        let refused = within(world.client().send(request)).await.unwrap_err();
+        assert!(matches!(refused, Error::Connect(_)), "{method}: {refused}");
+    }
+}
+
+/// A server that stops, and whose GOAWAY does not arrive.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_meets_a_graceful_end_is_sent_again() {
+    for (code, method, succeeds) in [
+        (Code::H3_NO_ERROR, "GET", true),
+        (Code::H3_NO_ERROR, "POST", false),
+        (Code::H3_INTERNAL_ERROR, "GET", false),
+    ] {
+        let world = World::new();
+        let (server, address) = world.server();
+        world.set("one.test", vec![address]);
+        tokio::spawn(async move {
+            let connection = server.accept().await.unwrap().await.unwrap();
+            let _stream = connection.accept_bi().await.unwrap();
+            connection.close(code.0, b"");
+            serve(server, |_| response("again"));
+        });
+        let request = Request::builder().method(method).uri("https://one.test/");
+        let request = request.body(Body::empty()).unwrap();
+        let result = within(world.client().send(request)).await;
+        assert_eq!(result.is_ok(), succeeds, "{code} {method}: {result:?}");
+    }
 }
 
 /// A server that rejects the first request, and answers those after it.

@@ -1,6 +1,6 @@
 //! What QPACK costs: nanoseconds for a typical request and a typical response.
 //!
-//! `cargo test --release -p squall-h3 --test qpack_cost -- --ignored --nocapture`
+//! `cargo test --release -p squall-h3 --test qpack cost -- --ignored --nocapture`
 
 use squall_h3::qpack::{Decoded, Decoder, Encoder, Field, FieldSection, encode_static};
 use std::hint::black_box;

@@ -1,0 +1,12 @@
+//! HTTP/3 over loopback sockets. One program, which links once.
+#![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
+
+mod common;
+mod hostile;
+mod messages;
+mod pool;
+#[cfg(feature = "qlog")]
+mod qlog;
+mod rules;
+mod shutdown;
+mod webtransport;

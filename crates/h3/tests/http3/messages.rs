@@ -1,0 +1,188 @@
+//! Requests and responses between this crate's client and server.
+#![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, Version};
+
+use crate::common::{Site, get, read, response, start, within};
+use squall_h3::{Body, Config, Error, Informational, OnInformational};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_answered() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        start(&site, Config::new(), on_worker, |request| async move {
+            assert_eq!(request.version(), Version::HTTP_3);
+            assert_eq!(request.headers().get("x-question").unwrap(), "yes");
+            let mut response = response(format!("{} {}", request.method(), request.uri()));
+            response
+                .headers_mut()
+                .insert("x-answer", "no".parse().unwrap());
+            response
+        });
+        let client = site.client().await;
+        for i in 0..10 {
+            let mut request = get(&format!("/a/path?{i}"));
+            request
+                .headers_mut()
+                .insert("x-question", "yes".parse().unwrap());
+            let response = within(client.send(request)).await.unwrap();
+            assert_eq!(response.status(), StatusCode::OK);
+            assert_eq!(response.version(), Version::HTTP_3);
+            assert_eq!(response.headers().get("x-answer").unwrap(), "no");
+            assert!(response.headers().contains_key("date"));
+            let expected = format!("GET https://localhost/a/path?{i}");
+            let length = expected.len().to_string();
+            assert_eq!(response.headers().get("content-length").unwrap(), &length);
+            assert_eq!(
+                read(response.into_body()).await.unwrap(),
+                expected.as_bytes()
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_go_both_ways() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        start(&site, Config::new(), on_worker, |request| async move {
+            Response::new(request.into_body())
+        });
+        let client = site.client().await;
+        for len in [0, 1, 1000, 5000, 100_000, 10_000_000] {
+            let body: Vec<u8> = (0..len)
+                .map(|i: u32| i.to_le_bytes()[i as usize % 3])
+                .collect();
+            let request = Request::post("https://localhost/echo")
+                .body(Body::from(Bytes::from(body.clone())))
+                .unwrap();
+            let response = within(client.send(request)).await.unwrap();
+            assert!(read(response.into_body()).await.unwrap() == body, "{len}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_requests_at_once() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        start(&site, Config::new(), on_worker, |request| async move {
+            let path = request.uri().path().to_owned();
+            if path.ends_with('3') {
+                tokio::task::yield_now().await;
+            }
+            response(path)
+        });
+        let client = site.client().await;
+        let tasks: Vec<_> = (0..500)
+            .map(|i| {
+                let client = client.clone();
+                tokio::spawn(async move {
+                    let path = format!("/{i}");
+                    let response = within(client.send(get(&path))).await.unwrap();
+                    assert_eq!(read(response.into_body()).await.unwrap(), path.as_bytes());
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_request_gets_no_body() {
+    let site = Site::new();
+    start(&site, Config::new(), true, |_| async { response("text") });
+    let client = site.client().await;
+    let mut request = get("/");
+    *request.method_mut() = Method::HEAD;
+    let response = within(client.send(request)).await.unwrap();
+    assert_eq!(response.headers().get("content-length").unwrap(), "4");
+    assert_eq!(read(response.into_body()).await.unwrap(), b"");
+}
+
+// test: RFC 9114 §4.1, RFC 8297
+#[tokio::test(flavor = "multi_thread")]
+async fn informational_responses_precede_the_final_one() {
+    for on_worker in [false, true] {
+        let site = Site::new();
+        let (keep, kept) = std::sync::mpsc::channel();
+        let config = Config::new().informational(true);
+        start(&site, config, on_worker, move |request| {
+            let keep = keep.clone();
+            async move {
+                let informational = request.extensions().get::<Informational>().unwrap();
+                for (status, is_sent) in [(200, false), (101, false), (103, true), (199, true)] {
+                    let response = Response::builder().status(status).header("link", "</a>");
+                    let response = response.body(()).unwrap();
+                    assert_eq!(informational.send(response).is_ok(), is_sent, "{status}");
+                }
+                // They do not wait for the final one.
+                let (to_go_on, may_go_on) = tokio::sync::oneshot::channel::<()>();
+                keep.send((informational.clone(), to_go_on)).unwrap();
+                may_go_on.await.unwrap();
+                response("final")
+            }
+        });
+        let client = site.client().await;
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let mut request = get("/");
+        let on_informational = OnInformational::new(move |response| {
+            let link = response.headers().get("link").cloned();
+            tell.send((response.status().as_u16(), link)).unwrap();
+        });
+        request.extensions_mut().insert(on_informational);
+        let answer = tokio::spawn(client.send(request));
+        let link = Some("</a>".parse().unwrap());
+        assert_eq!(within(told.recv()).await, Some((103, link.clone())));
+        assert_eq!(within(told.recv()).await, Some((199, link)));
+        let (informational, to_go_on) = kept.recv().unwrap();
+        to_go_on.send(()).unwrap();
+        let answer = within(answer).await.unwrap().unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert_eq!(read(answer.into_body()).await.unwrap(), b"final");
+        // Too late.
+        let late = Response::builder().status(103).body(()).unwrap();
+        assert!(informational.send(late).is_err());
+        // A client that does not ask for them skips them.
+        let answer = tokio::spawn(client.send(get("/")));
+        let (_, to_go_on) = kept.recv().unwrap();
+        to_go_on.send(()).unwrap();
+        let answer = within(answer).await.unwrap().unwrap();
+        assert_eq!(read(answer.into_body()).await.unwrap(), b"final");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_informational_response_that_is_too_large_is_left_out() {
+    let site = Site::new();
+    let config = Config::new().informational(true);
+    start(&site, config, true, |request| async move {
+        let informational = request.extensions().get::<Informational>().unwrap();
+        for len in [10, 1000, 20] {
+            let hint = Response::builder().status(103).header("x", "y".repeat(len));
+            informational.send(hint.body(()).unwrap()).unwrap();
+        }
+        // The service waits, so that they are sent before the final one.
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        response("final")
+    });
+    let limits = Config::new().max_field_section_size(500);
+    let client = squall_h3::client::handshake_with(site.connection().await, limits);
+    // Until the server has this client's SETTINGS, it knows no limit.
+    while let Err(error) = within(client.send(get("/"))).await {
+        assert!(matches!(error, Error::FieldsTooLarge), "{error}");
+    }
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let mut request = get("/");
+    let note = OnInformational::new(move |response| {
+        tell.send(response.headers()["x"].len()).unwrap();
+    });
+    request.extensions_mut().insert(note);
+    let answer = within(client.send(request)).await.unwrap();
+    assert_eq!(read(answer.into_body()).await.unwrap(), b"final");
+    assert_eq!(within(told.recv()).await, Some(10));
+    assert_eq!(within(told.recv()).await, Some(20));
+}
