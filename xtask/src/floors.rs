@@ -88,6 +88,7 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     "crates/squall/tests/cost_contract.rs",
     "crates/protect/tests/no_allocation.rs",
     "crates/core/tests/common/counting.rs",
+    "crates/h3/tests/no_allocation.rs",
     // The CPU time of a thread, for the test that compares costs.
     "crates/sim/tests/work/main.rs",
     "crates/yard/src/sys.rs",

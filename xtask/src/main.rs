@@ -1,5 +1,5 @@
-//! The project's own commands: `cargo xtask tidy`, `measure-code`, `sim`, `soak`, `bench-core`,
-//! `features`, `package`, `ports`, `service`, `pgo`.
+//! The project's own commands: `cargo xtask tidy`, `measure-code`, `sim`, `soak`, `viewers`,
+//! `bench-core`, `features`, `package`, `ports`, `service`, `pgo`.
 //!
 //! ```text
 //!   tidy ──► tree        the files that git knows
@@ -15,10 +15,10 @@
 //! ```
 //! `measure-code` prints the same as figures. `cost` counts instructions, and compares them with
 //! the table of earlier commits. `sim` runs the seeds of the simulator, `soak` two processes over a
-//! link that fails, `pgo` builds the program with a profile of itself, `features` compiles and
-//! tests the library with other features, `package` uses the packages as an application would,
-//! `ports` tests applications that were ported from quinn, and `service` checks the systemd unit
-//! and the image.
+//! link that fails, `viewers` a server that is restarted under a thousand clients, `pgo` builds the
+//! program with a profile of itself, `features` compiles and tests the library with other features,
+//! `package` uses the packages as an application would, `ports` tests applications that were ported
+//! from quinn, and `service` checks the systemd unit and the image.
 
 mod code;
 mod cost;
@@ -43,6 +43,7 @@ mod text;
 mod tidy;
 mod tree;
 mod unprotected;
+mod viewers;
 
 use std::process::ExitCode;
 
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         ["measure-code"] => measure_code::run(),
         ["sim", ..] => sim::run(&arguments[1..]),
         ["soak", ..] => soak::run(&arguments[1..]),
+        ["viewers", ..] => viewers::run(&arguments[1..]),
         ["features"] => features::run(),
         ["package"] => package::run(),
         ["ports", ..] => ports::run(&arguments[1..]),
@@ -62,7 +64,7 @@ fn main() -> ExitCode {
         ["bench-core", ..] => unprotected::bench(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | measure-code | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | cost [--short] [--write] | bench-core [ARGUMENTS OF squall bench core] | features | package | ports [NAME] | service | pgo"
+                "usage: cargo xtask tidy | measure-code | sim [--seed N | --seeds FIRST..END] | soak [--minutes N] [--seed N] | viewers [--release] [--viewers N] [--seconds SECS] | cost [--short] [--write] | bench-core [ARGUMENTS OF squall bench core] | features | package | ports [NAME] | service | pgo"
             );
             ExitCode::from(2)
         }

@@ -8,6 +8,7 @@
 //!   get/      downloads over HTTP/3, like curl
 //!   doctor    what this machine has, and what was chosen for it
 //!   kernels   kernels of packet protection by name; SQUALL_CPU
+//!   trust     the servers that clients trust
 //!   output    lines and JSON to standard output
 //!   completions, version    what an installation asks for: completions, man pages, the build
 //! ```
@@ -21,6 +22,7 @@ mod kernels;
 mod output;
 mod perf;
 mod serve;
+mod trust;
 mod version;
 
 use std::process::ExitCode;

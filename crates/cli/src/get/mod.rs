@@ -21,7 +21,6 @@ use bytes::Bytes;
 use http::Uri;
 use indicatif::MultiProgress;
 use serde::Serialize;
-use squall_yard::certificate;
 use squall_yard::error::{Failure, Result, context};
 
 use self::args::Get;
@@ -29,6 +28,7 @@ use self::client::{Client, Settings};
 use self::exit::Failed;
 use self::transfer::{Fetched, Target, Transfer};
 use crate::output::{print_json, print_json_error};
+use crate::trust;
 
 /// The command. Its exit code is that of the last transfer that failed.
 pub(crate) fn main(args: Get) -> ExitCode {
@@ -69,7 +69,11 @@ fn run(args: Get) -> Result<ExitCode> {
         .build();
     let runtime = runtime.map_err(context("cannot start"))?;
     let settings = Settings {
-        tls: tls(&args)?,
+        tls: trust::client_config(
+            args.insecure,
+            args.cacert.as_deref(),
+            Arc::clone(&squall::provider()),
+        )?,
         resolve: args.resolve.clone(),
         http3_only: args.http3_only,
         connect_timeout: args.connect_timeout,
@@ -197,22 +201,4 @@ fn data(text: &str) -> Result<Bytes> {
     std::fs::read(file)
         .map(Bytes::from)
         .map_err(context(&format!("cannot read {file}")))
-}
-
-/// Whom the client trusts.
-fn tls(args: &Get) -> Result<squall::rustls::ClientConfig> {
-    let provider = Arc::clone(&squall::provider());
-    if args.insecure {
-        return certificate::trusting_anyone(provider);
-    }
-    if let Some(file) = &args.cacert {
-        return certificate::trusting(&certificate::read_certificates(file)?, provider);
-    }
-    let system = rustls_native_certs::load_native_certs().certs;
-    if system.is_empty() {
-        return Err(Failure::new(
-            "this system has no trusted certificates: pass the server's with --cacert FILE, or -k to skip verification",
-        ));
-    }
-    certificate::trusting(&system, provider)
 }

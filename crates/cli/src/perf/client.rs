@@ -5,7 +5,6 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
-use rustls::ClientConfig;
 use squall::{Connection, Endpoint};
 use squall_yard::chart::{Bar, Bars, File};
 use squall_yard::cpu::Cores;
@@ -19,7 +18,7 @@ use squall_yard::rows::{self, Row};
 use squall_yard::stages::{Rates, Sample, Table};
 use squall_yard::tickets::Watch;
 use squall_yard::work::{Amount, Direction, Flow, Load};
-use squall_yard::{certificate, interrupt, parse, stages};
+use squall_yard::{interrupt, parse, stages};
 
 use super::args::Client;
 use super::endpoint::{self, Unable};
@@ -30,7 +29,7 @@ use super::protocol::Transfer;
 use super::report::{self, Interval, Report};
 use super::work::Task;
 use super::{quic, requests};
-use crate::output;
+use crate::{output, trust};
 
 /// The port where none is given.
 const PORT: u16 = 4433;
@@ -484,7 +483,12 @@ fn bind(args: &Client, address: SocketAddr) -> Result<(Endpoint, Arc<Watch>)> {
     } else {
         (Ipv6Addr::UNSPECIFIED, 0).into()
     };
-    let (tls, watch) = client_tls(trust(args)?, &args.options)?;
+    let trusting = trust::client_config(
+        args.insecure,
+        args.cacert.as_deref(),
+        args.options.provider(),
+    )?;
+    let (tls, watch) = client_tls(trusting, &args.options)?;
     let mut builder = (args.options).builder(args.bind.unwrap_or(any)).client(
         squall::ClientConfig::new(tls).transport(args.options.transport(args.work.open_streams())),
     );
@@ -493,24 +497,6 @@ fn bind(args: &Client, address: SocketAddr) -> Result<(Endpoint, Arc<Watch>)> {
         .bind()
         .map_err(context("cannot open a UDP socket"))?;
     Ok((endpoint, watch))
-}
-
-/// The certificates that the client trusts: all, the given anchors, or the system's.
-fn trust(args: &Client) -> Result<ClientConfig> {
-    let provider = args.options.provider();
-    if args.insecure {
-        return certificate::trusting_anyone(provider);
-    }
-    if let Some(file) = &args.cacert {
-        return certificate::trusting(&certificate::read_certificates(file)?, provider);
-    }
-    let system = rustls_native_certs::load_native_certs().certs;
-    if system.is_empty() {
-        return Err(Failure::new(
-            "this system has no trusted certificates: pass the server's with --cacert FILE, or -k to skip verification",
-        ));
-    }
-    certificate::trusting(&system, provider)
 }
 
 /// `HOST[:PORT]`; an IPv6 address is in brackets if a port follows.

@@ -69,7 +69,9 @@ pub(crate) fn bind(settings: &Settings, mut tls: Tls, limits: &Limits) -> Result
     let mut builder = Builder::new(settings.address)
         .server(ServerConfig::new(tls).transport(transport))
         .workers(settings.workers)
-        .max_connections(settings.max_connections);
+        // Each worker may have its share of these, and clients do not spread evenly. The limit of
+        // all is kept by permits.
+        .max_connections(settings.max_connections.saturating_mul(settings.workers));
     if settings.retry {
         builder = builder.retry_from(0);
     }
@@ -83,7 +85,7 @@ pub(crate) fn bind(settings: &Settings, mut tls: Tls, limits: &Limits) -> Result
 }
 
 impl Server {
-    /// Accepts connections until the server stops, and then waits for their ends.
+    /// Accepts connections until the server stops, and ignores attempts from then on.
     pub(crate) async fn run(self: Arc<Self>, endpoint: Endpoint) {
         let mut stopping = self.stopping.clone();
         loop {
@@ -101,11 +103,18 @@ impl Server {
             let server = Arc::clone(&self);
             tokio::spawn(async move { server.serve(incoming, permit).await });
         }
-        // Clients of attempts to come use TCP, which refuses them, too.
+        // Attempts are not answered from now on: they reach the process that takes over the port
+        // when clients repeat them. Browsers would remember a refusal.
         let _ = endpoint.set_server_config(None);
+        while let Some(incoming) = endpoint.accept().await {
+            incoming.ignore();
+        }
     }
 
     async fn serve(self: Arc<Self>, incoming: Incoming, permit: OwnedSemaphorePermit) {
+        if *self.stopping.borrow() {
+            return incoming.ignore();
+        }
         // Before the handshake is complete, so that early data is answered at once.
         let Ok((connection, _)) = incoming.accept().into_0rtt().await else {
             return;
@@ -138,7 +147,7 @@ impl Server {
                 .answer_first(move |head| site.reply(head, &peer));
         }
         let serving = pin!(builder.serve_connection(connection.clone(), service));
-        let shut_down = |serving: Pin<&mut server::ServeConnection<_, _>>, cx: &mut Context<'_>| {
+        let shut_down = |serving: Pin<&mut server::ServeConnection<_>>, cx: &mut Context<'_>| {
             serving.get_mut().poll_shutdown(cx);
         };
         let stopping = self.stopping.clone();

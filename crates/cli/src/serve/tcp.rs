@@ -58,9 +58,11 @@ impl Server {
         let mut stopping = self.stopping.clone();
         loop {
             let accepted = async {
-                // Without a permit nothing is accepted: clients wait in the kernel's queue.
+                // One client waits here for its permit, and others in the kernel's queue. A permit
+                // that waited for a client would be missing for HTTP/3.
+                let accepted = listener.accept().await;
                 let permit = Arc::clone(&self.permits).acquire_owned().await;
-                (listener.accept().await, permit.ok())
+                (accepted, permit.ok())
             };
             let (accepted, permit) = tokio::select! {
                 biased;
@@ -119,37 +121,33 @@ impl Server {
                 .max_header_list_size(FIELDS)
                 .max_send_buf_size(SEND_BUFFER)
                 .enable_connect_protocol();
-            let connection = pin!(builder.serve_connection(io, respond));
-            let shut_down = |connection: Pin<&mut _>, _: &mut Context<'_>| {
-                http2::Connection::graceful_shutdown(connection);
-            };
-            supervise(
-                connection,
-                shut_down,
-                &peer.activity,
-                &self.limits,
-                stopping,
-            )
-            .await;
+            let connection = builder.serve_connection(io, respond);
+            let end = http2::Connection::graceful_shutdown;
+            self.see_through(connection, end, &peer, stopping).await;
         } else {
             let mut builder = http1::Builder::new();
             // Heads are watched here.
             builder
                 .header_read_timeout(None)
                 .max_buf_size(FIELDS as usize);
-            let connection = pin!(builder.serve_connection(io, respond).with_upgrades());
-            let shut_down = |connection: Pin<&mut _>, _: &mut Context<'_>| {
-                http1::UpgradeableConnection::graceful_shutdown(connection);
-            };
-            supervise(
-                connection,
-                shut_down,
-                &peer.activity,
-                &self.limits,
-                stopping,
-            )
-            .await;
+            let connection = builder.serve_connection(io, respond).with_upgrades();
+            let end = http1::UpgradeableConnection::graceful_shutdown;
+            self.see_through(connection, end, &peer, stopping).await;
         }
+    }
+
+    /// Serves a connection until it ends, is too slow, or has been idle. `end` has it end
+    /// gracefully.
+    async fn see_through<C: Future>(
+        &self,
+        connection: C,
+        end: impl Fn(Pin<&mut C>),
+        peer: &Peer,
+        stopping: watch::Receiver<bool>,
+    ) {
+        let connection = pin!(connection);
+        let end = |connection: Pin<&mut C>, _: &mut Context<'_>| end(connection);
+        supervise(connection, end, &peer.activity, &self.limits, stopping).await;
     }
 }
 

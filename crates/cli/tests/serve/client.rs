@@ -59,6 +59,14 @@ impl Drop for Folder {
     }
 }
 
+/// Writes a new certificate and key, and returns the certificate.
+pub(crate) fn renew(folder: &Folder) -> Vec<u8> {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    folder.write("cert.pem", made.cert.pem());
+    folder.write("key.pem", made.signing_key.serialize_pem());
+    made.cert.der().to_vec()
+}
+
 /// A running `squall serve`; ends with the test.
 pub(crate) struct Server {
     pub(crate) process: Child,
@@ -71,8 +79,13 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(args: &[&str]) -> Self {
+        Self::at(0, args)
+    }
+
+    /// One on this port; 0: one that the system chooses.
+    pub(crate) fn at(port: u16, args: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_squall"))
-            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -9,16 +9,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::client::{ALL, Folder, Server, Version, certificate_of, run, whole};
+use crate::client::{ALL, Folder, Server, Version, certificate_of, renew, run, whole};
 use crate::common::signal;
-
-/// Writes a new certificate and key, and returns the certificate.
-fn renew(folder: &Folder) -> Vec<u8> {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
-    folder.write("cert.pem", made.cert.pem());
-    folder.write("key.pem", made.signing_key.serialize_pem());
-    made.cert.der().to_vec()
-}
 
 #[test]
 fn a_certificate_is_reloaded_without_losing_connections() {
@@ -256,6 +248,22 @@ fn connections_beyond_the_limit_wait() {
         }
         drop(first);
         assert_eq!(third.await.get("/", &[]).await.0, 200);
+    });
+}
+
+#[test]
+fn all_connections_below_the_limit_are_accepted_whichever_worker_has_them() {
+    let folder = Folder::new();
+    folder.write("index.html", "content");
+    let limits = ["--max-connections", "8", "--workers", "4"];
+    let server = Server::start(&[&limits[..], &[folder.path()]].concat());
+    run(async {
+        let mut clients = Vec::new();
+        for _ in 0..8 {
+            let mut client = server.connect(Version::Http3).await;
+            assert_eq!(client.get("/", &[]).await.0, 200);
+            clients.push(client);
+        }
     });
 }
 

@@ -7,3 +7,4 @@ mod client;
 mod files;
 mod life;
 mod proxy;
+mod viewers;
