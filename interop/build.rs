@@ -9,8 +9,8 @@ fn main() {
         let method = Method::builder()
             .name(name)
             .route_name(route)
-            .input_type("crate::grpc::Text")
-            .output_type("crate::grpc::Text")
+            .input_type("super::Text")
+            .output_type("super::Text")
             .codec_path("tonic_prost::ProstCodec");
         let method = if client {
             method.client_streaming()

@@ -6,8 +6,10 @@
 //!    ├─────►  protect     packet protection of squall and seven libraries, interleaved in one run
 //!    └─────►  transport   whole transports, TLS over TCP and plain TCP, interleaved in one run;
 //!                         and squall against the other stacks' ends, bytes compared (interop)
+//!  main  ──►  endpoint    the other stacks by the contract of the QUIC interop runner
 //! ```
 
+mod endpoint;
 mod payload;
 mod protect;
 mod transfer;
@@ -34,6 +36,7 @@ enum Command {
     /// squall's server: 10 MB up and down again and a part of each workload of `transport`,
     /// SHA-256 compared.
     Interop,
+    Endpoint(endpoint::Endpoint),
     /// One end of a measurement of `transport`, which starts it by itself.
     #[command(name = transport::SUBCOMMAND, hide = true)]
     TransportEnd,
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Command::Transfer(args) => transfer::run(&args).map_err(|error| error.to_string()),
         Command::Protect(args) => protect::run(&args),
         Command::Transport(args) => transport::run(&args).map_err(|error| error.to_string()),
+        Command::Endpoint(args) => return endpoint::run(&args),
         Command::Interop => transport::interop().map_err(|error| error.to_string()),
         Command::TransportEnd => transport::run_end().map_err(|error| error.to_string()),
     };

@@ -4,3 +4,5 @@
 mod axum_application;
 mod grpc;
 mod servers;
+#[path = "../../examples/grpc/words.rs"]
+mod words;
