@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use common::{ALPN, ANY, Identity, meet, pattern, within};
 use squall::{
-    Builder, Bytes, Connection, DatagramSocket, Endpoint, OutgoingDatagrams, ReceivedDatagrams,
-    TransportConfig, WorkerEndReason,
+    Builder, Bytes, CloseReason, Connection, DatagramSocket, Endpoint, OutgoingDatagrams,
+    ReceivedDatagrams, TransportConfig, WorkerEndReason,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -242,7 +242,27 @@ async fn a_channel_that_loses_datagrams_carries_everything() {
         });
         assert_eq!(datagram.await, "ahoy");
         near.close(7, b"done");
-        within(far.closed()).await;
+        // So may the packet that closes the connection: each packet that arrives after it is
+        // answered by another one.
+        let closed = far.closed();
+        let mut closed = std::pin::pin!(closed);
+        let reason = within(async {
+            loop {
+                let wait = Duration::from_millis(5);
+                if let Ok(reason) = tokio::time::timeout(wait, &mut closed).await {
+                    return reason;
+                }
+                let _ = far.send_datagram(Bytes::from_static(b"still there?"));
+            }
+        });
+        assert!(matches!(
+            reason.await,
+            CloseReason::Application {
+                code: 7,
+                remote: true,
+                ..
+            }
+        ));
         within(async { tokio::join!(client.wait_idle(), server.wait_idle()) }).await;
     }
 }
