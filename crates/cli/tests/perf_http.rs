@@ -65,12 +65,45 @@ fn http_costs_are_side_by_side_under_an_equal_load() {
     // The same load for all, as it was counted.
     for (load, connections) in report["load"].as_array().expect("loads").iter().zip(
         std::iter::repeat_n([10, 10, 100], 3)
-            .chain([[30; 3]])
+            .chain([[10; 3], [30; 3]])
             .flatten(),
     ) {
         assert_eq!(load["connections"], connections, "{load}");
-        let in_flight = if load["size"].is_null() { 30 } else { 100 };
+        let in_flight = match load["work"].as_str() {
+            Some("requests") => 100,
+            // Some of the ten connect or close.
+            Some("handshake") => number(&load["in_flight"]).clamp(1.0, 10.0) as u64,
+            _ => 30,
+        };
         assert_eq!(load["in_flight"], in_flight, "{load}");
+    }
+    let handshakes = report["handshakes"].as_array().expect("handshakes");
+    assert_eq!(handshakes.len(), 3);
+    for (row, protocol) in handshakes.iter().zip(protocols) {
+        assert_eq!(row["protocol"], protocol);
+        let keys = ["server_us_per_connection", "connections_per_s"];
+        let [us, per_s] = keys.map(|key| number(&row[key]));
+        // A full handshake is many requests' work.
+        assert!(us > 50.0 && per_s > 0.0 && us * per_s < 1.2e6, "{row}");
+    }
+    // Where HTTP/3's time goes: the parts are the whole.
+    let staged = report["stages"].as_array().expect("stages");
+    let works = ["requests", "requests", "requests", "handshake", "session"];
+    let found: Vec<_> = staged.iter().map(|table| &table["work"]).collect();
+    assert_eq!(found, works);
+    for table in staged {
+        let rows = table["rows"].as_array().expect("rows");
+        let of = |name: &str| {
+            let row = rows.iter().find(|row| row["stage"] == name);
+            number(&row.expect("a row")["percent"])
+        };
+        for stage in ["UDP send", "AEAD", "HTTP/3", "QPACK", "application"] {
+            assert!(of(stage) > 0.0, "{stage}: {table}");
+        }
+        let has_handshakes = table["work"] == "handshake";
+        assert_eq!(of("handshake") > 20.0, has_handshakes, "{table}");
+        let sum: f64 = rows.iter().filter_map(|row| row["percent"].as_f64()).sum();
+        assert!(sum < 100.1, "{sum}: {table}");
     }
     // Of one round, the median is that of the rows.
     let ratio = number(&report["ratios"][1]["h3_to_h1"]);
@@ -125,9 +158,10 @@ fn http_takes_no_option_that_its_server_has_not() {
     let names: Vec<_> = (text.lines().skip(1))
         .map(|line| line.split(',').take(2).collect::<Vec<_>>().join(" "))
         .collect();
-    assert_eq!(names.len(), 12, "{text}");
+    assert_eq!(names.len(), 15, "{text}");
     assert_eq!(names[..2], ["http-1024 h3", "http-1024 h2"]);
-    assert_eq!(names[11], "http-session h1");
+    assert_eq!(names[11], "http-handshake h1");
+    assert_eq!(names[14], "http-session h1");
 }
 
 #[test]

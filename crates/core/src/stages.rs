@@ -31,6 +31,10 @@ pub enum Stage {
     Streams,
     /// Timers.
     Timers,
+    /// HTTP/3: streams read and written, frames, messages, replies (RFC 9114).
+    Http,
+    /// Field sections encoded and decoded (RFC 9204).
+    Qpack,
     /// The application's own code, run on the worker.
     Application,
     /// Events handed out, tasks woken and chosen: what the asynchronous runtime takes.
@@ -43,7 +47,7 @@ pub enum Stage {
 
 impl Stage {
     /// Number of stages.
-    pub const COUNT: usize = 14;
+    pub const COUNT: usize = 16;
 
     /// All stages, in the order of the table.
     pub const ALL: [Self; Self::COUNT] = [
@@ -57,6 +61,8 @@ impl Stage {
         Self::Handshake,
         Self::Streams,
         Self::Timers,
+        Self::Http,
+        Self::Qpack,
         Self::Application,
         Self::Runtime,
         Self::Idle,
@@ -77,6 +83,8 @@ impl Stage {
             Self::Handshake => "handshake",
             Self::Streams => "streams and copies",
             Self::Timers => "timers",
+            Self::Http => "HTTP/3",
+            Self::Qpack => "QPACK",
             Self::Application => "application",
             Self::Runtime => "tasks and wake-ups",
             Self::Idle => "idle",

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use squall::Stage;
 
 use crate::datagram::Datagrams;
 use crate::error::{Code, Error};
@@ -212,6 +213,13 @@ impl Incoming {
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        self.reader.shared().mark(Stage::Application);
+        let result = self.poll_next(cx);
+        self.reader.shared().mark(Stage::Http);
+        result
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         loop {
             if let Some(section) = &self.trailers {
                 let id = self.reader.id();

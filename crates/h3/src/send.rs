@@ -205,7 +205,8 @@ impl<B: SendBody> MessageSender<B> {
                 }
                 State::Body => {}
             }
-            match this.body.poll_frame(cx) {
+            let body = this.body;
+            match this.shared.call(|| body.poll_frame(cx)) {
                 Poll::Pending => {
                     // Nothing to wait for: what there is goes out.
                     ready!(Self::poll_write(this.send, this.buffer, this.chunk, cx))?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 
-use squall::{Connection, Priority, SendStream, StreamId};
+use squall::{Connection, Priority, SendStream, Stage, StreamId};
 
 use crate::config::Config;
 use crate::error::{Code, Error};
@@ -124,6 +124,31 @@ impl Shared {
         }
     }
 
+    /// The time since the previous mark belongs to `stage`, if this is a task of the worker whose
+    /// time is measured.
+    #[inline]
+    pub(crate) fn mark(&self, stage: Stage) {
+        self.connection.mark_stage(stage);
+    }
+
+    /// Does what the application has called for.
+    #[inline]
+    pub(crate) fn enter<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.mark(Stage::Application);
+        let result = work();
+        self.mark(Stage::Http);
+        result
+    }
+
+    /// Calls what is the application's own code.
+    #[inline]
+    pub(crate) fn call<R>(&self, application: impl FnOnce() -> R) -> R {
+        self.mark(Stage::Http);
+        let result = application();
+        self.mark(Stage::Application);
+        result
+    }
+
     /// Ends the connection: the peer broke a rule.
     pub(crate) fn fail(&self, code: Code, why: &str) {
         self.connection.close(code.0, why.as_bytes());
@@ -178,6 +203,7 @@ impl Shared {
             logged.push(field);
         });
         let payload = open_frame(out);
+        self.mark(Stage::Http);
         let limit = self.peer_settings().max_field_section_size;
         let is_too_large = |size: usize| limit.is_some_and(|limit| size as u64 > limit);
         if !self.is_dynamic.load(Ordering::Acquire) {
@@ -197,6 +223,7 @@ impl Shared {
                 self.wake_driver();
             }
         }
+        self.mark(Stage::Qpack);
         if is_too_large(size) {
             return Err(Error::TooLargeForPeer);
         }
@@ -220,7 +247,10 @@ impl Shared {
             blocked,
         } = &mut *incoming;
         let limit = usize::try_from(self.config.max_field_section_size).unwrap_or(usize::MAX);
-        let result = match decoder.decode(stream.0, block, limit, section) {
+        self.mark(Stage::Http);
+        let decoded = decoder.decode(stream.0, block, limit, section);
+        self.mark(Stage::Qpack);
+        let result = match decoded {
             // Nothing more arrives for it.
             Ok(Decoded::Blocked) if self.connection.close_reason().is_some() => {
                 Err(FieldsError::Connection(Code::H3_NO_ERROR))

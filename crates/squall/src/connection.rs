@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use squall_core::{
-    CloseReason, DatagramError, ExportError, MigrateError, Move, Priority, Stages, Stats,
+    CloseReason, DatagramError, ExportError, MigrateError, Move, Priority, Stage, Stages, Stats,
 };
 use squall_wire::{ConnectionId, Direction, Path, Side, StreamId};
 use tokio::sync::oneshot;
@@ -266,6 +266,19 @@ impl Connection {
     #[must_use]
     pub fn stages(&self) -> Stages {
         self.0.0.stages()
+    }
+
+    /// Attributes the time since the previous mark to a stage, in a task of the connection's worker
+    /// (see [`spawn`](Self::spawn)) of an endpoint with
+    /// [`Builder::accounting`](crate::Builder::accounting). What a task does not mark is
+    /// [`Stage::Application`]. For protocols above QUIC: squall-h3 tells its own time and that of
+    /// the services that it calls apart. Anywhere else it does nothing.
+    #[inline]
+    pub fn mark_stage(&self, stage: Stage) {
+        let shared = &self.0.0.worker;
+        if shared.accounting {
+            worker::mark_task(shared, stage);
+        }
     }
 
     /// The index of the endpoint's worker that the connection stays on for life.

@@ -162,3 +162,47 @@ async fn tasks_of_a_connection_count_as_its_application() {
     assert!(2 * application() > total(&stages), "{stages:?}");
     assert!(server.stages().ticks()[Stage::Application as usize] >= application());
 }
+
+#[tokio::test]
+async fn a_task_divides_its_time_among_stages() {
+    let (server, client) = endpoints(true);
+    let (near, far) = connect(&server, &client).await;
+    far.measure_stages(true);
+    let busy = || {
+        let begun = squall::ticks();
+        let until = Instant::now() + Duration::from_millis(10);
+        while Instant::now() < until {}
+        squall::ticks() - begun
+    };
+    let connection = far.clone();
+    let task = far.spawn(async move {
+        let http = busy();
+        connection.mark_stage(Stage::Http);
+        let qpack = busy();
+        connection.mark_stage(Stage::Qpack);
+        let application = busy();
+        // A connection of another endpoint.
+        near.mark_stage(Stage::Http);
+        [http, qpack, application]
+    });
+    let took = within(task).await.unwrap();
+    let of = |stage: Stage| far.stages().ticks()[stage as usize];
+    within(async {
+        while of(Stage::Application) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let server_of = |stage: Stage| server.stages().ticks()[stage as usize];
+    let stages = [Stage::Http, Stage::Qpack, Stage::Application];
+    for (stage, took) in stages.into_iter().zip(took) {
+        assert!(of(stage) >= took, "{}", stage.name());
+        assert!(server_of(stage) >= of(stage), "{}", stage.name());
+    }
+    // This thread is none of the workers'.
+    let before = server_of(Stage::Http);
+    busy();
+    far.mark_stage(Stage::Http);
+    assert_eq!(server_of(Stage::Http), before);
+    assert_eq!(client.stages().ticks()[Stage::Http as usize], 0);
+}

@@ -9,6 +9,7 @@ use crate::work::Flow;
 use crate::{cpu, sys};
 
 /// One end's counters at a moment.
+#[derive(Debug)]
 pub struct Reading {
     stages: Stages,
     cpu: Duration,
@@ -155,7 +156,8 @@ impl Ticker {
         }
     }
 
-    fn ns_per_tick(&self) -> f64 {
+    /// Nanoseconds a tick of the counter.
+    pub fn ns_per_tick(&self) -> f64 {
         let ticks = squall::ticks().wrapping_sub(self.ticks).max(1);
         self.at.elapsed().as_secs_f64() * 1e9 / ticks as f64
     }

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
-use squall::Waits;
+use squall::{Stage, Waits};
 
 use crate::chart::NOT_SPLIT;
 use crate::layout::{self, Column, Grid, Group};
@@ -57,6 +57,36 @@ impl Sample {
         self.packets += other.packets;
         self.bytes += other.bytes;
         self.operations += other.operations;
+    }
+
+    /// What came since an earlier sample of the same thread.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut stages = self.stages.clone();
+        for (sum, less) in stages.iter_mut().zip(&before.stages) {
+            sum.1 = sum.1.saturating_sub(less.1);
+        }
+        Self {
+            stages,
+            waits: self.waits.since(&before.waits),
+            stamps: self.stamps - before.stamps,
+            cpu: self.cpu.saturating_sub(before.cpu),
+            preemptions: self.preemptions.saturating_sub(before.preemptions),
+            packets: self.packets - before.packets,
+            bytes: self.bytes - before.bytes,
+            operations: self.operations - before.operations,
+        }
+    }
+
+    /// Seconds of CPU time by stage, with what waiting took in a row of its own.
+    pub fn seconds(&self, rates: Rates) -> Vec<(&'static str, f64)> {
+        let seconds = |ticks: u64| ticks as f64 * rates.ns_per_tick / 1e9;
+        let stages = self.stages.iter();
+        let mut rows: Vec<_> = stages
+            .map(|&(name, ticks)| (name, seconds(ticks)))
+            .collect();
+        rows.push((WAITING, rates.waiting(&self.waits) / 1e9));
+        rows
     }
 }
 
@@ -186,9 +216,14 @@ impl Table {
         let mut rows: Vec<Row> = sample
             .stages
             .iter()
+            // Protocols above the transport, where there are none.
+            .filter(|&&(stage, ticks)| ticks > 0 || !ABOVE.iter().any(|one| one.name() == stage))
             .map(|&(stage, ticks)| row(stage, ticks as f64 * rates.ns_per_tick * scale))
             .collect();
-        rows.push(row("waiting and waking", waiting));
+        // A sample by seconds has it already.
+        if !rows.iter().any(|row| row.stage == WAITING) {
+            rows.push(row(WAITING, waiting));
+        }
         let preempted = claimed_percent > BLURRED
             || sample.preemptions as f64 > MAX_PREEMPTIONS_PER_S * sample.cpu.as_secs_f64();
         rows.push(if preempted {
@@ -371,6 +406,12 @@ const MAX_PREEMPTIONS_PER_S: f64 = 10.0;
 
 /// Readings of the thread's CPU clock for a wait that is measured.
 const READINGS: u64 = 2;
+
+/// The stages of protocols above the transport.
+const ABOVE: [Stage; 2] = [Stage::Http, Stage::Qpack];
+
+/// The row of what it takes to put the thread to sleep and to wake it.
+pub const WAITING: &str = "waiting and waking";
 
 /// The row of what no stage claims.
 const UNATTRIBUTED: &str = "unattributed";

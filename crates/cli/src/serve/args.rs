@@ -95,6 +95,11 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR:PORT|PATH", value_parser = metrics)]
     pub(crate) metrics: Option<Metrics>,
 
+    /// Measure what the CPU time of HTTP/3 goes into, for the metric
+    /// squall_worker_stage_seconds_total. It costs a few per cent of that time
+    #[arg(long, requires = "metrics", conflicts_with = "no_h3")]
+    pub(crate) stage_times: bool,
+
     /// Connections that may be open at a time; others wait to be accepted
     #[arg(long, value_name = "N", default_value = "10000", value_parser = connections)]
     pub(crate) max_connections: u32,

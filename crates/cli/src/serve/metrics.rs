@@ -4,10 +4,13 @@
 //! a reader adds them up.
 
 use std::cell::Cell;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use http::StatusCode;
+
+use super::transport::Transport;
 
 /// Threads beyond this number share shards.
 const SHARDS: usize = 16;
@@ -68,6 +71,8 @@ pub(crate) struct Metrics {
     shards: [Shard; SHARDS],
     /// Lines of the access log that were not written.
     pub(crate) log_lines_dropped: AtomicU64,
+    /// Set once there is one: HTTP/3 can be off.
+    pub(crate) transport: OnceLock<Transport>,
 }
 
 impl Metrics {
@@ -120,11 +125,7 @@ impl Metrics {
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         let mut family = |name: &str, kind: &str, help: &str, rows: &[(String, u64)]| {
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-            for (labels, value) in rows {
-                let _ = writeln!(text, "{name}{labels} {value}");
-            }
+            put_family(&mut text, name, kind, help, rows);
         };
         let by_protocol = |of: &dyn Fn(Protocol) -> u64| {
             Protocol::ALL.map(|protocol| {
@@ -199,7 +200,25 @@ impl Metrics {
             "Lines of the access log that were lost because its file was too slow.",
             &[(String::new(), self.log_lines_dropped.load(Relaxed))],
         );
+        if let Some(transport) = self.transport.get() {
+            transport.put(&mut text);
+        }
         text
+    }
+}
+
+/// Writes the values of a metric.
+pub(super) fn put_family(
+    text: &mut String,
+    name: &str,
+    kind: &str,
+    help: &str,
+    rows: &[(String, impl Display)],
+) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    for (labels, value) in rows {
+        let _ = writeln!(text, "{name}{labels} {value}");
     }
 }
 

@@ -5,7 +5,7 @@
 //!   tcp      TLS, HTTP/1.1 and HTTP/2 by hyper, a task a connection ─► watch: progress and limits
 //!    │ Request
 //!    ▼
-//!   site     counts (metrics), logs (access), adds fields
+//!   site     counts (metrics, transport), logs (access), adds fields
 //!    ├─► files/    cached, or opened below the root ─► reader: chunks of large ones
 //!    └─► proxy/    passed on to the application, streamed in both directions
 //!    │ Response<Body>
@@ -29,6 +29,7 @@ mod reader;
 mod scratch;
 mod site;
 mod tcp;
+pub(crate) mod transport;
 mod watch;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -54,6 +55,7 @@ use self::files::Files;
 use self::metrics::Metrics;
 use self::proxy::{Proxy, Timeouts};
 use self::site::{Content, Site};
+use self::transport::Transport;
 use self::watch::Limits;
 use crate::output::say;
 
@@ -93,7 +95,10 @@ async fn run(args: &Serve) -> Result<()> {
     let (listener, endpoint) = bind_both(args, &certificate).await?;
     let address = listener.local_addr().map_err(context("local address"))?;
     let mut site = site(args, metrics)?;
-    if endpoint.is_some() {
+    if let Some(endpoint) = &endpoint {
+        let transport = Transport::new(endpoint.clone(), args.stage_times);
+        // Set here only.
+        let _ = site.metrics.transport.set(transport);
         site.alt_svc = Some(alt_svc(address.port())?);
     }
     let site = Arc::new(site);
@@ -183,6 +188,7 @@ fn bind_udp(
         max_connections: args.max_connections as usize,
         // The application must know what a replay is.
         early_data: args.folder.is_some() || args.early_data,
+        stage_times: args.stage_times,
     };
     quic::bind(&settings, certificate.tls(&[]), &limits(args)).map(Some)
 }

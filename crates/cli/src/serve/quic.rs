@@ -51,6 +51,8 @@ pub(crate) struct Settings {
     pub(crate) max_connections: usize,
     /// Whether requests may come in early data, as replays do.
     pub(crate) early_data: bool,
+    /// Whether the workers' time is measured by stage.
+    pub(crate) stage_times: bool,
 }
 
 /// Binds the port. `tls` holds the certificate.
@@ -69,6 +71,7 @@ pub(crate) fn bind(settings: &Settings, mut tls: Tls, limits: &Limits) -> Result
     let mut builder = Builder::new(settings.address)
         .server(ServerConfig::new(tls).transport(transport))
         .workers(settings.workers)
+        .accounting(settings.stage_times)
         // Each worker may have its share of these, and clients do not spread evenly. The limit of
         // all is kept by permits.
         .max_connections(settings.max_connections.saturating_mul(settings.workers));

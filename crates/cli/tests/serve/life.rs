@@ -211,6 +211,43 @@ fn slow_clients_are_dropped() {
     });
 }
 
+#[test]
+fn metrics_tell_where_the_workers_time_goes() {
+    let folder = Folder::new();
+    folder.write("index.html", vec![1; 100_000]);
+    for stage_times in [false, true] {
+        let mut args = vec!["--metrics", "127.0.0.1:0"];
+        args.extend(stage_times.then_some("--stage-times"));
+        args.push(folder.path());
+        let server = Server::start(&args);
+        run(async {
+            let mut client = server.connect(Version::Http3).await;
+            for _ in 0..10 {
+                assert_eq!(client.get("/", &[]).await.0, 200);
+            }
+            let text = metrics(&server);
+            let value = |name: &str| -> Option<f64> {
+                let mut lines = text.lines();
+                lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+            };
+            let cpu = value("squall_worker_cpu_seconds_total").expect("a value");
+            assert!(cpu > 0.0, "{text}");
+            assert!(
+                value("squall_udp_sent_datagrams_total") > Some(100.0),
+                "{text}"
+            );
+            assert!(
+                value("squall_udp_received_bytes_total") > Some(1_200.0),
+                "{text}"
+            );
+            for stage in ["HTTP/3", "QPACK", "application", "AEAD", "handshake"] {
+                let name = format!("squall_worker_stage_seconds_total{{stage=\"{stage}\"}}");
+                assert_eq!(value(&name) > Some(0.0), stage_times, "{text}");
+            }
+        });
+    }
+}
+
 /// The server's own metrics would be one more request; so they are on a port of their own.
 fn metrics(server: &Server) -> String {
     let address = server

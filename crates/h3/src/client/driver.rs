@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use squall::AcceptBi;
+use squall::{AcceptBi, Stage};
 
 use crate::control::ControlEvent;
 use crate::error::Code;
@@ -68,7 +68,16 @@ impl Future for Driver {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = &mut *self;
+        self.shared.mark(Stage::Application);
+        let result = self.poll_streams(cx);
+        self.shared.mark(Stage::Http);
+        result
+    }
+}
+
+impl Driver {
+    fn poll_streams(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self;
         this.shared.set_driver(cx.waker());
         let ended = this.streams.poll(cx, |shared, event| match event {
             ControlEvent::GoAway(id) => {

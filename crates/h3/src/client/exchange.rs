@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use squall::SendStream;
+use squall::{SendStream, Stage};
 use tokio::runtime::Handle;
 
 use crate::body::{ActiveGuard, Body, broken, error_of};
@@ -25,6 +25,7 @@ pub(super) async fn send<B: SendBody>(
     shared: &Arc<Shared>,
     request: Request<B>,
 ) -> Result<Response<Body>, Error> {
+    shared.mark(Stage::Application);
     let (mut parts, body) = request.into_parts();
     announce_length(&mut parts, body.size_hint().exact());
     let protocol = parts.extensions.get::<Protocol>();
@@ -57,7 +58,7 @@ pub(super) async fn send<B: SendBody>(
     let mut reader = MessageReader::new(recv, Arc::clone(shared));
     let mut is_sent = false;
     let mut block = None;
-    let head = poll_fn(|cx| {
+    let mut poll = |cx: &mut Context<'_>| {
         if !is_sent {
             match sender.as_mut().poll(cx) {
                 // RFC 9114 §4.1: a server that needs no more of the request stops it, and its
@@ -70,8 +71,8 @@ pub(super) async fn send<B: SendBody>(
             }
         }
         poll_head(&mut reader, &mut block, on_informational, cx)
-    });
-    let head = head.await;
+    };
+    let head = poll_fn(|cx| shared.enter(|| poll(cx))).await;
     let (response, length) = match head {
         Ok(head) => head,
         Err(error) => return Err(unprocessed(shared, &reader, error)),
@@ -79,7 +80,8 @@ pub(super) async fn send<B: SendBody>(
     if !is_sent {
         spawn(shared, sender);
     }
-    let body = body_of(reader, guard, &parts.method, response.status(), length)?;
+    let status = response.status();
+    let body = shared.enter(|| body_of(reader, guard, &parts.method, status, length))?;
     Ok(response.map(|()| body))
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use squall::{AcceptBi, Connection, RecvStream, SendStream};
+use squall::{AcceptBi, Connection, RecvStream, SendStream, Stage};
 use tokio::runtime::Handle;
 use tokio::time::Sleep;
 
@@ -140,6 +140,13 @@ impl<S: HttpService> Driver<S> {
 
     /// Serves until the connection ends.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.shared.mark(Stage::Application);
+        let result = self.poll_all(cx);
+        self.shared.mark(Stage::Http);
+        result
+    }
+
+    fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.shared.set_driver(cx.waker());
         let result = self.streams.poll(cx, |shared, event| {
             if let ControlEvent::Priority(id, value) = event {
@@ -271,8 +278,8 @@ impl<S: HttpService> Driver<S> {
             hints,
         } = arrived;
         let how = How::of(request.method());
-        let service = &mut self.service;
-        let ready = catch_unwind(AssertUnwindSafe(|| service.poll_ready(&mut cx)));
+        let (service, shared) = (&mut self.service, &self.shared);
+        let ready = shared.call(|| catch_unwind(AssertUnwindSafe(|| service.poll_ready(&mut cx))));
         if let Ok(Poll::Pending) = ready {
             let service = self.service.clone();
             let arrived = Arrived {
@@ -289,7 +296,8 @@ impl<S: HttpService> Driver<S> {
         let Ok(Poll::Ready(Ok(()))) = ready else {
             return;
         };
-        let Ok(future) = catch_unwind(AssertUnwindSafe(|| service.call(request))) else {
+        let future = shared.call(|| catch_unwind(AssertUnwindSafe(|| service.call(request))));
+        let Ok(future) = future else {
             return;
         };
         self.slot
@@ -561,7 +569,7 @@ fn read(
         let _ = send.set_priority(priority_of(value));
     }
     if let Some(immediate) = immediate {
-        let reply = catch_unwind(AssertUnwindSafe(|| immediate(&head)));
+        let reply = shared.call(|| catch_unwind(AssertUnwindSafe(|| immediate(&head))));
         if let Some(reply) = reply.unwrap_or_default() {
             return Ok(Next::Reply {
                 reply,

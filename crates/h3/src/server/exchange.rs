@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use http::header::{CONTENT_LENGTH, DATE};
 use http::{HeaderValue, Method, Response, StatusCode};
-use squall::{SendStream, Stopped};
+use squall::{SendStream, Stage, Stopped};
 
 use crate::body::{ActiveGuard, Fault};
 use crate::error::{BoxError, Code, Error};
@@ -118,11 +118,25 @@ where
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let result = self.as_mut().poll_all(cx);
+        self.project().guard.shared().mark(Stage::Http);
+        result
+    }
+}
+
+impl<F, B, E> Exchange<F, B>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    E: Into<BoxError>,
+    B: SendBody,
+{
+    fn poll_all(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let mut this = self.as_mut().project();
             match this.state.as_mut().project() {
                 StateProjection::Calling { future } => {
-                    let polled = catch_unwind(AssertUnwindSafe(|| future.poll(cx)));
+                    let shared = this.guard.shared();
+                    let polled = shared.call(|| catch_unwind(AssertUnwindSafe(|| future.poll(cx))));
                     let response = match polled {
                         Ok(Poll::Ready(Ok(response))) => response,
                         Ok(Poll::Pending) => {

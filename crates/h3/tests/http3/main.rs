@@ -9,4 +9,5 @@ mod pool;
 mod qlog;
 mod rules;
 mod shutdown;
+mod stages;
 mod webtransport;

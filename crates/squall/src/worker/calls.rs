@@ -94,8 +94,21 @@ impl ConnectionShared {
         measured.map_or_else(Stages::off, |measured| measured.table.clone())
     }
 
-    /// Adds the application's part.
-    pub(super) fn attribute(&self, stage: Stage, ticks: u64) {
+    /// Adds what a task of the connection took, between two readings of the worker's table.
+    pub(super) fn attribute_task(&self, before: &[u64; Stage::COUNT], after: &[u64; Stage::COUNT]) {
+        if !self.worker.measured.any() {
+            return;
+        }
+        if let Some(table) = self.lock().measured() {
+            for stage in [Stage::Http, Stage::Qpack, Stage::Application] {
+                let of = |ticks: &[u64; Stage::COUNT]| ticks[stage as usize];
+                table.attribute(stage, of(after).wrapping_sub(of(before)));
+            }
+        }
+    }
+
+    /// Adds a part of a system call.
+    fn attribute(&self, stage: Stage, ticks: u64) {
         if let Some(table) = self.lock().measured() {
             table.attribute(stage, ticks);
         }

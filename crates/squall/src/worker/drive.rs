@@ -1,5 +1,6 @@
 //! The worker's loop: when it works, when it lets tasks run, when it sleeps.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,14 +12,13 @@ use squall_udp::RecvBatch;
 use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
-use super::calls::Calls;
 use super::ended::WorkerEndReason;
 use super::let_tasks_run::let_tasks_run;
 use super::lock::lock;
 use super::shared::{ConnectionShared, Shared};
 use super::{MESSAGE_BYTES, RECV_BYTES, RECV_MESSAGES, Worker};
 use crate::socket::{self, Readable};
-use crate::sys::{self, AddressWatch};
+use crate::sys::AddressWatch;
 
 /// The wait between attempts to send while the socket is full, in case the system does not report
 /// when it has room.
@@ -314,20 +314,53 @@ impl<F: Future> Future for Accounted<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<F::Output> {
-        mark(&self.shared, Stage::Runtime);
-        let begun = Calls::begin(&self.shared.measured).filter(|_| self.connection.is_some());
+        let before = mark(&self.shared, Stage::Runtime);
+        let within = Accounting::begin(&self.shared);
         let poll = self.task.as_mut().poll(cx);
-        if let (Some(connection), Some(begun)) = (&self.connection, begun) {
-            let ticks = sys::ticks().wrapping_sub(begun);
-            connection.attribute(Stage::Application, ticks);
+        drop(within);
+        let after = mark(&self.shared, Stage::Application);
+        if let Some(connection) = &self.connection {
+            connection.attribute_task(&before, &after);
         }
-        mark(&self.shared, Stage::Application);
         poll
     }
 }
 
-/// Stage marks outside of a worker's turn.
-fn mark(shared: &Shared, stage: Stage) {
+thread_local! {
+    /// The worker whose task runs on this thread and is accounted; null if there is none.
+    static ACCOUNTED: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
+}
+
+/// A task runs and is accounted, until this is dropped, also by a panic of the task.
+struct Accounting {
+    outer: *const Shared,
+}
+
+impl Accounting {
+    fn begin(shared: &Arc<Shared>) -> Self {
+        Self {
+            outer: ACCOUNTED.replace(Arc::as_ptr(shared)),
+        }
+    }
+}
+
+impl Drop for Accounting {
+    fn drop(&mut self) {
+        ACCOUNTED.set(self.outer);
+    }
+}
+
+/// The running task's time since the previous mark belongs to `stage`. Only of a task of this
+/// worker, whose thread this must be: others would be marked in the middle of what they do.
+pub(crate) fn mark_task(shared: &Shared, stage: Stage) {
+    if std::ptr::eq(ACCOUNTED.get(), shared) {
+        mark(shared, stage);
+    }
+}
+
+/// Stage marks outside of a worker's turn. Returns the ticks by stage.
+fn mark(shared: &Shared, stage: Stage) -> [u64; Stage::COUNT] {
     let mut stages: std::sync::MutexGuard<'_, Stages> = lock(&shared.stages);
     stages.mark(stage);
+    *stages.ticks()
 }

@@ -39,7 +39,7 @@ mod waiters;
 
 pub(crate) use common::{AcceptPlace, Common};
 pub use counters::EndpointStats;
-pub(crate) use drive::{spawn, spawn_for};
+pub(crate) use drive::{mark_task, spawn, spawn_for};
 pub(crate) use ended::endpoint_closed;
 pub use ended::{WorkerEnd, WorkerEndReason};
 pub(crate) use group::SocketGroup;

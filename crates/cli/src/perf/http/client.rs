@@ -15,6 +15,7 @@ use http_body::Body;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use squall::{Builder, ClientConfig, Endpoint, TransportConfig};
 use squall_yard::certificate::{NAME, trusting_anyone};
@@ -75,14 +76,22 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A client on the current runtime.
+    /// A client on the current runtime. Without resumption all handshakes are full ones.
     ///
     /// # Errors
     /// There is no port for it.
-    pub(super) fn new(protocol: Protocol, address: SocketAddr, options: &Options) -> Result<Self> {
+    pub(super) fn new(
+        protocol: Protocol,
+        address: SocketAddr,
+        options: &Options,
+        resumption: bool,
+    ) -> Result<Self> {
         // The server makes its certificate itself, as it does for everyone.
         let mut tls = trusting_anyone(options.provider())?;
         tls.alpn_protocols = vec![protocol.alpn().to_vec()];
+        if !resumption {
+            tls.resumption = Resumption::disabled();
+        }
         tls.key_log = options.key_log()?;
         let tls = Arc::new(tls);
         let endpoint = (protocol == Protocol::H3)
@@ -146,8 +155,8 @@ impl Client {
 
     /// Waits until the server knows that connections have ended, so that they cost it nothing
     /// later on. Those over TCP end with their sockets.
-    pub(super) async fn close(self) {
-        if let Some(endpoint) = self.endpoint {
+    pub(super) async fn close(&self) {
+        if let Some(endpoint) = &self.endpoint {
             endpoint.close(NO_ERROR, b"");
             let _ = tokio::time::timeout(FAREWELL, endpoint.wait_idle()).await;
         }

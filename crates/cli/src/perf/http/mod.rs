@@ -3,20 +3,26 @@
 //!
 //! ```text
 //!   files       a folder of files of fixed sizes, and of a film's segments
-//!   server      squall serve, a process of its own on the server's core: its CPU is what counts
+//!   server      squall serve, a process of its own on the server's core: its CPU is what counts;
+//!      │        a second one measures its stages, too    (metrics)
 //!      ▲
 //!   client      connections of one protocol, on one thread on the client's core   (thread)
 //!      ▲ drive them
 //!   requests    one file over and over, 100 requests in flight with each protocol  (protocol)
+//!   connections     a connection for each request
 //!   session     viewers of the film, each on a connection of its own
 //!      │
 //!   window      warm-up, then the clocks before and after
 //!      ▼
 //!   report      medians of the rounds, and medians of the rounds' ratios
 //! ```
+//! A second server, which measures its stages, is asked after the rounds where HTTP/3's time goes: the
+//! first one costs what it costs its users.
 
 mod client;
+mod connections;
 mod files;
+mod metrics;
 mod protocol;
 mod report;
 mod requests;
@@ -33,7 +39,9 @@ use squall_yard::chart::File as Chart;
 use squall_yard::cpu::{Cores, Ksoftirqd};
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::live::{Lane, Live, Unit};
+use squall_yard::meter::Ticker;
 use squall_yard::options::{Options, Suite};
+use squall_yard::stages::{Rates, Table};
 use squall_yard::{interrupt, layout, sys};
 
 use self::client::{Client, Tally};
@@ -61,7 +69,9 @@ struct Bench {
     /// Each measurement's time in a round.
     time: Duration,
     server: Server,
-    /// Gone after the server.
+    /// Measures its stages.
+    staged: Server,
+    /// Gone after the servers.
     _folder: Folder,
 }
 
@@ -85,7 +95,11 @@ impl Bench {
         let loopback = args.family.loopback();
         let cores = cores(args.cpu, 1, &sys::allowed_cores())?;
         let folder = Folder::create()?;
-        let server = Server::start(folder.path(), loopback, cores.server, audience.viewers)?;
+        let start = |stage_times| {
+            let viewers = audience.viewers;
+            Server::start(folder.path(), loopback, cores.server, viewers, stage_times)
+        };
+        let (server, staged) = (start(false)?, start(true)?);
         let rounds = u32::try_from(args.rounds).unwrap_or(u32::MAX);
         Ok(Self {
             options,
@@ -95,68 +109,95 @@ impl Bench {
             audience,
             time: args.work.time / rounds,
             server,
+            staged,
             _folder: folder,
         })
     }
 
     /// One measurement, on the client's core.
-    fn run_one(&self, work: Work, protocol: Protocol, title: String) -> Result<Round> {
+    fn run_one(
+        &self,
+        server: &Server,
+        work: Work,
+        protocol: Protocol,
+        title: String,
+    ) -> Result<Round> {
         on_core(self.cores.client, || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .map_err(context("cannot start the client"))?;
             runtime.block_on(async {
-                let client = Client::new(protocol, self.server.address, &self.options)?;
-                let round = match work {
-                    Work::Requests(size) => self.requests(&client, protocol, size, title).await,
-                    Work::Session => self.session(&client, title).await,
-                };
+                let resumption = work != Work::Handshakes;
+                let client = Client::new(protocol, server.address, &self.options, resumption)?;
+                let client = Arc::new(client);
+                let round = self.run_with(&client, server, work, protocol, title).await;
                 client.close().await;
                 round
             })
         })
     }
 
-    async fn requests(
+    async fn run_with(
         &self,
-        client: &Client,
+        client: &Arc<Client>,
+        server: &Server,
+        work: Work,
         protocol: Protocol,
-        size: u64,
         title: String,
     ) -> Result<Round> {
-        let tally = Arc::<Tally>::default();
-        let file = File::of_size(size);
-        let mut tasks = requests::start(client, protocol.shape(), &file, &tally).await?;
-        let window = Window {
+        let mut window = Window {
             warm_up: (self.time / 4).min(WARM_UP),
             time: self.time,
         };
-        let taken = self.observe(&mut tasks, &tally, window, title).await?;
+        let (tally, seen) = (Arc::<Tally>::default(), Arc::<Seen>::default());
+        let (mut tasks, tally) = match work {
+            Work::Requests(size) => {
+                let file = File::of_size(size);
+                let tasks = requests::start(client, protocol.shape(), &file, &tally).await?;
+                (tasks, &*tally)
+            }
+            Work::Handshakes => {
+                let tasks = connections::start(client, &File::of_size(SIZES[0]), &tally);
+                (tasks, &*tally)
+            }
+            Work::Session => {
+                window = Window {
+                    warm_up: self.audience.warm_up(),
+                    time: self.time.max(self.audience.least()),
+                };
+                let tasks = session::start(client, self.audience, &seen).await?;
+                (tasks, &seen.tally)
+            }
+        };
+        let taken = self
+            .observe(server, &mut tasks, tally, window, title)
+            .await?;
         Ok(Round {
             taken,
             most_in_flight: tally.most_in_flight(),
-            stalls: 0,
-        })
-    }
-
-    async fn session(&self, client: &Client, title: String) -> Result<Round> {
-        let seen = Arc::<Seen>::default();
-        let mut tasks = session::start(client, self.audience, &seen).await?;
-        let window = Window {
-            warm_up: self.audience.warm_up(),
-            time: self.time.max(self.audience.least()),
-        };
-        let taken = self.observe(&mut tasks, &seen.tally, window, title).await?;
-        Ok(Round {
-            taken,
-            most_in_flight: seen.tally.most_in_flight(),
             stalls: seen.stalls(),
         })
     }
 
+    /// Where HTTP/3's time goes.
+    fn stages(&self, work: Work, rates: Rates) -> Result<Option<Table>> {
+        let title = format!("stages, {work}");
+        let round = self.run_one(&self.staged, work, Protocol::H3, title)?;
+        let taken = round.taken;
+        let Some(mut sample) = taken.stages else {
+            return Ok(None);
+        };
+        match work.response() {
+            Some(size) => sample.operations = taken.bytes / size,
+            None => sample.bytes = taken.bytes,
+        }
+        Ok(Table::new(&sample, rates))
+    }
+
     async fn observe(
         &self,
+        server: &Server,
         tasks: &mut tokio::task::JoinSet<Result<()>>,
         tally: &Tally,
         window: Window,
@@ -167,7 +208,7 @@ impl Bench {
             counter: Arc::clone(&tally.bytes),
         }];
         let clocks = Clocks {
-            server: &self.server,
+            server,
             ksoftirqd: &self.ksoftirqd,
             tally,
         };
@@ -201,14 +242,14 @@ pub(crate) fn measure(args: &Local) -> Result<()> {
         say(&layout::wrap(&setup.heading(), layout::width()));
     }
     let works = SIZES.map(Work::Requests).into_iter();
-    let works: Vec<Work> = works.chain([Work::Session]).collect();
+    let works: Vec<Work> = works.chain([Work::Handshakes, Work::Session]).collect();
     let mut entries: Vec<Entry> = works.iter().map(|work| Entry::new(*work)).collect();
     'rounds: for index in 0..args.rounds {
         for entry in &mut entries {
             for protocol in rotated(&Protocol::ALL, index) {
                 let (round, rounds, work) = (index + 1, args.rounds, entry.work);
                 let title = format!("round {round} of {rounds}, {work}, {protocol}");
-                let done = bench.run_one(work, protocol, title)?;
+                let done = bench.run_one(&bench.server, work, protocol, title)?;
                 if interrupt::raised() {
                     break 'rounds;
                 }
@@ -221,6 +262,17 @@ pub(crate) fn measure(args: &Local) -> Result<()> {
                 entry.add(protocol, index, done);
             }
         }
+    }
+    let rates = Rates {
+        ns_per_tick: metrics::NS_PER_TICK,
+        ..Ticker::start().rates()
+    };
+    for entry in entries.iter_mut().filter(|entry| !entry.is_empty()) {
+        let stages = bench.stages(entry.work, rates)?;
+        if interrupt::raised() {
+            break;
+        }
+        entry.stages = stages;
     }
     setup.interrupted = interrupt::raised();
     let report = HttpReport::new(&entries, bench.audience, setup);

@@ -7,8 +7,10 @@ use serde::Serialize;
 use squall_yard::chart::{Bar, Bars, NOT_SPLIT};
 use squall_yard::layout::{Column, Grid, Group};
 use squall_yard::rows::{PER_GB, PER_REQUEST, Row};
+use squall_yard::stages::{self, Table};
 use squall_yard::stats::median;
 
+use super::connections;
 use super::files::{SEGMENT_S, SIZES};
 use super::protocol::Protocol;
 use super::session::Audience;
@@ -20,6 +22,8 @@ use crate::perf::report::Report;
 pub(super) enum Work {
     /// Request a file of that many bytes over and over.
     Requests(u64),
+    /// Connect, request the smallest file, and close, over and over.
+    Handshakes,
     /// Watch the film.
     Session,
 }
@@ -31,7 +35,42 @@ impl Work {
             Self::Requests(1_024) => "http-1024",
             Self::Requests(100_000) => "http-100000",
             Self::Requests(_) => "http-1000000",
+            Self::Handshakes => "http-handshake",
             Self::Session => "http-session",
+        }
+    }
+
+    /// The kind of work in results.
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Requests(_) => "requests",
+            Self::Handshakes => "handshake",
+            Self::Session => "session",
+        }
+    }
+
+    /// Bytes of each response, if all are the same.
+    pub(super) fn response(self) -> Option<u64> {
+        match self {
+            Self::Requests(size) => Some(size),
+            Self::Handshakes => Some(SIZES[0]),
+            Self::Session => None,
+        }
+    }
+
+    /// The size in results.
+    fn size(self) -> Option<u64> {
+        match self {
+            Self::Requests(size) => Some(size),
+            Self::Handshakes | Self::Session => None,
+        }
+    }
+
+    fn connections(self, protocol: Protocol, audience: Audience) -> usize {
+        match self {
+            Self::Requests(_) => protocol.shape().connections,
+            Self::Handshakes => connections::AT_A_TIME,
+            Self::Session => audience.viewers,
         }
     }
 }
@@ -40,13 +79,14 @@ impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Requests(size) => write!(f, "{size} bytes"),
+            Self::Handshakes => write!(f, "handshake and {} bytes", SIZES[0]),
             Self::Session => f.write_str("session"),
         }
     }
 }
 
 /// What one protocol did in one round.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Round {
     pub(super) taken: Taken,
     pub(super) most_in_flight: usize,
@@ -77,6 +117,8 @@ impl Round {
 pub(super) struct Entry {
     pub(super) work: Work,
     rounds: BTreeMap<(&'static str, usize), Round>,
+    /// What HTTP/3's stages took, on a server of its own.
+    pub(super) stages: Option<Table>,
 }
 
 impl Entry {
@@ -84,7 +126,13 @@ impl Entry {
         Self {
             work,
             rounds: BTreeMap::new(),
+            stages: None,
         }
+    }
+
+    /// Whether no round was measured.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rounds.is_empty()
     }
 
     /// Adds what a protocol did in a round.
@@ -124,6 +172,14 @@ struct RequestRow {
     requests_per_s: f64,
 }
 
+/// A connection for a request of the smallest file.
+#[derive(Clone, Debug, Serialize)]
+struct HandshakeRow {
+    protocol: Protocol,
+    server_us_per_connection: f64,
+    connections_per_s: f64,
+}
+
 /// The film.
 #[derive(Clone, Debug, Serialize)]
 struct SessionRow {
@@ -136,7 +192,11 @@ struct SessionRow {
 /// HTTP/3's CPU of the server against the others'.
 #[derive(Clone, Debug, Serialize)]
 struct Ratio {
-    /// Absent for the session.
+    #[serde(skip)]
+    work: Work,
+    #[serde(rename = "work")]
+    kind: &'static str,
+    /// Of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
     h3_to_h2: Option<f64>,
@@ -147,7 +207,11 @@ struct Ratio {
 #[derive(Clone, Debug, Serialize)]
 struct Load {
     protocol: Protocol,
-    /// Absent for the session.
+    #[serde(skip)]
+    work: Work,
+    #[serde(rename = "work")]
+    kind: &'static str,
+    /// Of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
     connections: usize,
@@ -190,6 +254,11 @@ pub(super) fn describe(audience: Audience) -> Vec<String> {
         "requests: 100 in flight; h3 and h2 on 10 connections with 10 each, h1 on 100 connections"
             .to_owned(),
         format!(
+            "handshake: a full one and a request of {} bytes on each connection, {} at a time",
+            SIZES[0],
+            connections::AT_A_TIME
+        ),
+        format!(
             "session: {} viewers with a connection each, {SEGMENT_S} s segments of audio (128 kbit/s) and video (1 to 8 \
              Mbit/s) at {} times real time",
             audience.viewers, audience.speed
@@ -201,7 +270,10 @@ pub(super) fn describe(audience: Audience) -> Vec<String> {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct HttpReport {
     rows: Vec<RequestRow>,
+    handshakes: Vec<HandshakeRow>,
     sessions: Vec<SessionRow>,
+    /// Where HTTP/3's time goes on the server.
+    stages: Vec<Staged>,
     ratios: Vec<Ratio>,
     load: Vec<Load>,
     #[serde(flatten)]
@@ -213,7 +285,9 @@ impl HttpReport {
     pub(super) fn new(entries: &[Entry], audience: Audience, setup: Setup) -> Self {
         let mut report = Self {
             rows: Vec::new(),
+            handshakes: Vec::new(),
             sessions: Vec::new(),
+            stages: Vec::new(),
             ratios: Vec::new(),
             load: Vec::new(),
             setup,
@@ -225,18 +299,23 @@ impl HttpReport {
     }
 
     fn add(&mut self, entry: &Entry, audience: Audience) {
-        let size = match entry.work {
-            Work::Requests(size) => Some(size),
-            Work::Session => None,
-        };
+        let (work, kind, size) = (entry.work, entry.work.kind(), entry.work.size());
+        if let Some(table) = entry.stages.clone() {
+            self.stages.push(Staged {
+                work,
+                kind,
+                size,
+                table,
+            });
+        }
         for protocol in Protocol::ALL {
             let figure = |figure: fn(&Round) -> f64| entry.median(protocol, figure);
             let Some(per_gb) = figure(Round::server_s_per_gb) else {
                 continue;
             };
-            let connections = match size {
-                Some(size) => {
-                    let per_s = figure(Round::bytes_per_s).unwrap_or_default();
+            let per_s = figure(Round::bytes_per_s).unwrap_or_default();
+            match work {
+                Work::Requests(size) => {
                     self.rows.push(RequestRow {
                         protocol,
                         size,
@@ -245,23 +324,31 @@ impl HttpReport {
                         server_cpu_s_per_gb: per_gb,
                         requests_per_s: per_s / size as f64,
                     });
-                    protocol.shape().connections
                 }
-                None => {
+                Work::Handshakes => {
+                    let size = SIZES[0] as f64;
+                    self.handshakes.push(HandshakeRow {
+                        protocol,
+                        server_us_per_connection: per_gb * size / 1e3,
+                        connections_per_s: per_s / size,
+                    });
+                }
+                Work::Session => {
                     self.sessions.push(SessionRow {
                         protocol,
                         viewers: audience.viewers,
                         server_cpu_s_per_gb: per_gb,
                         stalls: entry.of(protocol).map(|(_, round)| round.stalls).sum(),
                     });
-                    audience.viewers
                 }
-            };
+            }
             let in_flight = entry.of(protocol).map(|(_, round)| round.most_in_flight);
             self.load.push(Load {
                 protocol,
+                work,
+                kind,
                 size,
-                connections,
+                connections: work.connections(protocol, audience),
                 in_flight: in_flight.max().unwrap_or_default(),
                 server_busy: figure(Round::server_share).unwrap_or_default(),
                 client_busy: figure(Round::client_share).unwrap_or_default(),
@@ -270,6 +357,8 @@ impl HttpReport {
         let (h3_to_h2, h3_to_h1) = (entry.ratio(Protocol::H2), entry.ratio(Protocol::H1));
         if h3_to_h2.or(h3_to_h1).is_some() {
             self.ratios.push(Ratio {
+                work,
+                kind,
                 size,
                 h3_to_h2,
                 h3_to_h1,
@@ -282,63 +371,72 @@ impl HttpReport {
         self.rows.is_empty()
     }
 
-    /// A column for each protocol, with a cell for each label.
-    fn columns(labels: &[Label], cell: impl Fn(&Label, Protocol) -> Option<String>) -> Vec<Column> {
-        let cell =
-            |label: &Label, protocol| cell(label, protocol).unwrap_or_else(|| "-".to_owned());
+    /// A column for each protocol, with a cell for each work.
+    fn columns(works: &[Work], cell: impl Fn(Work, Protocol) -> Option<String>) -> Vec<Column> {
+        let cell = |work: Work, protocol| cell(work, protocol).unwrap_or_else(|| "-".to_owned());
         Protocol::ALL
             .map(|protocol| {
-                let cells = labels.iter().map(|label| cell(label, protocol));
+                let cells = works.iter().map(|work| cell(*work, protocol));
                 Column::new(protocol.name(), cells)
             })
             .into()
     }
 
-    fn row(&self, label: &Label, protocol: Protocol) -> Option<&RequestRow> {
+    fn row(&self, work: Work, protocol: Protocol) -> Option<&RequestRow> {
         let mut rows = self.rows.iter();
-        rows.find(|row| (Some(row.size), row.protocol) == (label.0, protocol))
+        rows.find(|row| (Work::Requests(row.size), row.protocol) == (work, protocol))
     }
 
-    fn session(&self, label: &Label, protocol: Protocol) -> Option<&SessionRow> {
+    fn handshake(&self, work: Work, protocol: Protocol) -> Option<&HandshakeRow> {
+        let mut rows = self.handshakes.iter();
+        rows.find(|row| (Work::Handshakes, row.protocol) == (work, protocol))
+    }
+
+    fn session(&self, work: Work, protocol: Protocol) -> Option<&SessionRow> {
         let mut rows = self.sessions.iter();
-        rows.find(|row| label.0.is_none() && row.protocol == protocol)
+        rows.find(|row| (Work::Session, row.protocol) == (work, protocol))
     }
 
     /// Each work's figures, with the protocols side by side.
     fn table(&self) -> Grid {
-        let labels: Vec<Label> = self.ratios.iter().map(|ratio| Label(ratio.size)).collect();
+        let works: Vec<Work> = self.ratios.iter().map(|ratio| ratio.work).collect();
         let ratio = |heading, of: fn(&Ratio) -> Option<f64>| {
             let cells = self.ratios.iter().map(of);
             let text =
                 |cell: Option<f64>| cell.map_or_else(|| "-".to_owned(), |one| format!("{one:.2}"));
             Column::new(heading, cells.map(text))
         };
-        let busy = |label: &Label, protocol, of: fn(&Load) -> f64| {
+        let busy = |work: Work, protocol, of: fn(&Load) -> f64| {
             let mut loads = self.load.iter();
-            let load = loads.find(|one| (one.size, one.protocol) == (label.0, protocol))?;
+            let load = loads.find(|one| (one.work, one.protocol) == (work, protocol))?;
             Some(format!("{:.0}", of(load) * 100.0))
         };
         let group = |title: &str, columns| Group {
             title: title.to_owned(),
             columns,
         };
-        let per_gb = |label: &Label, protocol| {
-            let of_row = self.row(label, protocol).map(|row| row.server_cpu_s_per_gb);
-            let of_session = self.session(label, protocol);
+        let per_gb = |work: Work, protocol| {
+            let of_row = self.row(work, protocol).map(|row| row.server_cpu_s_per_gb);
+            let of_session = self.session(work, protocol);
             let figure = of_row.or(of_session.map(|row| row.server_cpu_s_per_gb))?;
             Some(format!("{figure:.3}"))
         };
-        let per_request = |label: &Label, protocol| {
-            let row = self.row(label, protocol)?;
-            Some(format!("{:.2}", row.server_us_per_request))
+        let per_request = |work: Work, protocol| {
+            let of_row = self.row(work, protocol);
+            let of_row = of_row.map(|row| row.server_us_per_request);
+            let of_handshake = self.handshake(work, protocol);
+            let figure = of_row.or(of_handshake.map(|row| row.server_us_per_connection))?;
+            Some(format!("{figure:.2}"))
         };
-        let per_s = |label: &Label, protocol| {
-            let row = self.row(label, protocol)?;
-            Some(format!("{:.0}", row.requests_per_s))
+        let per_s = |work: Work, protocol| {
+            let of_row = self.row(work, protocol).map(|row| row.requests_per_s);
+            let of_handshake = self.handshake(work, protocol);
+            let figure = of_row.or(of_handshake.map(|row| row.connections_per_s))?;
+            Some(format!("{figure:.0}"))
         };
         let groups = vec![
-            group("server: µs/request", Self::columns(&labels, per_request)),
-            group("server: s/GB", Self::columns(&labels, per_gb)),
+            group("server: µs/request", Self::columns(&works, per_request)),
+            group("server: s/GB", Self::columns(&works, per_gb)),
             group(
                 "ratio",
                 vec![
@@ -346,35 +444,36 @@ impl HttpReport {
                     ratio("h3/h1", |ratio| ratio.h3_to_h1),
                 ],
             ),
-            group("requests/s", Self::columns(&labels, per_s)),
+            group("requests/s", Self::columns(&works, per_s)),
             group(
                 "server busy, %",
-                Self::columns(&labels, |label, one| {
-                    busy(label, one, |load| load.server_busy)
-                }),
+                Self::columns(&works, |work, one| busy(work, one, |load| load.server_busy)),
             ),
             group(
                 "client busy, %",
-                Self::columns(&labels, |label, one| {
-                    busy(label, one, |load| load.client_busy)
-                }),
+                Self::columns(&works, |work, one| busy(work, one, |load| load.client_busy)),
             ),
         ];
         Grid {
             title: String::new(),
-            labels: labels.iter().map(Label::text).collect(),
+            labels: works.iter().map(Work::to_string).collect(),
             groups,
         }
     }
 }
 
-/// A row of the table: requests of that size, or the session.
-struct Label(Option<u64>);
-
-impl Label {
-    fn text(&self) -> String {
-        self.0.map_or(Work::Session, Work::Requests).to_string()
-    }
+/// HTTP/3's cost by stage with one kind of work.
+#[derive(Clone, Debug, Serialize)]
+struct Staged {
+    #[serde(skip)]
+    work: Work,
+    #[serde(rename = "work")]
+    kind: &'static str,
+    /// Of requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    #[serde(flatten)]
+    table: Table,
 }
 
 impl Report for HttpReport {
@@ -385,6 +484,11 @@ impl Report for HttpReport {
         for row in &self.sessions {
             let (protocol, stalls, viewers) = (row.protocol, row.stalls, row.viewers);
             text += &format!("session over {protocol}: {stalls} stalls of {viewers} viewers\n");
+        }
+        for staged in &self.stages {
+            let title = format!("HTTP/3 by stage: {}", staged.work);
+            text += "\n";
+            text += &stages::text(&title, &[("server", &staged.table)], width);
         }
         if self.setup.interrupted {
             text += "Interrupted: the figures cover the rounds before.\n";
@@ -409,12 +513,17 @@ impl Report for HttpReport {
             server_cpu: Some(one.server_us_per_request),
             ..row(Work::Requests(one.size), one.protocol)
         });
+        let handshakes = self.handshakes.iter().map(|one| Row {
+            per_s: Some(one.connections_per_s),
+            server_cpu: Some(one.server_us_per_connection),
+            ..row(Work::Handshakes, one.protocol)
+        });
         let sessions = self.sessions.iter().map(|one| Row {
             server_cpu: Some(one.server_cpu_s_per_gb),
             cpu_unit: PER_GB,
             ..row(Work::Session, one.protocol)
         });
-        requests.chain(sessions).collect()
+        requests.chain(handshakes).chain(sessions).collect()
     }
 
     fn chart(&self) -> Bars {

@@ -7,8 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use squall_yard::error::{Failure, Result, context};
+use squall_yard::stages::Sample;
 use squall_yard::sys;
 
+use super::metrics;
 use super::thread::on_core;
 
 /// Connections that may be open at a time, as of `squall serve` by itself.
@@ -18,10 +20,13 @@ const CONNECTIONS: usize = 10_000;
 pub(super) struct Server {
     process: Child,
     pub(super) address: SocketAddr,
+    /// Where it tells what its stages took.
+    metrics: Option<SocketAddr>,
 }
 
 impl Server {
     /// Starts a server for a folder, with one worker for TCP and one for QUIC, both on this core.
+    /// With `stage_times` it measures its stages.
     ///
     /// # Errors
     /// It did not start, with its own words.
@@ -30,8 +35,14 @@ impl Server {
         loopback: IpAddr,
         core: Option<usize>,
         connections: usize,
+        stage_times: bool,
     ) -> Result<Self> {
         let failed = || context("cannot start squall serve");
+        let metrics = SocketAddr::from((loopback, 0)).to_string();
+        let measured: &[&str] = match stage_times {
+            true => &["--stage-times", "--metrics", &metrics],
+            false => &[],
+        };
         let program = std::env::current_exe().map_err(failed())?;
         let mut command = Command::new(program);
         command
@@ -43,6 +54,7 @@ impl Server {
                 "--max-connections",
                 &connections.max(CONNECTIONS).to_string(),
             ])
+            .args(measured)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -51,22 +63,33 @@ impl Server {
         let mut server = Self {
             process,
             address: (loopback, 0).into(),
+            metrics: None,
         };
-        server.address = server.announced()?;
+        server.find()?;
         Ok(server)
     }
 
-    /// The address in its first line, `listening on ADDR:PORT (TCP and UDP)`.
-    fn announced(&mut self) -> Result<SocketAddr> {
-        let mut line = String::new();
-        if let Some(stdout) = &mut self.process.stdout {
-            // Without a line it has ended, and says why below.
-            let _ = BufReader::new(stdout).read_line(&mut line);
+    /// Reads its addresses from its first lines: `metrics at http://ADDR:PORT/metrics`, if it has
+    /// any, and `listening on ADDR:PORT (TCP and UDP)`.
+    fn find(&mut self) -> Result<()> {
+        // Without such lines it has ended, and says why.
+        let lines = self
+            .process
+            .stdout
+            .as_mut()
+            .map(|out| BufReader::new(out).lines());
+        for line in lines.into_iter().flatten().map_while(std::io::Result::ok) {
+            let address =
+                |before, after| line.strip_prefix(before)?.split(after).next()?.parse().ok();
+            if let Some(address) = address("metrics at http://", '/') {
+                self.metrics = Some(address);
+            }
+            if let Some(address) = address("listening on ", ' ') {
+                self.address = address;
+                return Ok(());
+            }
         }
-        let address = line
-            .strip_prefix("listening on ")
-            .and_then(|rest| rest.split(' ').next()?.parse().ok());
-        address.ok_or_else(|| self.complaint())
+        Err(self.complaint())
     }
 
     /// Why it does not run.
@@ -77,6 +100,14 @@ impl Server {
             let _ = stderr.read_to_string(&mut words);
         }
         Failure::new(format!("squall serve did not start: {}", words.trim()))
+    }
+
+    /// What its stages took so far, if it measures them.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(super) fn stages(&self) -> Result<Option<Sample>> {
+        self.metrics.map(metrics::fetch).transpose()
     }
 
     /// CPU time, user and system, of all its threads.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use squall_yard::cpu::Ksoftirqd;
 use squall_yard::error::{Failure, Result};
+use squall_yard::stages::Sample;
 use squall_yard::{interrupt, sys};
 use tokio::task::JoinSet;
 
@@ -18,7 +19,7 @@ pub(super) struct Window {
 }
 
 /// Readings at one moment, or their differences.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Taken {
     /// Content that the clients received.
     pub(super) bytes: u64,
@@ -27,6 +28,8 @@ pub(super) struct Taken {
     pub(super) server: Duration,
     /// The same of the client.
     pub(super) client: Duration,
+    /// The server's by stage, if it measures them.
+    pub(super) stages: Option<Sample>,
 }
 
 /// What is read. The client is the thread that reads.
@@ -45,6 +48,7 @@ impl Clocks<'_> {
             elapsed: begin.elapsed(),
             server: self.server.cpu()? + soft.server,
             client: sys::thread_cpu() + soft.client,
+            stages: self.server.stages()?,
         })
     }
 
@@ -68,6 +72,7 @@ impl Clocks<'_> {
             elapsed: after.elapsed - before.elapsed,
             server: after.server.saturating_sub(before.server),
             client: after.client.saturating_sub(before.client),
+            stages: (after.stages.zip(before.stages)).map(|(after, before)| after.since(&before)),
         })
     }
 }

@@ -37,11 +37,19 @@ impl Site {
     }
 
     pub(crate) fn with(transport: TransportConfig) -> Self {
+        Self::built(transport, |builder| builder)
+    }
+
+    pub(crate) fn built(
+        transport: TransportConfig,
+        build: impl FnOnce(Builder) -> Builder,
+    ) -> Self {
         let identity = Identity::self_signed(["localhost"]).unwrap();
         let roots = identity.roots().unwrap();
         let tls = squall::tls::server(identity, &[b"h3"]).unwrap();
         let config = ServerConfig::new(tls).transport(transport);
-        let endpoint = Builder::new(ANY_PORT).server(config).bind().unwrap();
+        let builder = Builder::new(ANY_PORT).server(config);
+        let endpoint = build(builder).bind().unwrap();
         Self { endpoint, roots }
     }
 
