@@ -1,10 +1,14 @@
 //! Makes the client and the server of the gRPC service in `tests/services` as `tonic` users do,
-//! from a description in Rust rather than in protobuf, whose compiler is not everywhere.
+//! from a description in Rust rather than in protobuf, whose compiler is not everywhere; and names the
+//! platform.
 
 use tonic_build::manual::{Builder, Method, Service};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    // For tests that ask cargo for the sources of a dependency.
+    let target = std::env::var("TARGET").unwrap_or_default();
+    println!("cargo::rustc-env=TARGET={target}");
     let method = |name: &str, route: &str, client: bool, server: bool| {
         let method = Method::builder()
             .name(name)
