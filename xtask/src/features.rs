@@ -2,8 +2,8 @@
 //!
 //! Each combination is compiled with all lints, and connections are made with ring's provider.
 //! The tests of the workspace use the default features, with aws-lc-rs, and `cargo xtask package`
-//! makes a connection without features. `squall-h3` is compiled without its qlog, and `h3-squall`
-//! is tested with its datagrams.
+//! makes a connection without features. `squall-h3` is compiled without its qlog, and with `dns`;
+//! `h3-squall` is tested with its datagrams.
 
 use std::process::{Command, ExitCode};
 
@@ -32,12 +32,14 @@ pub(crate) fn run() -> ExitCode {
         cargo("squall", &["clippy"], &without_default, &flags)
     });
     let tested = || {
-        println!("squall-h3 without qlog, connections with \"ring\"");
+        println!("squall-h3 without qlog and with dns, connections with \"ring\"");
         let none = ["--no-default-features"];
         let lints = ["--", "--deny", "warnings"];
         let ring = ["--no-default-features", "--features", "ring"];
         let datagram = ["--features", "datagram"];
+        let dns = ["--no-default-features", "--features", "dns"];
         cargo("squall-h3", &["clippy"], &none, &lints)
+            && cargo("squall-h3", &["clippy"], &dns, &lints)
             && cargo("squall", &["test", "--test", "providers"], &ring, &[])
             && cargo("h3-squall", &["clippy"], &datagram, &lints)
             && cargo(

@@ -27,10 +27,10 @@
 //!
 //! # Clients
 //! [`client::Client`] connects to the origins of requests and keeps the connections, with "Happy
-//! Eyeballs", `Alt-Svc`, early data for safe methods, and retries where they are safe.
-//! [`client::handshake`] makes a [`client::SendRequest`] of one connection. Both are a
-//! [`tower_service::Service`] too, over which `tonic`'s clients work unchanged. Dropping a
-//! response's future or body cancels the request.
+//! Eyeballs", `Alt-Svc`, early data for safe methods, and retries where they are safe. With the
+//! feature `dns`, `client::Dns` finds servers by DNS HTTPS records. [`client::handshake`] makes a
+//! [`client::SendRequest`] of one connection. Both are a [`tower_service::Service`] too, over which
+//! `tonic`'s clients work unchanged. Dropping a response's future or body cancels the request.
 //!
 //! # Bodies
 //! A received [`Body`] hands out data as it arrived, without a copy; the peer may send more only as

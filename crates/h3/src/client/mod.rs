@@ -5,11 +5,15 @@
 //! are a [`tower_service::Service`].
 
 mod connect;
+#[cfg(feature = "dns")]
+mod dns;
 mod driver;
 mod exchange;
 mod origin;
 mod pool;
 
+#[cfg(feature = "dns")]
+pub use dns::Dns;
 pub use pool::{Client, Resolve};
 
 use std::fmt;

@@ -42,7 +42,7 @@ pub trait Resolve: Send + Sync + 'static {
 
 /// The operating system's resolver.
 #[derive(Clone, Copy, Debug, Default)]
-struct System;
+pub(super) struct System;
 
 impl Resolve for System {
     fn resolve(
