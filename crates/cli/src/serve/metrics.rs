@@ -4,12 +4,12 @@
 //! a reader adds them up.
 
 use std::cell::Cell;
-use std::fmt::{Display, Write as _};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use http::StatusCode;
 
+use super::exposition::put_family;
 use super::transport::Transport;
 
 /// Threads beyond this number share shards.
@@ -204,21 +204,6 @@ impl Metrics {
             transport.put(&mut text);
         }
         text
-    }
-}
-
-/// Writes the values of a metric.
-pub(super) fn put_family(
-    text: &mut String,
-    name: &str,
-    kind: &str,
-    help: &str,
-    rows: &[(String, impl Display)],
-) {
-    // Writing to a string does not fail.
-    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    for (labels, value) in rows {
-        let _ = writeln!(text, "{name}{labels} {value}");
     }
 }
 

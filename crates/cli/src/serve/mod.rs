@@ -5,7 +5,7 @@
 //!   tcp      TLS, HTTP/1.1 and HTTP/2 by hyper, a task a connection ─► watch: progress and limits
 //!    │ Request
 //!    ▼
-//!   site     counts (metrics, transport), logs (access), adds fields
+//!   site     counts (metrics, transport; exposition), logs (access), adds fields
 //!    ├─► files/    cached, or opened below the root ─► reader: chunks of large ones
 //!    └─► proxy/    passed on to the application, streamed in both directions
 //!    │ Response<Body>
@@ -18,6 +18,7 @@ mod access;
 pub(crate) mod args;
 mod body;
 mod certificate;
+mod exposition;
 mod fields;
 mod files;
 mod metrics;

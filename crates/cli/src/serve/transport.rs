@@ -5,7 +5,7 @@ use squall::Endpoint;
 use squall_yard::meter::{Reading, Ticker, Volume};
 use squall_yard::stages::{Clocks, Rates};
 
-use super::metrics::put_family;
+use super::exposition::put_family;
 
 /// Workers' CPU time by stage; the label is a row of the cost table.
 pub(crate) const STAGE_SECONDS: &str = "squall_worker_stage_seconds_total";

@@ -24,7 +24,7 @@ async fn a_worker_tells_the_time_of_http_and_of_the_service_apart() {
         busy.fetch_add(squall::ticks() - begun, Ordering::SeqCst);
         async { Response::new(Body::from("content")) }
     });
-    let mut client = site.client().await;
+    let client = site.client().await;
     for _ in 0..3 {
         let response = within(client.send(get("/"))).await.unwrap();
         assert_eq!(read(response.into_body()).await.unwrap(), b"content");

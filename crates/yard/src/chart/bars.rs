@@ -41,9 +41,9 @@ const LEGEND_COLUMN: f64 = 175.0;
 const LEGEND_LINE: f64 = 20.0;
 /// Parts in the order of their first appearance: a colour for each row of the cost table. No two
 /// are alike, and neighbours differ in lightness too.
-const COLOURS: [&str; 15] = [
+const COLOURS: [&str; 16] = [
     "#0072b2", "#56b4e9", "#d55e00", "#f5b78a", "#009e73", "#8fd3ba", "#cc79a7", "#e69f00",
-    "#6a2c80", "#f0e442", "#9e1b4a", "#7ab648", "#5b5b5b", "#c4c4c4", "#8c5a2b",
+    "#6a2c80", "#f0e442", "#9e1b4a", "#7ab648", "#5b5b5b", "#c4c4c4", "#8c5a2b", "#123b2a",
 ];
 
 /// The name of a bar's only part where there is nothing to split it by. It is hatched, so that it

@@ -16,7 +16,7 @@
 //!      ▼
 //!   report      medians of the rounds, and medians of the rounds' ratios
 //! ```
-//! A second server, which measures its stages, is asked after the rounds where HTTP/3's time goes: the
+//! After the rounds a second server, which measures its stages, tells where HTTP/3's time goes: the
 //! first one costs what it costs its users.
 
 mod client;
