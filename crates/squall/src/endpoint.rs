@@ -219,30 +219,6 @@ impl Endpoint {
         }
     }
 
-    /// Accepts every attempt and runs `handler` for each connection, on the connection's own
-    /// worker, until [`accept`](Self::accept) returns `None`. Failed handshakes are skipped; the
-    /// client receives the reason.
-    ///
-    /// If the future is dropped, further attempts wait for the next call of this or of
-    /// [`accept`](Self::accept), and the handlers that run go on. A handler that panics ends, and
-    /// drops what it owns; its worker and all other connections go on.
-    pub async fn serve<H, F>(&self, handler: H)
-    where
-        H: Fn(Connection) -> F + Send + Sync + 'static,
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let handler = Arc::new(handler);
-        while let Some(incoming) = self.accept().await {
-            let worker = Arc::clone(&incoming.shared);
-            let handler = Arc::clone(&handler);
-            worker::spawn(&worker, async move {
-                if let Ok(connection) = incoming.await {
-                    handler(connection).await;
-                }
-            });
-        }
-    }
-
     /// Replaces the server configuration for new connections, for example after a certificate
     /// renewal. Existing connections keep theirs. `None`: no more connections are accepted.
     ///
@@ -468,6 +444,11 @@ impl Endpoint {
             .unwrap_or_else(Stages::off)
     }
 
+    /// What the workers share with everyone, and each worker.
+    pub(crate) fn workers(&self) -> (&Arc<Common>, &[Arc<Shared>]) {
+        (&self.0.common, &self.0.shared)
+    }
+
     /// Runs a task on a worker's thread, choosing the workers in turn. The task shares that thread
     /// with the transport and must not block. Tasks that work with a connection belong on the
     /// connection's worker: use [`Connection::spawn`](crate::Connection::spawn). If the worker
@@ -671,10 +652,8 @@ impl Future for Accept {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Incoming>> {
         let offer = ready!(self.place.poll_offer(cx));
-        Poll::Ready(offer.map(|offer| Incoming {
-            shared: Arc::clone(&self.endpoint.shared[offer.worker]),
-            offer: Some(offer),
-        }))
+        let shared = &self.endpoint.shared;
+        Poll::Ready(offer.map(|offer| Incoming::new(Arc::clone(&shared[offer.worker]), offer)))
     }
 }
 
@@ -692,6 +671,19 @@ pub struct Incoming {
 }
 
 impl Incoming {
+    /// An attempt that arrived at this worker.
+    pub(crate) fn new(shared: Arc<Shared>, offer: Box<Offer>) -> Self {
+        Self {
+            shared,
+            offer: Some(offer),
+        }
+    }
+
+    /// The worker at which it arrived.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Whether a token has validated the client's address (RFC 9000 §8.1).
     #[must_use]
     pub fn remote_address_validated(&self) -> bool {

@@ -193,6 +193,7 @@ pub mod metrics;
 mod qlog;
 #[cfg(any(not(unix), test))]
 mod readiness;
+mod serving;
 mod socket;
 mod stream;
 mod sys;

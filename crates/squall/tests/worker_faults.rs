@@ -287,6 +287,51 @@ async fn an_endpoint_outlives_a_worker_and_gets_it_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn attempts_are_handled_on_their_worker_also_after_a_restart() {
+    const WORKERS: usize = 2;
+    let identity = Identity::new();
+    let (server, client) = (server(&identity, WORKERS), client(&identity));
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let serving = server.clone();
+    let task = tokio::spawn(async move {
+        let handler = move |incoming: squall::Incoming| {
+            let (tell, here) = (tell.clone(), std::thread::current());
+            let decided_on = here.name().unwrap_or_default().to_owned();
+            async move {
+                let connection = incoming.await.unwrap();
+                let here = std::thread::current();
+                let names = [decided_on, here.name().unwrap_or_default().to_owned()];
+                tell.send((names, connection)).unwrap();
+            }
+        };
+        serving.serve_incoming(handler).await;
+    });
+    for round in 0..3 {
+        let mut connections: [Option<(Connection, Connection)>; WORKERS] = Default::default();
+        let mut count = 0;
+        while count < 10 || connections.iter().any(Option::is_none) {
+            count += 1;
+            let connecting = client.connect(server.local_addr().unwrap(), "localhost");
+            let near = within(connecting.unwrap()).await.unwrap();
+            let (names, far) = within(told.recv()).await.unwrap();
+            let worker = far.worker();
+            let own = format!("squall-worker-{worker}");
+            assert_eq!(names[1], own, "the handler runs there");
+            // The first attempt at a worker that has just begun may find no task there.
+            if connections[worker].replace((near, far)).is_some() {
+                assert_eq!(names[0], own, "round {round}");
+            }
+        }
+        let (_, far) = connections[round % WORKERS].as_ref().unwrap();
+        break_worker(&server, far).await;
+        let end = within(server.worker_ended()).await.unwrap();
+        server.restart_worker(end.worker).unwrap();
+    }
+    server.close(0, b"");
+    within(task).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_of_one_worker_says_so_and_starts_anew_on_its_port() {
     let identity = Identity::new();
     let (server, client, other) = (server(&identity, 1), client(&identity), client(&identity));

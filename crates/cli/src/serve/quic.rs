@@ -11,7 +11,8 @@ use squall::{Builder, Connection, Endpoint, Incoming, ServerConfig, TransportCon
 use squall_h3::Config;
 use squall_h3::server;
 use squall_yard::error::{Failure, Result};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
 
 use super::metrics::Protocol;
 use super::peer::Peer;
@@ -91,20 +92,16 @@ impl Server {
     /// Accepts connections until the server stops, and ignores attempts from then on.
     pub(crate) async fn run(self: Arc<Self>, endpoint: Endpoint) {
         let mut stopping = self.stopping.clone();
-        loop {
-            let incoming = tokio::select! {
-                biased;
-                _ = stopping.wait_for(|stopping| *stopping) => break,
-                incoming = endpoint.accept() => incoming,
-            };
-            let Some(incoming) = incoming else { break };
-            // A client gets an answer, and can use TCP, where it waits for its turn.
-            let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
-                incoming.refuse();
-                continue;
-            };
-            let server = Arc::clone(&self);
-            tokio::spawn(async move { server.serve(incoming, permit).await });
+        let (server, runtime) = (Arc::clone(&self), Handle::current());
+        // On the workers: files are answered there, and no other thread is woken for a connection.
+        let serving = endpoint.serve_incoming(move |incoming| {
+            let (server, runtime) = (Arc::clone(&server), runtime.clone());
+            async move { server.serve(incoming, &runtime).await }
+        });
+        tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+            () = serving => {}
         }
         // Attempts are not answered from now on: they reach the process that takes over the port
         // when clients repeat them. Browsers would remember a refusal.
@@ -114,10 +111,14 @@ impl Server {
         }
     }
 
-    async fn serve(self: Arc<Self>, incoming: Incoming, permit: OwnedSemaphorePermit) {
+    async fn serve(self: Arc<Self>, incoming: Incoming, runtime: &Handle) {
         if *self.stopping.borrow() {
             return incoming.ignore();
         }
+        // A client gets an answer, and can use TCP, where it waits for its turn.
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            return incoming.refuse();
+        };
         // Before the handshake is complete, so that early data is answered at once.
         let Ok((connection, _)) = incoming.accept().into_0rtt().await else {
             return;
@@ -127,11 +128,10 @@ impl Server {
         let peer = Arc::new(Peer::new(address, Protocol::Http3, metrics, Some(permit)));
         match self.site.content {
             // Files are answered from memory, or read by other threads.
-            Content::Files(_) => {
-                let task = Arc::clone(&self).drive(connection.clone(), peer, true);
-                drop(connection.spawn(task));
+            Content::Files(_) => self.drive(connection, peer, true).await,
+            Content::Application(_) => {
+                drop(runtime.spawn(self.drive(connection, peer, false)));
             }
-            Content::Application(_) => self.drive(connection, peer, false).await,
         }
     }
 

@@ -14,7 +14,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use squall::{Connection, Endpoint};
+use squall::{Connection, Endpoint, Incoming};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -183,24 +183,23 @@ impl<S: HttpService + Sync> Serve<S> {
     }
 
     async fn accept(&self, stopping: watch::Receiver<bool>) {
-        while let Some(incoming) = self.endpoint.accept().await {
-            let (builder, service) = (self.builder.clone(), self.service.clone());
+        let (builder, service) = (self.builder.clone(), self.service.clone());
+        let serve = move |incoming: Incoming| {
+            let (builder, service) = (builder.clone(), service.clone());
             let stopping = stopping.clone();
-            let runtime = Handle::current();
-            let on_worker = builder.on_worker;
-            let task = async move {
+            async move {
                 // Before the handshake is complete, so that early data is answered at once.
                 let Ok((connection, _)) = incoming.accept().into_0rtt().await else {
                     return;
                 };
-                let task = drive(builder, connection.clone(), service, stopping);
-                if on_worker {
-                    connection.spawn(task);
-                } else {
-                    task.await;
-                }
-            };
-            runtime.spawn(task);
+                drive(builder, connection, service, stopping).await;
+            }
+        };
+        if self.builder.on_worker {
+            return self.endpoint.serve_incoming(serve).await;
+        }
+        while let Some(incoming) = self.endpoint.accept().await {
+            tokio::spawn(serve(incoming));
         }
     }
 }

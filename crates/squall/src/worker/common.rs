@@ -76,6 +76,8 @@ struct AcceptQueue {
     /// Attempts that wait for `Endpoint::accept`.
     offers: VecDeque<Box<Offer>>,
     waiters: Waiters,
+    /// By worker: tasks that wait for its attempts only, and are preferred.
+    own_waiters: Vec<Waiters>,
     closed: bool,
     /// Workers that run.
     running: usize,
@@ -88,10 +90,54 @@ impl AcceptQueue {
     /// Closes the queue. Returns the tasks to wake.
     fn close(&mut self) -> Vec<Waker> {
         self.closed = true;
-        let mut wakers = self.waiters.take();
+        let mut wakers = Vec::new();
+        self.all_waiters_into(&mut wakers);
         self.end_waiters.move_into(&mut wakers);
         wakers
     }
+
+    /// Those who wait for an attempt.
+    fn all_waiters_into(&mut self, wakers: &mut Vec<Waker>) {
+        self.waiters.move_into(wakers);
+        for line in &mut self.own_waiters {
+            line.move_into(wakers);
+        }
+    }
+
+    /// The first attempt for those in this line.
+    fn take_offer(&mut self, line: Line) -> Option<Box<Offer>> {
+        match line {
+            Line::OffersOf(worker) => {
+                let at = (self.offers.iter()).position(|offer| offer.worker == worker)?;
+                self.offers.remove(at)
+            }
+            Line::Offers | Line::Ends => self.offers.pop_front(),
+        }
+    }
+
+    fn line(&mut self, line: Line) -> &mut Waiters {
+        match line {
+            Line::Offers => &mut self.waiters,
+            Line::OffersOf(worker) => {
+                if self.own_waiters.len() <= worker {
+                    self.own_waiters.resize_with(worker + 1, Waiters::default);
+                }
+                &mut self.own_waiters[worker]
+            }
+            Line::Ends => &mut self.end_waiters,
+        }
+    }
+}
+
+/// What a task waits for.
+#[derive(Clone, Copy, Debug)]
+enum Line {
+    /// Any worker's attempts.
+    Offers,
+    /// One worker's.
+    OffersOf(usize),
+    /// Ends of workers.
+    Ends,
 }
 
 /// What all workers of an endpoint share.
@@ -157,7 +203,7 @@ impl Common {
 
     /// Waits for the next end of a worker; `None` when the endpoint is closed.
     pub(crate) async fn worker_ended(self: &Arc<Self>) -> Option<WorkerEnd> {
-        let mut place = AcceptPlace::new(self, |queue| &mut queue.end_waiters);
+        let mut place = AcceptPlace::new(self, Line::Ends);
         poll_fn(|cx| {
             place.poll(cx, |queue| match queue.ends.pop_front() {
                 None if !queue.closed => Poll::Pending,
@@ -195,8 +241,13 @@ impl Common {
         if accept.closed || accept.offers.len() >= self.max_incoming {
             return Err(offer);
         }
+        let worker = offer.worker;
         accept.offers.push_back(offer);
-        accept.waiters.move_into(wakers);
+        let own = accept.own_waiters.get_mut(worker);
+        match own.filter(|line| !line.is_empty()) {
+            Some(own) => own.move_into(wakers),
+            None => accept.waiters.move_into(wakers),
+        }
         Ok(())
     }
 
@@ -226,10 +277,10 @@ impl Common {
         let mut accept = lock(&self.accept);
         accept.running -= 1;
         let own = take_own(&mut accept.offers, worker);
-        let wakers = match accept.running {
-            0 => accept.waiters.take(),
-            _ => Vec::new(),
-        };
+        let mut wakers = Vec::new();
+        if accept.running == 0 {
+            accept.all_waiters_into(&mut wakers);
+        }
         drop(accept);
         drop(own);
         wakers.into_iter().for_each(Waker::wake);
@@ -265,12 +316,12 @@ fn take_own(offers: &mut VecDeque<Box<Offer>>, worker: usize) -> VecDeque<Box<Of
 /// A future's place in one of the queues of waiting tasks; dropping it leaves the queue.
 pub(crate) struct AcceptPlace {
     common: Arc<Common>,
-    line: fn(&mut AcceptQueue) -> &mut Waiters,
+    line: Line,
     ticket: Ticket,
 }
 
 impl AcceptPlace {
-    fn new(common: &Arc<Common>, line: fn(&mut AcceptQueue) -> &mut Waiters) -> Self {
+    fn new(common: &Arc<Common>, line: Line) -> Self {
         Self {
             common: Arc::clone(common),
             line,
@@ -280,13 +331,19 @@ impl AcceptPlace {
 
     /// A place among those who wait for an attempt.
     pub(crate) fn for_offers(common: &Arc<Common>) -> Self {
-        Self::new(common, |queue| &mut queue.waiters)
+        Self::new(common, Line::Offers)
+    }
+
+    /// A place among those who wait for an attempt that arrives at one worker.
+    pub(crate) fn for_offers_of(common: &Arc<Common>, worker: usize) -> Self {
+        Self::new(common, Line::OffersOf(worker))
     }
 
     /// Waits for the next attempt to connect to us; `None` when the endpoint is closed or no worker
     /// runs.
     pub(crate) fn poll_offer(&mut self, cx: &Context<'_>) -> Poll<Option<Box<Offer>>> {
-        self.poll(cx, |queue| match queue.offers.pop_front() {
+        let line = self.line;
+        self.poll(cx, |queue| match queue.take_offer(line) {
             None if !queue.closed && queue.running > 0 => Poll::Pending,
             offer => Poll::Ready(offer),
         })
@@ -300,7 +357,7 @@ impl AcceptPlace {
     ) -> Poll<R> {
         let mut queue = lock(&self.common.accept);
         let result = poll(&mut queue);
-        let line = (self.line)(&mut queue);
+        let line = queue.line(self.line);
         if result.is_pending() {
             line.register(&mut self.ticket, cx.waker());
         } else {
@@ -312,9 +369,18 @@ impl AcceptPlace {
 
 impl Drop for AcceptPlace {
     fn drop(&mut self) {
-        if self.ticket.is_taken() {
-            (self.line)(&mut lock(&self.common.accept)).remove(&mut self.ticket);
+        if !self.ticket.is_taken() {
+            return;
         }
+        let mut queue = lock(&self.common.accept);
+        queue.line(self.line).remove(&mut self.ticket);
+        // Woken for an attempt, perhaps, which others then take.
+        let mut wakers = Vec::new();
+        if matches!(self.line, Line::OffersOf(_)) && !queue.offers.is_empty() {
+            queue.waiters.move_into(&mut wakers);
+        }
+        drop(queue);
+        wakers.into_iter().for_each(Waker::wake);
     }
 }
 

@@ -87,6 +87,11 @@ impl Waiters {
         (slot.ticket == number && slot.waker.is_some()).then_some(slot)
     }
 
+    /// Whether nobody waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.len() == self.free.len()
+    }
+
     /// Takes all: the line is empty.
     pub(crate) fn take(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
