@@ -93,9 +93,10 @@ fn http_costs_are_side_by_side_under_an_equal_load() {
     assert_eq!(found, works);
     for table in staged {
         let rows = table["rows"].as_array().expect("rows");
+        // A stage without time has no row: handshakes, once all connections are there.
         let of = |name: &str| {
             let row = rows.iter().find(|row| row["stage"] == name);
-            number(&row.expect("a row")["percent"])
+            row.map_or(0.0, |row| number(&row["percent"]))
         };
         for stage in ["UDP send", "AEAD", "HTTP/3", "QPACK", "application"] {
             assert!(of(stage) > 0.0, "{stage}: {table}");
