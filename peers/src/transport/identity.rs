@@ -16,7 +16,8 @@ use rustls::{
 };
 use squall_yard::error::{Failure, Result, context};
 
-use super::job::{ALPN, Job, NAME, Workload};
+use super::case::Workload;
+use super::job::{ALPN, Job, NAME};
 use super::process::Count;
 
 /// A self-signed certificate with a P-256 key in two PEM files, which are gone with this.
@@ -82,7 +83,7 @@ pub(super) fn server(job: &Job, provider: Arc<CryptoProvider>) -> Result<ServerC
         .with_single_cert(vec![read_certificate(&job.certificate)?], key)
         .map_err(context("the certificate and the key do not go together"))?;
     config.alpn_protocols = vec![ALPN.to_vec()];
-    if job.workload == Workload::W4Resumed {
+    if job.case.workload == Workload::W4Resumed {
         config.send_tls13_tickets = 1;
         config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(context("tickets"))?;
     } else {
@@ -115,7 +116,7 @@ pub(super) fn client(
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
-    if job.workload != Workload::W4Resumed {
+    if job.case.workload != Workload::W4Resumed {
         config.resumption = Resumption::disabled();
     }
     Ok(config)

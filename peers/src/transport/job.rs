@@ -2,18 +2,20 @@
 //!
 //! ```text
 //!   parent  ── Job ──────►  server | client      the first line on its standard input
-//!           ◄─ Ready ────                         the server listens | the client is connected
+//!           ◄─ Listening, Working ─               the server listens | the client is connected
 //!           ── "sample" ─►                        begin and end of the measured phase
 //!           ◄─ Sample ───                         CPU time, bytes and requests up to now
 //!           ◄─ Done ─────                         a client whose work has an end
 //!           ── (end) ────►  exit
 //! ```
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+
+use super::case::{Case, Shape};
 
 /// draft-banks-quic-performance §2.1: the application protocol's name.
 pub(super) const ALPN: &[u8] = b"perf";
@@ -25,14 +27,14 @@ pub(super) const MAX_UDP_PAYLOAD: u16 = 1472;
 pub(super) const STREAM_WINDOW: u32 = 8 << 20;
 /// The same for a connection.
 pub(super) const CONNECTION_WINDOW: u32 = 16 << 20;
+/// Bytes of datagrams that wait to be sent, and of those that wait to be read.
+pub(super) const DATAGRAM_BUFFER: usize = 1 << 20;
 /// Streams that a client may have open; W3 needs 100 and those whose end is on its way.
 pub(super) const MAX_STREAMS: u32 = 256;
 /// Socket buffers in bytes; the kernel gives all of them what its limits allow.
 pub(super) const SOCKET_BUFFER: usize = 4 << 20;
 /// Bytes handed to a stream in one call.
 pub(super) const PIECE: usize = 256 * 1024;
-/// draft-banks-quic-performance §2.3.1: an answer without end.
-pub(super) const UNLIMITED: u64 = u64::MAX;
 
 /// Who is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -93,112 +95,6 @@ impl Contender {
     }
 }
 
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-pub(super) enum Workload {
-    /// One connection, one stream, server to client.
-    #[value(name = "W1")]
-    W1,
-    /// Ten connections with ten streams each, server to client.
-    #[value(name = "W2")]
-    W2,
-    /// Requests of 100 bytes, answers of 1 KiB, 100 in flight on one connection.
-    #[value(name = "W3")]
-    W3,
-    /// Full handshakes, four at a time; one empty request on each connection.
-    #[value(name = "W4")]
-    W4,
-    /// The same with a ticket of an earlier connection.
-    #[value(name = "W4-resumed")]
-    #[serde(rename = "W4-resumed")]
-    W4Resumed,
-    /// Not measured: what is sent up comes back.
-    #[value(skip)]
-    Echo,
-}
-
-impl Workload {
-    pub(super) const MEASURED: [Self; 5] =
-        [Self::W1, Self::W2, Self::W3, Self::W4, Self::W4Resumed];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::W1 => "W1",
-            Self::W2 => "W2",
-            Self::W3 => "W3",
-            Self::W4 => "W4",
-            Self::W4Resumed => "W4-resumed",
-            Self::Echo => "echo",
-        }
-    }
-
-    /// Whether a contender can take part: there is no handshake in plain TCP to speak of.
-    pub(super) fn suits(self, contender: Contender) -> bool {
-        contender != Contender::Tcp || !self.is_handshakes()
-    }
-
-    /// Whether connections, not bytes, are the work.
-    pub(super) const fn is_handshakes(self) -> bool {
-        matches!(self, Self::W4 | Self::W4Resumed)
-    }
-
-    /// Whether CPU time is told by request or handshake, and not by byte.
-    pub(super) const fn is_by_unit(self) -> bool {
-        !matches!(self, Self::W1 | Self::W2)
-    }
-
-    /// What a client has to do: without end, or, to be checked, a small part of it.
-    pub(super) const fn shape(self, check: bool) -> Shape {
-        let (connections, streams) = match self {
-            Self::W1 | Self::Echo => (1, 1),
-            Self::W2 => (10, 10),
-            Self::W3 => (1, 100),
-            Self::W4 | Self::W4Resumed => (4, 1),
-        };
-        let (upload, answer, repeat) = match (self, check) {
-            (Self::W1 | Self::W2, false) => (0, UNLIMITED, 1),
-            (Self::W1, true) => (0, 20_000_000, 1),
-            (Self::W2, true) => (0, 1_000_000, 1),
-            (Self::W3, false) => (100, 1024, u64::MAX),
-            (Self::W3, true) => (100, 1024, 30),
-            (Self::W4 | Self::W4Resumed, false) => (0, 0, u64::MAX),
-            (Self::W4 | Self::W4Resumed, true) => (0, 0, 10),
-            (Self::Echo, _) => (10_000_000, 10_000_000, 1),
-        };
-        Shape {
-            connections,
-            streams,
-            upload,
-            answer,
-            repeat,
-        }
-    }
-}
-
-/// A workload in numbers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    /// Connections at a time.
-    pub(super) connections: usize,
-    /// Streams at a time on each.
-    pub(super) streams: usize,
-    /// Bytes that a request carries behind the length that it asks for.
-    pub(super) upload: usize,
-    /// Bytes of an answer.
-    pub(super) answer: u64,
-    /// Requests, one after the other, in the place of each stream; or connections, where they are
-    /// the work.
-    pub(super) repeat: u64,
-}
-
-impl Shape {
-    /// What a check has to see in the end: requests and bytes.
-    pub(super) const fn total(&self) -> (u64, u64) {
-        let units = (self.connections * self.streams) as u64 * self.repeat;
-        (units, units * self.answer)
-    }
-}
-
 /// Which end a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Role {
@@ -211,12 +107,16 @@ pub(super) enum Role {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) contender: Contender,
-    pub(super) workload: Workload,
+    pub(super) case: Case,
+    /// Requests a second, where the clock makes them begin.
+    pub(super) rate: Option<f64>,
     pub(super) role: Role,
     /// A small part of the workload, every byte of it compared.
     pub(super) check: bool,
     /// The core to run on.
     pub(super) core: Option<usize>,
+    /// This end's address.
+    pub(super) local: Ipv4Addr,
     /// PEM files of the certificate and its key.
     pub(super) certificate: PathBuf,
     pub(super) key: PathBuf,
@@ -224,11 +124,20 @@ pub(super) struct Job {
     pub(super) provider: String,
 }
 
+impl Job {
+    /// The client's work in numbers.
+    pub(super) fn shape(&self) -> Shape {
+        self.case.shape(self.check, self.rate)
+    }
+}
+
 /// What a process says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Message {
     /// A server listens at this address.
     Listening(SocketAddr),
+    /// A client's connections are there, and its work begins.
+    Working,
     Sample(Sample),
     /// A client has done all that it had to.
     Done(Sample),
@@ -248,4 +157,16 @@ pub(super) struct Sample {
     pub(super) units: u64,
     /// Certificates that were verified: one a full handshake, none a resumed one; clients only.
     pub(super) full: u64,
+    /// What was sent; squall's servers only.
+    pub(super) sent: Option<Sent>,
+    /// How long requests took since the last sample, in microseconds: the median, 90, 99 and 99.9
+    /// percent, and the longest; clients only.
+    pub(super) latency: Option<[f64; 5]>,
+}
+
+/// A server's datagrams, and the messages in which it gave them to the kernel.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Sent {
+    pub(super) datagrams: u64,
+    pub(super) messages: u64,
 }

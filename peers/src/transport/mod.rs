@@ -8,13 +8,17 @@
 //!                          ├──► quiche     an event loop of our own: poll, GRO in, GSO out
 //!                          └──► controls   TCP and TLS over TCP, by squall_yard
 //!         report ──► medians and ratios, or rows of JSON
+//!   case  what is measured, in which sizes       network   namespaces with certain links
 //! ```
 //! Each end is a process, so that all that a stack does is counted, on whatever thread. The QUIC
 //! stacks speak draft-banks-quic-performance; TCP and TLS carry the same lengths and answers.
 
+mod case;
 mod controls;
 mod identity;
 mod job;
+mod network;
+mod pace;
 mod process;
 mod quiche;
 mod quinn;
@@ -38,7 +42,9 @@ use squall_yard::sys;
 
 pub(crate) use self::process::SUBCOMMAND;
 
-use self::job::{Contender, Job, Message, Role, Sample, Workload};
+use self::case::{Case, Mode, Workload};
+use self::job::{Contender, Job, Role, Sample};
+use self::network::Network;
 use self::process::{Count, End};
 use self::report::{Measured, Report};
 
@@ -46,9 +52,12 @@ use self::report::{Measured, Report};
 /// interleaved in one run.
 #[derive(clap::Args)]
 pub(crate) struct Transport {
-    /// Workloads; by default all.
+    /// Workloads; by default W1 to W4.
     #[arg(long, value_enum, value_delimiter = ',')]
     workload: Vec<Workload>,
+    /// Connections of W5, W6 and W7, instead of those that each is measured with.
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    connections: Vec<u32>,
     /// Only this contender; may be given several times.
     #[arg(long, value_enum)]
     only: Vec<Contender>,
@@ -83,6 +92,7 @@ const WARM_UP: Duration = Duration::from_secs(1);
 /// Measures, or checks, and prints.
 pub(crate) fn run(args: &Transport) -> Result<()> {
     let workloads = match args.workload.as_slice() {
+        [] if args.check => Workload::ON_LOOPBACK.to_vec(),
         [] => Workload::MEASURED.to_vec(),
         chosen => chosen.to_vec(),
     };
@@ -101,23 +111,32 @@ pub(crate) fn run(args: &Transport) -> Result<()> {
         let all = contenders.into_iter().flat_map(same);
         return bench.check(all.filter(|(workload, [one, _])| workload.suits(*one)));
     }
+    let connections: Vec<usize> = args.connections.iter().map(|one| *one as usize).collect();
+    let cases: Vec<Case> = (workloads.iter())
+        .flat_map(|workload| Case::of(*workload, &connections))
+        .collect();
     let bar = ProgressBar::with_draw_target(
-        Some(u64::from(args.rounds) * (workloads.len() * contenders.len()) as u64),
+        Some(u64::from(args.rounds) * (cases.len() * contenders.len()) as u64),
         ProgressDrawTarget::stderr(),
     );
     let mut report = Report::new(bench.setup());
-    for &workload in &workloads {
+    for case in &cases {
+        let network = Network::of(case)?;
         let taking_part: Vec<Contender> = contenders
             .iter()
             .copied()
-            .filter(|one| workload.suits(*one))
+            .filter(|one| case.workload.suits(*one))
             .collect();
         for round in 0..args.rounds as usize {
             // Each round begins with another one: nobody is always behind the same neighbour.
             for index in 0..taking_part.len() {
                 let contender = taking_part[(index + round) % taking_part.len()];
-                let measured = bench.measure(workload, contender, args.time)?;
-                report.add(workload, contender, measured);
+                let rate = match case.mode {
+                    Mode::Open => report.half_of_closed(case, contender),
+                    Mode::Closed => None,
+                };
+                let measured = bench.measure(case, contender, rate, &network, args.time)?;
+                report.add(case, contender, measured);
                 bar.inc(1);
             }
         }
@@ -141,6 +160,10 @@ pub(crate) fn interop() -> Result<()> {
         Workload::W3,
         Workload::W4,
         Workload::W4Resumed,
+        Workload::W5s,
+        Workload::W6,
+        Workload::W7,
+        Workload::W8,
     ];
     let pairs = [Contender::Quinn, Contender::S2nQuic, Contender::Quiche]
         .into_iter()
@@ -203,43 +226,47 @@ impl Bench {
     /// Starts the two ends; the client is at work.
     fn start(
         &self,
-        workload: Workload,
+        case: &Case,
         [server, client]: [Contender; 2],
+        rate: Option<f64>,
+        network: &Network,
         check: bool,
     ) -> Result<[End; 2]> {
-        let job = |contender, role, core| Job {
+        let job = |contender, role, end: usize| Job {
             contender,
-            workload,
+            case: *case,
+            rate,
             role,
             check,
-            core,
+            core: self.cores.map(|cores| cores[end]),
+            local: network.local[end],
             certificate: self.files.certificate.clone(),
             key: self.files.key.clone(),
             provider: self.provider.clone(),
         };
-        let server = End::start(&job(server, Role::Server, self.cores.map(|cores| cores[0])))?;
-        let address = match server.next()? {
-            Message::Listening(address) => address,
-            other => return Err(Failure::new(format!("a server said {other:?}"))),
-        };
-        let role = Role::Client(address);
-        let client = End::start(&job(client, role, self.cores.map(|cores| cores[1])))?;
+        let namespaces = network.ends();
+        let server = End::start(&job(server, Role::Server, 0), namespaces[0])?;
+        let role = Role::Client(server.listening()?);
+        let client = End::start(&job(client, role, 1), namespaces[1])?;
+        client.working()?;
         Ok([server, client])
     }
 
     /// One round of one contender.
     fn measure(
         &self,
-        workload: Workload,
+        case: &Case,
         contender: Contender,
+        rate: Option<f64>,
+        network: &Network,
         time: Duration,
     ) -> Result<Measured> {
-        let mut ends = self.start(workload, [contender; 2], false)?;
+        let mut ends = self.start(case, [contender; 2], rate, network, false)?;
         thread::sleep(WARM_UP);
         let before = sample(&mut ends)?;
         thread::sleep(time);
         let after = sample(&mut ends)?;
-        Measured::new(workload, contender, before, after)
+        Measured::new(case, contender, before, after)
     }
 
     /// Moves a small part of each workload, between servers and clients as they come in pairs, and
@@ -265,9 +292,12 @@ impl Bench {
             workload.name()
         );
         let doing = context(&what);
-        let [_server, end] = self.start(workload, contenders, true).map_err(&doing)?;
+        let case = Case::to_check(workload);
+        let network = Network::of(&case)?;
+        let [_server, end] =
+            (self.start(&case, contenders, None, &network, true)).map_err(&doing)?;
         let done = end.sample().map_err(&doing)?;
-        let shape = workload.shape(true);
+        let shape = case.shape(true, None);
         let (units, bytes) = shape.total();
         if (done.units, done.bytes) != (units, bytes) {
             return Err(Failure::new(format!(
@@ -276,7 +306,7 @@ impl Bench {
             )));
         }
         let full = match workload {
-            Workload::W4 => units..=units,
+            Workload::W4 | Workload::W8 => units..=units,
             // s2n-quic's server sends no ticket with a resumed handshake, and rustls uses each
             // ticket once: half of the handshakes are full at best. A client that is
             // done before its ticket arrives makes one more.
@@ -292,12 +322,13 @@ impl Bench {
             )));
         }
         let kind = match workload {
-            Workload::W4 => "full handshakes, ",
+            Workload::W4 | Workload::W8 => "full handshakes, ",
             Workload::W4Resumed => &format!("handshakes, {} of them full ones, ", done.full),
             _ => "",
         };
         let up = shape.upload as u64 * units;
-        println!("{what}: {kind}{units} requests, {up} bytes up, {bytes} down, SHA-256 as sent");
+        let requests = units * shape.each;
+        println!("{what}: {kind}{requests} requests, {up} bytes up, {bytes} down, SHA-256 as sent");
         Ok(())
     }
 }

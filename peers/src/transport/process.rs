@@ -1,18 +1,22 @@
 //! The two processes of a measurement, from both sides: the parent's hold on a child, and the
 //! child's frame.
 
+use std::fmt;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use squall_yard::error::{Failure, Result, context};
+use squall_yard::latency::Histogram;
 use squall_yard::sys;
 
-use super::job::{Job, Message, Sample};
+use super::job::{Job, Message, Sample, Sent};
+use super::network::Namespace;
 
 /// The hidden subcommand that makes this program one end of a measurement.
 pub(crate) const SUBCOMMAND: &str = "transport-end";
@@ -30,11 +34,15 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Starts this program again with that job.
-    pub(super) fn start(job: &Job) -> Result<Self> {
+    /// Starts this program again with that job, in a network of its own or in this one.
+    pub(super) fn start(job: &Job, namespace: Option<&Namespace>) -> Result<Self> {
         let who = format!("{} {:?}", job.contender.name(), job.role);
         let program = std::env::current_exe().map_err(context("this program's own path"))?;
-        let mut child = Command::new(program)
+        let mut command = match namespace {
+            Some(namespace) => namespace.command(&program),
+            None => Command::new(program),
+        };
+        let mut child = command
             .arg(SUBCOMMAND)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -66,7 +74,7 @@ impl End {
     }
 
     /// The next thing that it says.
-    pub(super) fn next(&self) -> Result<Message> {
+    fn next(&self) -> Result<Message> {
         match self.messages.recv_timeout(PATIENCE) {
             Ok(Message::Failed(why)) => Err(Failure::new(format!("{}: {why}", self.who))),
             Ok(message) => Ok(message),
@@ -78,6 +86,22 @@ impl End {
             Err(RecvTimeoutError::Disconnected) => {
                 Err(Failure::new(format!("{}: ended", self.who)))
             }
+        }
+    }
+
+    /// Waits for a server, and returns its address.
+    pub(super) fn listening(&self) -> Result<SocketAddr> {
+        match self.next()? {
+            Message::Listening(address) => Ok(address),
+            other => Err(Failure::new(format!("{}: said {other:?}", self.who))),
+        }
+    }
+
+    /// Waits until a client's connections are there.
+    pub(super) fn working(&self) -> Result<()> {
+        match self.next()? {
+            Message::Working => Ok(()),
+            other => Err(Failure::new(format!("{}: said {other:?}", self.who))),
         }
     }
 
@@ -103,12 +127,22 @@ impl Drop for End {
     }
 }
 
-/// What a client has done up to now.
-#[derive(Debug, Default)]
+/// What an end has done up to now.
+#[derive(Default)]
 pub(super) struct Count {
-    pub(super) bytes: AtomicU64,
-    pub(super) units: AtomicU64,
-    pub(super) full: AtomicU64,
+    bytes: AtomicU64,
+    units: AtomicU64,
+    full: AtomicU64,
+    /// Since the last sample.
+    latency: Mutex<Histogram>,
+    /// Reads a server's counters.
+    sent: OnceLock<Box<dyn Fn() -> Sent + Send + Sync>>,
+}
+
+impl fmt::Debug for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Count")
+    }
 }
 
 impl Count {
@@ -127,6 +161,21 @@ impl Count {
         self.full.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A request took so long.
+    pub(super) fn add_latency(&self, time: Duration) {
+        self.latency().record(time);
+    }
+
+    /// From now on samples have this server's counters.
+    pub(super) fn set_sent(&self, sent: impl Fn() -> Sent + Send + Sync + 'static) {
+        // There is one server in a process.
+        let _ = self.sent.set(Box::new(sent));
+    }
+
+    fn latency(&self) -> MutexGuard<'_, Histogram> {
+        self.latency.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn sample(&self) -> Sample {
         static START: LazyLock<Instant> = LazyLock::new(Instant::now);
         Sample {
@@ -135,6 +184,10 @@ impl Count {
             bytes: self.bytes.load(Ordering::Relaxed),
             units: self.units.load(Ordering::Relaxed),
             full: self.full.load(Ordering::Relaxed),
+            sent: self.sent.get().map(|sent| sent()),
+            latency: std::mem::take(&mut *self.latency())
+                .percentiles()
+                .map(|one| one.all()),
         }
     }
 }

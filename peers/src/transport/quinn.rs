@@ -1,6 +1,6 @@
 //! quinn with ring, on a current-thread runtime, or a multi-thread one.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,10 +9,11 @@ use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
 use squall_yard::error::{Result, context};
 
 use super::job::{
-    CONNECTION_WINDOW, Contender, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, Role, STREAM_WINDOW,
+    CONNECTION_WINDOW, Contender, DATAGRAM_BUFFER, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, Role,
+    STREAM_WINDOW,
 };
 use super::process::Count;
-use super::stack::{self, Client, Connection, Opener, Rx, Server, Spawn, Tokio, Tx};
+use super::stack::{self, Client, Connection, Datagrams, Opener, Rx, Server, Spawn, Tokio, Tx};
 use super::{identity, socket};
 
 /// Does one end's work.
@@ -26,7 +27,7 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
 
 async fn work(job: &Job, count: &Arc<Count>) -> Result<()> {
     let provider = identity::limited(&rustls::crypto::ring::default_provider());
-    let socket = socket::bind((Ipv4Addr::LOCALHOST, 0).into()).map_err(context("no UDP port"))?;
+    let socket = socket::bind((job.local, 0).into()).map_err(context("no UDP port"))?;
     let address = socket.local_addr().map_err(context("local address"))?;
     let transport = Arc::new(transport());
     let make = |server| {
@@ -45,7 +46,7 @@ async fn work(job: &Job, count: &Arc<Count>) -> Result<()> {
             let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
             config.transport_config(transport);
             let server = Accepting(make(Some(config))?);
-            stack::serve(server, Tokio, address, job.workload).await
+            stack::serve(server, Tokio, address, job.case).await
         }
         Role::Client(address) => {
             let tls = identity::client(job, provider, count)?;
@@ -55,7 +56,7 @@ async fn work(job: &Job, count: &Arc<Count>) -> Result<()> {
             let mut endpoint = make(None)?;
             endpoint.set_default_client_config(config);
             let client = Connecting(endpoint);
-            stack::load(client, address, job.workload, job.check, Arc::clone(count)).await
+            stack::load(client, address, job, Arc::clone(count)).await
         }
     }
 }
@@ -68,6 +69,8 @@ fn transport() -> TransportConfig {
         .stream_receive_window(STREAM_WINDOW.into())
         .receive_window(CONNECTION_WINDOW.into())
         .send_window(CONNECTION_WINDOW.into())
+        .datagram_send_buffer_size(DATAGRAM_BUFFER)
+        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER))
         .max_concurrent_bidi_streams(MAX_STREAMS.into());
     config
 }
@@ -110,8 +113,13 @@ impl Connection for quinn::Connection {
     type Opener = Self;
     type Tx = quinn::SendStream;
     type Rx = quinn::RecvStream;
+    type Datagrams = Self;
 
     fn opener(&self) -> Self {
+        self.clone()
+    }
+
+    fn datagrams(&self) -> Self {
         self.clone()
     }
 
@@ -130,6 +138,16 @@ impl Opener for quinn::Connection {
 
     async fn open(&mut self) -> Result<(Self::Tx, Self::Rx)> {
         self.open_bi().await.map_err(context("no stream"))
+    }
+}
+
+impl Datagrams for quinn::Connection {
+    async fn send(&mut self, datagram: Bytes) -> Result<()> {
+        (self.send_datagram_wait(datagram).await).map_err(context("a datagram"))
+    }
+
+    async fn receive(&mut self) -> Result<Bytes> {
+        self.read_datagram().await.map_err(context("a datagram"))
     }
 }
 

@@ -1,14 +1,19 @@
 //! s2n-quic with the TLS that it takes by itself (s2n-tls), on a runtime of one thread: the process
 //! has one core.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, ready};
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use s2n_quic::client::Connect;
 use s2n_quic::connection::Handle;
+use s2n_quic::provider::datagram::default::{
+    Endpoint as DatagramEndpoint, Receiver as DatagramReceiver, Sender as DatagramSender,
+};
 use s2n_quic::provider::io;
 use s2n_quic::provider::limits::Limits;
 use s2n_quic::provider::tls::s2n_tls;
@@ -20,12 +25,13 @@ use s2n_tls::config::ConnectionInitializer;
 use s2n_tls::security::Policy;
 use squall_yard::error::{Failure, Result, context};
 
+use super::case::Workload;
 use super::job::{
-    ALPN, CONNECTION_WINDOW, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, Role, SOCKET_BUFFER,
-    STREAM_WINDOW, Workload,
+    ALPN, CONNECTION_WINDOW, DATAGRAM_BUFFER, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, Role,
+    SOCKET_BUFFER, STREAM_WINDOW,
 };
 use super::process::Count;
-use super::stack::{self, Client, Connection, Opener, Rx, Server, Spawn, Tokio, Tx};
+use super::stack::{self, Client, Connection, Datagrams, Opener, Rx, Server, Spawn, Tokio, Tx};
 
 /// An IPv4 packet with the largest UDP payload: s2n-quic counts the headers in.
 const MTU: u16 = MAX_UDP_PAYLOAD + 28;
@@ -47,11 +53,11 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
             Role::Server => {
                 let server = server(job).map_err(&start)?;
                 let address = server.local_addr().map_err(context("local address"))?;
-                stack::serve(Accepting(server), Tokio, address, job.workload).await
+                stack::serve(Accepting(server), Tokio, address, job.case).await
             }
             Role::Client(address) => {
                 let client = Connecting(client(job, count).map_err(&start)?);
-                stack::load(client, address, job.workload, job.check, Arc::clone(count)).await
+                stack::load(client, address, job, Arc::clone(count)).await
             }
         }
     })
@@ -67,9 +73,17 @@ fn limits() -> std::result::Result<Limits, Error> {
         .with_max_open_remote_bidirectional_streams(MAX_STREAMS.into())?)
 }
 
-fn sockets() -> std::result::Result<io::tokio::Provider, Error> {
+fn datagrams(job: &Job) -> std::result::Result<DatagramEndpoint, Error> {
+    let queue = DATAGRAM_BUFFER / usize::try_from(job.case.size)?.max(1);
+    Ok(DatagramEndpoint::builder()
+        .with_send_capacity(queue.max(1))?
+        .with_recv_capacity(queue.max(1))?
+        .build()?)
+}
+
+fn sockets(job: &Job) -> std::result::Result<io::tokio::Provider, Error> {
     Ok(io::tokio::Provider::builder()
-        .with_receive_address((Ipv4Addr::LOCALHOST, 0).into())?
+        .with_receive_address((job.local, 0).into())?
         .with_send_buffer_size(SOCKET_BUFFER)?
         .with_recv_buffer_size(SOCKET_BUFFER)?
         .with_max_mtu(MTU)?
@@ -84,7 +98,7 @@ fn server(job: &Job) -> std::result::Result<s2n_quic::Server, Error> {
         .with_application_protocols([ALPN])?;
     let config = tls.config_mut();
     config.set_security_policy(&Policy::from_version(POLICY)?)?;
-    if job.workload == Workload::W4Resumed {
+    if job.case.workload == Workload::W4Resumed {
         let mut key = [0; 32];
         aws_lc_rs::rand::fill(&mut key)?;
         config
@@ -93,8 +107,9 @@ fn server(job: &Job) -> std::result::Result<s2n_quic::Server, Error> {
     }
     Ok(s2n_quic::Server::builder()
         .with_tls(tls.build()?)?
-        .with_io(sockets()?)?
+        .with_io(sockets(job)?)?
         .with_limits(limits()?)?
+        .with_datagram(datagrams(job)?)?
         .start()?)
 }
 
@@ -106,7 +121,7 @@ fn client(job: &Job, count: &Arc<Count>) -> std::result::Result<s2n_quic::Client
         .with_application_protocols([ALPN])?;
     let config = tls.config_mut();
     config.set_security_policy(&Policy::from_version(POLICY)?)?;
-    if job.workload == Workload::W4Resumed {
+    if job.case.workload == Workload::W4Resumed {
         let tickets = Tickets::default();
         config
             .enable_session_tickets(true)?
@@ -115,8 +130,9 @@ fn client(job: &Job, count: &Arc<Count>) -> std::result::Result<s2n_quic::Client
     }
     Ok(s2n_quic::Client::builder()
         .with_tls(tls.build()?)?
-        .with_io(sockets()?)?
+        .with_io(sockets(job)?)?
         .with_limits(limits()?)?
+        .with_datagram(datagrams(job)?)?
         .start()?)
 }
 
@@ -200,8 +216,13 @@ impl Connection for s2n_quic::Connection {
     type Opener = Handle;
     type Tx = SendStream;
     type Rx = ReceiveStream;
+    type Datagrams = Handle;
 
     fn opener(&self) -> Handle {
+        self.handle()
+    }
+
+    fn datagrams(&self) -> Handle {
         self.handle()
     }
 
@@ -229,6 +250,31 @@ impl Opener for Handle {
             .await
             .map(halves)
             .map_err(context("no stream"))
+    }
+}
+
+impl Datagrams for Handle {
+    async fn send(&mut self, datagram: Bytes) -> Result<()> {
+        let mut waiting = datagram;
+        poll_fn(|cx| {
+            // It takes the datagram when it is ready.
+            let sent = self.datagram_mut(|sender: &mut DatagramSender| {
+                sender.poll_send_datagram(&mut waiting, cx)
+            });
+            let sent = ready!(sent.map_err(context("no datagrams"))?);
+            Poll::Ready(sent.map_err(|error| Failure::new(format!("a datagram: {error}"))))
+        })
+        .await
+    }
+
+    async fn receive(&mut self) -> Result<Bytes> {
+        poll_fn(|cx| {
+            let read = self
+                .datagram_mut(|receiver: &mut DatagramReceiver| receiver.poll_recv_datagram(cx));
+            let read = ready!(read.map_err(context("no datagrams"))?);
+            Poll::Ready(read.map_err(|error| Failure::new(format!("a datagram: {error}"))))
+        })
+        .await
     }
 }
 

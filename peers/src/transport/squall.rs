@@ -7,7 +7,7 @@
 //! | `squall-current` | on the tasks' runtime | on a current-thread runtime |
 //! | `squall-multi` | on the tasks' runtime | on a multi-thread runtime |
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,15 +18,15 @@ use tokio::task::JoinHandle;
 
 use super::identity;
 use super::job::{
-    CONNECTION_WINDOW, Contender, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, PIECE, Role,
-    SOCKET_BUFFER, STREAM_WINDOW,
+    CONNECTION_WINDOW, Contender, DATAGRAM_BUFFER, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, NAME, PIECE,
+    Role, SOCKET_BUFFER, STREAM_WINDOW, Sent,
 };
 use super::process::Count;
-use super::stack::{self, Client, Connection, Opener, Rx, Server, Spawn, Tx};
+use super::stack::{self, Client, Connection, Datagrams, Opener, Rx, Server, Spawn, Tx};
 
 /// Does one end's work.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
-    let mut builder = Builder::new((Ipv4Addr::LOCALHOST, 0).into());
+    let mut builder = Builder::new((job.local, 0).into());
     builder.receive_buffer = SOCKET_BUFFER;
     builder.send_buffer = SOCKET_BUFFER;
     let provider = identity::limited(&squall::provider());
@@ -56,15 +56,24 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
         endpoint: endpoint.clone(),
         runtime: handle.cloned(),
     };
-    let (workload, spawn) = (job.workload, tasks.clone());
+    let (job, spawn) = (job.clone(), tasks.clone());
     match job.role {
         Role::Server => {
             let address = endpoint.local_addr().map_err(context("local address"))?;
-            let serve = stack::serve(Accepting(endpoint), spawn, address, workload);
+            let counters = endpoint.clone();
+            count.set_sent(move || {
+                let udp = counters.stats().udp;
+                Sent {
+                    datagrams: udp.datagrams_sent,
+                    messages: udp.messages_sent,
+                }
+            });
+            let serve = stack::serve(Accepting(endpoint), spawn, address, job.case);
             to_the_end(tasks.task(serve), runtime)
         }
         Role::Client(address) => {
-            let load = stack::load(spawn, address, workload, job.check, Arc::clone(count));
+            let count = Arc::clone(count);
+            let load = async move { stack::load(spawn, address, &job, count).await };
             to_the_end(tasks.task(load), runtime)
         }
     }
@@ -77,6 +86,8 @@ fn transport() -> TransportConfig {
         .receive_window(CONNECTION_WINDOW.into())
         .stream_send_window(STREAM_WINDOW.into())
         .send_window(CONNECTION_WINDOW.into())
+        .datagram_send_buffer(DATAGRAM_BUFFER)
+        .datagram_receive_buffer(DATAGRAM_BUFFER)
         .max_concurrent_bidi_streams(MAX_STREAMS.into())
 }
 
@@ -145,8 +156,13 @@ impl Connection for squall::Connection {
     type Opener = Self;
     type Tx = squall::SendStream;
     type Rx = squall::RecvStream;
+    type Datagrams = Self;
 
     fn opener(&self) -> Self {
+        self.clone()
+    }
+
+    fn datagrams(&self) -> Self {
         self.clone()
     }
 
@@ -165,6 +181,16 @@ impl Opener for squall::Connection {
 
     async fn open(&mut self) -> Result<(Self::Tx, Self::Rx)> {
         self.open_bi().await.map_err(context("no stream"))
+    }
+}
+
+impl Datagrams for squall::Connection {
+    async fn send(&mut self, datagram: Bytes) -> Result<()> {
+        (self.send_datagram_wait(datagram).await).map_err(context("a datagram"))
+    }
+
+    async fn receive(&mut self) -> Result<Bytes> {
+        self.read_datagram().await.map_err(context("a datagram"))
     }
 }
 

@@ -4,19 +4,23 @@
 //!   client   connect ─► open ─► length, upload, FIN ─► read to the end     streams side by side,
 //!                                                                          requests in turn
 //!   server   accept ──► accept streams ─► read to the end ─► that many bytes, FIN
+//!   W7       the server sends datagrams as long as the connection takes them
 //! ```
 //! A stack only says how it does each step, in the way that costs it least: bytes are handed over
 //! without a copy, and several received pieces are taken in one call where it has such a call.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::source::Source;
 use tokio::sync::mpsc;
 
-use super::job::{Message, PIECE, Shape, Workload};
+use super::case::{Begin, Case, Shape, Workload};
+use super::job::{Job, Message, PIECE};
+use super::pace::Pace;
 use super::process::{Count, say};
 use super::verify::{Verifier, message};
 
@@ -70,7 +74,9 @@ pub(super) trait Connection: Send + 'static {
     type Opener: Opener;
     type Tx: Tx;
     type Rx: Rx;
+    type Datagrams: Datagrams;
     fn opener(&self) -> Self::Opener;
+    fn datagrams(&self) -> Self::Datagrams;
     /// The peer's next stream; `None` at the connection's end.
     fn accept(&mut self) -> impl Future<Output = Option<(Self::Tx, Self::Rx)>> + Send;
     fn close(self);
@@ -98,19 +104,34 @@ pub(super) trait Rx: Send + 'static {
     ) -> impl Future<Output = Result<bool>> + Send;
 }
 
+/// A connection's datagrams.
+pub(super) trait Datagrams: Send + 'static {
+    /// Waits until the stack takes it.
+    fn send(&mut self, datagram: Bytes) -> impl Future<Output = Result<()>> + Send;
+    fn receive(&mut self) -> impl Future<Output = Result<Bytes>> + Send;
+}
+
 /// Serves connections until the endpoint closes.
 pub(super) async fn serve<S: Server>(
     mut server: S,
     spawn: impl Spawn,
     address: SocketAddr,
-    workload: Workload,
+    case: Case,
 ) -> Result<()> {
+    let workload = case.workload;
     say(&Message::Listening(address));
     while let Some(connecting) = server.accept().await {
         let tasks = spawn.clone();
         spawn.spawn(async move {
             // A handshake that fails is the client's affair; it is told.
             if let Ok(mut connection) = connecting.await {
+                if workload == Workload::W7 {
+                    let datagrams = connection.datagrams();
+                    tasks.spawn(async move {
+                        // It ends with the connection.
+                        let _ = send_datagrams(datagrams, case.size).await;
+                    });
+                }
                 while let Some((tx, rx)) = connection.accept().await {
                     tasks.spawn(async move {
                         // Whatever ends a stream early is seen at the client.
@@ -151,37 +172,62 @@ async fn answer(mut tx: impl Tx, mut rx: impl Rx, workload: Workload) -> Result<
     tx.finish()
 }
 
+async fn send_datagrams(mut datagrams: impl Datagrams, size: u64) -> Result<()> {
+    let datagram = datagram(size);
+    loop {
+        datagrams.send(datagram.clone()).await?;
+    }
+}
+
+/// What W7 sends, again and again.
+pub(super) fn datagram(size: u64) -> Bytes {
+    Source::new(None).next(size as usize)
+}
+
+/// Connections that a client begins at once.
+const CONNECTING: usize = 16;
+
 /// Does a client's work, to its end where it has one.
 pub(super) async fn load<C: Client>(
     client: C,
     address: SocketAddr,
-    workload: Workload,
-    check: bool,
+    job: &Job,
     count: Arc<Count>,
 ) -> Result<()> {
-    let shape = workload.shape(check);
+    let (shape, check) = (job.shape(), job.check);
     let (results, mut done) = mpsc::unbounded_channel();
-    // Connections live as long as the work.
     let mut connections = Vec::new();
-    for _ in 0..shape.connections {
-        let (count, results) = (Arc::clone(&count), results.clone());
-        if workload.is_handshakes() {
-            let own = client.clone();
+    if job.case.workload.is_handshakes() {
+        for _ in 0..shape.connections {
+            let (count, results, own) = (Arc::clone(&count), results.clone(), client.clone());
             client.spawn(async move {
                 // Nobody listens any more once another one has failed.
-                let _ = results.send(handshakes(own, address, shape, &count).await);
+                let _ = results.send(handshakes(own, address, shape, check, &count).await);
+            });
+        }
+    } else {
+        // They live as long as the work.
+        connections = connect_all(&client, address, shape.connections).await?;
+    }
+    say(&Message::Working);
+    let start = Instant::now();
+    for (index, connection) in connections.iter().enumerate() {
+        if job.case.workload == Workload::W7 {
+            let (count, results) = (Arc::clone(&count), results.clone());
+            let datagrams = connection.datagrams();
+            client.spawn(async move {
+                let _ = results.send(receive_datagrams(datagrams, shape, check, &count).await);
             });
             continue;
         }
-        let connection = client.connect(address).await?;
-        for _ in 0..shape.streams {
+        for stream in 0..shape.streams {
             let (count, results) = (Arc::clone(&count), results.clone());
             let opener = connection.opener();
+            let pace = Pace::new(&shape, index * shape.streams + stream, start);
             client.spawn(async move {
-                let _ = results.send(requests(opener, shape, check, &count).await);
+                let _ = results.send(requests(opener, shape, pace, check, &count).await);
             });
         }
-        connections.push(connection);
     }
     drop(results);
     while let Some(result) = done.recv().await {
@@ -193,25 +239,68 @@ pub(super) async fn load<C: Client>(
     Ok(())
 }
 
+async fn connect_all<C: Client>(
+    client: &C,
+    address: SocketAddr,
+    number: usize,
+) -> Result<Vec<C::Connection>> {
+    let (made, mut ready) = mpsc::unbounded_channel();
+    for first in 0..CONNECTING {
+        let (own, made) = (client.clone(), made.clone());
+        client.spawn(async move {
+            for _ in (first..number).step_by(CONNECTING) {
+                if made.send(own.connect(address).await).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    drop(made);
+    let mut connections = Vec::with_capacity(number);
+    while let Some(connection) = ready.recv().await {
+        connections.push(connection?);
+    }
+    Ok(connections)
+}
+
 async fn handshakes<C: Client>(
     client: C,
     address: SocketAddr,
     shape: Shape,
+    check: bool,
     count: &Count,
 ) -> Result<()> {
     let message = message(&shape);
     for _ in 0..shape.repeat {
         let connection = client.connect(address).await?;
-        request(&mut connection.opener(), &message, shape, false, count).await?;
+        let mut opener = connection.opener();
+        for _ in 0..shape.each {
+            request(&mut opener, &message, shape, check, count).await?;
+        }
+        count.add_units(1);
         connection.close();
     }
     Ok(())
 }
 
-async fn requests(mut opener: impl Opener, shape: Shape, check: bool, count: &Count) -> Result<()> {
+async fn requests(
+    mut opener: impl Opener,
+    shape: Shape,
+    mut pace: Pace,
+    check: bool,
+    count: &Count,
+) -> Result<()> {
     let message = message(&shape);
     for _ in 0..shape.repeat {
+        if let Some(due) = pace.next() {
+            tokio::time::sleep_until(due.into()).await;
+        }
+        let timed = (shape.begin != Begin::AfterAnswer).then(Instant::now);
         request(&mut opener, &message, shape, check, count).await?;
+        count.add_units(1);
+        if let Some(begun) = timed {
+            count.add_latency(begun.elapsed());
+        }
     }
     Ok(())
 }
@@ -232,7 +321,22 @@ async fn request(
         count.add_bytes(bytes.len());
     };
     while rx.read(&mut sink).await? {}
-    verifier.end().map_err(Failure::new)?;
-    count.add_units(1);
+    verifier.end().map_err(Failure::new)
+}
+
+async fn receive_datagrams(
+    mut datagrams: impl Datagrams,
+    shape: Shape,
+    check: bool,
+    count: &Count,
+) -> Result<()> {
+    for _ in 0..shape.repeat {
+        let datagram = datagrams.receive().await?;
+        let mut verifier = Verifier::new(check, shape.answer);
+        verifier.take(&datagram);
+        verifier.end().map_err(Failure::new)?;
+        count.add_bytes(datagram.len());
+        count.add_units(1);
+    }
     Ok(())
 }

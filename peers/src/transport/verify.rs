@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 use squall_yard::source::Source;
 
-use super::job::Shape;
+use super::case::Shape;
 
 /// Takes the bytes of one answer.
 pub(super) struct Verifier {

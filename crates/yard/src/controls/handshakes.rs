@@ -2,8 +2,8 @@
 //! one process, and `peers/` in processes of its own.
 //!
 //! ```text
-//!   client   connect ─► handshake ─► 8 bytes: asks for nothing ─► tickets, close_notify ─► close
-//!   server   handshake  ──►  reads the request  ──►  close_notify, FIN  ──►  reads to the end
+//!   client   connect ─► handshake ─► 8 bytes: a length ─► so many bytes ─► close_notify ─► close
+//!   server   handshake  ──►  reads the request, answers  ──►  close_notify, FIN  ──►  reads to the end
 //! ```
 
 use std::io::{self, Read as _, Write as _};
@@ -16,8 +16,9 @@ use rustls::{
     ClientConfig, ClientConnection, HandshakeKind, ServerConfig, ServerConnection, Stream,
 };
 
-use super::channel::prepare;
+use super::channel::{BATCH, prepare};
 use crate::certificate::NAME;
+use crate::source::Source;
 
 /// What came of a handshake.
 #[derive(Clone, Copy, Debug)]
@@ -28,16 +29,41 @@ pub struct Made {
     pub kind: Option<HandshakeKind>,
 }
 
-/// The server's side.
+/// Requests on a connection, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Requests {
+    /// How many there are.
+    pub number: u64,
+    /// Bytes of an answer.
+    pub answer: u64,
+}
+
+impl Requests {
+    /// One that asks for nothing.
+    pub const EMPTY: Self = Self {
+        number: 1,
+        answer: 0,
+    };
+}
+
+/// The server's side, for so many requests.
 ///
 /// # Errors
 /// The handshake failed, or the connection broke.
-pub fn accept(mut socket: TcpStream, config: &Arc<ServerConfig>) -> io::Result<()> {
+pub fn accept(mut socket: TcpStream, config: &Arc<ServerConfig>, requests: u64) -> io::Result<()> {
     prepare(&socket)?;
     let mut tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
     let mut stream = Stream::new(&mut tls, &mut socket);
     let mut request = [0; size_of::<u64>()];
-    stream.read_exact(&mut request)?;
+    for _ in 0..requests {
+        stream.read_exact(&mut request)?;
+        let (mut left, mut source) = (u64::from_be_bytes(request), Source::new(None));
+        while left > 0 {
+            let piece = source.next(usize::try_from(left).map_or(BATCH, |left| left.min(BATCH)));
+            stream.write_all(&piece)?;
+            left -= piece.len() as u64;
+        }
+    }
     tls.send_close_notify();
     while tls.wants_write() {
         tls.write_tls(&mut socket)?;
@@ -48,11 +74,17 @@ pub fn accept(mut socket: TcpStream, config: &Arc<ServerConfig>) -> io::Result<(
     Ok(())
 }
 
-/// The client's side, to the end of the connection, so that its tickets are there.
+/// The client's side, to the end of the connection, so that its tickets are there. Each answer
+/// goes to `answer` as a whole.
 ///
 /// # Errors
 /// The handshake failed, or the connection broke.
-pub fn connect(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Made> {
+pub fn connect(
+    address: SocketAddr,
+    config: &Arc<ClientConfig>,
+    requests: Requests,
+    answer: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<Made> {
     let begin = Instant::now();
     let mut socket = TcpStream::connect(address)?;
     prepare(&socket)?;
@@ -66,10 +98,14 @@ pub fn connect(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Ma
         kind: tls.handshake_kind(),
     };
     let mut stream = Stream::new(&mut tls, &mut socket);
-    stream.write_all(&0_u64.to_be_bytes())?;
-    let mut answer = [0; 1];
-    if stream.read(&mut answer)? > 0 {
-        return Err(io::Error::other("an answer to an empty request"));
+    let mut buffer = vec![0; usize::try_from(requests.answer).map_err(io::Error::other)?];
+    for _ in 0..requests.number {
+        stream.write_all(&requests.answer.to_be_bytes())?;
+        stream.read_exact(&mut buffer)?;
+        answer(&buffer)?;
+    }
+    if stream.read(&mut [0; 1])? > 0 {
+        return Err(io::Error::other("more than was asked for"));
     }
     Ok(made)
 }

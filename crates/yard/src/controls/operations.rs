@@ -312,7 +312,7 @@ impl TlsHandshakes {
                 if over.load(Ordering::Acquire) {
                     return Ok(sys::thread_cpu().saturating_sub(start));
                 }
-                handshakes::accept(socket, &config).map_err(context("tls_tcp server"))?;
+                handshakes::accept(socket, &config, 1).map_err(context("tls_tcp server"))?;
             }
         })
     }
@@ -333,7 +333,8 @@ impl TlsHandshakes {
             let mut latency = Histogram::default();
             let mut missed = 0;
             loop {
-                let made = handshakes::connect(ending.address, &config)
+                let empty = handshakes::Requests::EMPTY;
+                let made = handshakes::connect(ending.address, &config, empty, &mut |_| Ok(()))
                     .map_err(context("tls_tcp client"))?;
                 missed += u64::from(made.kind != Some(wanted));
                 latency.record(made.took);

@@ -4,32 +4,38 @@
 //!   bulk        one thread per connection at each end, 256 KiB per system call; a stream of QUIC
 //!               is a connection here
 //!   requests    one connection; reads what is there and writes all it asks for, in one call each
-//!   handshakes  four threads at each end: connect, handshake, one empty request, close
+//!   viewers     the same threads; a segment is asked for when it is due
+//!   scattered   one event loop at each end for all connections
+//!   handshakes  four threads at each end: connect, handshake, requests, close
 //! ```
 
 mod handshakes;
+mod scattered;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Barrier};
 use std::thread;
+use std::time::Instant;
 
 use rustls::crypto::CryptoProvider;
 use squall_yard::certificate::Certificate;
-use squall_yard::controls::channel::{Channel as _, Protocol, answer};
+use squall_yard::controls::channel::{BATCH, Channel, Protocol, answer};
 use squall_yard::controls::requests::{self as pipelined, Pipeline, Responses};
 use squall_yard::controls::{tcp, tls};
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::options::Suite;
 use squall_yard::source::Source;
 
-use super::job::{Contender, Job, Message, Role, Shape, Workload};
+use super::case::{Begin, Shape, Workload};
+use super::job::{Contender, Job, Message, Role};
+use super::pace::Pace;
 use super::process::{Count, say};
 use super::verify::{Verifier, message};
 
 /// Does one end's work.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
-    if job.workload.is_handshakes() {
+    if job.case.workload.is_handshakes() {
         return handshakes::run(job, count);
     }
     if job.contender == Contender::Tcp {
@@ -50,65 +56,99 @@ fn provider(name: &str) -> CryptoProvider {
 }
 
 /// A listener on any port of this machine, its address told.
-fn listen() -> Result<TcpListener> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .map_err(context("no TCP port to listen on at 127.0.0.1"))?;
+fn listen(job: &Job) -> Result<TcpListener> {
+    let listener =
+        TcpListener::bind((job.local, 0)).map_err(context("no TCP port to listen on"))?;
     let address = listener.local_addr().map_err(context("local address"))?;
     say(&Message::Listening(address));
     Ok(listener)
 }
 
 fn run_as<P: Protocol>(protocol: &Arc<P>, job: &Job, count: &Arc<Count>) -> Result<()> {
-    let shape = job.workload.shape(job.check);
+    let shape = job.shape();
     match job.role {
-        Role::Server => serve(protocol, shape, job.workload),
-        Role::Client(address) if job.workload == Workload::W3 => {
-            requests(&**protocol, address, shape, count, job.check).map_err(context("requests"))
-        }
-        Role::Client(address) => {
-            let clients: Vec<_> = (0..shape.connections * shape.streams)
-                .map(|_| {
-                    let (protocol, count) = (Arc::clone(protocol), Arc::clone(count));
-                    let check = job.check;
-                    thread::spawn(move || download(&*protocol, address, shape, &count, check))
-                })
-                .collect();
-            for client in clients {
-                client
-                    .join()
-                    .map_err(|_| Failure::new("a thread panicked"))?
-                    .map_err(context("download"))?;
+        Role::Server => {
+            let listener = listen(job)?;
+            match job.case.workload {
+                Workload::W6 => {
+                    scattered::serve(&**protocol, &listener, &shape).map_err(context("requests"))
+                }
+                workload => serve(protocol, &listener, shape, workload),
             }
-            Ok(())
         }
+        Role::Client(address) => match job.case.workload {
+            Workload::W3 => {
+                requests(&**protocol, address, shape, count, job.check).map_err(context("requests"))
+            }
+            Workload::W6 => scattered::ask(&**protocol, address, shape, job.check, count)
+                .map_err(context("requests")),
+            _ => download_all(protocol, address, shape, count, job.check),
+        },
     }
 }
 
 /// Serves connections, a thread each, until the process ends.
-fn serve<P: Protocol>(protocol: &Arc<P>, shape: Shape, workload: Workload) -> Result<()> {
-    let listener = listen()?;
+fn serve<P: Protocol>(
+    protocol: &Arc<P>,
+    listener: &TcpListener,
+    shape: Shape,
+    workload: Workload,
+) -> Result<()> {
     loop {
         let (socket, _) = listener.accept().map_err(context("accept"))?;
         let protocol = Arc::clone(protocol);
         thread::spawn(move || {
             let mut channel = protocol.server(socket)?;
-            if workload == Workload::W3 {
-                pipelined::answer(&mut channel, message(&shape).len(), shape.answer)
-            } else {
-                answer(&mut channel, &mut Source::new(None))
+            match (workload, shape.begin) {
+                (Workload::W3, _) => {
+                    pipelined::answer(&mut channel, message(&shape).len(), shape.answer)
+                }
+                (_, Begin::AfterAnswer) => answer(&mut channel, &mut Source::new(None)),
+                _ => supply(&mut channel, &shape),
             }
         });
     }
 }
 
-fn download<P: Protocol>(
-    protocol: &P,
+/// Downloads on as many connections as QUIC has streams, a thread each.
+fn download_all<P: Protocol>(
+    protocol: &Arc<P>,
     address: SocketAddr,
     shape: Shape,
-    count: &Count,
+    count: &Arc<Count>,
     check: bool,
-) -> io::Result<()> {
-    let mut channel = protocol.client(TcpStream::connect(address)?)?;
+) -> Result<()> {
+    let places = shape.connections * shape.streams;
+    // The threads, and this one, which tells the parent.
+    let ready = Arc::new(Barrier::new(places + 1));
+    let clients: Vec<_> = (0..places)
+        .map(|place| {
+            let (protocol, count) = (Arc::clone(protocol), Arc::clone(count));
+            let ready = Arc::clone(&ready);
+            thread::spawn(move || {
+                let connected =
+                    TcpStream::connect(address).and_then(|socket| protocol.client(socket));
+                ready.wait();
+                let pace = Pace::new(&shape, place, Instant::now());
+                match shape.begin {
+                    Begin::AfterAnswer => download(connected?, shape, &count, check),
+                    _ => view(connected?, shape, pace, &count, check),
+                }
+            })
+        })
+        .collect();
+    ready.wait();
+    say(&Message::Working);
+    for client in clients {
+        client
+            .join()
+            .map_err(|_| Failure::new("a thread panicked"))?
+            .map_err(context("download"))?;
+    }
+    Ok(())
+}
+
+fn download(mut channel: impl Channel, shape: Shape, count: &Count, check: bool) -> io::Result<()> {
     channel.prepare_to_receive()?;
     channel.send(&shape.answer.to_be_bytes())?;
     let mut verifier = Verifier::new(check, shape.answer);
@@ -121,6 +161,59 @@ fn download<P: Protocol>(
     {}
     verifier.end().map_err(io::Error::other)?;
     count.add_units(1);
+    Ok(())
+}
+
+/// Answers one request after the other.
+fn supply(channel: &mut impl Channel, shape: &Shape) -> io::Result<()> {
+    let whole = message(shape).len();
+    let mut have = 0;
+    loop {
+        if channel.receive(&mut |bytes| have += bytes.len())?.is_none() {
+            return channel.finish();
+        }
+        while have >= whole {
+            have -= whole;
+            // From the memory that all connections share, as with QUIC.
+            let (mut left, mut source) = (shape.answer, Source::new(None));
+            while left > 0 {
+                let piece = source.next(usize::try_from(left).map_or(BATCH, |it| it.min(BATCH)));
+                channel.send(&piece)?;
+                left -= piece.len() as u64;
+            }
+        }
+    }
+}
+
+/// Asks for segments when they are due.
+fn view(
+    mut channel: impl Channel,
+    shape: Shape,
+    mut pace: Pace,
+    count: &Count,
+    check: bool,
+) -> io::Result<()> {
+    let request = message(&shape);
+    for _ in 0..shape.repeat {
+        if let Some(due) = pace.next() {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        let begun = Instant::now();
+        channel.send(&request)?;
+        let mut verifier = Verifier::new(check, shape.answer);
+        let mut left = shape.answer;
+        while left > 0 {
+            let read = channel.receive(&mut |bytes| {
+                verifier.take(bytes);
+                count.add_bytes(bytes.len());
+            })?;
+            let read = read.ok_or(io::ErrorKind::UnexpectedEof)?;
+            left = left.saturating_sub(read as u64);
+        }
+        verifier.end().map_err(io::Error::other)?;
+        count.add_units(1);
+        count.add_latency(begun.elapsed());
+    }
     Ok(())
 }
 
@@ -166,6 +259,7 @@ fn requests<P: Protocol>(
     check: bool,
 ) -> io::Result<()> {
     let mut channel = protocol.client(TcpStream::connect(address)?)?;
+    say(&Message::Working);
     let pipeline = Pipeline {
         request: message(&shape),
         response: shape.answer,

@@ -10,8 +10,9 @@
 
 mod udp;
 
-use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,13 +22,15 @@ use squall_yard::error::{Failure, Result, context};
 use squall_yard::source::Source;
 
 use self::udp::{Inbox, Outbox};
+use super::case::{Begin, Shape, Workload};
 use super::job::{
-    ALPN, CONNECTION_WINDOW, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, Message, NAME, PIECE, Role,
-    STREAM_WINDOW, Shape, Workload,
+    ALPN, CONNECTION_WINDOW, DATAGRAM_BUFFER, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, Message, NAME,
+    PIECE, Role, STREAM_WINDOW,
 };
+use super::pace::Pace;
 use super::process::{Count, say};
-use super::socket;
 use super::verify::{Verifier, message};
+use super::{socket, stack};
 
 /// Bytes of our connection ids.
 const ID: usize = 16;
@@ -53,7 +56,7 @@ type Quic = quiche::Connection<Shared>;
 
 /// Does one end's work.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
-    let socket = socket::bind((Ipv4Addr::LOCALHOST, 0).into()).map_err(context("no UDP port"))?;
+    let socket = socket::bind((job.local, 0).into()).map_err(context("no UDP port"))?;
     udp::prepare(&socket).map_err(context("no GRO"))?;
     let local = socket.local_addr().map_err(context("local address"))?;
     let mut engine = Engine {
@@ -65,23 +68,28 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
         connections: Vec::new(),
         free: Vec::new(),
         by_id: HashMap::new(),
+        touched: Vec::new(),
+        deadlines: BTreeSet::new(),
     };
     match job.role {
         Role::Server => {
             say(&Message::Listening(local));
             let mut server = Server {
-                workload: job.workload,
+                workload: job.case.workload,
+                datagram: (job.case.workload == Workload::W7)
+                    .then(|| stack::datagram(job.case.size)),
                 scratch: vec![0; PIECE],
             };
             engine.run(&mut server)
         }
         Role::Client(address) => {
-            let shape = job.workload.shape(job.check);
+            let shape = job.shape();
             let mut client = Client {
                 address,
                 shape,
-                handshakes: job.workload.is_handshakes(),
-                resume: job.workload == Workload::W4Resumed,
+                handshakes: job.case.workload.is_handshakes(),
+                datagrams: job.case.workload == Workload::W7,
+                resume: job.case.workload == Workload::W4Resumed,
                 check: job.check,
                 message: message(&shape),
                 count: Arc::clone(count),
@@ -89,9 +97,14 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
                 session: None,
                 working: shape.connections,
                 left: shape.repeat.saturating_mul(shape.connections as u64),
+                established: 0,
+                due: BinaryHeap::new(),
             };
             for _ in 0..shape.connections {
                 client.connect(&mut engine)?;
+            }
+            if client.handshakes {
+                say(&Message::Working);
             }
             engine.run(&mut client)
         }
@@ -101,7 +114,7 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
 fn config(job: &Job) -> std::result::Result<Config, Box<dyn std::error::Error>> {
     let path = |path: &std::path::Path| path.to_string_lossy().into_owned();
     let mut tls = boring::ssl::SslContextBuilder::new(boring::ssl::SslMethod::tls())?;
-    if job.workload != Workload::W4Resumed {
+    if job.case.workload != Workload::W4Resumed {
         tls.set_options(boring::ssl::SslOptions::NO_TICKET);
     }
     let mut config = Config::with_boring_ssl_ctx_builder(quiche::PROTOCOL_VERSION, tls)?;
@@ -130,6 +143,10 @@ fn config(job: &Job) -> std::result::Result<Config, Box<dyn std::error::Error>> 
     config.set_cc_algorithm(quiche::CongestionControlAlgorithm::CUBIC);
     // It would only tell when to send.
     config.enable_pacing(false);
+    if job.case.workload == Workload::W7 {
+        let queue = (DATAGRAM_BUFFER as u64 / job.case.size.max(1)) as usize;
+        config.enable_dgram(true, queue, queue);
+    }
     Ok(config)
 }
 
@@ -137,6 +154,12 @@ fn config(job: &Job) -> std::result::Result<Config, Box<dyn std::error::Error>> 
 trait Application {
     /// Something came for this connection, or its time is up.
     fn process(&mut self, entry: &mut Entry) -> Result<()>;
+    /// When it wants to work next, whatever comes.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+    /// Begins what is due.
+    fn begin(&mut self, _engine: &mut Engine) {}
     /// A connection is over; false ends the loop.
     fn ended(&mut self, engine: &mut Engine, entry: Entry) -> Result<bool>;
     /// Whether unknown clients are welcome.
@@ -146,6 +169,7 @@ trait Application {
 /// A connection and its streams.
 struct Entry {
     quic: Quic,
+    index: usize,
     ids: Vec<Vec<u8>>,
     deadline: Option<Instant>,
     touched: bool,
@@ -154,6 +178,11 @@ struct Entry {
     next_stream: u64,
     unsent: u64,
     unanswered: u64,
+    /// Clients: the handshake's end has been seen; when the place's requests begin, and the current
+    /// one did.
+    established: bool,
+    pace: Option<Pace>,
+    begun: Option<Instant>,
     /// The application has closed it.
     over: bool,
 }
@@ -234,6 +263,10 @@ struct Engine {
     connections: Vec<Option<Entry>>,
     free: Vec<usize>,
     by_id: HashMap<Vec<u8>, usize>,
+    /// Connections whose `touched` is set.
+    touched: Vec<usize>,
+    /// The connections' deadlines.
+    deadlines: BTreeSet<(Instant, usize)>,
 }
 
 impl Engine {
@@ -241,13 +274,14 @@ impl Engine {
         loop {
             self.receive(application)?;
             self.time_out();
-            for index in 0..self.connections.len() {
+            application.begin(self);
+            for index in std::mem::take(&mut self.touched) {
                 if !self.turn(index, application)? {
                     return self.flush();
                 }
             }
             self.flush()?;
-            self.wait()?;
+            self.wait(application.due())?;
         }
     }
 
@@ -257,19 +291,25 @@ impl Engine {
             .map_err(context("sending datagrams"))
     }
 
-    /// Waits for a datagram or for the next timer.
-    fn wait(&self) -> Result<()> {
-        if self.connections.iter().flatten().any(|one| one.touched) {
+    /// Waits for a datagram, or for a timer or the application's next work.
+    fn wait(&self, due: Option<Instant>) -> Result<()> {
+        if !self.touched.is_empty() {
             return Ok(());
         }
-        let next = self
-            .connections
-            .iter()
-            .flatten()
-            .filter_map(|one| one.deadline)
-            .min();
+        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
+        let next = deadline.into_iter().chain(due).min();
         let limit = next.map(|next| next.saturating_duration_since(Instant::now()));
         udp::wait(&self.socket, false, limit).map_err(context("waiting for datagrams"))
+    }
+
+    /// Notes that a connection has something to do.
+    fn touch(&mut self, index: usize) {
+        if let Some(entry) = &mut self.connections[index]
+            && !entry.touched
+        {
+            entry.touched = true;
+            self.touched.push(index);
+        }
     }
 
     /// Hands every waiting datagram to its connection.
@@ -285,10 +325,10 @@ impl Engine {
                 if let Some(index) = self.find(datagram, from, application)
                     && let Some(entry) = &mut self.connections[index]
                 {
-                    entry.touched = true;
                     let to = self.local;
                     // What is wrong with a datagram quiche tells the peer itself.
                     let _ = entry.quic.recv(datagram, RecvInfo { from, to });
+                    self.touch(index);
                 }
             }
             self.inbox = inbox;
@@ -334,24 +374,33 @@ impl Engine {
         }
         self.connections[index] = Some(Entry {
             quic,
+            index,
             ids,
             deadline: None,
-            touched: true,
+            touched: false,
             streams: HashMap::new(),
             next_stream: 0,
             unsent: 0,
             unanswered: 0,
+            established: false,
+            pace: None,
+            begun: None,
             over: false,
         });
+        self.touch(index);
         index
     }
 
     fn time_out(&mut self) {
         let now = Instant::now();
-        for entry in self.connections.iter_mut().flatten() {
-            if entry.deadline.is_some_and(|deadline| deadline <= now) {
+        while let Some(&(deadline, index)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.deadlines.pop_first();
+            if let Some(entry) = &mut self.connections[index] {
+                entry.deadline = None;
                 entry.quic.on_timeout();
-                entry.touched = true;
+                self.touch(index);
             }
         }
     }
@@ -362,6 +411,9 @@ impl Engine {
             return Ok(true);
         };
         entry.touched = false;
+        if let Some(deadline) = entry.deadline.take() {
+            self.deadlines.remove(&(deadline, index));
+        }
         application.process(&mut entry)?;
         self.send(&mut entry)?;
         // Whoever has heard or said that it is over has no more to say; latecomers are unknown
@@ -374,6 +426,8 @@ impl Engine {
             return application.ended(self, entry);
         }
         entry.deadline = entry.quic.timeout_instant();
+        self.deadlines
+            .extend(entry.deadline.map(|deadline| (deadline, index)));
         self.connections[index] = Some(entry);
         Ok(true)
     }
@@ -405,6 +459,8 @@ fn new_id() -> Result<[u8; ID]> {
 /// Answers requests.
 struct Server {
     workload: Workload,
+    /// What is sent again and again, if datagrams are the work.
+    datagram: Option<Bytes>,
     scratch: Vec<u8>,
 }
 
@@ -438,6 +494,12 @@ impl Application for Server {
                     break;
                 }
             }
+        }
+        if let Some(datagram) = &self.datagram
+            && entry.quic.is_established()
+        {
+            // Until the queue is full, or the client has left.
+            while entry.quic.dgram_send(datagram).is_ok() {}
         }
         for id in entry.quic.writable() {
             if let Some(stream) = entry.streams.get_mut(&id) {
@@ -479,6 +541,7 @@ struct Client {
     address: SocketAddr,
     shape: Shape,
     handshakes: bool,
+    datagrams: bool,
     resume: bool,
     check: bool,
     message: Bytes,
@@ -489,6 +552,10 @@ struct Client {
     /// Places that are still at work, and handshakes that are still to be begun.
     working: usize,
     left: u64,
+    /// Connections whose handshake is complete.
+    established: usize,
+    /// Connections whose next request waits for its moment.
+    due: BinaryHeap<Reverse<(Instant, usize)>>,
 }
 
 impl Client {
@@ -508,13 +575,14 @@ impl Client {
         }
         let index = engine.add(quic, vec![id.to_vec()]);
         if let Some(entry) = &mut engine.connections[index] {
-            let repeat = if self.handshakes {
-                1
-            } else {
-                self.shape.repeat
+            let repeat = match self.handshakes {
+                true => self.shape.each,
+                false => self.shape.repeat,
             };
             entry.unanswered = repeat.saturating_mul(self.shape.streams as u64);
-            entry.unsent = self.shape.streams as u64;
+            if self.shape.begin == Begin::AfterAnswer && !self.datagrams {
+                entry.unsent = self.shape.streams as u64;
+            }
         }
         Ok(())
     }
@@ -548,9 +616,42 @@ impl Application for Client {
         false
     }
 
+    fn due(&self) -> Option<Instant> {
+        self.due.peek().map(|Reverse((due, _))| *due)
+    }
+
+    fn begin(&mut self, engine: &mut Engine) {
+        let now = Instant::now();
+        while let Some(&Reverse((due, index))) = self.due.peek()
+            && due <= now
+        {
+            self.due.pop();
+            if let Some(entry) = &mut engine.connections[index] {
+                entry.unsent += 1;
+                entry.begun = Some(now);
+                engine.touch(index);
+            }
+        }
+    }
+
     fn process(&mut self, entry: &mut Entry) -> Result<()> {
         if !entry.quic.is_established() {
             return Ok(());
+        }
+        if !entry.established {
+            entry.established = true;
+            self.on_established(entry);
+        }
+        while self.datagrams && entry.unanswered > 0 {
+            let Ok(len) = entry.quic.dgram_recv(&mut self.scratch) else {
+                break;
+            };
+            let mut verifier = Verifier::new(self.check, self.shape.answer);
+            verifier.take(&self.scratch[..len]);
+            verifier.end().map_err(Failure::new)?;
+            self.count.add_bytes(len);
+            self.count.add_units(1);
+            entry.unanswered -= 1;
         }
         self.open(entry)?;
         for id in entry.quic.writable() {
@@ -568,6 +669,9 @@ impl Application for Client {
         if entry.unanswered == 0 {
             if !entry.quic.is_resumed() {
                 self.count.add_full();
+            }
+            if self.handshakes {
+                self.count.add_units(1);
             }
             if self.resume {
                 self.session = entry.quic.session().map(<[u8]>::to_vec);
@@ -597,7 +701,25 @@ impl Application for Client {
     }
 }
 
+/// When a place's next request begins.
+fn next_due(pace: &mut Pace, index: usize) -> Option<Reverse<(Instant, usize)>> {
+    pace.next().map(|due| Reverse((due, index)))
+}
+
 impl Client {
+    /// A handshake is complete: the connection's requests get their moments.
+    fn on_established(&mut self, entry: &mut Entry) {
+        self.established += 1;
+        if !self.handshakes && self.established == self.shape.connections {
+            say(&Message::Working);
+        }
+        if self.shape.begin != Begin::AfterAnswer {
+            let mut pace = Pace::new(&self.shape, entry.index, Instant::now());
+            self.due.extend(next_due(&mut pace, entry.index));
+            entry.pace = Some(pace);
+        }
+    }
+
     /// Takes what is there of an answer.
     fn read(&mut self, entry: &mut Entry, id: u64) -> Result<()> {
         loop {
@@ -619,9 +741,16 @@ impl Client {
                 if let Some(verifier) = stream.and_then(|stream| stream.verifier) {
                     verifier.end().map_err(Failure::new)?;
                 }
-                self.count.add_units(1);
+                if !self.handshakes {
+                    self.count.add_units(1);
+                }
                 entry.unanswered -= 1;
-                if entry.unanswered > entry.streams.len() as u64 + entry.unsent {
+                if let Some(pace) = &mut entry.pace {
+                    self.due.extend(next_due(pace, entry.index));
+                    if let Some(begun) = entry.begun.take() {
+                        self.count.add_latency(begun.elapsed());
+                    }
+                } else if entry.unanswered > entry.streams.len() as u64 + entry.unsent {
                     entry.unsent += 1;
                 }
                 return Ok(());
