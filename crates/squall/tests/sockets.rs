@@ -11,7 +11,7 @@ mod common;
 use std::io::ErrorKind;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 
-use common::{ALPN, ANY, Identity, meet, pattern, within};
+use common::{ALPN, ANY, Identity, meet, namespace, pattern, within};
 use squall::{Builder, Connection, Endpoint, TransportConfig};
 
 fn server(identity: &Identity) -> Builder {
@@ -19,7 +19,11 @@ fn server(identity: &Identity) -> Builder {
 }
 
 fn client(identity: &Identity) -> Builder {
-    Builder::new(ANY).client(identity.client(ALPN, TransportConfig::default()))
+    client_at(ANY, identity)
+}
+
+fn client_at(address: SocketAddr, identity: &Identity) -> Builder {
+    Builder::new(address).client(identity.client(ALPN, TransportConfig::default()))
 }
 
 async fn connect(client: &Endpoint, server: &Endpoint) -> (Connection, Connection) {
@@ -35,6 +39,17 @@ async fn deliver(from: &Connection, to: &Connection) {
     send.finish().unwrap();
     let mut recv = within(to.accept_uni()).await.unwrap();
     assert!(within(recv.read_to_end(bytes.len())).await.unwrap() == bytes);
+}
+
+#[test]
+fn bundles_do_not_need_the_loopback_device() {
+    let name = "bundles_do_not_need_the_loopback_device";
+    if !namespace::inside(name, "ip link set lo down") {
+        return;
+    }
+    let any = SocketAddr::from(([0, 0, 0, 0], 0));
+    let endpoint = client_at(any, &Identity::new()).bind().unwrap();
+    assert!(endpoint.limits().gso_segments >= 64);
 }
 
 /// Sockets that share a port, as a service manager binds them.

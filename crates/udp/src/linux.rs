@@ -114,25 +114,37 @@ pub(crate) fn buffer(socket: &Inner, receive: bool, bytes: usize) -> usize {
 }
 
 /// The most segments that this kernel sends as one bundle; 1: no GSO. Found once per process, by
-/// really sending.
+/// really sending. Where the loopback device is down, as in a fresh network namespace, it is asked
+/// for the socket option instead; a device that cannot segment is found out when it refuses.
 pub(crate) fn probe_gso(_: &Inner) -> usize {
     static SEGMENTS: OnceLock<usize> = OnceLock::new();
     // 128 since Linux 6.9, 64 before (UDP_MAX_SEGMENTS).
     *SEGMENTS.get_or_init(|| {
-        [128, 64]
-            .into_iter()
-            .find(|&n| bundle_arrives(n).unwrap_or(false))
-            .unwrap_or(1)
+        for segments in [128, 64] {
+            match bundle_arrives(segments) {
+                Ok(true) => return segments,
+                Ok(false) => {}
+                Err(_) => return if knows_gso() { 64 } else { 1 },
+            }
+        }
+        1
     })
 }
 
 /// Whether a bundle of `segments` datagrams, sent over loopback, arrives as such datagrams.
+///
+/// # Errors
+/// There is no loopback to send it over.
 fn bundle_arrives(segments: usize) -> io::Result<bool> {
     const SEGMENT: usize = 16;
     let v4 = || std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
     let bind = || v4().or_else(|_| std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)));
     let (from, to) = (bind()?, bind()?);
     to.set_read_timeout(Some(std::time::Duration::from_millis(50)))?;
+    let mut buffer = [0; SEGMENT + 1];
+    // One byte first: where it does not arrive, a bundle says nothing about GSO.
+    from.send_to(&[0], to.local_addr()?)?;
+    to.recv(&mut buffer)?;
     let bytes = vec![0x5a; segments * SEGMENT];
     let path = Path {
         remote: to.local_addr()?,
@@ -148,8 +160,16 @@ fn bundle_arrives(segments: usize) -> io::Result<bool> {
     if sent.result.is_err() || sent.messages != 1 {
         return Ok(false);
     }
-    let mut buffer = [0; SEGMENT + 1];
-    Ok(to.recv(&mut buffer)? == SEGMENT)
+    Ok(to.recv(&mut buffer).is_ok_and(|len| len == SEGMENT))
+}
+
+/// Whether this kernel has the socket option of GSO.
+fn knows_gso() -> bool {
+    let any = || std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
+    any()
+        .or_else(|_| std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)))
+        .and_then(|socket| set(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1200))
+        .is_ok()
 }
 
 /// Sends as many messages as one call takes, at most 16. `v6` is the socket's family.
