@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A pacer that lets single packets out as their time comes would undo every batch above and below
-//! it. This one holds credit back until a quantum is together (what the rate gives in 1 ms, at
-//! least two packets, at most one GSO bundle) and then releases all there is. What was released and
-//! not used stays released: an application that sends little waits for nothing.
+//! it. This one holds credit back until a quantum is together (see [`quantum`]) and then releases
+//! all there is. What was released and not used stays released: an application that sends little
+//! waits for nothing.
 
 use std::time::Duration;
 
@@ -17,8 +17,12 @@ use crate::time::Time;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// A quantum is what the rate gives in this time: what timers can be trusted with.
+/// A quantum is at least what the rate gives in this time: what timers can be trusted with.
 const QUANTUM: Duration = Duration::from_millis(1);
+
+/// A quantum grows by half a bundle, a quarter and so on, for each of these in the minimum RTT: on
+/// a short path a burst is soon gone from its queues (Linux: `tcp_tso_autosize`).
+const SHORT_PATH: Duration = Duration::from_micros(512);
 
 /// Credit for this much time is kept while it is not used. A worker wakes up to a timer tick late
 /// and is busy for a turn; credit cut off in that time would be rate lost.
@@ -112,10 +116,7 @@ impl Pacer {
         let rate = rate.max(1);
 
         let datagram = u64::from(max_datagram);
-        // Two packets go before one bundle: without GSO a bundle is one packet.
-        let quantum = bytes_in(rate, QUANTUM)
-            .min(max_bundle as u64)
-            .max(2 * datagram);
+        let quantum = quantum(rate, window, rtt, max_datagram, max_bundle);
         // RFC 9002 §7.7: bursts are limited to the initial window, which is all that may leave
         // before the path is known; later, to what a late worker needs where that is more.
         let burst = initial_window(max_datagram);
@@ -182,6 +183,39 @@ impl Pacer {
         let wait = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         Some((bucket.credited_until + wait).max(now))
     }
+}
+
+/// How many bytes are let out at once.
+///
+/// What the rate gives in 1 ms, or a quarter of the window where that is more, but then no more
+/// than the initial window, which RFC 9002 §7.7 allows as a burst; and more on short paths. At most
+/// a bundle and half the window, at least two packets, which go before one bundle: without GSO a
+/// bundle is one packet.
+fn quantum(
+    rate: u64,
+    window: u64,
+    rtt: &RttEstimator,
+    max_datagram: u16,
+    max_bundle: usize,
+) -> u64 {
+    let bundle = max_bundle as u64;
+    let allowed = initial_window(max_datagram).min(window / 4);
+    let short = match rtt.has_sample() {
+        true => {
+            let halvings = rtt.min().as_nanos() / SHORT_PATH.as_nanos();
+            u32::try_from(halvings)
+                .ok()
+                .and_then(|halvings| bundle.checked_shr(halvings))
+                .unwrap_or(0)
+        }
+        false => 0,
+    };
+    bytes_in(rate, QUANTUM)
+        .max(allowed)
+        .saturating_add(short)
+        .min(bundle)
+        .min(window / 2)
+        .max(2 * u64::from(max_datagram))
 }
 
 impl Bucket {
@@ -303,7 +337,12 @@ mod tests {
             );
             let gain = if slow_start { 2.0 } else { 1.25 };
             let rate = gain * window as f64 / (rtt_us as f64 / 1e6);
-            let quantum = (rate / 1000.0).clamp(2400.0, BUNDLE as f64);
+            // No path here is so short that a quantum grows for it.
+            let allowed = (window as f64 / 4.0).min(12_000.0);
+            let quantum = (rate / 1000.0)
+                .max(allowed)
+                .min(window as f64 / 2.0)
+                .clamp(2400.0, BUNDLE as f64);
             let sent: u64 = bursts.iter().map(|burst| burst.1).sum();
             let excess = sent as f64 - rate * seconds;
             // Never more than the rate and the first burst; short of it by a quantum at most.
@@ -342,9 +381,9 @@ mod tests {
     // and the window is full before.
     #[test]
     fn a_full_window_opens_for_no_burst() {
-        // 200 packets of 1,200 bytes in 50 ms: 6,000 bytes in 1 ms.
+        // 200 packets of 1,200 bytes in 50 ms: 6,000 bytes in 1 ms, less than the initial window.
         let (rtt, window) = (rtt(50_000), 240_000);
-        for (slow_start, longest) in [(false, 6_000), (true, 38_400)] {
+        for (slow_start, longest) in [(false, 12_000), (true, 38_400)] {
             let mut pacer = Pacer::new(true);
             let (mut now, mut room, mut sent) = (Time::from_nanos(START), 0, 0);
             let mut largest = 0;
@@ -378,7 +417,7 @@ mod tests {
             assert_eq!(sent, 80 * 25 * u64::from(DATAGRAM), "the window is used up");
             assert!(largest <= longest, "{largest} at once");
             // In slow start the second flight would come later.
-            assert_eq!(slow_start, largest > 6_000);
+            assert_eq!(slow_start, largest > 12_000);
         }
     }
 
@@ -434,6 +473,36 @@ mod tests {
         }
         assert_eq!(budget(&mut pacer), 0);
         assert!(pacer.next_release(now).is_some());
+    }
+
+    // test: RFC 9002 §7.7 — a burst is the initial window at most, but more on a short path, even
+    // while its queues are long.
+    #[test]
+    fn short_paths_have_larger_quanta() {
+        // In packets, for a window, the minimum RTT, and the RTT now.
+        let quantum = |window, min_micros, micros| {
+            let mut rtt = rtt(min_micros);
+            for _ in 0..100 {
+                rtt.update(Duration::from_micros(micros), Duration::ZERO);
+            }
+            let mut pacer = Pacer::new(true);
+            let now = Time::from_nanos(START);
+            let mut budget =
+                |now| pacer.budget(now, &allowed(window, false), &rtt, DATAGRAM, BUNDLE);
+            let first = budget(now);
+            pacer.on_sent(first);
+            let next = pacer.next_release(now).expect("the quantum was used up");
+            pacer.budget(next, &allowed(window, false), &rtt, DATAGRAM, BUNDLE) / 1200
+        };
+        // The rate gives less in 1 ms: a quarter of the window, the initial window.
+        assert_eq!(quantum(24_000, 40_000, 40_000), 5);
+        assert_eq!(quantum(400_000, 500_000, 500_000), 10);
+        // And a bundle (54), half of one, a quarter; never above half the window.
+        assert_eq!(quantum(400_000, 100, 500_000), 54);
+        assert_eq!(quantum(400_000, 600, 500_000), 37);
+        assert_eq!(quantum(400_000, 1_100, 500_000), 23);
+        assert_eq!(quantum(24_000, 100, 500_000), 10);
+        assert_eq!(quantum(2_400, 100, 500_000), 2);
     }
 
     // Without GSO a bundle is one datagram; the quantum is two packets all the same.
