@@ -218,8 +218,8 @@ pub use squall_core::{
     CongestionAlgorithm, CongestionCause, CongestionController, CongestionControllerFactory,
     ConnectionIdGenerator, DatagramError, EarlyDataAnswered, EndpointCounts, ExportError,
     HandshakeCompleted, HandshakeConfirmed, InvalidLength, KeysUpdated, LostBundle,
-    MemoryTokenStore, MigrateError, MtuChanged, PathChanged, Priority, QuicLb, Refusal,
-    RefusalReason, RttEstimate, ServerConfig, Stage, Stages, Stats, Time, TokenStore,
+    MemoryTokenStore, MigrateError, MtuChanged, PathChanged, Priority, QuicLb, ReachedLimit,
+    Refusal, RefusalReason, RttEstimate, ServerConfig, Stage, Stages, Stats, Time, TokenStore,
     TransportConfig, VersionChanged, Waits,
 };
 #[cfg(any(feature = "aws-lc-rs", feature = "ring"))]

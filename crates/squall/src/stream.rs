@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
-use squall_core::{CloseReason, Priority};
+use squall_core::{CloseReason, Priority, ReachedLimit};
 use squall_wire::StreamId;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -147,6 +147,14 @@ impl SendStream {
         let id = self.id;
         self.poll_write_with(cx, |core| core.await_unsent(id, bytes).map(|()| 0))
             .map_ok(drop)
+    }
+
+    /// The peer's limit that the stream has reached: no more of it can be sent until the peer gives
+    /// credit (RFC 9000 §4.1). A writer that waits, and finds the same limit reached after a while,
+    /// has a peer that takes nothing. `None` if congestion control or other streams hold this one
+    /// back, or nothing does.
+    pub fn reached_limit(&self) -> Option<ReachedLimit> {
+        (self.connection.0).call(|state| state.core.reached_limit(self.id))
     }
 
     /// Copies some of `data` and returns how much; waits while the send buffer is full or the

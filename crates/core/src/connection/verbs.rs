@@ -15,8 +15,8 @@ use crate::event::{EndpointEvent, Event};
 use crate::observation::Observation;
 #[cfg(feature = "qlog")]
 use crate::qlog::Qlog;
-use crate::stream::Priority;
 use crate::stream::chunk_pool::ChunkPool;
+use crate::stream::{Priority, ReachedLimit};
 use crate::time::Time;
 
 /// What an idle connection has on the heap and nothing below counts: keys, path validation,
@@ -113,6 +113,13 @@ impl Connection {
             return Err(WriteError::Closed);
         }
         self.streams.await_unsent(id, bytes)
+    }
+
+    /// The peer's limit that the stream has reached, so that no more of it can be sent until the
+    /// peer gives credit (RFC 9000 §4.1). Two equal answers say that it has given none between them
+    /// to a stream whose writer waited. `None` also for a stream that is over.
+    pub fn reached_limit(&mut self, id: StreamId) -> Option<ReachedLimit> {
+        self.streams.reached_limit(id)
     }
 
     /// Ends a stream after the data written so far (RFC 9000 §3.1). `Event::Finished` follows when

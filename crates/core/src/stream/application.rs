@@ -4,6 +4,7 @@ use bytes::Bytes;
 use squall_wire::{Direction, StreamId};
 
 use super::chunk_pool::ChunkPool;
+use super::flow::ReachedLimit;
 use super::recv::{RecvStream, Taken};
 use super::send_buffer::SendBuffer;
 use super::{SendState, Streams, index};
@@ -85,6 +86,17 @@ impl Streams {
             return Err(WriteError::Blocked);
         }
         Ok(())
+    }
+
+    /// The peer's limit that holds the stream back: all of its credit is used up.
+    pub(crate) fn reached_limit(&mut self, id: StreamId) -> Option<ReachedLimit> {
+        let connection = self.send_credit;
+        let slot = self.find(id)?;
+        let stream = self.get(slot)?.send.as_ref()?.credit;
+        if stream.available() == 0 {
+            return Some(ReachedLimit::Stream(stream.limit()));
+        }
+        (connection.available() == 0).then_some(ReachedLimit::Connection(connection.limit()))
     }
 
     /// The stream's slot, and how many of `len` bytes it takes now: what the peer's credit for the

@@ -7,6 +7,17 @@ use crate::time::Time;
 /// The least rise of a used-up limit that is worth a frame, in bytes; less in windows below 64 KiB.
 const LEAST_GAIN: u64 = 4096;
 
+/// A limit of the peer's that a stream has reached, as an offset: of the stream (MAX_STREAM_DATA,
+/// RFC 9000 §19.10), or of all streams together (MAX_DATA, §19.9). It stays the same as long as the
+/// peer gives no credit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReachedLimit {
+    /// The stream's own.
+    Stream(u64),
+    /// The connection's.
+    Connection(u64),
+}
+
 /// Credit that the peer gave us.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendCredit {

@@ -29,6 +29,7 @@ use crate::event::Event;
 use crate::range_tree::RangeTree;
 use crate::stream_hash::StreamMap;
 use chunk_pool::ChunkPool;
+pub use flow::ReachedLimit;
 use flow::{ReceiveCredit, SendCredit};
 pub use queue::Priority;
 use queue::{Entry, SendQueue};

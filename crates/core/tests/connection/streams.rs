@@ -2,7 +2,7 @@
 //! are in the way.
 
 use bytes::Bytes;
-use squall_core::{Event, Priority, ReadError, TransportConfig, WriteError};
+use squall_core::{Event, Priority, ReachedLimit, ReadError, TransportConfig, WriteError};
 use squall_wire::{Direction, Side, StreamId};
 
 use crate::common::Pair;
@@ -224,4 +224,36 @@ fn a_writer_can_wait_until_little_is_unsent() {
     assert_eq!(client.await_unsent(id, 0), Ok(()));
     client.finish(id).unwrap();
     assert_eq!(client.await_unsent(id, 0), Err(WriteError::Closed));
+}
+
+// test: RFC 9000 §4.1
+#[test]
+fn a_limit_is_reached_until_the_peer_gives_credit() {
+    let mut pair = Pair::with(
+        TransportConfig::default()
+            .initial_window(50_000)
+            .receive_window(50_000)
+            .initial_stream_window(30_000)
+            .stream_receive_window(30_000),
+    );
+    pair.run();
+    let (first, second) = (open(&mut pair), open(&mut pair));
+    let reached = |pair: &mut Pair, id| pair.connection(Side::Client).reached_limit(id);
+    assert_eq!(reached(&mut pair, first), None);
+    write(&mut pair, first, 30_000);
+    // Written is not sent.
+    assert_eq!(reached(&mut pair, first), None);
+    pair.run();
+    let stream = Some(ReachedLimit::Stream(30_000));
+    assert_eq!(reached(&mut pair, first), stream);
+    assert_eq!(reached(&mut pair, second), None);
+    write(&mut pair, second, 30_000);
+    pair.run();
+    let connection = Some(ReachedLimit::Connection(50_000));
+    assert_eq!(reached(&mut pair, second), connection);
+    assert_eq!(reached(&mut pair, first), stream);
+    assert_eq!(read(&mut pair, first), 30_000);
+    pair.run();
+    assert_eq!(reached(&mut pair, first), None);
+    assert_ne!(reached(&mut pair, second), connection);
 }
