@@ -5,10 +5,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use squall::Stage;
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::datagram::Datagrams;
 use crate::error::{Code, Error};
@@ -39,20 +41,37 @@ struct Incoming {
     /// A trailer section that waits for the dynamic table.
     trailers: Option<Bytes>,
     fault: Option<Fault>,
+    /// How long it may stand still.
+    timeout: Option<Duration>,
+    /// Since when it does; made at the first pause.
+    pause: Option<Pin<Box<Sleep>>>,
+    is_paused: bool,
     /// Dropped when the body is done with, at its end or when it is dropped.
     _guard: Option<ActiveGuard>,
 }
 
-/// Whether a request turned out to be malformed after its head, and with which code its response is
-/// reset (RFC 9114 §4.1.2).
+/// What turned out to be wrong with a request after its head, for its response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fault(Arc<AtomicU64>);
 
 impl Fault {
-    /// The code, if the request is malformed.
+    /// The code that the response is reset with, if the request is malformed (RFC 9114 §4.1.2).
     pub(crate) fn code(&self) -> Option<Code> {
-        let code = self.0.load(Ordering::Acquire);
-        (code != 0).then_some(Code(code))
+        let code = Code(self.0.load(Ordering::Acquire));
+        (code.0 != 0 && code != Code::H3_REQUEST_CANCELLED).then_some(code)
+    }
+
+    /// The code that the response is reset with if it fails: it is the client's fault if the
+    /// request's body did not arrive in time.
+    pub(crate) fn code_of_failure(&self) -> Code {
+        match Code(self.0.load(Ordering::Acquire)) {
+            Code::H3_REQUEST_CANCELLED => Code::H3_REQUEST_CANCELLED,
+            _ => Code::H3_INTERNAL_ERROR,
+        }
+    }
+
+    fn set(&self, code: Code) {
+        self.0.store(code.0, Ordering::Release);
     }
 }
 
@@ -86,9 +105,11 @@ impl Body {
 
     /// The body of a request: `fault` learns whether it is malformed.
     pub(crate) fn of_request(reader: MessageReader, first: Option<Part>, fault: Fault) -> Self {
+        let timeout = reader.body_timeout();
         let mut body = Self::incoming(reader, first, None);
         if let Kind::Incoming(incoming) = &mut body.0 {
             incoming.fault = Some(fault);
+            incoming.timeout = timeout;
         }
         body
     }
@@ -104,6 +125,9 @@ impl Body {
             first,
             trailers: None,
             fault: None,
+            timeout: None,
+            pause: None,
+            is_paused: false,
             _guard: guard,
         })))
     }
@@ -214,9 +238,32 @@ impl Incoming {
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         self.reader.shared().mark(Stage::Application);
-        let result = self.poll_next(cx);
+        let result = match self.poll_next(cx) {
+            Poll::Pending => self.poll_pause(cx),
+            ready => {
+                self.is_paused = false;
+                ready
+            }
+        };
         self.reader.shared().mark(Stage::Http);
         result
+    }
+
+    /// Fails if the body has stood still for too long.
+    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let Some(timeout) = self.timeout else {
+            return Poll::Pending;
+        };
+        let begins = !std::mem::replace(&mut self.is_paused, true);
+        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        if begins {
+            pause.as_mut().reset(Instant::now() + timeout);
+        }
+        ready!(pause.as_mut().poll(cx));
+        if let Some(fault) = &self.fault {
+            fault.set(Code::H3_REQUEST_CANCELLED);
+        }
+        Poll::Ready(Some(Err(Error::Timeout)))
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
@@ -250,7 +297,7 @@ impl Incoming {
     fn fail(&mut self, broken: Broken) -> Error {
         self.reader.give_up(&broken);
         if let (Some(fault), Broken::Stream(code, _)) = (&self.fault, &broken) {
-            fault.0.store(code.0, Ordering::Release);
+            fault.set(*code);
         }
         error_of(broken)
     }

@@ -26,6 +26,8 @@ pub struct Config {
     pub(crate) qpack_blocked_streams: u64,
     pub(crate) qpack_encoder_table_capacity: u64,
     pub(crate) header_timeout: Duration,
+    pub(crate) body_timeout: Option<Duration>,
+    pub(crate) send_timeout: Option<Duration>,
     pub(crate) enable_connect_protocol: bool,
     pub(crate) datagrams: bool,
     pub(crate) webtransport: u64,
@@ -41,6 +43,8 @@ impl Default for Config {
             qpack_blocked_streams: 16,
             qpack_encoder_table_capacity: 4096,
             header_timeout: Duration::from_secs(10),
+            body_timeout: None,
+            send_timeout: None,
             enable_connect_protocol: false,
             datagrams: false,
             webtransport: 0,
@@ -74,6 +78,19 @@ impl Config {
         /// How long the head of a request may take to arrive, once its stream is open; after that
         /// the stream is reset. Default: 10 s.
         header_timeout: Duration;
+        /// How long nothing of a request's body may arrive while a service waits for it, at a
+        /// server. Then the body fails with [`Error::Timeout`](crate::Error::Timeout), and the
+        /// service may answer, say with 408 (RFC 9110 §15.5.9). If it fails instead, or its
+        /// response does, the stream is reset with H3_REQUEST_CANCELLED (RFC 9114 §8.1). The
+        /// connection goes on. CONNECT requests, whose tunnels may be silent, have no such limit.
+        /// Default: none, since streams of gRPC may be silent as well.
+        body_timeout: Option<Duration>;
+        /// How long a client may give no credit to a response that waits for it (RFC 9000 §4.1), at
+        /// a server. Then the stream is reset with H3_REQUEST_CANCELLED (RFC 9114 §8.1), up to a
+        /// quarter of this time later; the connection goes on. A response whose service has nothing
+        /// to send does not wait for the client, and neither does one that congestion control or
+        /// other responses hold back. CONNECT requests have no such limit. Default: none.
+        send_timeout: Option<Duration>;
         /// Whether a server accepts extended CONNECT (RFC 9220). Default: no.
         enable_connect_protocol: bool;
         /// Whether HTTP datagrams are accepted (RFC 9297). The transport must accept datagrams too,

@@ -114,6 +114,9 @@ pub enum Error {
     /// The server is about to end the connection and has not processed the request (RFC 9114 §5.2).
     /// It may be sent again on another one.
     GoingAway,
+    /// Nothing of the request's body has arrived for
+    /// [`Config::body_timeout`](crate::Config::body_timeout).
+    Timeout,
     /// The request has no form in HTTP/3, as this sentence says.
     InvalidRequest(&'static str),
 }
@@ -144,6 +147,7 @@ impl fmt::Display for Error {
             Self::Body(error) => write!(f, "the body failed: {error}"),
             Self::BodyLength => f.write_str("the body has not the length that was announced"),
             Self::GoingAway => f.write_str("the server is shutting the connection down"),
+            Self::Timeout => f.write_str("the client sends its body too slowly"),
             Self::InvalidRequest(why) => write!(f, "invalid request: {why}"),
         }
     }

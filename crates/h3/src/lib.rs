@@ -24,6 +24,7 @@
 //!
 //! A response whose handler fails, panics or is cancelled is reset, so that it never looks
 //! complete. [`server::Serve::with_graceful_shutdown`] finishes the requests that have arrived.
+//! [`Config::body_timeout`] and [`Config::send_timeout`] bound how long a client may stand still.
 //!
 //! # Clients
 //! [`client::Client`] connects to the origins of requests and keeps the connections, with "Happy
@@ -49,6 +50,7 @@
 //! webtransport                sessions of web pages: streams and datagrams
 //! receive  send  body         a message on its stream
 //! informational               responses before the final one
+//! patience                    how long a client may take nothing of a response
 //! tunnel   datagram           what belongs to a request and travels outside of its stream
 //! streams  control            the streams of the connection itself
 //! qlog                        what is logged of a connection
@@ -68,6 +70,7 @@ mod frame;
 mod informational;
 mod lock;
 mod message;
+mod patience;
 mod priority;
 mod qlog;
 // Public for the tests and fuzz targets of this workspace only.

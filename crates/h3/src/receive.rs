@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use squall::{RecvStream, StreamId};
@@ -123,6 +124,12 @@ impl MessageReader {
     /// The stream is that of a CONNECT request: only DATA follows (RFC 9114 §4.4).
     pub(crate) fn set_connect(&mut self) {
         self.is_connect = true;
+    }
+
+    /// How long the body of a request may stand still, if there is a limit.
+    pub(crate) fn body_timeout(&self) -> Option<Duration> {
+        let config = &self.undecoded.shared.config;
+        config.body_timeout.filter(|_| !self.is_connect)
     }
 
     pub(crate) fn has_ended(&self) -> bool {

@@ -12,6 +12,7 @@ use bytes::{Buf, Bytes};
 use http::HeaderMap;
 use squall::{SendStream, Stopped};
 
+use crate::body::Fault;
 use crate::error::{Code, Error};
 use crate::frame::{kind, put_header};
 use crate::message::trailer_fields;
@@ -96,6 +97,10 @@ pin_project_lite::pin_project! {
         // Bytes that the frame of a body of known length lacks.
         left: Option<u64>,
         state: State,
+        // Whether what is written waits for room in the stream.
+        waits: bool,
+        // What is wrong with the request that the message answers.
+        fault: Option<Fault>,
         // Bytes of the body that were framed.
         written: u64,
         // Finds out that the peer no longer wants the message, while the body has nothing.
@@ -150,6 +155,8 @@ impl<B: SendBody> MessageSender<B> {
             chunk: Bytes::new(),
             left,
             state: if is_empty { State::Ending } else { State::Body },
+            waits: false,
+            fault: None,
             written: 0,
             stopped: None,
             body,
@@ -167,7 +174,9 @@ impl<B: SendBody> Future for MessageSender<B> {
         if let Err(error) = &result {
             // RFC 9114 §4.1.1, §8.1: a message that is cut short must not look complete.
             let code = match error {
-                Error::Body(_) | Error::BodyLength => Code::H3_INTERNAL_ERROR,
+                Error::Body(_) | Error::BodyLength => {
+                    (this.fault.as_ref()).map_or(Code::H3_INTERNAL_ERROR, Fault::code_of_failure)
+                }
                 _ => Code::H3_REQUEST_CANCELLED,
             };
             let _ = this.send.reset(code.0);
@@ -177,6 +186,16 @@ impl<B: SendBody> Future for MessageSender<B> {
 }
 
 impl<B: SendBody> MessageSender<B> {
+    /// Makes it the response to a request that may turn out to be wrong.
+    pub(crate) fn set_fault(&mut self, fault: Option<Fault>) {
+        self.fault = fault;
+    }
+
+    /// The stream, if the message waits for room in it: not for its body.
+    pub(crate) fn waiting(&self) -> Option<&SendStream> {
+        self.waits.then_some(&self.send)
+    }
+
     /// Resets the stream.
     pub(crate) fn give_up(self: Pin<&mut Self>, code: Code) {
         let this = self.project();
@@ -185,6 +204,7 @@ impl<B: SendBody> MessageSender<B> {
     }
 
     fn poll_all(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        *self.as_mut().project().waits = true;
         loop {
             // What is small waits for what follows it.
             let this = self.as_mut().project();
@@ -210,6 +230,7 @@ impl<B: SendBody> MessageSender<B> {
                 Poll::Pending => {
                     // Nothing to wait for: what there is goes out.
                     ready!(Self::poll_write(this.send, this.buffer, this.chunk, cx))?;
+                    *this.waits = false;
                     let stopped = this.stopped.get_or_insert_with(|| this.send.stopped());
                     return match Pin::new(stopped).poll(cx) {
                         Poll::Ready(Ok(Some(code))) => Poll::Ready(Err(Error::Stream(Code(code)))),

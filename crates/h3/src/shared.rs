@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use squall::{Connection, Priority, SendStream, Stage, StreamId};
@@ -24,11 +24,16 @@ const MAX_CANCELLED: usize = 1000;
 /// Priorities that are kept for requests that have not arrived (RFC 9218 §7).
 const MAX_PRIORITIES: usize = 64;
 
+/// See [`Builder::on_send_timeout`](crate::server::Builder::on_send_timeout).
+pub(crate) type OnSendTimeout = Arc<dyn Fn() + Send + Sync>;
+
 /// One connection.
 pub(crate) struct Shared {
     pub(crate) connection: Connection,
     pub(crate) is_server: bool,
     pub(crate) config: Config,
+    /// Called for each response that the client has let stand still.
+    pub(crate) on_send_timeout: Option<OnSendTimeout>,
     pub(crate) qlog: Qlog,
     /// The peer's settings, once they have arrived.
     peer: OnceLock<Settings>,
@@ -99,6 +104,7 @@ impl Shared {
             qlog: Qlog::of(&connection),
             connection,
             is_server,
+            on_send_timeout: None,
             peer: OnceLock::new(),
             incoming: Mutex::new(Incoming {
                 decoder: Decoder::new(capacity, blocked),
@@ -427,6 +433,14 @@ impl Shared {
         if self.cancelled.fetch_add(1, Ordering::Relaxed) >= MAX_CANCELLED {
             self.fail(Code::H3_EXCESSIVE_LOAD, "too many cancelled requests");
         }
+    }
+
+    /// The peer has let a response stand still, which was reset.
+    pub(crate) fn on_stalled(&self) {
+        if let Some(call) = &self.on_send_timeout {
+            call();
+        }
+        self.on_cancelled();
     }
 
     /// A request was answered.

@@ -9,6 +9,7 @@
 //! unless the service asks for one. On the caller's runtime every request has a task of its own,
 //! since a service may block there.
 
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,18 +18,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use squall::{AcceptBi, Connection, RecvStream, SendStream, Stage};
+use squall::{AcceptBi, Connection, RecvStream, SendStream, Stage, WriteError};
 use tokio::runtime::Handle;
 use tokio::time::Sleep;
 
 use super::exchange::{Exchange, How};
 use super::reply::Reply;
 use crate::body::{ActiveGuard, Body, Fault, broken};
-use crate::config::Config;
 use crate::control::ControlEvent;
 use crate::error::{Code, Error};
 use crate::informational::{Hints, Informational};
 use crate::message::{Early, Malformed, RequestHead, request};
+use crate::patience::Patience;
 use crate::priority::priority_of;
 use crate::qpack::FieldSection;
 use crate::receive::{Broken, MessageReader, Part};
@@ -107,17 +108,14 @@ enum Ending {
 
 impl<S: HttpService> Driver<S> {
     pub(super) fn new(
-        connection: Connection,
-        config: Config,
+        shared: Arc<Shared>,
         service: S,
         immediate: Option<Immediate>,
         place: Place,
     ) -> Self {
-        let accept = connection.accept_bi();
-        let shared = Arc::new(Shared::new(connection, true, config));
         Self {
             streams: Streams::new(Arc::clone(&shared)),
-            accept,
+            accept: shared.connection.accept_bi(),
             immediate,
             service,
             place,
@@ -247,7 +245,7 @@ impl<S: HttpService> Driver<S> {
                 self.place.spawn(connection, async move {
                     // Counted, so that a graceful end waits for it.
                     let _guard = ActiveGuard::new(Arc::clone(head.reader.shared()));
-                    let arrived = std::future::poll_fn(|cx| head.poll(cx, immediate.as_ref()));
+                    let arrived = poll_fn(|cx| head.poll(cx, immediate.as_ref()));
                     match tokio::time::timeout(timeout, arrived).await {
                         Ok(next) => {
                             if let Some(arrived) = head.conclude(next) {
@@ -339,10 +337,7 @@ impl Arrived {
     /// Waits until the service is ready, and for its response.
     async fn answer<S: HttpService>(self, mut service: S) {
         let how = How::of(self.request.method());
-        if std::future::poll_fn(|cx| service.poll_ready(cx))
-            .await
-            .is_err()
-        {
+        if poll_fn(|cx| service.poll_ready(cx)).await.is_err() {
             return;
         }
         let future = service.call(self.request);
@@ -544,10 +539,25 @@ fn reply_later(mut send: SendStream, mut rest: [Bytes; 2], shared: &Arc<Shared>)
     let guard = ActiveGuard::new(Arc::clone(shared));
     shared.connection.spawn(async move {
         let shared = guard.shared();
-        if send.write_all_chunks(&mut rest).await.is_ok() && send.finish().is_ok() {
-            shared.on_completed();
-        } else {
-            shared.on_cancelled();
+        let mut patience = Patience::new(shared.config.send_timeout);
+        let writing = poll_fn(|cx| {
+            for chunk in &mut rest {
+                while !chunk.is_empty() {
+                    if send.poll_write_chunk(cx, chunk)?.is_pending() {
+                        ready!(patience.poll(&send, cx));
+                        return Poll::Ready(Ok(false));
+                    }
+                }
+            }
+            Poll::Ready(Ok::<_, WriteError>(true))
+        });
+        match writing.await {
+            Ok(true) if send.finish().is_ok() => shared.on_completed(),
+            Ok(true) | Err(_) => shared.on_cancelled(),
+            Ok(false) => {
+                let _ = send.reset(Code::H3_REQUEST_CANCELLED.0);
+                shared.on_stalled();
+            }
         }
     });
 }

@@ -13,6 +13,7 @@ use crate::body::{ActiveGuard, Fault};
 use crate::error::{BoxError, Code, Error};
 use crate::informational::Hints;
 use crate::message::response_fields;
+use crate::patience::Patience;
 use crate::send::MessageSender;
 use crate::service::SendBody;
 use crate::shared::Shared;
@@ -31,6 +32,8 @@ pin_project_lite::pin_project! {
         fault: Option<Fault>,
         // Sends informational responses, until the final one begins.
         hints: Option<Box<Hints>>,
+        // How long the client may take nothing of the response.
+        patience: Patience,
         guard: ActiveGuard,
     }
 }
@@ -76,9 +79,12 @@ where
         guard: ActiveGuard,
         hints: Option<Box<Hints>>,
     ) -> Self {
+        // A tunnel may stand still.
+        let limit = guard.shared().config.send_timeout;
         Self {
             fault,
             hints,
+            patience: Patience::new(limit.filter(|_| !how.is_connect)),
             state: State::Calling { future },
             send: Some(send),
             stopped: None,
@@ -100,7 +106,10 @@ impl<F, B: SendBody> Exchange<F, B> {
             return this.state.set(State::Done);
         }
         match send_response(send, this.guard.shared(), response, *this.how) {
-            Ok(sender) => this.state.set(State::Sending { sender }),
+            Ok(mut sender) => {
+                sender.set_fault(this.fault.clone());
+                this.state.set(State::Sending { sender });
+            }
             Err((mut send, _)) => {
                 let _ = send.reset(Code::H3_INTERNAL_ERROR.0);
                 this.state.set(State::Done);
@@ -154,8 +163,11 @@ where
                             this.state.set(State::Done);
                             return Poll::Ready(());
                         }
-                        // The stream is reset by dropping it.
+                        // The stream is reset, here or by dropping it.
                         Ok(Poll::Ready(Err(_))) | Err(_) => {
+                            if let (Some(fault), Some(send)) = (&this.fault, this.send.as_mut()) {
+                                let _ = send.reset(fault.code_of_failure().0);
+                            }
                             this.state.set(State::Done);
                             return Poll::Ready(());
                         }
@@ -168,8 +180,14 @@ where
                     this.state.set(State::Answered { response });
                 }
                 StateProjection::Answered { response } => {
-                    if let (Some(hints), Some(send)) = (&mut *this.hints, this.send.as_mut()) {
-                        let _ = ready!(hints.poll_send(this.guard.shared(), send, cx));
+                    if let (Some(hints), Some(send)) = (&mut *this.hints, this.send.as_mut())
+                        && hints.poll_send(this.guard.shared(), send, cx).is_pending()
+                    {
+                        ready!(this.patience.poll(send, cx));
+                        let _ = send.reset(Code::H3_REQUEST_CANCELLED.0);
+                        this.guard.shared().on_stalled();
+                        this.state.set(State::Done);
+                        return Poll::Ready(());
                     }
                     *this.hints = None;
                     let Some(response) = response.take() else {
@@ -183,9 +201,17 @@ where
                         this.state.set(State::Done);
                         return Poll::Ready(());
                     }
-                    let polled = catch_unwind(AssertUnwindSafe(|| sender.poll(cx)));
+                    let polled = catch_unwind(AssertUnwindSafe(|| sender.as_mut().poll(cx)));
                     match polled {
-                        Ok(Poll::Pending) => return Poll::Pending,
+                        Ok(Poll::Pending) => {
+                            // A service that has nothing to send may take its time.
+                            let Some(send) = sender.waiting() else {
+                                return Poll::Pending;
+                            };
+                            ready!(this.patience.poll(send, cx));
+                            sender.as_mut().give_up(Code::H3_REQUEST_CANCELLED);
+                            this.guard.shared().on_stalled();
+                        }
                         Ok(Poll::Ready(Err(Error::Stream(_)))) => {
                             this.guard.shared().on_cancelled();
                         }

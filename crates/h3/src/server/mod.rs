@@ -24,6 +24,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::message::RequestHead;
 use crate::service::HttpService;
+use crate::shared::{OnSendTimeout, Shared};
 use driver::{Driver, Immediate, Place};
 
 /// Serves every connection of `endpoint` by `service`, until the endpoint is closed:
@@ -38,6 +39,7 @@ pub struct Builder {
     config: Config,
     on_worker: bool,
     immediate: Option<Immediate>,
+    on_send_timeout: Option<OnSendTimeout>,
 }
 
 impl Builder {
@@ -78,6 +80,14 @@ impl Builder {
         self
     }
 
+    /// Calls `call` for each response that is given up since the client takes nothing of it: see
+    /// [`Config::send_timeout`]. It must not block.
+    #[must_use]
+    pub fn on_send_timeout(mut self, call: impl Fn() + Send + Sync + 'static) -> Self {
+        self.on_send_timeout = Some(Arc::new(call));
+        self
+    }
+
     /// Serves every connection of `endpoint` by `service`, until the endpoint is closed. Await the
     /// result, on a tokio runtime.
     pub fn serve<S>(self, endpoint: Endpoint, service: S) -> Serve<S> {
@@ -103,7 +113,9 @@ impl Builder {
         } else {
             Place::Runtime(Handle::current())
         };
-        let driver = Driver::new(connection, self.config, service, self.immediate, place);
+        let mut shared = Shared::new(connection, true, self.config);
+        shared.on_send_timeout = self.on_send_timeout;
+        let driver = Driver::new(Arc::new(shared), service, self.immediate, place);
         ServeConnection(driver)
     }
 }

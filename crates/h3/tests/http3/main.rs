@@ -9,5 +9,6 @@ mod pool;
 mod qlog;
 mod rules;
 mod shutdown;
+mod slow;
 mod stages;
 mod webtransport;
