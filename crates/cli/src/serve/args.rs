@@ -123,11 +123,11 @@ pub(crate) struct Timeouts {
     #[arg(long, value_name = "SECS", default_value = "75", value_parser = seconds)]
     pub(crate) idle_timeout: Duration,
 
-    /// Give up on a client that takes nothing of a response for this many seconds
+    /// Give up a response of which the client takes nothing for this many seconds
     #[arg(long, value_name = "SECS", default_value = "60", value_parser = seconds)]
     pub(crate) send_timeout: Duration,
 
-    /// Give up on a request whose body pauses for this many seconds
+    /// Give up a request of whose body nothing arrives for this many seconds
     #[arg(long, value_name = "SECS", default_value = "60", value_parser = seconds)]
     pub(crate) body_timeout: Duration,
 

@@ -49,6 +49,24 @@ impl Protocol {
 const OUTCOMES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "none"];
 const CANCELLED: usize = 5;
 
+/// A body that stood still for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimedOut {
+    Request,
+    Response,
+}
+
+impl TimedOut {
+    const ALL: [Self; 2] = [Self::Request, Self::Response];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Response => "response",
+        }
+    }
+}
+
 /// The counters of one protocol.
 #[derive(Debug, Default)]
 struct Counters {
@@ -58,6 +76,7 @@ struct Counters {
     received: AtomicU64,
     opened: AtomicU64,
     closed: AtomicU64,
+    timed_out: [AtomicU64; 2],
 }
 
 /// Two cache lines, since processors fetch pairs of them.
@@ -114,6 +133,11 @@ impl Metrics {
     /// A part of a request's body has arrived.
     pub(crate) fn received(&self, protocol: Protocol, bytes: u64) {
         self.here(protocol).received.fetch_add(bytes, Relaxed);
+    }
+
+    /// The client let a body stand still for too long.
+    pub(crate) fn timed_out(&self, protocol: Protocol, body: TimedOut) {
+        self.here(protocol).timed_out[body as usize].fetch_add(1, Relaxed);
     }
 
     fn sum(&self, protocol: Protocol, of: impl Fn(&Counters) -> &AtomicU64) -> u64 {
@@ -177,6 +201,21 @@ impl Metrics {
             "Bytes of request bodies passed on to the application.",
             &by_protocol(&|protocol| self.sum(protocol, |counters| &counters.received)),
         );
+        let mut timeouts = Vec::new();
+        for protocol in Protocol::ALL {
+            for body in TimedOut::ALL {
+                let (protocol_label, body_label) = (protocol.label(), body.label());
+                let labels = format!("{{protocol=\"{protocol_label}\",body=\"{body_label}\"}}");
+                let count = self.sum(protocol, |counters| &counters.timed_out[body as usize]);
+                timeouts.push((labels, count));
+            }
+        }
+        family(
+            "squall_http_body_timeouts_total",
+            "counter",
+            "Bodies given up since the client sent or took nothing for too long.",
+            &timeouts,
+        );
         family(
             "squall_http_connections_total",
             "counter",
@@ -227,6 +266,7 @@ mod tests {
             }
         });
         metrics.closed(Protocol::Http2);
+        metrics.timed_out(Protocol::Http2, TimedOut::Response);
         let odd = StatusCode::from_u16(999).expect("legal");
         metrics.finished(Protocol::Http1, Some(odd), 0);
         let text = metrics.text();
@@ -237,6 +277,8 @@ mod tests {
             "squall_http_requests_in_flight{protocol=\"h2\"} 20",
             "squall_http_response_body_bytes_total{protocol=\"h2\"} 180",
             "squall_http_connections{protocol=\"h2\"} 19",
+            "squall_http_body_timeouts_total{protocol=\"h2\",body=\"request\"} 0",
+            "squall_http_body_timeouts_total{protocol=\"h2\",body=\"response\"} 1",
             "squall_http_access_log_dropped_total 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");

@@ -3,6 +3,7 @@
 //! ```text
 //!   quic     HTTP/3 by squall-h3, a task a connection on its worker ─┐
 //!   tcp      TLS, HTTP/1.1 and HTTP/2 by hyper, a task a connection ─► watch: progress and limits
+//!    │                                                     └─► standstill: streams of HTTP/2
 //!    │ Request
 //!    ▼
 //!   site     counts (metrics, transport; exposition), logs (access), adds fields
@@ -29,6 +30,7 @@ mod reader;
 #[cfg(test)]
 mod scratch;
 mod site;
+mod standstill;
 mod tcp;
 pub(crate) mod transport;
 mod watch;
@@ -227,7 +229,8 @@ fn source(args: &Serve) -> Source {
 
 fn limits(args: &Serve) -> Limits {
     let timeouts = &args.timeouts;
-    let mut stall = timeouts.send_timeout;
+    // Streams that stand still end by themselves before.
+    let mut stall = timeouts.send_timeout * 2;
     if args.upstream.is_some() {
         // The application's delay is not the client's, and ends in a response of its own.
         stall += timeouts.connect_timeout + timeouts.upstream_timeout.max(timeouts.body_timeout);
@@ -236,6 +239,7 @@ fn limits(args: &Serve) -> Limits {
         header: timeouts.header_timeout,
         idle: timeouts.idle_timeout,
         send: timeouts.send_timeout,
+        body: timeouts.body_timeout,
         stall,
     }
 }

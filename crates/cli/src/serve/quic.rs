@@ -14,7 +14,7 @@ use squall_yard::error::{Failure, Result};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
-use super::metrics::Protocol;
+use super::metrics::{Protocol, TimedOut};
 use super::peer::Peer;
 use super::site::{Content, Service, Site};
 use super::watch::{Limits, supervise};
@@ -141,8 +141,15 @@ impl Server {
         // RFC 9220: WebSocket of the application.
         let config = Config::new()
             .header_timeout(self.limits.header)
+            .body_timeout(Some(self.limits.body))
+            .send_timeout(Some(self.limits.send))
             .enable_connect_protocol(!on_worker);
-        let mut builder = server::Builder::new().config(config);
+        let noted = Arc::clone(&peer);
+        let mut builder = server::Builder::new()
+            .config(config)
+            .on_send_timeout(move || {
+                noted.metrics.timed_out(noted.protocol, TimedOut::Response);
+            });
         if on_worker {
             let (site, peer) = (Arc::clone(&self.site), Arc::clone(&peer));
             builder = builder

@@ -25,6 +25,7 @@ use super::files::{Answer, Files, short};
 use super::metrics::{Metrics, Protocol};
 use super::peer::Peer;
 use super::proxy::Proxy;
+use super::standstill;
 
 /// Where responses come from.
 pub(crate) enum Content {
@@ -300,7 +301,9 @@ impl http_body::Body for Sent {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        standstill::note(polled.is_pending());
+        let frame = ready!(polled);
         if let Some(exchange) = &mut self.exchange {
             if let Some(Ok(frame)) = &frame {
                 exchange.sent += frame.data_ref().map_or(0, |data| data.len() as u64);

@@ -18,15 +18,16 @@ use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::metrics::{Metrics, Protocol};
+use super::metrics::{Metrics, Protocol, TimedOut};
 use super::peer::Peer;
 use super::site::{self, Service, Site};
+use super::standstill::Tasks;
 use super::watch::{Kind, Limits, Watched, supervise};
 
 /// The application protocols, the preferred one first.
@@ -114,7 +115,10 @@ impl Server {
         let service = Service::new(Arc::clone(&self.site), Arc::clone(&peer));
         let respond = service_fn(move |request: Request<Incoming>| service.respond(request));
         if is_h2 {
-            let mut builder = http2::Builder::new(TokioExecutor::new());
+            let mut builder = http2::Builder::new(Tasks {
+                peer: Arc::clone(&peer),
+                limit: self.limits.send,
+            });
             builder
                 .timer(TokioTimer::new())
                 .max_concurrent_streams(STREAMS)
@@ -147,7 +151,9 @@ impl Server {
     ) {
         let connection = pin!(connection);
         let end = |connection: Pin<&mut C>, _: &mut Context<'_>| end(connection);
-        supervise(connection, end, &peer.activity, &self.limits, stopping).await;
+        if supervise(connection, end, &peer.activity, &self.limits, stopping).await {
+            peer.metrics.timed_out(peer.protocol, TimedOut::Response);
+        }
     }
 }
 

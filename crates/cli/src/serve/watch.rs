@@ -30,6 +30,8 @@ pub(crate) struct Limits {
     pub(crate) idle: Duration,
     /// For a client that takes nothing of a response.
     pub(crate) send: Duration,
+    /// For a pause in a request's body.
+    pub(crate) body: Duration,
     /// Without any progress of the requests in flight.
     pub(crate) stall: Duration,
 }
@@ -121,6 +123,11 @@ impl Activity {
         }
     }
 
+    /// Whether the transport takes nothing for now.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked_since.load(Relaxed) != 0
+    }
+
     /// Whether the connection may go on at this time.
     pub(crate) fn judge(&self, now: u64, limits: &Limits) -> Verdict {
         let after = |since: u64, limit: Duration| {
@@ -151,14 +158,15 @@ impl Activity {
 }
 
 /// Drives a connection until it ends, is too slow, or has been idle. `shut_down` has it end after
-/// the requests in flight, when the server stops.
+/// the requests in flight, when the server stops. Returns whether the client took nothing of a
+/// response for too long.
 pub(crate) async fn supervise<C: Future>(
     mut connection: Pin<&mut C>,
     shut_down: impl Fn(Pin<&mut C>, &mut Context<'_>),
     activity: &Activity,
     limits: &Limits,
     mut stopping: watch::Receiver<bool>,
-) {
+) -> bool {
     let mut stop = pin!(async move {
         // An error says that the server is gone.
         let _ = stopping.wait_for(|stopping| *stopping).await;
@@ -173,7 +181,7 @@ pub(crate) async fn supervise<C: Future>(
             shut_down(connection.as_mut(), cx);
         }
         if connection.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(());
+            return Poll::Ready(false);
         }
         loop {
             match activity.judge(now_ms(), limits) {
@@ -182,10 +190,14 @@ pub(crate) async fn supervise<C: Future>(
                     activity.progress();
                     shut_down(connection.as_mut(), cx);
                     if connection.as_mut().poll(cx).is_ready() {
-                        return Poll::Ready(());
+                        return Poll::Ready(false);
                     }
                 }
-                Verdict::Idle | Verdict::TooSlow => return Poll::Ready(()),
+                Verdict::Idle => return Poll::Ready(false),
+                Verdict::TooSlow => {
+                    let is_responding = activity.in_flight.load(Relaxed) > 0;
+                    return Poll::Ready(is_responding && activity.is_blocked());
+                }
                 Verdict::Fine(next) => {
                     // A limit that has moved away leaves the timer as it is: when it fires, this
                     // looks again. So a request moves no timer.
@@ -202,7 +214,7 @@ pub(crate) async fn supervise<C: Future>(
             }
         }
     })
-    .await;
+    .await
 }
 
 /// What is read from a transport.
@@ -295,6 +307,7 @@ mod tests {
         header: Duration::from_secs(10),
         idle: Duration::from_secs(60),
         send: Duration::from_secs(20),
+        body: Duration::from_secs(20),
         stall: Duration::from_secs(80),
     };
 

@@ -211,6 +211,46 @@ fn slow_clients_are_dropped() {
     });
 }
 
+// test: RFC 9113 §7, RFC 9114 §8.1
+#[test]
+fn a_response_that_nobody_takes_ends_and_its_connection_goes_on() {
+    let folder = Folder::new();
+    folder.write("large", vec![1; 50_000_000]);
+    folder.write("small", "content");
+    let args = ["--send-timeout", "0.5", "--metrics", "127.0.0.1:0"];
+    let server = Server::start(&[&args[..], &[folder.path()]].concat());
+    run(async {
+        for (version, protocol) in [(Version::Http2, "h2"), (Version::Http3, "h3")] {
+            let mut client = server.connect(version).await;
+            let request = Request::get("/large").body(whole("")).expect("a request");
+            let large = client.send(request).await.expect("a response");
+            let count =
+                format!("body_timeouts_total{{protocol=\"{protocol}\",body=\"response\"}} 1\n");
+            let ended = async {
+                while !metrics(&server).contains(&count) {
+                    assert_eq!(client.get("/small", &[]).await.0, 200);
+                }
+            };
+            let limit = std::time::Duration::from_secs(30);
+            tokio::time::timeout(limit, ended).await.expect("it ends");
+            let error = large
+                .into_body()
+                .collect()
+                .await
+                .expect_err("it is cut short");
+            if version == Version::Http3 {
+                let error = error.downcast_ref().expect("an error of HTTP/3");
+                let cancelled = squall_h3::Code::H3_REQUEST_CANCELLED;
+                assert!(
+                    matches!(error, squall_h3::Error::Stream(code) if *code == cancelled),
+                    "{error}"
+                );
+            }
+            assert_eq!(client.get("/small", &[]).await.0, 200);
+        }
+    });
+}
+
 #[test]
 fn metrics_tell_where_the_workers_time_goes() {
     let folder = Folder::new();
@@ -249,7 +289,7 @@ fn metrics_tell_where_the_workers_time_goes() {
 }
 
 /// The server's own metrics would be one more request; so they are on a port of their own.
-fn metrics(server: &Server) -> String {
+pub(crate) fn metrics(server: &Server) -> String {
     let address = server
         .before
         .iter()

@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::client::{ALL, Client, Server, Version, all, run, whole};
+use crate::life::metrics;
 
 /// An application that speaks HTTP/1.1 byte by byte, with a thread for each connection.
 struct Application {
@@ -410,11 +411,22 @@ fn failures_of_the_application_have_their_status() {
                 visit.write("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc");
                 visit.line();
             }
+            "/begun" => {
+                visit.write("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc");
+                while !visit.line().is_empty() {}
+            }
             // Silent until the proxy has given up.
             _ => while !visit.line().is_empty() {},
         }
     });
-    let limits = ["--upstream-timeout", "1", "--body-timeout", "0.2"];
+    let limits = [
+        "--upstream-timeout",
+        "1",
+        "--body-timeout",
+        "0.2",
+        "--metrics",
+        "127.0.0.1:0",
+    ];
     let server = serve(&application, &limits);
     let nobody = {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -450,6 +462,24 @@ fn failures_of_the_application_have_their_status() {
             let mut client = server.connect(version).await;
             let status = client.send(request).await.expect("a response").status();
             assert_eq!(status, 408);
+            // One whose response has begun.
+            let (request, mut sender) = streamed(Request::post("/begun"));
+            sender.send_data("data".into()).await.expect("it is taken");
+            let mut client = server.connect(version).await;
+            let cut = match client.send(request).await {
+                Ok(response) => response.into_body().collect().await.err(),
+                Err(error) => Some(error),
+            };
+            let cut = cut.expect("it is cut short");
+            if version == Version::Http3 {
+                let error = cut.downcast_ref().expect("an error of HTTP/3");
+                let cancelled = squall_h3::Code::H3_REQUEST_CANCELLED;
+                assert!(
+                    matches!(error, squall_h3::Error::Stream(code) if *code == cancelled),
+                    "{error}"
+                );
+            }
+            drop(sender);
             let mut client = refused.connect(version).await;
             assert_eq!(client.get("/", &[]).await.0, 502);
             let trace = Request::builder().method("TRACE").uri("/").body(whole(""));
@@ -458,6 +488,12 @@ fn failures_of_the_application_have_their_status() {
                 .await
                 .expect("a response");
             assert_eq!(response.status(), 405);
+        }
+        let text = metrics(&server);
+        for protocol in ["h1", "h2", "h3"] {
+            let labels = format!("{{protocol=\"{protocol}\",body=\"request\"}} 2");
+            let line = format!("squall_http_body_timeouts_total{labels}");
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
         }
     });
 }

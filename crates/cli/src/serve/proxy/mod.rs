@@ -117,12 +117,12 @@ impl Proxy {
         let limit = self.0.timeouts.response;
         if let Some(upgrade) = upgrade {
             // What the client sends belongs to the tunnel.
-            return match self.exchange(head, Empty::new(), host).await {
+            return match self.exchange(head, Empty::new(), host, &peer).await {
                 Ok(response) => upgrade.finish(response, body, peer, limit),
                 Err(status) => short(status),
             };
         }
-        match self.exchange(head, body, host).await {
+        match self.exchange(head, body, host, &peer).await {
             Ok(response) if response.status().is_informational() => short(StatusCode::BAD_GATEWAY),
             Ok(response) => answer(response, limit),
             Err(status) => short(status),
@@ -135,12 +135,13 @@ impl Proxy {
         head: Parts,
         body: B,
         host: Option<Authority>,
+        peer: &Arc<Peer>,
     ) -> Result<Response<Incoming>, StatusCode>
     where
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
     {
         let inner = &self.0;
-        let progress = Progress::new();
+        let progress = Progress::new(peer);
         if body.is_end_stream() {
             // RFC 9110 §9.2.2: repeated if the connection fails before there is a response, which
             // happens when the application closes an idle one at this moment.
@@ -151,7 +152,7 @@ impl Proxy {
             return match (first, again) {
                 (Err(Lost::Failed(Failure::Request(_))), Some(head)) => {
                     let request = Request::from_parts(head, empty());
-                    inner.wait(request, host, &Progress::new()).await
+                    inner.wait(request, host, &Progress::new(peer)).await
                 }
                 (first, _) => first,
             }

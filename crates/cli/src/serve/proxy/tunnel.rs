@@ -244,6 +244,7 @@ async fn until_silent(activity: &Activity, tunnel: impl Future<Output = ()>) {
         header: SILENCE,
         idle: SILENCE,
         send: SILENCE,
+        body: SILENCE,
         stall: SILENCE,
     };
     let mut tunnel = std::pin::pin!(tunnel);

@@ -13,6 +13,8 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::serve::body::BoxError;
+use crate::serve::metrics::TimedOut;
+use crate::serve::peer::Peer;
 use crate::serve::watch::now_ms;
 
 /// A body paused for too long.
@@ -35,11 +37,11 @@ impl std::error::Error for Slow {}
 
 /// How a client's body fares, for who waits for the response meanwhile. hyper's client keeps to
 /// itself why a body failed.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Progress(Arc<State>);
 
-#[derive(Debug)]
 struct State {
+    peer: Arc<Peer>,
     /// When it last moved; as of [`now_ms`].
     moved: AtomicU64,
     is_slow: AtomicBool,
@@ -47,12 +49,27 @@ struct State {
 }
 
 impl Progress {
-    pub(super) fn new() -> Self {
+    /// That of a body of this client.
+    pub(super) fn new(peer: &Arc<Peer>) -> Self {
         Self(Arc::new(State {
+            peer: Arc::clone(peer),
             moved: now_ms().into(),
             is_slow: false.into(),
             is_broken: false.into(),
         }))
+    }
+
+    /// It has failed. Over HTTP/3, squall-h3 may notice first that it stands still.
+    fn fail(&self, error: &BoxError) {
+        let State { peer, .. } = &*self.0;
+        let is_slow = matches!(error.downcast_ref(), Some(squall_h3::Error::Timeout))
+            || error.downcast_ref() == Some(&Slow::Client);
+        if is_slow {
+            self.0.is_slow.store(true, Relaxed);
+            peer.metrics.timed_out(peer.protocol, TimedOut::Request);
+        } else {
+            self.0.is_broken.store(true, Relaxed);
+        }
     }
 
     /// How long ago it last moved.
@@ -95,6 +112,14 @@ impl<B> Timed<B> {
             is_paused: false,
         }
     }
+
+    /// Notes that the body has failed, and why.
+    fn fail(&self, error: BoxError) -> BoxError {
+        if let Some(progress) = &self.progress {
+            progress.fail(&error);
+        }
+        error
+    }
 }
 
 impl<B> Body for Timed<B>
@@ -112,11 +137,12 @@ where
             self.is_paused = false;
             if let Some(Progress(state)) = &self.progress {
                 state.moved.store(now_ms(), Relaxed);
-                if matches!(frame, Some(Err(_))) {
-                    state.is_broken.store(true, Relaxed);
-                }
             }
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+            return Poll::Ready(match frame {
+                Some(Err(error)) => Some(Err(self.fail(error.into()))),
+                Some(Ok(frame)) => Some(Ok(frame)),
+                None => None,
+            });
         }
         let limit = self.limit;
         let starts = !std::mem::replace(&mut self.is_paused, true);
@@ -125,10 +151,7 @@ where
             pause.as_mut().reset(Instant::now() + limit);
         }
         ready!(pause.as_mut().poll(cx));
-        if let Some(Progress(state)) = &self.progress {
-            state.is_slow.store(true, Relaxed);
-        }
-        Poll::Ready(Some(Err(self.slow.into())))
+        Poll::Ready(Some(Err(self.fail(self.slow.into()))))
     }
 
     fn is_end_stream(&self) -> bool {

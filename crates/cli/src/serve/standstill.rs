@@ -1,0 +1,175 @@
+//! Responses over HTTP/2 of which the client takes nothing, while it may take others.
+//!
+//! hyper asks a body for more when the stream's window has room, and says nothing of windows. So
+//! each response's task is watched: it waits for the client if its body was asked last for a frame,
+//! and gave one. Of the streams that stand still when the transport has taken all there was, no one
+//! has a window.
+
+use std::cell::Cell;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use hyper::rt::Executor;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::metrics::TimedOut;
+use super::peer::Peer;
+
+/// How often a stream is looked at within the time that it may stand still.
+const LOOKS: u32 = 4;
+
+/// The least time between looks.
+const LEAST_STEP: Duration = Duration::from_millis(1);
+
+/// What a response's body said when it was asked last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// It was not asked.
+    No,
+    /// It gave something, for which the client must have room.
+    Gave,
+    /// It has nothing for now.
+    Waits,
+}
+
+thread_local! {
+    /// For the task that is polled on this thread.
+    static ASKED: Cell<Asked> = const { Cell::new(Asked::No) };
+}
+
+/// Notes that the body of a response was asked.
+pub(super) fn note(is_pending: bool) {
+    ASKED.set(if is_pending {
+        Asked::Waits
+    } else {
+        Asked::Gave
+    });
+}
+
+/// Runs the tasks of an HTTP/2 connection, and drops those whose client takes nothing for too long:
+/// hyper then resets the stream with CANCEL (RFC 9113 §7).
+#[derive(Clone)]
+pub(super) struct Tasks {
+    pub(super) peer: Arc<Peer>,
+    /// How long a client may take nothing of a response.
+    pub(super) limit: Duration,
+}
+
+impl<F> Executor<F> for Tasks
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        let peer = Arc::clone(&self.peer);
+        let mut standstill = Standstill::new(self.limit);
+        tokio::spawn(async move {
+            let mut task = pin!(task);
+            std::future::poll_fn(|cx| {
+                ASKED.set(Asked::No);
+                if task.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                let is_blocked = || peer.activity.is_blocked();
+                ready!(standstill.poll(ASKED.get(), is_blocked, cx));
+                peer.metrics.timed_out(peer.protocol, TimedOut::Response);
+                Poll::Ready(())
+            })
+            .await;
+        });
+    }
+}
+
+/// Whether a response stands still.
+struct Standstill {
+    limit: Duration,
+    /// Whether it waits for the client.
+    waits: bool,
+    /// Since when it has certainly had no window.
+    since: Option<Instant>,
+    /// For the next look; made when it waits for the first time.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Standstill {
+    fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            waits: false,
+            since: None,
+            timer: None,
+        }
+    }
+
+    /// Ready when the client has taken nothing for too long. `is_blocked` says whether the transport
+    /// takes nothing for now, of any stream.
+    fn poll(
+        &mut self,
+        asked: Asked,
+        is_blocked: impl Fn() -> bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        if asked != Asked::No {
+            self.waits = asked == Asked::Gave;
+            self.since = None;
+        }
+        if !self.waits {
+            return Poll::Pending;
+        }
+        let step = (self.limit / LOOKS).max(LEAST_STEP);
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(step)));
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            let now = Instant::now();
+            if !is_blocked() {
+                let since = *self.since.get_or_insert(now);
+                if now.duration_since(since) >= self.limit {
+                    return Poll::Ready(());
+                }
+            }
+            timer.as_mut().reset(now + step);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(50);
+
+    /// How long it takes until the client is given up, with the transport blocked or not; `None`:
+    /// it is not, for this long.
+    fn given_up(asked: Asked, is_blocked: bool, within: Duration) -> Option<Duration> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let begin = Instant::now();
+            let mut standstill = Standstill::new(LIMIT);
+            let mut first = Some(asked);
+            let end = poll_fn(|cx| {
+                let asked = first.take().unwrap_or(Asked::No);
+                standstill.poll(asked, || is_blocked, cx)
+            });
+            let end = tokio::time::timeout(within, end).await;
+            end.ok().map(|()| begin.elapsed())
+        })
+    }
+
+    #[test]
+    fn a_client_without_a_window_is_given_up() {
+        let after = given_up(Asked::Gave, false, Duration::from_secs(30)).expect("it is");
+        assert!(after >= LIMIT, "{after:?}");
+    }
+
+    #[test]
+    fn a_body_that_waits_and_a_slow_transport_are_not_the_streams_fault() {
+        assert_eq!(given_up(Asked::Waits, false, 10 * LIMIT), None);
+        assert_eq!(given_up(Asked::Gave, true, 10 * LIMIT), None);
+    }
+}
