@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use common::{ALPN, ANY, Identity, Pair, meet, within};
+use common::{ALPN, ANY, Identity, Pair, meet, ticket, within};
 use squall::{
     Builder, Bytes, Connection, Endpoint, ReadError, RecvStream, SendStream, TransportConfig,
 };
@@ -273,11 +273,19 @@ async fn writes_and_reads_that_are_not_safe_do_what_the_table_says() {
     // What `read_to_end` has read is lost; the rest is what follows it.
     let (mut send, mut recv) = stream(&pair).await;
     let sending = whole.clone();
+    let before = pair.far.stats().bytes_received;
     let writer = tokio::spawn(async move {
         send.write_all(&sending).await.unwrap();
         send.finish().unwrap();
         send.stopped().await.unwrap();
     });
+    // There is something to read and to lose.
+    within(async {
+        while pair.far.stats().bytes_received < before + 10_000 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
     let mut canceller = Canceller::new();
     while canceller.cancelled < 3 {
         let done = canceller.once(recv.read_to_end(LEN)).await;
@@ -510,9 +518,9 @@ async fn the_answer_to_early_data_can_be_awaited_later() {
     let client = Builder::new(ANY).client(config).bind().unwrap();
     let address = server.local_addr().unwrap();
     let (near, far) = meet(client.connect(address, "localhost").unwrap(), &server).await;
-    // The ticket comes after the handshake.
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    drop((near.unwrap(), far.unwrap()));
+    let (near, far) = (near.unwrap(), far.unwrap());
+    ticket(&near, &far).await;
+    drop((near, far));
     let mut canceller = Canceller::new();
     let connecting = client.connect(address, "localhost").unwrap();
     let (near, mut accepted) = within(connecting.into_0rtt()).await.unwrap();

@@ -71,9 +71,9 @@ async fn early_data_arrives_with_the_first_packets() {
         let answering = async {
             let incoming = server.accept().await.unwrap();
             if attempt > 0 {
-                // No answer before the early data is on its way.
+                // No answer before the early data is on its way, also on a busy machine.
                 written.notified().await;
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                tokio::time::sleep(Duration::from_millis(500)).await;
             }
             let (connection, there) = incoming.accept().into_0rtt().await.unwrap();
             let (mut send, mut recv) = connection.accept_bi().await.unwrap();
@@ -91,8 +91,7 @@ async fn early_data_arrives_with_the_first_packets() {
         assert_eq!(accepted, wanted, "attempt {attempt}");
         assert_eq!(early, wanted == Some(true), "attempt {attempt}");
         assert_eq!(taken, early, "the server says the same, attempt {attempt}");
-        // The ticket comes behind the handshake, and again if it is lost.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        common::ticket(&near, &far).await;
         last = Some((near, far));
     }
     drop(last);
@@ -477,12 +476,18 @@ async fn a_connection_tells_what_it_is() {
     );
     assert_ne!(pair.near.stable_id(), pair.far.stable_id());
     assert_eq!(pair.near.stable_id(), pair.near.clone().stable_id());
+    // A sample, not the initial estimate: on a busy machine not the first one, perhaps.
+    within(async {
+        while pair.near.stats().min_rtt >= Duration::from_millis(333) {
+            let mut send = pair.near.open_uni().await.unwrap();
+            send.write_all(b"a sample").await.unwrap();
+            send.finish().unwrap();
+            let _ = send.stopped().await;
+        }
+    })
+    .await;
     let stats = pair.near.stats();
     assert!(stats.min_rtt > Duration::ZERO && stats.min_rtt <= stats.rtt.max(stats.min_rtt));
-    assert!(
-        stats.min_rtt < Duration::from_millis(333),
-        "a sample, not the initial estimate"
-    );
 
     // A weak handle does not keep it open.
     let weak = pair.near.downgrade();

