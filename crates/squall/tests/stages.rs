@@ -56,6 +56,21 @@ fn total(stages: &Stages) -> u64 {
 
 #[tokio::test]
 async fn connections_together_take_at_most_what_their_worker_took() {
+    // Ten times the bytes are ten times the work, but what else the machine does counts as well
+    // where it interrupts a stage: then again.
+    for _ in 0..20 {
+        let [large, small] = of_connections().await;
+        if large > 2 * small {
+            return;
+        }
+        println!("{large} ticks for ten times as much as {small}");
+    }
+    panic!("the small one took half of the large one's time, each time");
+}
+
+/// Looks at the tables of four connections, and returns the time of protection of one, and of
+/// another with a tenth of its bytes.
+async fn of_connections() -> [u64; 2] {
     let (server, client) = endpoints(true);
     let mut connections = Vec::new();
     for _ in 0..4 {
@@ -98,10 +113,8 @@ async fn connections_together_take_at_most_what_their_worker_took() {
         }
         assert_eq!(table.ticks()[Stage::Idle as usize], 0);
     }
-    // Ten times the bytes; the machine may be busy with other things at any time.
-    let aead = |table: &Stages| table.ticks()[Stage::Aead as usize];
-    assert!(aead(&tables[0]) > 2 * aead(&tables[1]), "{tables:?}");
     assert_eq!(total(&tables[3]), 0, "it was not measured");
+    [0, 1].map(|at| tables[at].ticks()[Stage::Aead as usize])
 }
 
 #[tokio::test]
