@@ -94,12 +94,9 @@ impl Client {
             self.socket
                 .set_read_timeout(Some(Duration::from_millis(10)))
                 .unwrap();
-            match self.socket.recv_from(&mut buffer) {
-                Ok((len, from)) => {
-                    heard = Instant::now();
-                    self.receive(from, &mut buffer[..len]);
-                }
-                Err(_) => {}
+            if let Ok((len, from)) = self.socket.recv_from(&mut buffer) {
+                heard = Instant::now();
+                self.receive(from, &mut buffer[..len]);
             }
             while let Some(event) = self.connection.poll_event() {
                 match event {

@@ -102,8 +102,8 @@ impl Standstill {
         }
     }
 
-    /// Ready when the client has taken nothing for too long. `is_blocked` says whether the transport
-    /// takes nothing for now, of any stream.
+    /// Ready when the client has taken nothing for too long. `is_blocked` says whether the
+    /// transport takes nothing for now, of any stream.
     fn poll(
         &mut self,
         asked: Asked,

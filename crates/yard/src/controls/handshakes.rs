@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   client   connect ─► handshake ─► 8 bytes: a length ─► so many bytes ─► close_notify ─► close
-//!   server   handshake  ──►  reads the request, answers  ──►  close_notify, FIN  ──►  reads to the end
+//!   server   handshake ─► reads the request, answers ─► close_notify, FIN ─► reads to the end
 //! ```
 
 use std::io::{self, Read as _, Write as _};
