@@ -1,7 +1,7 @@
 //! Unreliable datagrams (RFC 9221).
 
 use bytes::Bytes;
-use squall_core::{DatagramError, Event, TransportConfig};
+use squall_core::{DatagramError, Event, Stages, TransportConfig};
 use squall_wire::Side;
 
 use crate::common::Pair;
@@ -90,4 +90,43 @@ fn queues_are_bounded() {
         stats.datagram_frames_received - stats.datagram_frames_dropped,
         9
     );
+}
+
+/// Sends datagrams of these lengths, and returns how many packets each bundle has.
+fn bundles(lens: &[usize]) -> Vec<usize> {
+    let mut pair = Pair::new();
+    pair.run();
+    let client = pair.connection(Side::Client);
+    for (i, len) in lens.iter().enumerate() {
+        client.send_datagram(numbered(i as u32, *len)).unwrap();
+    }
+    let now = pair.now;
+    let mut bundles = Vec::new();
+    let mut packets: Vec<Vec<u8>> = Vec::new();
+    let mut buffer = vec![0; 65_000];
+    let client = pair.connection(Side::Client);
+    while let Some(sent) = client.transmit(now, &mut buffer, 64, &mut Stages::off()) {
+        bundles.push(sent.count());
+        let all = buffer[..sent.len].chunks(sent.segment_size.into());
+        packets.extend(all.map(<[u8]>::to_vec));
+    }
+    for packet in &packets {
+        pair.deliver(Side::Server, packet);
+    }
+    let server = pair.connection(Side::Server);
+    for (i, len) in lens.iter().enumerate() {
+        assert_eq!(server.read_datagram(), Some(numbered(i as u32, *len)));
+    }
+    bundles
+}
+
+#[test]
+fn travel_in_bundles() {
+    // Of 1,472 bytes a packet leaves some hundred unused, and a packet of 300 bytes fits four times.
+    assert_eq!(bundles(&[1100; 8]), [8]);
+    assert_eq!(bundles(&[300; 12]), [3]);
+    // A somewhat shorter one is padded, a much shorter one ends its bundle, a longer one begins one.
+    assert_eq!(bundles(&[1100, 900, 1100]), [3]);
+    assert_eq!(bundles(&[1100, 800, 1100]), [2, 1]);
+    assert_eq!(bundles(&[1100, 1100, 1300, 1300]), [2, 2]);
 }

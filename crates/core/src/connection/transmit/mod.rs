@@ -17,8 +17,10 @@ mod probe;
 pub(in crate::connection) mod run;
 
 use squall_protect::{MAX_GROUP, PacketSpan, TAG_LEN};
-use squall_wire::{Ecn, Transmit, TransportErrorCode};
+use squall_wire::header::short_header_size;
+use squall_wire::{Ecn, Transmit, TransportErrorCode, frame};
 
+use self::run::{FILL, Form};
 use super::parts::clock::Timer;
 use super::{Connection, State};
 use crate::error::CloseReason;
@@ -26,6 +28,12 @@ use crate::space::SpaceId;
 use crate::stages::{Stage, Stages};
 use crate::stream::send::StreamRange;
 use crate::time::Time;
+
+/// Bytes of the longest packet number.
+const LONGEST_NUMBER: usize = 4;
+/// Room for an acknowledgement of one range beside datagrams.
+const ACK_ROOM: usize = 24;
+const _: () = assert!(ACK_ROOM + LONGEST_NUMBER < FILL);
 
 /// Packets after which probes for the path MTU go before data.
 const SHORT_EXCHANGE: u64 = 32;
@@ -38,6 +46,8 @@ struct Plan {
     count: usize,
     /// Whether there is anything to send besides acknowledgements and probes.
     wants_data: bool,
+    /// A packet with less room than this left is filled with PADDING rather than ending its bundle.
+    fill: usize,
 }
 
 /// What leaves next.
@@ -156,7 +166,10 @@ impl Connection {
             [StreamRange::NONE; MAX_GROUP],
         );
         self.spaces.skip_a_number(now, &mut self.endpoint.rng);
-        let form = self.form(plan.segment, plan.count);
+        let form = Form {
+            fill: plan.fill,
+            ..self.form(plan.segment, plan.count)
+        };
         let (written, len) =
             self.write_bundle(now, buffer, &form, plan.count, &mut spans, &mut tails);
         stages.mark(Stage::PacketBuilding);
@@ -196,6 +209,8 @@ impl Connection {
         } else {
             0
         };
+        let full = segment;
+        segment = self.segment_for_datagrams(segment);
         // Probes go beyond the window (RFC 9002 §7.5), and acknowledgements do not count.
         let allowed = self.paths.active.allowance() as usize / segment;
         let count = (budget as usize / segment)
@@ -210,7 +225,40 @@ impl Connection {
             segment,
             count,
             wants_data,
+            fill: if segment < full { segment / 4 } else { FILL },
         })
+    }
+
+    /// The size of packets that hold as many datagrams like the next one as fit into `segment`
+    /// bytes, where nothing else would fill them: all packets of a bundle have one size.
+    fn segment_for_datagrams(&self, segment: usize) -> usize {
+        let Some(next) = self.datagrams.peek() else {
+            return segment;
+        };
+        let space = &self.spaces[SpaceId::Data];
+        if self.streams.wants_to_send()
+            || space.crypto_send.wants_to_send()
+            || self.config.pad_to_mtu
+        {
+            return segment;
+        }
+        let dcid = self.paths.remote_ids.current();
+        let overhead = short_header_size(dcid.len(), LONGEST_NUMBER) + TAG_LEN;
+        let frame = frame::write::datagram_header_size(Some(next.len())) + next.len();
+        // The first packet has an acknowledgement, too. The others are filled.
+        let ack = if space.received.may_ack() {
+            ACK_ROOM
+        } else {
+            0
+        };
+        let Some(room) = segment.checked_sub(overhead + ack) else {
+            return segment;
+        };
+        match room / frame {
+            0 => segment,
+            fit if room - fit * frame < FILL => segment,
+            fit => fit * frame + overhead + ack,
+        }
     }
 
     /// Whether the data space has anything to send but acknowledgements.

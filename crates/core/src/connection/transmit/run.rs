@@ -37,6 +37,9 @@ pub(in crate::connection) struct Form {
     pub(in crate::connection) runs: bool,
     /// Whether packets are padded to the segment's size.
     pub(in crate::connection) pads: bool,
+    /// A packet with less room than this left is filled rather than ending its bundle, if more
+    /// datagrams wait.
+    pub(in crate::connection) fill: usize,
 }
 
 impl Form {
@@ -163,6 +166,7 @@ impl Connection {
             // Logged packets are written one by one.
             runs: !self.log.is_on(),
             pads: self.config.pad_to_mtu,
+            fill: FILL,
         }
     }
 
@@ -191,7 +195,11 @@ impl Connection {
         } else if contents.tail.is_none() {
             // A packet that is almost full is filled, because a shorter one ends the bundle.
             let more = i + 1 < count;
-            if more && w.remaining() < FILL {
+            let fill = match self.datagrams.wants_to_send() {
+                true => form.fill,
+                false => FILL,
+            };
+            if more && w.remaining() < fill {
                 PacketWriter::fill(&mut w);
             } else {
                 packet.pad_for_sample(&mut w);
