@@ -171,6 +171,7 @@ fn a_template_takes_every_number_and_offset() {
             window_limited: false,
             runs: true,
             pads: false,
+            fill: 32,
         };
         for stream in [StreamId(3), StreamId(0x3333), StreamId(varint::MAX)] {
             for first in [
