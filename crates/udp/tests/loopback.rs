@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use common::{bind, collect, datagrams, pattern, push, reachable, to};
+use common::{bind, collect, datagrams, one_port_of_each_family, pattern, push, reachable, to};
 use squall_udp::{Options, RecvBatch, SendBatch, Socket};
 use squall_wire::{Ecn, Path};
 
@@ -295,8 +295,10 @@ fn icmp_like_errors_are_passed_over() {
         assert!(datagrams(&collect(&b, 200)) == pattern(200, 2).chunks(100).collect::<Vec<_>>());
     }
     assert_eq!(a.stats().send_errors, 4);
-    // A real one: nobody listens on a port just given up, and nothing comes of it.
-    let gone = reachable(&bind("127.0.0.1:0"));
+    // A real one: a socket that takes datagrams of another one only, and nothing comes of it.
+    let held = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    held.connect("127.0.0.1:9").unwrap();
+    let gone = held.local_addr().unwrap();
     for _ in 0..3 {
         push(&mut batch, to(gone), Ecn::NotEct, 100, &pattern(100, 3));
         a.send(&mut batch).unwrap();
@@ -395,14 +397,7 @@ fn a_dual_stack_socket_serves_both_families_under_their_own_names() {
         );
         assert!(datagrams(&back) == pattern(1000, 2).chunks(400).collect::<Vec<_>>());
     }
-    let only = Socket::bind(
-        "[::]:0".parse().unwrap(),
-        &Options {
-            only_v6: true,
-            ..Options::default()
-        },
-    )
-    .unwrap();
+    let (only, other) = one_port_of_each_family();
     let v4 = bind("127.0.0.1:0");
     let port = only.local_addr().unwrap().port();
     push(
@@ -413,6 +408,7 @@ fn a_dual_stack_socket_serves_both_families_under_their_own_names() {
         b"x",
     );
     v4.send(&mut batch).unwrap();
+    assert_eq!(other.recv(&mut [0; 10]).unwrap(), 1);
     assert_eq!(
         only.recv(&mut RecvBatch::new(1, 2048)).unwrap_err().kind(),
         ErrorKind::WouldBlock
