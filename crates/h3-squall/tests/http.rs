@@ -408,7 +408,8 @@ async fn the_end_of_the_connection_keeps_its_kind() {
     let end = within(client.driver).await.unwrap();
     assert!(closed(&end), "{end:?}");
 
-    let idle = TransportConfig::default().max_idle_timeout(Duration::from_millis(300));
+    // Long enough for a busy machine to have begun a request.
+    let idle = TransportConfig::default().max_idle_timeout(Duration::from_secs(3));
     let mut client = Client::with(idle, wait).await;
     let mut stream = client.ask("/").await;
     let error = within(stream.recv_response()).await.unwrap_err();
