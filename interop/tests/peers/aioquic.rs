@@ -259,10 +259,14 @@ fn early_data_as_server() {
         let (_connection, mut peer, server) = accept(&[]).await;
         assert_eq!(peer.line("resumed"), "NO early NO");
         peer.line("ticket");
+        let received = || server.stats().udp.bytes_received;
+        let before = received();
         peer.command("again 5000");
         let incoming = server.accept().await.expect("an attempt");
-        // No answer before the early data is there.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        // No answer before the early data is there, behind an Initial packet.
+        while received() < before + 1200 + 5000 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let Ok((connection, there)) = incoming.accept().into_0rtt().await else {
             panic!("a server can always read early");
         };

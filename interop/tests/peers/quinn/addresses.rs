@@ -139,43 +139,59 @@ async fn quinn_takes_early_data(pair: &Pair) -> bool {
     was_early
 }
 
+/// On a busy machine quinn's early data can be later than the server's answer, so that it is late
+/// data; several tries are allowed.
 #[test]
 fn quinn_resumes_with_early_data() {
     run(0, async {
         let pair = Pair::new(SquallIs::Server).await;
-        tickets_arrive(&pair).await;
-        let (server, client) = &pair.endpoints;
-        let to = server.local_addr().expect("an address");
-        let connecting = client.connect(to, NAME).expect("a start");
-        let Ok((connection, accepted)) = connecting.into_0rtt() else {
-            panic!("squall's ticket is not good for early data");
-        };
-        let asking = async {
-            let (mut send, mut recv) = connection.open_bi().await.expect("quinn opens");
-            send.write_all(b"early").await.expect("quinn writes");
-            send.finish().expect("quinn finishes");
-            let answer = recv.read_to_end(100).await.expect("quinn reads");
-            assert_eq!(answer, b"late");
-            assert!(accepted.await, "squall did not take early data");
-        };
-        let answering = async {
-            let incoming = server.accept().await.expect("an attempt");
-            tokio::time::sleep(A_WHILE).await;
-            let Ok((connection, there)) = incoming.accept().into_0rtt().await else {
-                panic!("a server can always read early");
-            };
-            let (mut send, mut recv) = connection.accept_bi().await.expect("squall accepts");
-            assert!(recv.is_early());
-            let early = recv.read_to_end(100).await.expect("squall reads");
-            assert_eq!(early, b"early");
-            send.write_all(b"late").await.expect("squall writes");
-            send.finish().expect("squall finishes");
-            let _ = there.await;
-            assert_eq!(connection.handshake_kind(), Some(HandshakeKind::Resumed));
-            connection
-        };
-        let ((), _connection) = tokio::join!(asking, answering);
+        for _ in 0..10 {
+            tickets_arrive(&pair).await;
+            if squall_takes_early_data(&pair).await {
+                return;
+            }
+        }
+        panic!("no stream of ten connections was early for squall");
     });
+}
+
+/// Whether the first stream of a resumed connection came before the handshake was complete.
+///
+/// # Panics
+/// quinn's ticket is of no use, squall does not take early data, or something of it is wrong.
+async fn squall_takes_early_data(pair: &Pair) -> bool {
+    let (server, client) = &pair.endpoints;
+    let to = server.local_addr().expect("an address");
+    let connecting = client.connect(to, NAME).expect("a start");
+    let Ok((connection, accepted)) = connecting.into_0rtt() else {
+        panic!("squall's ticket is not good for early data");
+    };
+    let asking = async {
+        let (mut send, mut recv) = connection.open_bi().await.expect("quinn opens");
+        send.write_all(b"early").await.expect("quinn writes");
+        send.finish().expect("quinn finishes");
+        let answer = recv.read_to_end(100).await.expect("quinn reads");
+        assert_eq!(answer, b"late");
+        assert!(accepted.await, "squall did not take early data");
+    };
+    let answering = async {
+        let incoming = server.accept().await.expect("an attempt");
+        tokio::time::sleep(A_WHILE).await;
+        let Ok((connection, there)) = incoming.accept().into_0rtt().await else {
+            panic!("a server can always read early");
+        };
+        let (mut send, mut recv) = connection.accept_bi().await.expect("squall accepts");
+        let was_early = recv.is_early();
+        let early = recv.read_to_end(100).await.expect("squall reads");
+        assert_eq!(early, b"early");
+        send.write_all(b"late").await.expect("squall writes");
+        send.finish().expect("squall finishes");
+        let _ = there.await;
+        assert_eq!(connection.handshake_kind(), Some(HandshakeKind::Resumed));
+        (connection, was_early)
+    };
+    let ((), (_connection, was_early)) = tokio::join!(asking, answering);
+    was_early
 }
 
 /// A client goes on from another socket (RFC 9000 §9).

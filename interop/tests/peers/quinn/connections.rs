@@ -111,7 +111,8 @@ fn key_updates() {
                     TransportConfig::default()
                 };
                 let pair = Pair::with(role, transport, quinn_tls()).await;
-                for _ in 0..UPDATES {
+                // On a busy machine a probe timeout may be longer: then with more transfers.
+                for _ in 0..5 * UPDATES {
                     if !by_squall {
                         pair.quinn.force_key_update();
                     }
@@ -120,6 +121,9 @@ fn key_updates() {
                     // after three probe timeouts (RFC 9001 §6.5): each has 25 ms for delayed
                     // acknowledgements.
                     tokio::time::sleep(Duration::from_millis(200)).await;
+                    if pair.squall.stats().key_updates >= UPDATES {
+                        break;
+                    }
                 }
                 let updates = pair.squall.stats().key_updates;
                 assert!(
@@ -205,23 +209,37 @@ fn many_connections() {
 #[test]
 fn silence_ends_a_connection() {
     for role in BOTH {
-        run(0, async {
-            let idle = Duration::from_millis(500);
-            let short = TransportConfig::default().max_idle_timeout(idle);
-            let Pair {
-                squall,
-                quinn,
-                endpoints: _endpoints,
-            } = Pair::with(role, short, quinn_tls()).await;
-            let began = Instant::now();
-            let (at_squall, at_quinn) = tokio::join!(squall.closed(), quinn.closed());
-            assert_eq!(
-                (at_squall, at_quinn),
-                (CloseReason::IdleTimeout, quinn::ConnectionError::TimedOut)
-            );
-            let took = began.elapsed();
-            assert!((idle / 2..idle * 8).contains(&took), "{took:?}");
+        // An end that a busy machine has held up for as long may still have something to say when
+        // the other one has forgotten the connection, and is answered with a reset: then again.
+        let ended = [500, 2000, 5000].into_iter().any(|millis| {
+            run(
+                0,
+                silence_ends_a_connection_of(role, Duration::from_millis(millis)),
+            )
         });
+        assert!(ended, "{role:?}: one of the ends was held up each time");
+    }
+}
+
+/// Whether both ends of a silent connection ended it by themselves.
+async fn silence_ends_a_connection_of(role: SquallIs, idle: Duration) -> bool {
+    let short = TransportConfig::default().max_idle_timeout(idle);
+    let Pair {
+        squall,
+        quinn,
+        endpoints: _endpoints,
+    } = Pair::with(role, short, quinn_tls()).await;
+    let began = Instant::now();
+    let ends = tokio::join!(squall.closed(), quinn.closed());
+    let took = began.elapsed();
+    use quinn::ConnectionError::{Reset, TimedOut};
+    match ends {
+        (CloseReason::IdleTimeout, TimedOut) => {
+            assert!((idle / 2..idle * 8).contains(&took), "{took:?}");
+            true
+        }
+        (CloseReason::IdleTimeout, Reset) | (CloseReason::Reset, TimedOut) => false,
+        ends => panic!("{ends:?}"),
     }
 }
 
