@@ -169,9 +169,11 @@ fn an_unreachable_server_is_told_in_one_line() {
 
 #[test]
 fn a_closed_port_is_told_in_one_line() {
-    let free = UdpSocket::bind("127.0.0.1:0").expect("a port");
-    let address = free.local_addr().expect("bound").to_string();
-    drop(free);
+    // A socket that takes datagrams of another one only: the system refuses everybody else's, and
+    // no other test gets the port.
+    let held = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    held.connect("127.0.0.1:9").expect("it is loopback");
+    let address = held.local_addr().expect("bound").to_string();
     for work in ["-n1K", "--requests", "--handshakes=full"] {
         let line = failure(&["perf", "client", &address, "-k", work]);
         assert!(

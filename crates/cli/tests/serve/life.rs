@@ -154,13 +154,14 @@ fn a_second_signal_ends_at_once_and_so_does_the_grace_period() {
 fn slow_clients_are_dropped() {
     let folder = Folder::new();
     folder.write("large", vec![1; 50_000_000]);
+    // Long enough for a handshake on a busy machine.
     let limits = [
         "--header-timeout",
-        "0.2",
+        "1.5",
         "--send-timeout",
-        "0.2",
+        "1.5",
         "--idle-timeout",
-        "0.2",
+        "1.5",
     ];
     let metrics = ["--metrics", "127.0.0.1:0", folder.path()];
     let server = Server::start(&[&limits[..], &metrics].concat());

@@ -428,10 +428,11 @@ fn failures_of_the_application_have_their_status() {
         "127.0.0.1:0",
     ];
     let server = serve(&application, &limits);
-    let nobody = {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        format!("http://{}", listener.local_addr().expect("an address"))
-    };
+    // A port that no other test gets, and on which nobody listens.
+    let held = tokio::net::TcpSocket::new_v4().expect("a socket");
+    let any = ([127, 0, 0, 1], 0).into();
+    held.bind(any).expect("a port");
+    let nobody = format!("http://{}", held.local_addr().expect("an address"));
     let refused = Server::start(&["--upstream", &nobody]);
     run(async {
         for version in ALL {
