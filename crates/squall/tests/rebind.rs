@@ -142,7 +142,11 @@ async fn two_workers_move_in_the_middle_of_transfers() {
     // Nobody was a stranger to anybody: those are answered.
     let stats = [town.client.stats(), town.server.stats()];
     for stats in stats {
-        assert_eq!((stats.responses, stats.forwards_dropped), (0, 0));
+        assert_eq!(
+            (stats.responses, stats.forwards_dropped),
+            (0, 0),
+            "{stats:?}"
+        );
     }
 }
 
