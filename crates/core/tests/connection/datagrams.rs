@@ -98,7 +98,9 @@ fn bundles(lens: &[usize]) -> Vec<usize> {
     pair.run();
     let client = pair.connection(Side::Client);
     for (i, len) in lens.iter().enumerate() {
-        client.send_datagram(numbered(i as u32, *len)).unwrap();
+        client
+            .send_datagram(numbered(i as u32, *len))
+            .expect("a datagram that fits");
     }
     let now = pair.now;
     let mut bundles = Vec::new();
@@ -122,10 +124,11 @@ fn bundles(lens: &[usize]) -> Vec<usize> {
 
 #[test]
 fn travel_in_bundles() {
-    // Of 1,472 bytes a packet leaves some hundred unused, and a packet of 300 bytes fits four times.
+    // A packet leaves some hundred bytes unused; one of 300 bytes fits four times.
     assert_eq!(bundles(&[1100; 8]), [8]);
     assert_eq!(bundles(&[300; 12]), [3]);
-    // A somewhat shorter one is padded, a much shorter one ends its bundle, a longer one begins one.
+    // A somewhat shorter one is padded, a much shorter one ends its bundle, and a longer one
+    // begins one.
     assert_eq!(bundles(&[1100, 900, 1100]), [3]);
     assert_eq!(bundles(&[1100, 800, 1100]), [2, 1]);
     assert_eq!(bundles(&[1100, 1100, 1300, 1300]), [2, 2]);

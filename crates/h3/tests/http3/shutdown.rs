@@ -23,13 +23,14 @@ async fn a_server_finishes_what_has_begun() {
         } else {
             builder
         };
-        let go_on = Arc::new(Notify::new());
-        let waiting = Arc::clone(&go_on);
+        let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let waiting = (Arc::clone(&begun), Arc::clone(&go_on));
         let service = Serve(move |request: http::Request<squall_h3::Body>| {
-            let waiting = Arc::clone(&waiting);
+            let (begun, go_on) = waiting.clone();
             async move {
                 if request.uri().path() == "/wait" {
-                    waiting.notified().await;
+                    begun.notify_one();
+                    go_on.notified().await;
                 }
                 response(vec![7; 1_000_000])
             }
@@ -45,7 +46,7 @@ async fn a_server_finishes_what_has_begun() {
             async move { client.send(get("/wait")).await }
         });
         let unread = within(other.send(get("/"))).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        within(begun.notified()).await;
         stop.send(()).unwrap();
         // GOAWAY: the client sends nothing more here.
         let refused = async {
@@ -63,7 +64,7 @@ async fn a_server_finishes_what_has_begun() {
         // The server waits for the response, however long it takes.
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(client.connection().close_reason().is_none());
-        go_on.notify_waiters();
+        go_on.notify_one();
         let answer = within(under_way).await.unwrap().unwrap();
         assert_eq!(read(answer.into_body()).await.unwrap().len(), 1_000_000);
         assert_eq!(read(unread.into_body()).await.unwrap().len(), 1_000_000);
@@ -137,8 +138,7 @@ async fn a_client_learns_of_the_end_though_datagrams_are_lost() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     is_lossy.store(false, Ordering::SeqCst);
     // It has nothing to send by which it would find out.
-    let reason = tokio::time::timeout(Duration::from_secs(5), client.connection().closed());
-    let reason = reason.await.expect("the client is told");
+    let reason = within(client.connection().closed()).await;
     assert!(
         client.is_closed() && is_graceful(&reason, false),
         "{reason}"
