@@ -135,10 +135,10 @@ async fn saturated_connections_take_turns_of_a_bundle() {
         let median = order.median_run();
         println!("runs of {median} bytes in the median, {:?}", order.of_each);
         // A turn is 64 KiB, and two may meet at the reader: 127 kB, also on a machine that compiles
-        // meanwhile. Where a connection keeps its turn for as long as it has data, it is 2.2 to
-        // 2.8 MB.
+        // meanwhile. Where a connection keeps its turn for as long as it has data, it is 480 kB to
+        // 3.6 MB.
         let least = order.of_each.into_iter().min();
-        if median <= 512 * 1024 && least > Some(COUNTED / CONNECTIONS / 10) {
+        if median <= 256 * 1024 && least > Some(COUNTED / CONNECTIONS / 10) {
             return;
         }
         rounds.push((median, order.of_each));
