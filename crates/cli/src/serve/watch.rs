@@ -8,12 +8,12 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Sleep, sleep};
 
 /// Milliseconds since the first call, plus one: zero says that something has not happened.
 pub(crate) fn now_ms() -> u64 {
@@ -227,12 +227,17 @@ pub(crate) enum Kind {
     Tunnel,
 }
 
+/// How long a connection that has ended waits for its client to close it.
+const LINGER: Duration = Duration::from_secs(2);
+
 /// A transport that notes what it reads and whether it can write.
 #[derive(Debug)]
 pub(crate) struct Watched<T> {
     inner: T,
     activity: Arc<Activity>,
     kind: Kind,
+    /// Until when the client's end is awaited, once ours has been sent.
+    lingers: Option<Pin<Box<Sleep>>>,
 }
 
 impl<T> Watched<T> {
@@ -241,6 +246,7 @@ impl<T> Watched<T> {
             inner,
             activity,
             kind,
+            lingers: None,
         }
     }
 
@@ -265,7 +271,27 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
+impl<T: AsyncRead + Unpin> Watched<T> {
+    /// Reads on until the client closes. TCP resets a connection that is closed with something
+    /// unread, such as credit for an HTTP/2 stream, and what is still on its way to the client is
+    /// lost with it (RFC 9112 §9.6).
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let timer = self.lingers.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+        if timer.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        loop {
+            let mut unread = [0; 4096];
+            let mut buffer = ReadBuf::new(&mut unread);
+            let read = ready!(Pin::new(&mut self.inner).poll_read(cx, &mut buffer));
+            if read.is_err() || buffer.filled().is_empty() {
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -281,8 +307,15 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shutdown = Pin::new(&mut self.inner).poll_shutdown(cx);
-        self.note(shutdown)
+        if self.lingers.is_none() {
+            let shutdown = Pin::new(&mut self.inner).poll_shutdown(cx);
+            ready!(self.note(shutdown))?;
+        }
+        // The client's half of a tunnel goes on.
+        if self.kind == Kind::Tunnel || self.activity.tunnels.load(Relaxed) > 0 {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_linger(cx).map(Ok)
     }
 
     fn poll_write_vectored(
