@@ -3,9 +3,13 @@
 //! ```text
 //! RecvBatch   | slot 0: 64 KiB | slot 1: 64 KiB | …    one message a slot, reused next time
 //!
-//! SendBatch   |bundle|ack|bundle   |ack|  free …       packed, each message on a fresh cache line:
+//! SendBatch   |bundle|ack|bundle+bundle|ack|  free …   packed, each message on a fresh cache line:
 //!              ^cursor: first message not sent yet     small messages share few, hot cache lines
 //! ```
+//! A bundle that follows another one to the same peer, with datagrams of the same size, joins its
+//! message: it lies behind it without a gap, so that both are one bundle to the kernel, though they
+//! may belong to different connections.
+//!
 //! The send cursor moves by messages, or by datagrams inside a message while its bundle is sent
 //! singly. So what a full socket buffer leaves behind is sent later, in order and exactly once.
 
@@ -208,6 +212,49 @@ struct Message {
     start: usize,
     /// The kernel refuses this bundle as a whole: its datagrams go out one by one.
     single: bool,
+    /// Datagrams that the message may have in all; 1: no other joins it.
+    segments: usize,
+}
+
+impl Message {
+    /// Bytes of each datagram but the last.
+    fn stride(transmit: &Transmit) -> usize {
+        match usize::from(transmit.segment_size) {
+            0 => transmit.len,
+            size => size.min(transmit.len),
+        }
+    }
+
+    /// Whether datagrams of the same size may follow in the same message.
+    fn is_open(&self) -> bool {
+        let stride = Self::stride(&self.transmit);
+        self.segments > 1
+            && !self.single
+            && stride > 0
+            && self.transmit.len.is_multiple_of(stride)
+            && self.transmit.len / stride < self.segments
+    }
+
+    /// Takes in `next`, which lies right behind, if the kernel can send both as one bundle.
+    fn join(&mut self, next: &Transmit, segments: usize) -> bool {
+        let (stride, theirs) = (Self::stride(&self.transmit), Self::stride(next));
+        let len = self.transmit.len + next.len;
+        let fits = theirs == stride || (theirs == next.len && theirs < stride);
+        let joins = self.is_open()
+            && fits
+            && next.len > 0
+            && next.path == self.transmit.path
+            && next.ecn == self.transmit.ecn
+            && len <= MAX_BUNDLE_BYTES
+            && len.div_ceil(stride) <= self.segments.min(segments);
+        if joins {
+            self.transmit.len = len;
+            // A stride is at most the segment size that it was made from, or the length of one
+            // datagram.
+            self.transmit.segment_size = stride as u16;
+        }
+        joins
+    }
 }
 
 /// A message as a send call sees it: a whole bundle, or one datagram of it.
@@ -311,16 +358,43 @@ impl SendBatch {
     /// of 0 or of at least `len` makes the message one single datagram; with a full batch (no slot
     /// was returned) the call does nothing.
     pub fn push(&mut self, transmit: Transmit) {
+        self.commit(transmit, 1);
+    }
+
+    /// As [`push`](Self::push), but if the previous message was committed by this too, goes to the
+    /// same peer and has datagrams of the same size, both become one message of up to `segments`
+    /// datagrams, whichever connections they belong to. A single datagram that is shorter may end
+    /// such a message.
+    ///
+    /// Not for datagrams that the path may be too small for: the kernel would refuse the others
+    /// with them.
+    pub fn join(&mut self, transmit: Transmit, segments: usize) {
+        self.commit(transmit, segments);
+    }
+
+    fn commit(&mut self, transmit: Transmit, segments: usize) {
         if self.is_full() {
             return;
         }
         let len = transmit.len.min(self.slot_bytes);
-        self.messages.push(Message {
-            transmit: Transmit { len, ..transmit },
-            start: self.used,
-            single: false,
-        });
-        self.used = (self.used + len).next_multiple_of(CACHE_LINE);
+        let transmit = Transmit { len, ..transmit };
+        let joined = (self.messages.last_mut()).is_some_and(|last| last.join(&transmit, segments));
+        if !joined {
+            self.messages.push(Message {
+                transmit,
+                start: self.used,
+                single: false,
+                segments,
+            });
+        }
+        if let Some(last) = self.messages.last() {
+            let end = last.start + last.transmit.len;
+            self.used = if last.is_open() {
+                end
+            } else {
+                end.next_multiple_of(CACHE_LINE)
+            };
+        }
     }
 
     /// Whether nothing waits to be sent.
@@ -553,6 +627,87 @@ mod tests {
         assert!(batch.free_slot().is_none());
         batch.push(transmit(10, 10));
         assert_eq!(shape(&batch).len(), 2);
+    }
+
+    #[test]
+    fn datagrams_of_one_size_to_one_peer_share_a_message() {
+        let mut batch = SendBatch::packed(8, 1000, 8000);
+        let mut join = |len: usize, segment_size: u16, fill: u8| {
+            batch.free_slot().unwrap()[..len].fill(fill);
+            batch.join(transmit(len, segment_size), 4);
+        };
+        join(100, 100, 1);
+        // A bundle joins a single datagram, and a shorter one ends the message.
+        join(200, 100, 2);
+        join(90, 90, 3);
+        // That message is over, and this one is full with four.
+        join(400, 100, 4);
+        join(100, 100, 5);
+        // Not a shorter bundle, nor what goes elsewhere or has another mark.
+        join(80, 40, 6);
+        let elsewhere = Path {
+            remote: SocketAddr::from(([127, 0, 0, 1], 2)),
+            local: None,
+        };
+        batch.free_slot().unwrap()[..40].fill(7);
+        batch.join(
+            Transmit {
+                path: elsewhere,
+                ..transmit(40, 40)
+            },
+            4,
+        );
+        batch.free_slot().unwrap()[..40].fill(8);
+        batch.join(
+            Transmit {
+                path: elsewhere,
+                ecn: Ecn::Ect0,
+                ..transmit(40, 40)
+            },
+            4,
+        );
+        assert_eq!(
+            shape(&batch),
+            [
+                (390, Some(100), 1),
+                (400, Some(100), 4),
+                (100, None, 5),
+                (80, Some(40), 6),
+                (40, None, 7),
+                (40, None, 8),
+            ]
+        );
+        let first = batch.pending().next().unwrap().bytes;
+        let fills: Vec<u8> = first.chunks(100).map(|datagram| datagram[0]).collect();
+        assert_eq!(fills, [1, 2, 2, 3]);
+        assert!(first[300..].iter().all(|&byte| byte == 3));
+    }
+
+    #[test]
+    fn nothing_joins_a_datagram_that_was_pushed_or_a_bundle_that_fell_apart() {
+        let mut batch = SendBatch::packed(8, 1000, 8000);
+        push(&mut batch, 100, 100, 1);
+        batch.free_slot().unwrap()[..100].fill(2);
+        batch.join(transmit(100, 100), 4);
+        batch.split_where(|_| true);
+        batch.free_slot().unwrap()[..100].fill(3);
+        batch.join(transmit(100, 100), 4);
+        push(&mut batch, 100, 100, 4);
+        assert_eq!(
+            shape(&batch),
+            [(100, None, 1), (100, None, 2), (100, None, 3), (100, None, 4)]
+        );
+    }
+
+    #[test]
+    fn a_joined_message_is_no_longer_than_the_kernel_takes() {
+        let mut batch = SendBatch::packed(8, 65_536, 4 * 65_536);
+        for _ in 0..3 {
+            batch.free_slot().unwrap();
+            batch.join(transmit(30_000, 1_000), 128);
+        }
+        let lens: Vec<usize> = batch.pending().map(|message| message.bytes.len()).collect();
+        assert_eq!(lens, [60_000, 30_000]);
     }
 
     #[test]

@@ -328,6 +328,13 @@ impl Connection {
         self.handshake.version
     }
 
+    /// The largest datagram, in bytes, that the path in use is known to carry. Probes for the path
+    /// MTU are larger (RFC 9000 §14.4).
+    #[must_use]
+    pub const fn max_udp_payload(&self) -> u16 {
+        self.paths.active.mtu.current()
+    }
+
     /// Counters since the connection began.
     #[must_use]
     pub fn stats(&self) -> Stats {

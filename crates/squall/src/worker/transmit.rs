@@ -154,7 +154,12 @@ impl Worker {
                 if transmit.path.local.is_some() && state.core.side() == Side::Client {
                     self.pinned.insert(connection.handle.0);
                 }
-                self.send.push(transmit);
+                // A bundle with a probe for the path MTU might be refused as a whole.
+                if transmit.segment_size <= state.core.max_udp_payload() {
+                    self.send.join(transmit, segments);
+                } else {
+                    self.send.push(transmit);
+                }
             };
             apply_endpoint_events(
                 &mut self.endpoint,
