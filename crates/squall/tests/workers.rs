@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use common::proxy::{Faults, Proxy};
-use common::{ALPN, ANY, Identity, pattern, within};
+use common::{ALPN, ANY, Identity, meet, pattern, within};
 use squall::rustls::HandshakeKind;
 use squall::{Builder, Connection, Endpoint, RecvStream, SendStream, TransportConfig};
 use squall_udp::{Options, RecvBatch, SendBatch, Socket};
@@ -353,4 +354,45 @@ async fn quic_lb_ids_name_the_server_and_the_worker() {
     let unfit = squall::ConnectionIdGenerator::QuicLb(unfit);
     let refused = Builder::new(ANY).workers(2).connection_ids(unfit).bind();
     assert!(refused.unwrap_err().to_string().contains("encode_length"));
+}
+
+#[tokio::test]
+async fn connections_to_one_peer_share_messages_but_not_across_its_workers() {
+    const CONNECTIONS: usize = 40;
+    let identity = Identity::new();
+    let server = Builder::new(ANY)
+        .server(identity.server(ALPN, TransportConfig::default()))
+        .bind()
+        .unwrap();
+    let client = Builder::new(ANY)
+        .client(identity.client(ALPN, TransportConfig::default()))
+        .workers(2)
+        .bind()
+        .unwrap();
+    let mut pairs = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let connecting = client.connect(server.local_addr().unwrap(), "localhost");
+        let (near, far) = meet(connecting.unwrap(), &server).await;
+        pairs.push((near.unwrap(), far.unwrap()));
+    }
+    let datagram = Bytes::from(vec![7; 500]);
+    let (before, forwarded) = (server.stats().udp, client.stats().runs_forwarded);
+    for _ in 0..20 {
+        for (_, far) in &pairs {
+            far.send_datagram(datagram.clone()).unwrap();
+        }
+        for (near, _) in &pairs {
+            assert_eq!(within(near.read_datagram()).await.unwrap(), datagram);
+        }
+    }
+    let after = server.stats().udp;
+    let datagrams = after.datagrams_sent - before.datagrams_sent;
+    let messages = after.messages_sent - before.messages_sent;
+    // A connection sends one datagram at a time. How many wait when the worker looks depends on
+    // the machine.
+    assert!(
+        messages < datagrams,
+        "{messages} messages, {datagrams} datagrams"
+    );
+    assert_eq!(client.stats().runs_forwarded, forwarded);
 }

@@ -214,6 +214,8 @@ struct Message {
     single: bool,
     /// Datagrams that the message may have in all; 1: no other joins it.
     segments: usize,
+    /// Only messages of the same lane are joined.
+    lane: u8,
 }
 
 impl Message {
@@ -236,17 +238,19 @@ impl Message {
     }
 
     /// Takes in `next`, which lies right behind, if the kernel can send both as one bundle.
-    fn join(&mut self, next: &Transmit, segments: usize) -> bool {
-        let (stride, theirs) = (Self::stride(&self.transmit), Self::stride(next));
-        let len = self.transmit.len + next.len;
-        let fits = theirs == stride || (theirs == next.len && theirs < stride);
+    fn join(&mut self, next: &Self) -> bool {
+        let (ours, theirs) = (&self.transmit, &next.transmit);
+        let (stride, their_stride) = (Self::stride(ours), Self::stride(theirs));
+        let len = ours.len + theirs.len;
+        let fits = their_stride == stride || (their_stride == theirs.len && their_stride < stride);
         let joins = self.is_open()
             && fits
-            && next.len > 0
-            && next.path == self.transmit.path
-            && next.ecn == self.transmit.ecn
+            && theirs.len > 0
+            && next.lane == self.lane
+            && theirs.path == ours.path
+            && theirs.ecn == ours.ecn
             && len <= MAX_BUNDLE_BYTES
-            && len.div_ceil(stride) <= self.segments.min(segments);
+            && len.div_ceil(stride) <= self.segments.min(next.segments);
         if joins {
             self.transmit.len = len;
             // A stride is at most the segment size that it was made from, or the length of one
@@ -358,34 +362,35 @@ impl SendBatch {
     /// of 0 or of at least `len` makes the message one single datagram; with a full batch (no slot
     /// was returned) the call does nothing.
     pub fn push(&mut self, transmit: Transmit) {
-        self.commit(transmit, 1);
+        self.commit(transmit, 1, 0);
     }
 
-    /// As [`push`](Self::push), but if the previous message was committed by this too, goes to the
-    /// same peer and has datagrams of the same size, both become one message of up to `segments`
-    /// datagrams, whichever connections they belong to. A single datagram that is shorter may end
-    /// such a message.
+    /// As [`push`](Self::push), but if the previous message was committed by this too, with the
+    /// same `lane`, goes to the same peer and has datagrams of the same size, both become one
+    /// message of up to `segments` datagrams, whichever connections they belong to. A single
+    /// datagram that is shorter may end such a message.
     ///
-    /// Not for datagrams that the path may be too small for: the kernel would refuse the others
-    /// with them.
-    pub fn join(&mut self, transmit: Transmit, segments: usize) {
-        self.commit(transmit, segments);
+    /// A receiver that steers by the first datagram of a bundle gets all of them: those that it
+    /// would steer elsewhere belong in another lane. Datagrams that the path may be too small for
+    /// are to be pushed instead: the kernel would refuse the others with them.
+    pub fn join(&mut self, transmit: Transmit, segments: usize, lane: u8) {
+        self.commit(transmit, segments, lane);
     }
 
-    fn commit(&mut self, transmit: Transmit, segments: usize) {
+    fn commit(&mut self, transmit: Transmit, segments: usize, lane: u8) {
         if self.is_full() {
             return;
         }
         let len = transmit.len.min(self.slot_bytes);
-        let transmit = Transmit { len, ..transmit };
-        let joined = (self.messages.last_mut()).is_some_and(|last| last.join(&transmit, segments));
-        if !joined {
-            self.messages.push(Message {
-                transmit,
-                start: self.used,
-                single: false,
-                segments,
-            });
+        let message = Message {
+            transmit: Transmit { len, ..transmit },
+            start: self.used,
+            single: false,
+            segments,
+            lane,
+        };
+        if !(self.messages.last_mut()).is_some_and(|last| last.join(&message)) {
+            self.messages.push(message);
         }
         if let Some(last) = self.messages.last() {
             let end = last.start + last.transmit.len;
@@ -634,7 +639,7 @@ mod tests {
         let mut batch = SendBatch::packed(8, 1000, 8000);
         let mut join = |len: usize, segment_size: u16, fill: u8| {
             batch.free_slot().unwrap()[..len].fill(fill);
-            batch.join(transmit(len, segment_size), 4);
+            batch.join(transmit(len, segment_size), 4, 1);
         };
         join(100, 100, 1);
         // A bundle joins a single datagram, and a shorter one ends the message.
@@ -656,6 +661,7 @@ mod tests {
                 ..transmit(40, 40)
             },
             4,
+            1,
         );
         batch.free_slot().unwrap()[..40].fill(8);
         batch.join(
@@ -665,6 +671,18 @@ mod tests {
                 ..transmit(40, 40)
             },
             4,
+            1,
+        );
+        // Nor what a receiver would steer elsewhere.
+        batch.free_slot().unwrap()[..40].fill(9);
+        batch.join(
+            Transmit {
+                path: elsewhere,
+                ecn: Ecn::Ect0,
+                ..transmit(40, 40)
+            },
+            4,
+            2,
         );
         assert_eq!(
             shape(&batch),
@@ -675,6 +693,7 @@ mod tests {
                 (80, Some(40), 6),
                 (40, None, 7),
                 (40, None, 8),
+                (40, None, 9),
             ]
         );
         let first = batch.pending().next().unwrap().bytes;
@@ -688,14 +707,19 @@ mod tests {
         let mut batch = SendBatch::packed(8, 1000, 8000);
         push(&mut batch, 100, 100, 1);
         batch.free_slot().unwrap()[..100].fill(2);
-        batch.join(transmit(100, 100), 4);
+        batch.join(transmit(100, 100), 4, 1);
         batch.split_where(|_| true);
         batch.free_slot().unwrap()[..100].fill(3);
-        batch.join(transmit(100, 100), 4);
+        batch.join(transmit(100, 100), 4, 1);
         push(&mut batch, 100, 100, 4);
         assert_eq!(
             shape(&batch),
-            [(100, None, 1), (100, None, 2), (100, None, 3), (100, None, 4)]
+            [
+                (100, None, 1),
+                (100, None, 2),
+                (100, None, 3),
+                (100, None, 4)
+            ]
         );
     }
 
@@ -704,7 +728,7 @@ mod tests {
         let mut batch = SendBatch::packed(8, 65_536, 4 * 65_536);
         for _ in 0..3 {
             batch.free_slot().unwrap();
-            batch.join(transmit(30_000, 1_000), 128);
+            batch.join(transmit(30_000, 1_000), 128, 1);
         }
         let lens: Vec<usize> = batch.pending().map(|message| message.bytes.len()).collect();
         assert_eq!(lens, [60_000, 30_000]);

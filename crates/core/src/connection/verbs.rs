@@ -6,7 +6,7 @@ use std::io::Write;
 use bytes::Bytes;
 use rustls::pki_types::CertificateDer;
 use squall_protect::TAG_LEN;
-use squall_wire::{ConnectionId, Direction, Path, Side, StreamId, frame, varint};
+use squall_wire::{ConnectionId, Direction, Path, Side, StreamId, Transmit, frame, varint};
 
 use super::handshake::keyring::KeyRing;
 use super::{Connection, State, Stats};
@@ -328,11 +328,16 @@ impl Connection {
         self.handshake.version
     }
 
-    /// The largest datagram, in bytes, that the path in use is known to carry. Probes for the path
-    /// MTU are larger (RFC 9000 §14.4).
+    /// Whether what [`transmit`](Self::transmit) has just written may share a bundle with the
+    /// packets of other connections to the same address, and if so, the first byte of their
+    /// destination id: only connections with the same one should share, because a receiver with
+    /// several workers may steer a bundle by it. `None` for a probe for the path MTU, with which
+    /// the system may refuse the whole bundle.
     #[must_use]
-    pub const fn max_udp_payload(&self) -> u16 {
-        self.paths.active.mtu.current()
+    pub fn lane(&self, sent: &Transmit) -> Option<u8> {
+        let fits = sent.segment_size <= self.paths.active.mtu.current();
+        let id = self.paths.remote_ids.current();
+        id.as_slice().first().copied().filter(|_| fits)
     }
 
     /// Counters since the connection began.

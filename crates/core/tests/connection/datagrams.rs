@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use squall_core::{DatagramError, Event, Stages, TransportConfig};
-use squall_wire::Side;
+use squall_wire::{Side, Transmit};
 
 use crate::common::Pair;
 
@@ -92,8 +92,8 @@ fn queues_are_bounded() {
     );
 }
 
-/// Sends datagrams of these lengths, and returns how many packets each bundle has.
-fn bundles(lens: &[usize]) -> Vec<usize> {
+/// Sends datagrams of these lengths, and returns what each bundle was.
+fn sent(lens: &[usize]) -> Vec<Transmit> {
     let mut pair = Pair::new();
     pair.run();
     let client = pair.connection(Side::Client);
@@ -108,7 +108,7 @@ fn bundles(lens: &[usize]) -> Vec<usize> {
     let mut buffer = vec![0; 65_000];
     let client = pair.connection(Side::Client);
     while let Some(sent) = client.transmit(now, &mut buffer, 64, &mut Stages::off()) {
-        bundles.push(sent.count());
+        bundles.push(sent);
         let all = buffer[..sent.len].chunks(sent.segment_size.into());
         packets.extend(all.map(<[u8]>::to_vec));
     }
@@ -120,6 +120,23 @@ fn bundles(lens: &[usize]) -> Vec<usize> {
         assert_eq!(server.read_datagram(), Some(numbered(i as u32, *len)));
     }
     bundles
+}
+
+/// The same, and returns how many packets each bundle has.
+fn bundles(lens: &[usize]) -> Vec<usize> {
+    sent(lens).iter().map(Transmit::count).collect()
+}
+
+#[test]
+fn the_last_packet_of_a_bundle_is_as_long_as_the_others() {
+    // So that another connection's packets may follow in the same message.
+    for lens in [&[1100; 8][..], &[300; 12], &[1100, 1090]] {
+        let sent = sent(lens);
+        let [bundle] = sent[..] else {
+            panic!("{sent:?}");
+        };
+        assert_eq!(bundle.len % usize::from(bundle.segment_size), 0, "{lens:?}");
+    }
 }
 
 #[test]

@@ -154,11 +154,9 @@ impl Worker {
                 if transmit.path.local.is_some() && state.core.side() == Side::Client {
                     self.pinned.insert(connection.handle.0);
                 }
-                // A bundle with a probe for the path MTU might be refused as a whole.
-                if transmit.segment_size <= state.core.max_udp_payload() {
-                    self.send.join(transmit, segments);
-                } else {
-                    self.send.push(transmit);
+                match state.core.lane(&transmit) {
+                    Some(lane) => self.send.join(transmit, segments, lane),
+                    None => self.send.push(transmit),
                 }
             };
             apply_endpoint_events(

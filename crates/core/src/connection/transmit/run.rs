@@ -193,8 +193,9 @@ impl Connection {
         if form.pads && contents.in_flight && w.remaining() > 0 {
             self.pad(&mut w, contents.tail.take());
         } else if contents.tail.is_none() {
-            // A packet that is almost full is filled, because a shorter one ends the bundle.
-            let more = i + 1 < count;
+            // A packet that is almost full is filled, because a shorter one ends the bundle, also
+            // for what other connections have to send.
+            let more = i + 1 < count || contents.in_flight;
             let fill = match self.datagrams.wants_to_send() {
                 true => form.fill,
                 false => FILL,
