@@ -255,6 +255,107 @@ fn uploads_arrive_with_every_contender() {
 }
 
 #[test]
+fn suites_are_mixed_by_connection_and_the_report_names_the_mix() {
+    const MIX: &str = "aes128=90,chacha20=10";
+    const NAMES: &str = "TLS_AES_128_GCM_SHA256=90,TLS_CHACHA20_POLY1305_SHA256=10";
+    let report = json(&[
+        "perf",
+        "--requests",
+        "-c",
+        "4",
+        "--in-flight",
+        "4",
+        "-t",
+        "0.2",
+        "--rounds",
+        "1",
+        "--suite",
+        MIX,
+        "--json",
+    ]);
+    let options = report["options"].as_str().expect("options");
+    assert!(options.contains(NAMES), "{options}");
+    assert_eq!(contenders(&report).len(), 3);
+    let report = json(&[
+        "perf", "-n", "100K", "-c", "3", "--rounds", "1", "--suite", MIX, "--json",
+    ]);
+    assert_eq!(report["setup"]["cipher_suite"], NAMES);
+    let report = json(&[
+        "perf",
+        "--handshakes=full",
+        "-t",
+        "0.2",
+        "--rounds",
+        "1",
+        "--suite",
+        MIX,
+        "--json",
+    ]);
+    assert!(
+        report["options"]
+            .as_str()
+            .is_some_and(|text| text.contains(NAMES))
+    );
+}
+
+#[test]
+fn the_server_meets_each_suite_of_a_mix() {
+    // A server of one suite refuses the connections that offer another one.
+    let server = Server::with(&["--suite", "chacha20"]);
+    let address = server.address();
+    let mixed = [
+        "aes128=1,aes256=1",
+        "aes128=3,chacha20=1",
+        "chacha20=3,aes256=1",
+    ];
+    for mix in mixed {
+        let line = failure(&[
+            "perf", "client", &address, "-k", "-c", "4", "-n", "1K", "--suite", mix,
+        ]);
+        assert!(line.contains("--suite"), "{mix}: {line}");
+    }
+    let all = Server::start();
+    let address = all.address();
+    for mix in mixed {
+        let report = json(&[
+            "perf", "client", &address, "-k", "-c", "4", "-n", "1K", "--suite", mix, "--json",
+        ]);
+        assert!(number(&report["bytes"]) > 0.0, "{mix}");
+    }
+}
+
+#[test]
+fn a_mix_that_makes_no_sense_is_refused_in_a_line() {
+    const MIX: &str = "aes128=1,chacha20=1";
+    for (args, word) in [
+        (&["perf", "--suite", MIX][..], "1 connection"),
+        (&["perf", "--http", "--suite", MIX], "one cipher suite"),
+        (
+            &["perf", "--handshakes", "--suite", MIX],
+            "--handshakes=full",
+        ),
+        (
+            &[
+                "perf",
+                "client",
+                "127.0.0.1",
+                "--handshakes",
+                "--suite",
+                MIX,
+            ],
+            "--handshakes=full",
+        ),
+        (&["perf", "server", "--suite", MIX], "client"),
+    ] {
+        let line = failure(args);
+        assert!(line.contains(word), "{args:?}: {line}");
+    }
+    let output = squall(&["perf", "-c", "4", "--suite", "aes128=90,aes512=10"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("\"aes512\" is no cipher suite"));
+}
+
+#[test]
 fn every_suite_and_congestion_control_moves_bytes() {
     for (suite, congestion) in [("aes256", "newreno"), ("chacha20", "bbr")] {
         let report = json(&[

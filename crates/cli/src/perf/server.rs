@@ -11,6 +11,7 @@ use squall_yard::ends;
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::meter::{Reading, Ticker, Volume};
 use squall_yard::stages::{self, Table};
+use squall_yard::suites::Suites;
 use squall_yard::{interrupt, layout};
 
 use super::args::Server;
@@ -26,6 +27,11 @@ const STREAMS: usize = 10_000;
 /// # Errors
 /// The certificate, the port or the core cannot be had.
 pub(crate) fn serve(args: &Server) -> Result<()> {
+    if args.options.suite.as_ref().is_some_and(Suites::is_mix) {
+        return Err(Failure::new(
+            "shares in --suite are the client's choice: name one suite here, or omit --suite",
+        ));
+    }
     let (certificate, made) = match (&args.cert, &args.key) {
         (Some(cert), Some(key)) => (Certificate::read(cert, key)?, false),
         _ => (Certificate::generate()?, true),
