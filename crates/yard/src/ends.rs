@@ -32,8 +32,9 @@ pub fn server_tls(certificate: &Certificate, options: &Options) -> Result<Server
     Ok(tls)
 }
 
-/// A client's TLS: the perf protocol, key log, and a watch over its handshakes. One configuration for
-/// all connections, or one for each where `--suite` names a mix; `make` makes one around a provider.
+/// A client's TLS: the perf protocol, key log, and a watch over its handshakes. One configuration
+/// for all connections, or one for each where `--suite` names a mix; `make` makes one around a
+/// provider.
 ///
 /// # Errors
 /// Secrets cannot be logged as asked for, there are fewer connections than suites, or `make` fails.

@@ -21,9 +21,9 @@
 //! The crate is internal. It is published because the command depends on it, and its API changes
 //! whenever a measurement needs it to.
 //!
-//! Floors, lowest first: `error`, `sys`, `parse`, `latency`, `stats`, `source`, `suites`; then `cpu`,
-//! `options`, `certificate`, `layout`, `stages`, `rows`, `chart`, `live`, `interrupt`; then `work`,
-//! `tickets`, `meter`, `ends`, `outcome`; `controls` and `pair` on top.
+//! Floors, lowest first: `error`, `sys`, `parse`, `latency`, `stats`, `source`, `suites`; then
+//! `cpu`, `options`, `certificate`, `layout`, `stages`, `rows`, `chart`, `live`, `interrupt`; then
+//! `work`, `tickets`, `meter`, `ends`, `outcome`; `controls` and `pair` on top.
 
 #![deny(missing_docs)]
 

@@ -22,6 +22,9 @@ use super::report::{self, Interval};
 use super::{cores, rotated};
 use crate::output::{print_json, say};
 
+/// The most connections of the controls: what `--bidir` takes for 10,000 streams.
+const MAX_TCP: usize = 20_000;
+
 /// Everything that is settled before the first round.
 pub(super) struct Plan {
     args: Local,
@@ -50,6 +53,12 @@ impl Plan {
             .suite
             .get_or_insert(Suite::Aes128.into())
             .clone();
+        let tcp = args.work.connections * args.work.streams * flow.directions().len();
+        if tcp > MAX_TCP && contenders.iter().any(|&one| one != Contender::Quic) {
+            return Err(Failure::new(format!(
+                "TCP would take {tcp} connections with a thread at each end, more than {MAX_TCP}: add --only quic"
+            )));
+        }
         if args.verify && flow != Flow::Down {
             let option = if flow == Flow::Up {
                 "--upload"
@@ -82,9 +91,7 @@ impl Plan {
             plan.congestion_control = control::congestion_control();
         }
         if plan.contenders.contains(&Contender::TlsTcp) {
-            let work = &plan.args.work;
-            let connections = work.connections * work.streams * flow.directions().len();
-            let choice = tls::choose_mixed(&certificate, &plan.suites, connections)?;
+            let choice = tls::choose_mixed(&certificate, &plan.suites, tcp)?;
             plan.tls = Some((Arc::new(choice.tls), choice.name));
             plan.providers = choice.measured;
         }
