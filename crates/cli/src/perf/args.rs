@@ -114,6 +114,11 @@ pub(crate) struct Server {
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
 
+    /// Have every client prove its address before any state is kept: answer with a Retry (RFC 9000
+    /// §8.1.2)
+    #[arg(long)]
+    pub(crate) retry: bool,
+
     /// Pin the workers to these cores, in turn
     #[arg(
         long,
