@@ -54,7 +54,7 @@ pub fn client_tls(
                 let mut tls = make(provider)?;
                 tls.alpn_protocols = vec![ALPN.to_vec()];
                 tls.key_log = options.key_log()?;
-                Watch::over(&watch, &mut tls);
+                Watch::also_over(&watch, &mut tls);
                 let tls = Arc::new(tls);
                 made.push(Arc::clone(&tls));
                 tls

@@ -63,13 +63,13 @@ pub struct Tls {
 impl Tls {
     /// The two configurations, of one cipher suite only.
     pub fn new(provider: CryptoProvider, suite: Suite, certificate: &Certificate) -> Result<Self> {
-        Self::mixed(&provider, &suite.into(), 1, certificate)
+        Self::mixed(provider, &suite.into(), 1, certificate)
     }
 
     /// The server's configuration with all the suites, and the clients', whose connections take
     /// turns as the suites' shares of `connections` say.
     pub fn mixed(
-        provider: &CryptoProvider,
+        provider: CryptoProvider,
         suites: &Suites,
         connections: usize,
         certificate: &Certificate,
@@ -88,7 +88,7 @@ impl Tls {
         let order = suites.order(connections)?.into_iter();
         let own = |wanted| each.iter().find(|(suite, _)| *suite == wanted);
         let clients = order.filter_map(own).map(|(_, client)| Arc::clone(client));
-        let provider = suites.alone(provider.clone());
+        let provider = suites.alone(provider);
         let mut server = certificate.server(provider)?;
         // Tickets would only be bytes that the other contenders do not send.
         server.send_tls13_tickets = 0;
@@ -549,7 +549,7 @@ pub fn choose_mixed(
         ("ring", rustls::crypto::ring::default_provider()),
         ("aws-lc-rs", rustls::crypto::aws_lc_rs::default_provider()),
     ] {
-        let tls = Tls::mixed(&provider, suites, connections, certificate)?;
+        let tls = Tls::mixed(provider.clone(), suites, connections, certificate)?;
         let ends = memory_pair(&Tls::new(provider, suites.largest(), certificate)?)?;
         pairs.push((name, tls, ends, f64::INFINITY));
     }
