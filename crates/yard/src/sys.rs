@@ -508,7 +508,7 @@ pub fn device_features(device: &str) -> io::Result<Vec<(String, bool)>> {
     const BLOCK: usize = 4;
     const ACTIVE: usize = 2;
     /// More features than any kernel has: bounds what its answer makes us allocate.
-    const MAX_FEATURES: usize = 1 << 12;
+    const MAX_FEATURES: u32 = 1 << 12;
 
     let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
     // ethtool_sset_info: cmd, reserved, sset_mask of 64 bits, one count.
@@ -521,7 +521,9 @@ pub fn device_features(device: &str) -> io::Result<Vec<(String, bool)>> {
     ethtool(&socket, device, &mut info)?;
     // The mask is cleared where the device has no such strings.
     let count = if info[2..4] == [0, 0] { 0 } else { info[4] };
-    let count = count.min(MAX_FEATURES as u32);
+    if count > MAX_FEATURES {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
     let len = count as usize;
 
     // ethtool_gstrings: cmd, string_set, len, the strings.
@@ -563,9 +565,9 @@ fn ethtool(socket: &std::net::UdpSocket, device: &str, words: &mut [u32]) -> io:
         *to = libc::c_char::from_ne_bytes([from]);
     }
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: the name ends with a zero byte, and the kernel writes to `words` no more than what the
-    // counts in it have room for. It refuses names of another count (EINVAL), and copies no more
-    // blocks of features than it was given.
+    // SAFETY: the name ends with a zero byte, and the kernel writes to `words` no more than there is
+    // room for: one count, the names of all features, of which there are as many as that count (a
+    // constant of the running kernel), or as many blocks as `words` says.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     if result < 0 {
         return Err(io::Error::last_os_error());

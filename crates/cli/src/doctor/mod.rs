@@ -24,7 +24,8 @@ use crate::kernels::{SUITES, VARIABLE, Wish, able, suite_name};
 use crate::output::{print_json, say};
 
 /// Show what squall finds on this machine and what it chooses: CPU, packet-protection kernels, UDP
-/// bundles, socket buffers, network devices, queueing discipline and drops, what each is worth, and how to fix it
+/// bundles, socket buffers, network devices, queueing discipline and drops, what each is worth, and
+/// how to fix it
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
     /// Print one JSON object; `schema` is its version
