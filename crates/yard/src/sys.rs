@@ -565,9 +565,9 @@ fn ethtool(socket: &std::net::UdpSocket, device: &str, words: &mut [u32]) -> io:
         *to = libc::c_char::from_ne_bytes([from]);
     }
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: the name ends with a zero byte, and the kernel writes to `words` no more than there is
-    // room for: one count, the names of all features, of which there are as many as that count (a
-    // constant of the running kernel), or as many blocks as `words` says.
+    // SAFETY: the name ends with a zero byte, and the kernel writes to `words` no more than there
+    // is room for: one count, the names of all features, of which there are as many as that count
+    // (a constant of the running kernel), or as many blocks as `words` says.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     if result < 0 {
         return Err(io::Error::last_os_error());
