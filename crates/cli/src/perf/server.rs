@@ -121,10 +121,15 @@ fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
     let mut tls = ends::server_tls(certificate, &args.options)?;
     // A request of this protocol does no harm when somebody repeats it.
     tls.max_early_data_size = ends::EARLY_DATA;
+    let mut transport = args.options.transport(STREAMS);
+    if args.retry {
+        // RFC 9000 §8.1.3: with such a token, later connections would be spared the Retry.
+        Arc::make_mut(&mut transport).new_tokens = 0;
+    }
     let mut builder = args
         .options
         .builder(listen)
-        .server(squall::ServerConfig::new(tls).transport(args.options.transport(STREAMS)));
+        .server(squall::ServerConfig::new(tls).transport(transport));
     builder.cpus = super::these_cores(&args.cpu)?;
     if args.retry {
         builder = builder.retry_from(0);
