@@ -135,3 +135,37 @@ fn a_connection_carries_a_hundred_thousand_streams_over_quic() {
     let line = failure(&args);
     assert!(line.contains("--only quic"), "{line}");
 }
+
+#[test]
+fn an_ablation_says_what_each_technique_is_worth() {
+    let report = json(&["perf", "--ablation", "-n", "20M", "--rounds", "1", "--json"]);
+    let rows = report["rows"].as_array().expect("rows");
+    let names: Vec<_> = rows
+        .iter()
+        .filter_map(|row| row["without"].as_str())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "nothing",
+            "gso",
+            "gro",
+            "pacing",
+            "ack_frequency",
+            "runs",
+            "sealing_in_place",
+            "workers"
+        ]
+    );
+    assert_eq!(rows[0]["ratio"], 1.0);
+    for row in rows {
+        let positive = |key: &str| row[key].as_f64().is_some_and(|figure| figure > 0.0);
+        assert!(positive("cpu_s_per_gb") && positive("ratio"), "{row}");
+    }
+    // Single datagrams cost several times as much; a busy machine does not hide that.
+    assert!(
+        rows[1]["ratio"].as_f64().is_some_and(|ratio| ratio > 1.2),
+        "{}",
+        rows[1]
+    );
+}

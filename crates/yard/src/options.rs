@@ -9,7 +9,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use rustls::crypto::CryptoProvider;
 use rustls::{KeyLog, KeyLogFile, NamedGroup};
-use squall::{Builder, CongestionAlgorithm, TransportConfig};
+use squall::{AckFrequencyRequest, Builder, CongestionAlgorithm, TransportConfig};
+use squall_core::Ablation;
 
 use crate::error::{Failure, Result, context};
 use crate::suites::Suites;
@@ -69,6 +70,14 @@ pub struct Options {
     /// Number of workers of this end: threads that share one port, each with its own connections
     #[arg(long, value_name = "N", default_value = "1", value_parser = workers)]
     pub workers: usize,
+
+    /// Do not ask the peer for fewer acknowledgements; `squall perf --ablation` sets it.
+    #[arg(skip)]
+    pub no_ack_frequency: bool,
+
+    /// Techniques that are turned off; `squall perf --ablation` sets it.
+    #[arg(skip)]
+    pub ablation: Ablation,
 
     /// Fail unless TLS secrets can be written to the file named by SSLKEYLOGFILE (they are written
     /// whenever it is set)
@@ -141,6 +150,10 @@ impl Options {
         if let Some(timeout) = self.idle_timeout {
             config.max_idle_timeout = timeout;
         }
+        if self.no_ack_frequency {
+            config.ack_frequency = AckFrequencyRequest::Nothing;
+        }
+        config.ablation = self.ablation;
         config.max_concurrent_bidi_streams = config.max_concurrent_bidi_streams.max(streams as u64);
         Arc::new(config)
     }

@@ -25,6 +25,7 @@ use squall_yard::suites::Suite;
 use squall_yard::sys;
 use squall_yard::tickets::Watch;
 use squall_yard::work::{Direction, Handshakes, Kind, Load, Requests};
+use tokio::runtime::Runtime;
 
 use super::endpoint::{self, connect, run_all, wait_idle};
 use super::handshakes::{self, Target};
@@ -39,6 +40,8 @@ pub(crate) struct Quic {
     clients: Vec<Arc<ClientConfig>>,
     watch: Arc<Watch>,
     loopback: IpAddr,
+    /// The workers are its tasks, in place of threads.
+    runtime: Option<Runtime>,
 }
 
 /// What a server gives its clients for another time.
@@ -96,7 +99,14 @@ impl Quic {
             clients,
             watch,
             loopback,
+            runtime: None,
         })
+    }
+
+    /// The same with workers that are tasks of this runtime.
+    pub(crate) fn on_runtime(mut self, runtime: Runtime) -> Self {
+        self.runtime = Some(runtime);
+        self
     }
 
     /// A server that serves on loopback, and a client.
@@ -119,9 +129,21 @@ impl Quic {
         if tickets == Tickets::Early {
             tls.max_early_data_size = EARLY_DATA;
         }
-        let here = || self.options.builder((self.loopback, 0).into());
+        let here = || {
+            let builder = self.options.builder((self.loopback, 0).into());
+            match &self.runtime {
+                Some(runtime) => builder.on_runtime(runtime.handle().clone()),
+                None => builder,
+            }
+        };
         let mut builder =
             here().server(squall::ServerConfig::new(tls).transport(Arc::clone(&transport)));
+        // Threads of a runtime are not ours to pin.
+        let cores = if self.runtime.is_none() {
+            cores
+        } else {
+            Cores::NONE
+        };
         builder.cpus.extend(cores.server);
         let server = builder
             .bind()
