@@ -53,6 +53,8 @@ pub use algorithm::{
     AckedBundle, CongestionAlgorithm, CongestionController, CongestionControllerFactory,
     LostBundle, RttEstimate,
 };
+#[doc(hidden)]
+pub use config::Ablation;
 pub use config::{
     AckFrequencyConfig, AckFrequencyRequest, ClientConfig, ConnectionIdGenerator, EndpointConfig,
     QuicLb, ServerConfig, TransportConfig, worker_of,

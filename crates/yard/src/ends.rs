@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rustls::crypto::CryptoProvider;
 use rustls::server::ServerSessionMemoryCache;
 use rustls::{ClientConfig, ServerConfig};
 
@@ -31,15 +32,37 @@ pub fn server_tls(certificate: &Certificate, options: &Options) -> Result<Server
     Ok(tls)
 }
 
-/// Finishes a client's TLS: the perf protocol, key log, and a watch over its handshakes.
+/// A client's TLS: the perf protocol, key log, and a watch over its handshakes. One configuration
+/// for all connections, or one for each where `--suite` names a mix; `make` makes one around a
+/// provider.
 ///
 /// # Errors
-/// Secrets cannot be logged as asked for.
-pub fn client_tls(mut tls: ClientConfig, options: &Options) -> Result<(ClientConfig, Arc<Watch>)> {
-    tls.alpn_protocols = vec![ALPN.to_vec()];
-    tls.key_log = options.key_log()?;
-    let watch = Watch::over(&mut tls);
-    Ok((tls, watch))
+/// Secrets cannot be logged as asked for, there are fewer connections than suites, or `make` fails.
+pub fn client_tls(
+    options: &Options,
+    connections: usize,
+    make: impl Fn(Arc<CryptoProvider>) -> Result<ClientConfig>,
+) -> Result<(Vec<Arc<ClientConfig>>, Arc<Watch>)> {
+    let watch = Arc::default();
+    let mut made: Vec<Arc<ClientConfig>> = Vec::new();
+    let mut each = Vec::new();
+    for provider in options.providers(connections)? {
+        let same = (made.iter()).find(|tls| Arc::ptr_eq(tls.crypto_provider(), &provider));
+        let tls = match same {
+            Some(tls) => Arc::clone(tls),
+            None => {
+                let mut tls = make(provider)?;
+                tls.alpn_protocols = vec![ALPN.to_vec()];
+                tls.key_log = options.key_log()?;
+                Watch::also_over(&watch, &mut tls);
+                let tls = Arc::new(tls);
+                made.push(Arc::clone(&tls));
+                tls
+            }
+        };
+        each.push(tls);
+    }
+    Ok((each, watch))
 }
 
 /// RFC 9001 §4.6.1: early data is allowed; QUIC's own limits count.

@@ -21,9 +21,9 @@
 //! The crate is internal. It is published because the command depends on it, and its API changes
 //! whenever a measurement needs it to.
 //!
-//! Floors, lowest first: `error`, `sys`, `parse`, `latency`, `stats`, `source`; then `cpu`,
-//! `options`, `certificate`, `layout`, `stages`, `rows`, `chart`, `live`, `interrupt`; then `work`,
-//! `tickets`, `meter`, `ends`, `outcome`; `controls` and `pair` on top.
+//! Floors, lowest first: `error`, `sys`, `parse`, `latency`, `stats`, `source`, `suites`; then
+//! `cpu`, `options`, `certificate`, `layout`, `stages`, `rows`, `chart`, `live`, `interrupt`; then
+//! `work`, `tickets`, `meter`, `ends`, `outcome`; `controls` and `pair` on top.
 
 #![deny(missing_docs)]
 
@@ -46,6 +46,7 @@ pub mod rows;
 pub mod source;
 pub mod stages;
 pub mod stats;
+pub mod suites;
 pub mod sys;
 pub mod tickets;
 pub mod work;

@@ -8,10 +8,14 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use rustls::crypto::CryptoProvider;
-use rustls::{CipherSuite, KeyLog, KeyLogFile, NamedGroup};
-use squall::{Builder, CongestionAlgorithm, TransportConfig};
+use rustls::{KeyLog, KeyLogFile, NamedGroup};
+use squall::{AckFrequencyRequest, Builder, CongestionAlgorithm, TransportConfig};
+use squall_core::Ablation;
 
 use crate::error::{Failure, Result, context};
+use crate::suites::Suites;
+
+pub use crate::suites::Suite;
 
 /// The variable that names the file for TLS secrets.
 const KEY_LOG_VARIABLE: &str = "SSLKEYLOGFILE";
@@ -37,9 +41,10 @@ pub struct Options {
     )]
     pub congestion: Congestion,
 
-    /// Offer and accept only this cipher suite
-    #[arg(long, value_name = "NAME", value_enum)]
-    pub suite: Option<Suite>,
+    /// Offer and accept only this cipher suite: aes128, aes256 or chacha20; or give clients'
+    /// connections several by shares, such as aes128=90,chacha20=10
+    #[arg(long, value_name = "NAME|NAME=SHARE,...")]
+    pub suite: Option<Suites>,
 
     /// Offer and accept only this key exchange group
     #[arg(long, value_name = "NAME", value_enum)]
@@ -65,6 +70,14 @@ pub struct Options {
     /// Number of workers of this end: threads that share one port, each with its own connections
     #[arg(long, value_name = "N", default_value = "1", value_parser = workers)]
     pub workers: usize,
+
+    /// Do not ask the peer for fewer acknowledgements; `squall perf --ablation` sets it.
+    #[arg(skip)]
+    pub no_ack_frequency: bool,
+
+    /// Techniques that are turned off; `squall perf --ablation` sets it.
+    #[arg(skip)]
+    pub ablation: Ablation,
 
     /// Fail unless TLS secrets can be written to the file named by SSLKEYLOGFILE (they are written
     /// whenever it is set)
@@ -99,41 +112,6 @@ impl Congestion {
             Self::Cubic => "cubic",
             Self::Bbr => "bbr",
         }
-    }
-}
-
-/// A cipher suite of TLS 1.3 (RFC 8446 appendix B.4).
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Suite {
-    /// TLS_AES_128_GCM_SHA256
-    Aes128,
-    /// TLS_AES_256_GCM_SHA384
-    Aes256,
-    /// TLS_CHACHA20_POLY1305_SHA256
-    Chacha20,
-}
-
-impl Suite {
-    /// The name in the RFC.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Aes128 => "TLS_AES_128_GCM_SHA256",
-            Self::Aes256 => "TLS_AES_256_GCM_SHA384",
-            Self::Chacha20 => "TLS_CHACHA20_POLY1305_SHA256",
-        }
-    }
-
-    /// A provider that has this suite and no other.
-    pub fn alone(self, mut provider: CryptoProvider) -> Arc<CryptoProvider> {
-        let wanted = match self {
-            Self::Aes128 => CipherSuite::TLS13_AES_128_GCM_SHA256,
-            Self::Aes256 => CipherSuite::TLS13_AES_256_GCM_SHA384,
-            Self::Chacha20 => CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
-        };
-        provider
-            .cipher_suites
-            .retain(|suite| suite.suite() == wanted);
-        Arc::new(provider)
     }
 }
 
@@ -172,21 +150,50 @@ impl Options {
         if let Some(timeout) = self.idle_timeout {
             config.max_idle_timeout = timeout;
         }
+        if self.no_ack_frequency {
+            config.ack_frequency = AckFrequencyRequest::Nothing;
+        }
+        config.ablation = self.ablation;
         config.max_concurrent_bidi_streams = config.max_concurrent_bidi_streams.max(streams as u64);
         Arc::new(config)
     }
 
-    /// squall's provider, with one suite and one group where they were asked for.
+    /// squall's provider, with the suites and the one group that were asked for.
     pub fn provider(&self) -> Arc<CryptoProvider> {
+        match &self.suite {
+            Some(suites) => suites.alone(self.provider_of_all()),
+            None => Arc::new(self.provider_of_all()),
+        }
+    }
+
+    /// A provider for each of a client's connections: of one suite only where there is a mix.
+    ///
+    /// # Errors
+    /// There are fewer connections than suites.
+    pub fn providers(&self, connections: usize) -> Result<Vec<Arc<CryptoProvider>>> {
+        let Some(mix) = self.suite.as_ref().filter(|suites| suites.is_mix()) else {
+            return Ok(vec![self.provider()]);
+        };
+        let each = mix
+            .named()
+            .map(|suite| (suite, suite.alone(self.provider_of_all())));
+        let each: Vec<_> = each.collect();
+        let order = mix.order(connections)?.into_iter();
+        let own = |wanted| each.iter().find(|(suite, _)| *suite == wanted);
+        Ok(order
+            .filter_map(own)
+            .map(|(_, provider)| Arc::clone(provider))
+            .collect())
+    }
+
+    /// squall's provider, with the one group that was asked for.
+    fn provider_of_all(&self) -> CryptoProvider {
         let mut provider = CryptoProvider::clone(&squall::provider());
         if let Some(group) = self.group {
             let wanted = group.named();
             provider.kx_groups.retain(|group| group.name() == wanted);
         }
-        match self.suite {
-            Some(suite) => suite.alone(provider),
-            None => Arc::new(provider),
-        }
+        provider
     }
 
     /// An endpoint's builder with these options, stage accounting on.
@@ -248,8 +255,8 @@ impl Options {
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(suite) = self.suite {
-            write!(f, "{}, ", suite.name())?;
+        if let Some(suites) = &self.suite {
+            write!(f, "{suites}, ")?;
         }
         let (payload, congestion) = (self.payload, self.congestion.name());
         write!(f, "datagrams of {payload} bytes, {congestion}")?;
@@ -296,21 +303,5 @@ mod tests {
         );
         // What the help says of the default.
         assert_eq!(default, Duration::from_secs(30));
-    }
-
-    #[test]
-    fn a_suite_alone_is_alone() {
-        for suite in [Suite::Aes128, Suite::Aes256, Suite::Chacha20] {
-            let provider = suite.alone(CryptoProvider::clone(&squall::provider()));
-            let names: Vec<_> = provider
-                .cipher_suites
-                .iter()
-                .map(|one| format!("{:?}", one.suite()))
-                .collect();
-            let [name] = names.as_slice() else {
-                panic!("{names:?}");
-            };
-            assert_eq!(name.replace("TLS13_", "TLS_"), suite.name());
-        }
     }
 }

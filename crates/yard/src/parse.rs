@@ -12,6 +12,17 @@ pub fn count(text: &str) -> Result<usize, String> {
     }
 }
 
+/// The most streams that one connection is measured with.
+pub const MAX_STREAMS: usize = 100_000;
+
+/// A number of streams of one connection.
+pub fn streams(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(streams @ 1..=MAX_STREAMS) => Ok(streams),
+        _ => Err(format!("give a whole number from 1 to {MAX_STREAMS}")),
+    }
+}
+
 /// A number of bytes: digits, then nothing, K, M or G (10^3, 10^6, 10^9).
 pub fn size(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.char_indices().last() {
@@ -144,6 +155,14 @@ mod tests {
             "99999999999G",
         ] {
             assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_connection_has_up_to_a_hundred_thousand_streams() {
+        assert_eq!(streams("100000"), Ok(100_000));
+        for text in ["0", "-1", "100001", "1K"] {
+            assert!(streams(text).is_err(), "{text}");
         }
     }
 

@@ -491,3 +491,95 @@ pub fn trim_memory() {
 /// Other allocators have no such call.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn trim_memory() {}
+
+/// The features of a network device by their names in ethtool, and whether each is active.
+///
+/// # Errors
+/// The system's: no such device, or the call is not allowed.
+#[cfg(target_os = "linux")]
+pub fn device_features(device: &str) -> io::Result<Vec<(String, bool)>> {
+    // linux/ethtool.h.
+    const ETHTOOL_GSTRINGS: u32 = 0x1b;
+    const ETHTOOL_GSSET_INFO: u32 = 0x37;
+    const ETHTOOL_GFEATURES: u32 = 0x3a;
+    const ETH_SS_FEATURES: u32 = 4;
+    const ETH_GSTRING_LEN: usize = 32;
+    /// Words of `ethtool_get_features_block`: available, requested, active, never_changed.
+    const BLOCK: usize = 4;
+    const ACTIVE: usize = 2;
+    /// More features than any kernel has: bounds what its answer makes us allocate.
+    const MAX_FEATURES: u32 = 1 << 12;
+
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+    // ethtool_sset_info: cmd, reserved, sset_mask of 64 bits, one count.
+    let [low, high] = if cfg!(target_endian = "little") {
+        [1 << ETH_SS_FEATURES, 0]
+    } else {
+        [0, 1 << ETH_SS_FEATURES]
+    };
+    let mut info = [ETHTOOL_GSSET_INFO, 0, low, high, 0];
+    ethtool(&socket, device, &mut info)?;
+    // The mask is cleared where the device has no such strings.
+    let count = if info[2..4] == [0, 0] { 0 } else { info[4] };
+    if count > MAX_FEATURES {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let len = count as usize;
+
+    // ethtool_gstrings: cmd, string_set, len, the strings.
+    let mut strings = vec![0; 3 + len * ETH_GSTRING_LEN / size_of::<u32>()];
+    strings[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count]);
+    ethtool(&socket, device, &mut strings)?;
+    let names: Vec<u8> = strings[3..]
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .collect();
+
+    // ethtool_gfeatures: cmd, size in blocks, the blocks.
+    let blocks = count.div_ceil(u32::BITS);
+    let mut features = vec![0; 2 + blocks as usize * BLOCK];
+    features[..2].copy_from_slice(&[ETHTOOL_GFEATURES, blocks]);
+    ethtool(&socket, device, &mut features)?;
+
+    let names = names.chunks_exact(ETH_GSTRING_LEN).enumerate();
+    let named = names.map(|(at, name)| {
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        let active = features[2 + at / 32 * BLOCK + ACTIVE] >> (at % 32) & 1;
+        (String::from_utf8_lossy(name).into_owned(), active == 1)
+    });
+    Ok(named.filter(|(name, _)| !name.is_empty()).collect())
+}
+
+/// One of ethtool's commands: `words` are its structure, with room for the answer.
+#[cfg(target_os = "linux")]
+fn ethtool(socket: &std::net::UdpSocket, device: &str, words: &mut [u32]) -> io::Result<()> {
+    /// linux/sockios.h.
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    // SAFETY: all-zero bytes are an ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero.
+    if device.len() >= request.ifr_name.len() || device.contains('\0') {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+    // SAFETY: the name ends with a zero byte, and the kernel writes to `words` no more than there
+    // is room for: one count, the names of all features, of which there are as many as that count
+    // (a constant of the running kernel), or as many blocks as `words` says.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Other systems have other calls.
+///
+/// # Errors
+/// Always: `Unsupported`.
+#[cfg(not(target_os = "linux"))]
+pub fn device_features(_device: &str) -> io::Result<Vec<(String, bool)>> {
+    Err(io::ErrorKind::Unsupported.into())
+}

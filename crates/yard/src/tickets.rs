@@ -32,11 +32,16 @@ pub const MAX_TICKETS: usize = 1_000;
 impl Watch {
     /// Watches over a client's handshakes.
     pub fn over(tls: &mut ClientConfig) -> Arc<Self> {
-        let watch = Arc::new(Self::default());
-        tls.resumption = Resumption::store(Arc::clone(&watch) as Arc<dyn ClientSessionStore>);
+        let watch = Arc::default();
+        Self::also_over(&watch, tls);
+        watch
+    }
+
+    /// Watches over those of one more configuration.
+    pub fn also_over(watch: &Arc<Self>, tls: &mut ClientConfig) {
+        tls.resumption = Resumption::store(Arc::clone(watch) as Arc<dyn ClientSessionStore>);
         // Sent only if the application asks for it before the end of the handshake.
         tls.enable_early_data = true;
-        watch
     }
 
     /// Forgets all tickets: they may be another server's.

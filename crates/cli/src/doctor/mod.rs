@@ -5,10 +5,11 @@
 //!   kernels    which there are, which of them run here, for which suites
 //!   choices    the one that each suite gets
 //!   wish       SQUALL_CPU, and what came of it
-//!   network    bundles, buffers, queueing discipline, drops, and what each is worth
+//!   network    bundles, buffers, devices, queueing discipline, drops, and what each is worth
 //! ```
 //! One section each, in the report and in JSON.
 
+mod devices;
 mod network;
 
 use std::fmt;
@@ -23,7 +24,8 @@ use crate::kernels::{SUITES, VARIABLE, Wish, able, suite_name};
 use crate::output::{print_json, say};
 
 /// Show what squall finds on this machine and what it chooses: CPU, packet-protection kernels, UDP
-/// bundles, socket buffers, queueing discipline and drops, what each is worth, and how to fix it
+/// bundles, socket buffers, network devices, queueing discipline and drops, what each is worth, and
+/// how to fix it
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
     /// Print one JSON object; `schema` is its version

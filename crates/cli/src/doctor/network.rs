@@ -3,6 +3,7 @@
 //! ```text
 //!   Offload    what a socket of ours can bundle              squall-udp's own probes
 //!   Buffers    what the kernel grants a socket               against what squall asks for
+//!   Device     what devices do for bundles                  `devices`
 //!   Qdisc      who spaces packets on the way out             route table, then `tc`
 //!   Drops      datagrams that found a buffer full            /proc/net/snmp
 //! ```
@@ -14,6 +15,8 @@ use std::process::Command;
 
 use serde::Serialize;
 use squall_udp::{Options, Socket};
+
+use super::devices::{self, Device};
 
 /// UDP GSO and GRO.
 #[derive(Debug, Serialize)]
@@ -69,6 +72,7 @@ pub(crate) struct Network {
     /// Absent where no UDP socket can be had.
     #[serde(flatten)]
     socket: Option<SocketFindings>,
+    devices: Vec<Device>,
     qdisc: Qdisc,
     drops: Drops,
 }
@@ -94,6 +98,7 @@ impl Network {
                 offload: Offload::new(limits.gso_segments, limits.gro),
                 buffers: Buffers::new(&options, limits.receive_buffer, limits.send_buffer),
             }),
+            devices: devices::read(),
             qdisc: Qdisc::new(device, name),
             drops: Drops::new(&file("/proc/net/snmp")),
         }
@@ -242,6 +247,13 @@ impl fmt::Display for Network {
                 }
                 tell(f, buffers.worth, buffers.mend.iter().map(String::as_str))?;
             }
+        }
+        writeln!(f, "\nNetwork devices that have carried traffic")?;
+        if self.devices.is_empty() {
+            writeln!(f, "  none")?;
+        }
+        for device in &self.devices {
+            write!(f, "{device}")?;
         }
         let qdisc = &self.qdisc;
         writeln!(f, "\nQueueing discipline")?;

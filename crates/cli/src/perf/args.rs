@@ -114,6 +114,11 @@ pub(crate) struct Server {
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
 
+    /// Have every connection begin with a Retry, by which the client proves its address before any
+    /// state is kept (RFC 9000 §8.1.2)
+    #[arg(long)]
+    pub(crate) retry: bool,
+
     /// Pin the workers to these cores, in turn
     #[arg(
         long,
@@ -248,6 +253,13 @@ pub(crate) struct Local {
     /// compare the SHA-256 digests of both ends
     #[arg(long, conflicts_with_all = ["time", "rounds", "requests", "handshakes", "interval", "csv", "plot"])]
     pub(crate) verify: bool,
+
+    /// Instead of comparing with TCP, run the bulk transfer over QUIC without each technique in
+    /// turn and print what each is worth: GSO, GRO, pacing, ACK frequency, runs of packets, sealing
+    /// from the application's buffer, workers of its own. -t is each one's time
+    #[arg(long, conflicts_with_all = ["requests", "handshakes", "http", "verify", "only", "interval", "csv", "plot",
+          "no_gso", "no_gro", "no_pacing"])]
+    pub(crate) ablation: bool,
 
     #[command(flatten)]
     pub(crate) options: Options,

@@ -9,8 +9,8 @@ use squall_yard::cpu::{Cores, Ksoftirqd};
 use squall_yard::error::{Failure, Result};
 use squall_yard::live::{self, Gauges, Live, Unit};
 use squall_yard::meter::{Ticker, Used};
-use squall_yard::options::Suite;
 use squall_yard::outcome::Outcome;
+use squall_yard::suites::{Suite, Suites};
 use squall_yard::work::{Amount, Flow, Load};
 use squall_yard::{interrupt, layout, source, sys};
 
@@ -22,12 +22,15 @@ use super::report::{self, Interval};
 use super::{cores, rotated};
 use crate::output::{print_json, say};
 
+/// The most connections of the controls: what `--bidir` takes for 10,000 streams.
+const MAX_TCP: usize = 20_000;
+
 /// Everything that is settled before the first round.
 pub(super) struct Plan {
     args: Local,
     flow: Flow,
     amount: Amount,
-    suite: Suite,
+    suites: Suites,
     contenders: Vec<Contender>,
     cores: Cores,
     quic: Quic,
@@ -45,7 +48,17 @@ impl Plan {
         let cores = cores(args.cpu, args.options.workers, &sys::allowed_cores())?;
         let contenders = args.contenders();
         let certificate = Certificate::generate()?;
-        let suite = *args.options.suite.get_or_insert(Suite::Aes128);
+        let suites = args
+            .options
+            .suite
+            .get_or_insert(Suite::Aes128.into())
+            .clone();
+        let tcp = args.work.connections * args.work.streams * flow.directions().len();
+        if tcp > MAX_TCP && contenders.iter().any(|&one| one != Contender::Quic) {
+            return Err(Failure::new(format!(
+                "TCP would take {tcp} connections with a thread at each end, more than {MAX_TCP}: add --only quic"
+            )));
+        }
         if args.verify && flow != Flow::Down {
             let option = if flow == Flow::Up {
                 "--upload"
@@ -56,12 +69,17 @@ impl Plan {
                 "--verify compares what the server sends: omit {option}"
             )));
         }
-        let quic = Quic::new(&certificate, &args.options, args.family.loopback())?;
+        let quic = Quic::new(
+            &certificate,
+            &args.options,
+            args.work.connections,
+            args.family.loopback(),
+        )?;
         let mut plan = Self {
             args,
             flow,
             amount,
-            suite,
+            suites,
             contenders,
             cores,
             quic,
@@ -73,7 +91,7 @@ impl Plan {
             plan.congestion_control = control::congestion_control();
         }
         if plan.contenders.contains(&Contender::TlsTcp) {
-            let choice = tls::choose(&certificate, suite)?;
+            let choice = tls::choose_mixed(&certificate, &plan.suites, tcp)?;
             plan.tls = Some((Arc::new(choice.tls), choice.name));
             plan.providers = choice.measured;
         }
@@ -262,7 +280,7 @@ impl Plan {
             rounds: self.args.rounds,
             interrupted: interrupt::raised(),
             payload: self.args.options.payload,
-            cipher_suite: self.suite.name(),
+            cipher_suite: self.suites.to_string(),
             congestion: self.args.options.congestion.name(),
             gso: !self.args.options.no_gso,
             gro: !self.args.options.no_gro,

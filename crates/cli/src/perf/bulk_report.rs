@@ -73,7 +73,7 @@ pub(crate) struct Setup {
     /// Ctrl-C ended it before its time.
     pub(crate) interrupted: bool,
     pub(crate) payload: u16,
-    pub(crate) cipher_suite: &'static str,
+    pub(crate) cipher_suite: String,
     /// QUIC's.
     pub(crate) congestion: &'static str,
     pub(crate) gso: bool,
@@ -383,7 +383,7 @@ mod tests {
             rounds: 3,
             interrupted: false,
             payload: 1472,
-            cipher_suite: "TLS_AES_128_GCM_SHA256",
+            cipher_suite: "TLS_AES_128_GCM_SHA256".to_owned(),
             congestion: "cubic",
             gso: true,
             gro: true,

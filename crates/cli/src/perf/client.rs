@@ -39,16 +39,20 @@ const PORT: u16 = 4433;
 /// # Errors
 /// There is no connection, or it broke.
 pub(crate) fn measure(args: &Client) -> Result<()> {
-    let task = args.work.task()?;
+    let (mut connections, suites) = (args.work.connections, args.options.suite.as_ref());
+    let (bulk, jobs) = match args.work.task()? {
+        Task::Bulk(flow, amount) => (Some((flow, amount)), Vec::new()),
+        Task::Requests(requests) => (None, vec![Job::Requests(requests)]),
+        Task::Handshakes(kinds) => (None, kinds.into_iter().map(Job::Handshakes).collect()),
+    };
+    for job in &jobs {
+        connections = job.at_a_time(args.work.connections, suites)?;
+    }
     let plot = args.output.plot.as_deref().map(File::create).transpose()?;
-    let session = Session::open(args)?;
-    let result = match task {
-        Task::Bulk(flow, amount) => session.bulk(flow, amount, plot),
-        Task::Requests(requests) => session.rates(&[Job::Requests(requests)], plot),
-        Task::Handshakes(kinds) => {
-            let jobs: Vec<Job> = kinds.into_iter().map(Job::Handshakes).collect();
-            session.rates(&jobs, plot)
-        }
+    let session = Session::open(args, connections)?;
+    let result = match bulk {
+        Some((flow, amount)) => session.bulk(flow, amount, plot),
+        None => session.rates(&jobs, plot),
     };
     // The connection is closed before the process ends, even after a failure.
     endpoint::close(&session.endpoint, b"")?;
@@ -62,16 +66,18 @@ struct Session<'a> {
     address: SocketAddr,
     host: String,
     watch: Arc<Watch>,
+    /// A configuration for each connection, where they differ.
+    mix: Vec<squall::ClientConfig>,
     ticker: Ticker,
 }
 
 impl<'a> Session<'a> {
     /// A session with the first of the host's addresses where a server answers.
-    fn open(args: &'a Client) -> Result<Self> {
+    fn open(args: &'a Client, connections: usize) -> Result<Self> {
         let (host, addresses) = resolve(args)?;
         let is_only_one = addresses.len() == 1;
         first(&addresses, |address| {
-            let session = Self::start(args, &host, address)?;
+            let session = Self::start(args, &host, address, connections)?;
             if !is_only_one && let Err(unable) = session.try_out() {
                 endpoint::close(&session.endpoint, b"").map_err(Unable::reached)?;
                 return Err(unable);
@@ -84,6 +90,7 @@ impl<'a> Session<'a> {
         args: &'a Client,
         host: &str,
         address: SocketAddr,
+        connections: usize,
     ) -> std::result::Result<Self, Unable> {
         let local = args.bind;
         let of_route = |error: io::Error| {
@@ -94,13 +101,14 @@ impl<'a> Session<'a> {
             }
         };
         liveness::probe_socket(address, local).map_err(of_route)?;
-        let (endpoint, watch) = bind(args, address).map_err(Unable::reached)?;
+        let (endpoint, watch, mix) = bind(args, address, connections).map_err(Unable::reached)?;
         Ok(Self {
             args,
             endpoint,
             address,
             host: host.to_owned(),
             watch,
+            mix,
             ticker: Ticker::start(),
         })
     }
@@ -108,7 +116,7 @@ impl<'a> Session<'a> {
     /// Whether a server answers there: a connection that is closed at once.
     fn try_out(&self) -> std::result::Result<(), Unable> {
         let guard = self.guard(Phase::Connecting, None);
-        let connected = endpoint::connect(&self.endpoint, self.address, &self.host, 1);
+        let connected = endpoint::connect(&self.endpoint, self.address, &self.host, &[], 1);
         match (guard.finish(), connected) {
             (_, Ok(connections)) => {
                 for connection in connections {
@@ -155,7 +163,8 @@ impl<'a> Session<'a> {
     fn connect(&self) -> Result<Vec<Connection>> {
         let count = self.args.work.connections;
         self.guarded(Phase::Connecting, None, || {
-            let connected = endpoint::connect(&self.endpoint, self.address, &self.host, count);
+            let (endpoint, mix) = (&self.endpoint, &self.mix);
+            let connected = endpoint::connect(endpoint, self.address, &self.host, mix, count);
             connected.map_err(Failure::from)
         })
     }
@@ -233,6 +242,7 @@ impl<'a> Session<'a> {
                         client: self.endpoint.clone(),
                         address: self.address,
                         name: self.host.clone(),
+                        mix: self.mix.clone(),
                         watch: Arc::clone(&self.watch),
                     };
                     let ready = self.guarded(Phase::Connecting, None, || {
@@ -476,27 +486,31 @@ fn first<T>(
     Err(Failure::new(failures.join("; ")))
 }
 
-/// A socket for one family of addresses, and what watches over its handshakes.
-fn bind(args: &Client, address: SocketAddr) -> Result<(Endpoint, Arc<Watch>)> {
+/// A socket for one family of addresses, what watches over its handshakes, and the configurations
+/// of that many connections where they differ.
+fn bind(
+    args: &Client,
+    address: SocketAddr,
+    connections: usize,
+) -> Result<(Endpoint, Arc<Watch>, Vec<squall::ClientConfig>)> {
     let any: SocketAddr = if address.is_ipv4() {
         (Ipv4Addr::UNSPECIFIED, 0).into()
     } else {
         (Ipv6Addr::UNSPECIFIED, 0).into()
     };
-    let trusting = trust::client_config(
-        args.insecure,
-        args.cacert.as_deref(),
-        args.options.provider(),
-    )?;
-    let (tls, watch) = client_tls(trusting, &args.options)?;
-    let mut builder = (args.options).builder(args.bind.unwrap_or(any)).client(
-        squall::ClientConfig::new(tls).transport(args.options.transport(args.work.open_streams())),
-    );
+    let make = |provider| trust::client_config(args.insecure, args.cacert.as_deref(), provider);
+    let (clients, watch) = client_tls(&args.options, connections, make)?;
+    let transport = args.options.transport(args.work.open_streams());
+    let mix = endpoint::mix(&clients, &transport);
+    let tls = Arc::clone(&clients[0]);
+    let mut builder = (args.options)
+        .builder(args.bind.unwrap_or(any))
+        .client(squall::ClientConfig::new(tls).transport(transport));
     builder.cpus = super::these_cores(&args.cpu)?;
     let endpoint = builder
         .bind()
         .map_err(context("cannot open a UDP socket"))?;
-    Ok((endpoint, watch))
+    Ok((endpoint, watch, mix))
 }
 
 /// `HOST[:PORT]`; an IPv6 address is in brackets if a port follows.

@@ -1,10 +1,12 @@
 //! What this thread asks of an endpoint: connect, run tasks on its workers, close.
 
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use squall::{CloseReason, Connection, Endpoint};
+use squall::{
+    ClientConfig, CloseReason, Connecting, Connection, Endpoint, TransportConfig, rustls,
+};
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::interrupt;
 
@@ -32,6 +34,35 @@ impl Unable {
     }
 }
 
+/// Starts a connection, with its own configuration where there are several.
+///
+/// # Errors
+/// It could not be started.
+pub(crate) fn dial(
+    client: &Endpoint,
+    address: SocketAddr,
+    name: &str,
+    mix: &[ClientConfig],
+    index: usize,
+) -> Result<Connecting> {
+    // Only for a mix: `connect_with` makes a TLS session more, to check the configuration.
+    let connecting = match mix {
+        [] => client.connect(address, name),
+        mix => client.connect_with(mix[index % mix.len()].clone(), address, name),
+    };
+    connecting.map_err(context("cannot connect"))
+}
+
+/// A configuration for each connection; none where they are all the endpoint's own.
+pub(crate) fn mix(
+    clients: &[Arc<rustls::ClientConfig>],
+    transport: &Arc<TransportConfig>,
+) -> Vec<ClientConfig> {
+    let each = clients.iter().filter(|_| clients.len() > 1);
+    each.map(|tls| ClientConfig::new(Arc::clone(tls)).transport(Arc::clone(transport)))
+        .collect()
+}
+
 /// Makes `count` connections from the client's worker. Ctrl-C gives up.
 ///
 /// # Errors
@@ -40,14 +71,12 @@ pub(crate) fn connect(
     client: &Endpoint,
     address: SocketAddr,
     name: &str,
+    mix: &[ClientConfig],
     count: usize,
 ) -> std::result::Result<Vec<Connection>, Unable> {
     let mut connections = Vec::with_capacity(count);
-    for _ in 0..count {
-        let connecting = client
-            .connect(address, name)
-            .map_err(context("cannot connect"))
-            .map_err(Unable::reached)?;
+    for index in 0..count {
+        let connecting = dial(client, address, name, mix, index).map_err(Unable::reached)?;
         let connected = wait(client, interrupt::unless_due(None, connecting));
         let connected = connected.map_err(Unable::reached)?.ok_or_else(|| {
             let text = format!("interrupted before {address} answered");

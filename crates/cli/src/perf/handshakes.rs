@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::HandshakeKind;
-use squall::{Connecting, Connection, Endpoint};
+use squall::{ClientConfig, Connecting, Connection, Endpoint};
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::interrupt;
 use squall_yard::latency::Histogram;
@@ -22,7 +22,7 @@ use squall_yard::outcome::Done;
 use squall_yard::tickets::Watch;
 use squall_yard::work::{Handshakes, Kind, request};
 
-use super::endpoint::{explain, wait};
+use super::endpoint::{dial, explain, wait};
 use super::requests::ask;
 
 /// How long the first handshake's tickets are waited for, where a server may send none.
@@ -57,6 +57,8 @@ pub(crate) struct Target {
     pub(crate) client: Endpoint,
     pub(crate) address: SocketAddr,
     pub(crate) name: String,
+    /// A configuration for each of the handshakes at a time, where they differ.
+    pub(crate) mix: Vec<ClientConfig>,
     /// What [`Watch::over`] put into the client's TLS.
     pub(crate) watch: Arc<Watch>,
 }
@@ -101,7 +103,7 @@ impl Target {
     async fn prepare(self: &Arc<Self>, work: &Handshakes) -> Result<u64> {
         self.watch.forget();
         let before = self.watch.count();
-        let connection = self.connect().await?;
+        let connection = self.connect(0).await?;
         tokio::time::sleep(PATIENCE).await;
         let tickets = self.watch.count() - before;
         connection.close(0, b"");
@@ -135,15 +137,15 @@ impl Target {
     ) -> Result<u64> {
         let count = work.in_flight;
         let all_arrived = self.watch.count() + tickets * count as u64;
-        let tasks = std::iter::repeat_with(|| {
+        let tasks = (0..count).map(|index| {
             let (target, kind) = (Arc::clone(self), work.kind);
             self.client.spawn(async move {
                 let begin = Instant::now();
-                let connected = target.begin(kind).await;
+                let connected = target.begin(kind, index).await;
                 connected.map(|(connection, as_wanted)| (connection, as_wanted, begin.elapsed()))
             })
         });
-        let tasks: Vec<_> = tasks.take(count).collect();
+        let tasks: Vec<_> = tasks.collect();
         let mut connections = Vec::with_capacity(count);
         let mut missed = 0;
         for task in tasks {
@@ -166,13 +168,13 @@ impl Target {
     }
 
     /// One handshake, and whether it was of the kind wanted.
-    async fn begin(&self, kind: Kind) -> Result<(Connection, bool)> {
+    async fn begin(&self, kind: Kind, index: usize) -> Result<(Connection, bool)> {
         if kind != Kind::Early {
-            let connection = self.connect().await?;
+            let connection = self.connect(index).await?;
             let resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
             return Ok((connection, resumed == (kind == Kind::Resumed)));
         }
-        match self.connecting()?.into_0rtt().await {
+        match self.connecting(index)?.into_0rtt().await {
             Ok((connection, accepted)) => {
                 let request = request(EARLY_REQUEST, EARLY_RESPONSE);
                 let answered = ask(&connection, request, EARLY_RESPONSE).await;
@@ -189,13 +191,12 @@ impl Target {
         }
     }
 
-    fn connecting(&self) -> Result<Connecting> {
-        let connecting = self.client.connect(self.address, &self.name);
-        connecting.map_err(context("cannot connect"))
+    fn connecting(&self, index: usize) -> Result<Connecting> {
+        dial(&self.client, self.address, &self.name, &self.mix, index)
     }
 
-    async fn connect(&self) -> Result<Connection> {
-        let connected = self.connecting()?.await;
+    async fn connect(&self, index: usize) -> Result<Connection> {
+        let connected = self.connecting(index)?.await;
         connected.map_err(|error| explain(&error, self.address))
     }
 }

@@ -5,6 +5,7 @@
 //!   args, work ─► bulk     round by round, the order rotating      ─► bulk_report ─┐
 //!                  │         quic: squall, both ends in this process               │
 //!                  │         yard::controls: rustls over TCP, plain TCP            ├─► report:
+//!                 ablation the same without each technique in turn
 //!                 rates    requests and handshakes, in turns       ─► operations ──┤   text, JSON,
 //!                 http     requests and a film from squall serve, over HTTP ───────┤   CSV, chart
 //!                 client   the same with another process or machine ───────────────┘
@@ -14,6 +15,7 @@
 //! ```
 //! Clocks, tables, controls and charts are `squall_yard`'s.
 
+mod ablation;
 pub(crate) mod args;
 mod bulk;
 mod bulk_report;
@@ -52,6 +54,9 @@ pub(crate) fn main(perf: Perf) -> Result<()> {
         return http::measure(&perf.local);
     }
     match perf.local.work.task()? {
+        Task::Bulk(flow, amount) if perf.local.ablation => {
+            ablation::measure(&perf.local, flow, amount)
+        }
         Task::Bulk(flow, amount) => {
             let plan = bulk::Plan::new(perf.local, flow, amount)?;
             plan.run()

@@ -2,11 +2,13 @@
 
 use serde::Serialize;
 use squall_yard::chart::{Bar, Bars, NOT_SPLIT};
+use squall_yard::error::{Failure, Result};
 use squall_yard::layout::{Column, Grid, Group};
 use squall_yard::live::Unit;
 use squall_yard::outcome::Done;
 use squall_yard::rows::{PER_HANDSHAKE, PER_REQUEST, Row, SQUALL};
 use squall_yard::stages::{self, Both, Rates, Sample, Table};
+use squall_yard::suites::Suites;
 use squall_yard::work::{Handshakes, Kind, Requests};
 
 use super::contender::Contender;
@@ -68,6 +70,26 @@ impl Job {
             (Self::Requests(_), _) | (_, Contender::Quic) => true,
             (Self::Handshakes(one), Contender::TlsTcp) => one.kind != Kind::Early,
             (Self::Handshakes(_), Contender::Tcp) => false,
+        }
+    }
+
+    /// Connections that exist at a time, of that many that carry requests; each has a suite of its
+    /// own where there is a mix.
+    ///
+    /// # Errors
+    /// A mix, and handshakes that need another connection's ticket.
+    pub(crate) fn at_a_time(&self, connections: usize, suites: Option<&Suites>) -> Result<usize> {
+        match self {
+            Self::Requests(_) => Ok(connections),
+            // RFC 8446 §4.2.11: a ticket is for one hash, and its early data for one suite.
+            Self::Handshakes(one)
+                if one.kind != Kind::Full && suites.is_some_and(Suites::is_mix) =>
+            {
+                Err(Failure::new(
+                    "shares in --suite are for full handshakes, since a ticket belongs to a suite: add --handshakes=full",
+                ))
+            }
+            Self::Handshakes(one) => Ok(one.in_flight),
         }
     }
 

@@ -19,24 +19,29 @@ use squall_yard::ends::{EARLY_DATA, client_tls, server_tls};
 use squall_yard::error::{Result, context};
 use squall_yard::live::Counter;
 use squall_yard::meter::{Reading, Used, Volume};
-use squall_yard::options::{Options, Suite};
+use squall_yard::options::Options;
 use squall_yard::outcome::{Done, Outcome};
+use squall_yard::suites::Suite;
 use squall_yard::sys;
 use squall_yard::tickets::Watch;
 use squall_yard::work::{Direction, Handshakes, Kind, Load, Requests};
+use tokio::runtime::Runtime;
 
-use super::endpoint::{connect, run_all, wait_idle};
+use super::endpoint::{self, connect, run_all, wait_idle};
 use super::handshakes::{self, Target};
 use super::protocol::{self, Service, Transfer};
 use super::requests;
 
-/// What both ends are made of, one cipher suite only.
+/// What both ends are made of.
 pub(crate) struct Quic {
     options: Options,
     server: ServerConfig,
-    client: Arc<ClientConfig>,
+    /// One for all connections, or one for each.
+    clients: Vec<Arc<ClientConfig>>,
     watch: Arc<Watch>,
     loopback: IpAddr,
+    /// The workers are its tasks, in place of threads.
+    runtime: Option<Runtime>,
 }
 
 /// What a server gives its clients for another time.
@@ -54,6 +59,8 @@ pub(crate) struct Pair {
     pub(crate) server: Endpoint,
     pub(crate) client: Endpoint,
     pub(crate) address: SocketAddr,
+    /// As [`endpoint::mix`] has it.
+    pub(crate) mix: Vec<squall::ClientConfig>,
 }
 
 impl Drop for Pair {
@@ -70,26 +77,36 @@ impl Drop for Pair {
 }
 
 impl Quic {
-    /// Both ends' TLS around a certificate, and the address that they use.
+    /// Both ends' TLS around a certificate, for that many connections, and the address that they
+    /// use.
     ///
     /// # Errors
     /// As [`server_tls`] and [`client_tls`].
     pub(crate) fn new(
         certificate: &Certificate,
         options: &Options,
+        connections: usize,
         loopback: IpAddr,
     ) -> Result<Self> {
         let mut options = options.clone();
-        options.suite.get_or_insert(Suite::Aes128);
+        options.suite.get_or_insert(Suite::Aes128.into());
         let server = server_tls(certificate, &options)?;
-        let (client, watch) = client_tls(certificate.client(options.provider())?, &options)?;
+        let make = |provider| certificate.client(provider);
+        let (clients, watch) = client_tls(&options, connections, make)?;
         Ok(Self {
             options,
             server,
-            client: Arc::new(client),
+            clients,
             watch,
             loopback,
+            runtime: None,
         })
+    }
+
+    /// The same with workers that are tasks of this runtime.
+    pub(crate) fn on_runtime(mut self, runtime: Runtime) -> Self {
+        self.runtime = Some(runtime);
+        self
     }
 
     /// A server that serves on loopback, and a client.
@@ -112,15 +129,28 @@ impl Quic {
         if tickets == Tickets::Early {
             tls.max_early_data_size = EARLY_DATA;
         }
-        let here = || self.options.builder((self.loopback, 0).into());
+        let here = || {
+            let builder = self.options.builder((self.loopback, 0).into());
+            match &self.runtime {
+                Some(runtime) => builder.on_runtime(runtime.handle().clone()),
+                None => builder,
+            }
+        };
         let mut builder =
             here().server(squall::ServerConfig::new(tls).transport(Arc::clone(&transport)));
+        // Threads of a runtime are not ours to pin.
+        let cores = if self.runtime.is_none() {
+            cores
+        } else {
+            Cores::NONE
+        };
         builder.cpus.extend(cores.server);
         let server = builder
             .bind()
             .map_err(context("cannot start the QUIC server on loopback"))?;
-        let mut builder =
-            here().client(squall::ClientConfig::new(Arc::clone(&self.client)).transport(transport));
+        let mix = endpoint::mix(&self.clients, &transport);
+        let tls = Arc::clone(&self.clients[0]);
+        let mut builder = here().client(squall::ClientConfig::new(tls).transport(transport));
         builder.cpus.extend(cores.client);
         let client = builder
             .bind()
@@ -136,6 +166,7 @@ impl Quic {
             server,
             client,
             address,
+            mix,
         })
     }
 
@@ -167,7 +198,13 @@ impl Quic {
         let service = Arc::new(Service::new(load.seed, &load.gauges.rtt));
         let streams = load.streams * load.flow.directions().len();
         let pair = self.bind(load.cores, streams, Tickets::None, &service)?;
-        let connections = connect(&pair.client, pair.address, NAME, load.connections)?;
+        let connections = connect(
+            &pair.client,
+            pair.address,
+            NAME,
+            &pair.mix,
+            load.connections,
+        )?;
         let sum = |transfers: &Vec<Transfer>| transfers.iter().map(|one| one.bytes).sum();
         let (transfers, used) = Self::measure(
             &pair,
@@ -205,7 +242,7 @@ impl Quic {
         live: &Arc<Counter>,
     ) -> Result<(Done, Used)> {
         let pair = self.bind(cores, work.in_flight, Tickets::None, &Arc::default())?;
-        let connections = connect(&pair.client, pair.address, NAME, connections)?;
+        let connections = connect(&pair.client, pair.address, NAME, &pair.mix, connections)?;
         Self::measure(
             &pair,
             || requests::run(work, &connections, live),
@@ -232,6 +269,7 @@ impl Quic {
             client: pair.client.clone(),
             address: pair.address,
             name: NAME.to_owned(),
+            mix: pair.mix.clone(),
             watch: Arc::clone(&self.watch),
         };
         let ready = handshakes::prepare(work, target)?;
@@ -300,7 +338,7 @@ mod tests {
         let certificate = Certificate::generate().expect("a certificate");
         let line = Line::try_parse_from(["perf"]).expect("no arguments");
         let loopback = IpAddr::from(Ipv6Addr::LOCALHOST);
-        let quic = Quic::new(&certificate, &line.options, loopback).expect("both ends");
+        let quic = Quic::new(&certificate, &line.options, 1, loopback).expect("both ends");
         let pair = quic.bind(Cores::NONE, 1, Tickets::None, &Arc::default());
         let pair = pair.expect("ports");
         assert_eq!(pair.address.ip(), loopback);

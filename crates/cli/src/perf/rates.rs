@@ -14,11 +14,12 @@ use squall_yard::cpu::{Cores, Ksoftirqd};
 use squall_yard::error::{Failure, Result};
 use squall_yard::live::{Counter, Lane, Live};
 use squall_yard::meter::{Ticker, Used};
-use squall_yard::options::{Options, Suite};
+use squall_yard::options::Options;
 use squall_yard::outcome::Done;
 use squall_yard::rows::SQUALL;
 use squall_yard::stages::Rates;
 use squall_yard::stats::median;
+use squall_yard::suites::Suite;
 use squall_yard::{interrupt, layout, sys};
 
 use super::args::Local;
@@ -85,10 +86,14 @@ struct Bench {
 impl Bench {
     fn new(args: &Local, options: &Options, jobs: &[Job]) -> Result<Self> {
         let certificate = Certificate::generate()?;
-        let suite = options.suite.unwrap_or(Suite::Aes128);
+        let suites = options.suite.clone().unwrap_or(Suite::Aes128.into());
+        let mut connections = args.work.connections;
+        for job in jobs {
+            connections = job.at_a_time(args.work.connections, Some(&suites))?;
+        }
         let is_requests = matches!(jobs.first(), Some(Job::Requests(_)));
         let tls = if is_requests && args.contenders().contains(&Contender::TlsTcp) {
-            let choice = tls::choose(&certificate, suite)?;
+            let choice = tls::choose_mixed(&certificate, &suites, connections)?;
             Some((Arc::new(choice.tls), choice.name))
         } else {
             None
@@ -98,9 +103,9 @@ impl Bench {
             loopback,
             connections: args.work.connections,
             cores: cores(args.cpu, options.workers, &sys::allowed_cores())?,
-            quic: Quic::new(&certificate, options, loopback)?,
+            quic: Quic::new(&certificate, options, connections, loopback)?,
             tls,
-            tls_handshakes: TlsHandshakes::new(&certificate, options)?.over(loopback),
+            tls_handshakes: TlsHandshakes::new(&certificate, options, connections)?.over(loopback),
         })
     }
 
@@ -188,7 +193,7 @@ impl Bench {
 pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
     let plot = args.output.plot.as_deref().map(File::create).transpose()?;
     let mut options = args.options.clone();
-    options.suite.get_or_insert(Suite::Aes128);
+    options.suite.get_or_insert(Suite::Aes128.into());
     let mut entries: Vec<Entry<'_>> = jobs
         .iter()
         .flat_map(|job| args.contenders().into_iter().map(move |one| (job, one)))

@@ -10,7 +10,9 @@ use squall_yard::certificate::Certificate;
 use squall_yard::ends;
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::meter::{Reading, Ticker, Volume};
+use squall_yard::parse::MAX_STREAMS;
 use squall_yard::stages::{self, Table};
+use squall_yard::suites::Suites;
 use squall_yard::{interrupt, layout};
 
 use super::args::Server;
@@ -19,13 +21,19 @@ use super::protocol::{self, Service, Tally};
 use crate::output::{print_json, say};
 
 /// Streams that a client may have open at a time on one connection.
-const STREAMS: usize = 10_000;
+/// As many as `-s` names, in both directions.
+const STREAMS: usize = 2 * MAX_STREAMS;
 
 /// Serves until the user ends it, then prints a summary.
 ///
 /// # Errors
 /// The certificate, the port or the core cannot be had.
 pub(crate) fn serve(args: &Server) -> Result<()> {
+    if args.options.suite.as_ref().is_some_and(Suites::is_mix) {
+        return Err(Failure::new(
+            "shares in --suite are the client's choice: name one suite here, or omit --suite",
+        ));
+    }
     let (certificate, made) = match (&args.cert, &args.key) {
         (Some(cert), Some(key)) => (Certificate::read(cert, key)?, false),
         _ => (Certificate::generate()?, true),
@@ -62,7 +70,8 @@ pub(crate) fn serve(args: &Server) -> Result<()> {
     let sample = before.until_now(&endpoint, Volume::Operations(operations));
     let rates = ticker.rates();
     let table = Table::new(&sample, rates).filter(|_| operations > 0);
-    book.tell(sample.cpu.as_secs_f64(), table.as_ref())?;
+    let retries = endpoint.stats().unrouted.retries;
+    book.tell(sample.cpu.as_secs_f64(), retries, table.as_ref())?;
     if let Some(table) = table.filter(|_| !args.json) {
         let width = layout::width();
         let text = stages::text("by stage", &[(each, &table)], width);
@@ -112,11 +121,19 @@ fn bind(args: &Server, certificate: &Certificate) -> Result<Endpoint> {
     let mut tls = ends::server_tls(certificate, &args.options)?;
     // A request of this protocol does no harm when somebody repeats it.
     tls.max_early_data_size = ends::EARLY_DATA;
+    let mut transport = args.options.transport(STREAMS);
+    if args.retry {
+        // RFC 9000 §8.1.3: with such a token, later connections would be spared the Retry.
+        Arc::make_mut(&mut transport).new_tokens = 0;
+    }
     let mut builder = args
         .options
         .builder(listen)
-        .server(squall::ServerConfig::new(tls).transport(args.options.transport(STREAMS)));
+        .server(squall::ServerConfig::new(tls).transport(transport));
     builder.cpus = super::these_cores(&args.cpu)?;
+    if args.retry {
+        builder = builder.retry_from(0);
+    }
     builder.bind().map_err(|error| {
         Failure::new(format!(
             "cannot listen on UDP {listen}: {error}; choose another address or port with --listen ADDR:PORT"
@@ -199,17 +216,18 @@ impl Book {
     }
 
     /// The summary.
-    fn tell(&self, cpu_s: f64, table: Option<&Table>) -> Result<()> {
+    fn tell(&self, cpu_s: f64, retries: u64, table: Option<&Table>) -> Result<()> {
         let sums = *self.sums();
         if self.json {
             return print_json(&serde_json::json!({
                 "seconds": self.started.elapsed().as_secs_f64(),
                 "sums": sums,
                 "server_cpu_s": cpu_s,
+                "retries": retries,
                 "stages": table,
             }));
         }
-        let line = format!(
+        let mut line = format!(
             "served {} connection(s) and {} stream(s) in {:.1} s: sent {} bytes, received {} bytes, {cpu_s:.3} CPU-seconds",
             sums.connections,
             sums.answered,
@@ -217,6 +235,9 @@ impl Book {
             sums.bytes_sent,
             sums.bytes_received,
         );
+        if retries > 0 {
+            line += &format!(", sent {retries} Retry packet(s)");
+        }
         say(&layout::wrap(&line, layout::width()));
         Ok(())
     }

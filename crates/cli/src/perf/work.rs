@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use squall_yard::error::{Failure, Result};
-use squall_yard::parse::{count, interval, seconds, size};
+use squall_yard::parse::{count, interval, seconds, size, streams};
 use squall_yard::tickets::MAX_TICKETS;
 use squall_yard::work::{Amount, Flow, Handshakes, Kind, Requests};
 
@@ -24,8 +24,9 @@ pub(crate) struct Work {
     #[arg(short, long, value_name = "N", default_value = "1", value_parser = count)]
     pub(crate) connections: usize,
 
-    /// Number of parallel streams per connection (for TCP: connections)
-    #[arg(short, long, value_name = "N", default_value = "1", value_parser = count,
+    /// Number of parallel streams per connection (for TCP: connections), up to 100000 with --only
+    /// quic
+    #[arg(short, long, value_name = "N", default_value = "1", value_parser = streams,
           visible_short_alias = 'P', visible_alias = "parallel")]
     pub(crate) streams: usize,
 

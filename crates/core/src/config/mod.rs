@@ -12,6 +12,7 @@ macro_rules! setters {
     )*};
 }
 
+mod ablation;
 mod client;
 mod connection_ids;
 mod endpoint;
@@ -19,6 +20,8 @@ mod limits;
 mod server;
 mod transport;
 
+#[doc(hidden)]
+pub use ablation::Ablation;
 pub use client::ClientConfig;
 pub use connection_ids::{ConnectionIdGenerator, QuicLb};
 pub use endpoint::{EndpointConfig, worker_of};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use squall_wire::{VERSION_1, VERSION_2, varint};
 
+use super::ablation::Ablation;
 use super::limits::{
     LEAST_CRYPTO_BUFFER, LEAST_MAX_UDP_PAYLOAD, LEAST_PACKETS_IN_FLIGHT, MAX_NEW_TOKENS,
     MAX_STREAMS, MAX_UDP_PAYLOAD, MIN_ACK_DELAY, MIN_UDP_PAYLOAD,
@@ -167,6 +168,9 @@ pub struct TransportConfig {
     /// memory that a peer that never acknowledges can cost, at 64 bytes per packet. Data packets
     /// leave an eighth of it to acknowledgements, and these leave some to probes.
     pub max_packets_in_flight: usize,
+    /// For measuring only.
+    #[doc(hidden)]
+    pub ablation: Ablation,
 }
 
 /// What a sender requests of the receiver of its packets, if anything
@@ -248,6 +252,7 @@ impl Default for TransportConfig {
             datagram_receive_buffer: 64 * 1024,
             datagram_send_buffer: 64 * 1024,
             max_packets_in_flight: 65_536,
+            ablation: Ablation::default(),
         }
     }
 }

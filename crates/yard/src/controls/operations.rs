@@ -202,7 +202,8 @@ fn make_requests<P: Protocol>(
 /// Handshakes of TLS over TCP, with the crypto library, the suite and the groups that squall has.
 pub struct TlsHandshakes {
     server: Arc<ServerConfig>,
-    client: Arc<ClientConfig>,
+    /// One for all, or one for each pair of threads.
+    clients: Vec<Arc<ClientConfig>>,
     watch: Arc<Watch>,
     loopback: IpAddr,
 }
@@ -222,16 +223,18 @@ impl Drop for Ending {
 }
 
 impl TlsHandshakes {
-    /// Both ends' TLS around a certificate, as squall's ends have it.
+    /// Both ends' TLS around a certificate, as squall's ends have it, for this many handshakes at a
+    /// time.
     ///
     /// # Errors
     /// As [`server_tls`] and [`client_tls`].
-    pub fn new(certificate: &Certificate, options: &Options) -> Result<Self> {
+    pub fn new(certificate: &Certificate, options: &Options, in_flight: usize) -> Result<Self> {
         let server = server_tls(certificate, options)?;
-        let (client, watch) = client_tls(certificate.client(options.provider())?, options)?;
+        let make = |provider| certificate.client(provider);
+        let (clients, watch) = client_tls(options, in_flight, make)?;
         Ok(Self {
             server: Arc::new(server),
-            client: Arc::new(client),
+            clients,
             watch,
             loopback: Ipv4Addr::LOCALHOST.into(),
         })
@@ -283,7 +286,7 @@ impl TlsHandshakes {
         live: &Arc<Counter>,
     ) -> Result<(Vec<Duration>, Vec<Client>)> {
         let (mut servers, mut clients) = (Vec::new(), Vec::new());
-        for _ in 0..pairs {
+        for client in self.clients.iter().cycle().take(pairs) {
             let (listener, address) = listen(self.loopback)?;
             let over = Arc::new(AtomicBool::new(false));
             let ending = Ending {
@@ -291,7 +294,7 @@ impl TlsHandshakes {
                 over: Arc::clone(&over),
             };
             servers.push(self.serve(listener, over, cores)?);
-            clients.push(self.connect(ending, wanted, time, cores, live)?);
+            clients.push(Self::connect(client, ending, wanted, time, cores, live)?);
         }
         let clients = join(clients);
         let servers = join(servers)?;
@@ -318,14 +321,14 @@ impl TlsHandshakes {
     }
 
     fn connect(
-        &self,
+        client: &Arc<ClientConfig>,
         ending: Ending,
         wanted: HandshakeKind,
         time: Option<Duration>,
         cores: Cores,
         live: &Arc<Counter>,
     ) -> Result<JoinHandle<Result<Client>>> {
-        let (config, live) = (Arc::clone(&self.client), Arc::clone(live));
+        let (config, live) = (Arc::clone(client), Arc::clone(live));
         spawn("tls_tcp client".to_owned(), cores.client, move || {
             // The whole of it: its end is the thread's.
             let ending = ending;
@@ -371,7 +374,7 @@ mod tests {
     fn handshakes_of_another_kind_are_an_error() {
         let certificate = Certificate::generate().expect("a certificate");
         let options = Line::try_parse_from(["perf"]).expect("arguments").options;
-        let mut tls = TlsHandshakes::new(&certificate, &options).expect("TLS");
+        let mut tls = TlsHandshakes::new(&certificate, &options, 2).expect("TLS");
         let work = Handshakes {
             kind: Kind::Resumed,
             in_flight: 2,

@@ -13,6 +13,7 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustls::client::UnbufferedClientConnection;
@@ -33,7 +34,7 @@ use rustls::{
 use super::channel::{BATCH, Channel, Protocol, prepare, prepare_receiver};
 use crate::certificate::{Certificate, NAME};
 use crate::error::{Failure, Result, context};
-use crate::options::Suite;
+use crate::suites::{Suite, Suites};
 use crate::sys;
 
 /// RFC 8446 §5.1: the most plaintext a record carries.
@@ -54,31 +55,48 @@ const _: () = assert!(BATCH.is_multiple_of(RECORD) && WIRE_BATCH > HEADER + MAX_
 /// TLS 1.3 over TCP with one provider's ciphers.
 pub struct Tls {
     server: Arc<ServerConfig>,
-    client: Arc<ClientConfig>,
-    suite: &'static Tls13CipherSuite,
+    /// One suite each: what connections take in turn.
+    clients: Vec<Arc<ClientConfig>>,
+    next: AtomicUsize,
 }
 
 impl Tls {
     /// The two configurations, of one cipher suite only.
     pub fn new(provider: CryptoProvider, suite: Suite, certificate: &Certificate) -> Result<Self> {
-        let provider = suite.alone(provider);
-        let Some(SupportedCipherSuite::Tls13(suite)) = provider.cipher_suites.first().copied()
-        else {
-            return Err(Failure::new(format!(
-                "this TLS provider has no {}",
-                suite.name()
-            )));
-        };
-        let mut server = certificate.server(Arc::clone(&provider))?;
+        Self::mixed(provider, &suite.into(), 1, certificate)
+    }
+
+    /// The server's configuration with all the suites, and the clients', whose connections take
+    /// turns as the suites' shares of `connections` say.
+    pub fn mixed(
+        provider: CryptoProvider,
+        suites: &Suites,
+        connections: usize,
+        certificate: &Certificate,
+    ) -> Result<Self> {
+        let mut each = Vec::new();
+        for suite in suites.named() {
+            let alone = suite.alone(provider.clone());
+            if alone.cipher_suites.is_empty() {
+                let name = suite.name();
+                return Err(Failure::new(format!("this TLS provider has no {name}")));
+            }
+            let mut client = certificate.client(alone)?;
+            client.enable_secret_extraction = true;
+            each.push((suite, Arc::new(client)));
+        }
+        let order = suites.order(connections)?.into_iter();
+        let own = |wanted| each.iter().find(|(suite, _)| *suite == wanted);
+        let clients = order.filter_map(own).map(|(_, client)| Arc::clone(client));
+        let provider = suites.alone(provider);
+        let mut server = certificate.server(provider)?;
         // Tickets would only be bytes that the other contenders do not send.
         server.send_tls13_tickets = 0;
         server.enable_secret_extraction = true;
-        let mut client = certificate.client(provider)?;
-        client.enable_secret_extraction = true;
         Ok(Self {
             server: Arc::new(server),
-            client: Arc::new(client),
-            suite,
+            clients: clients.collect(),
+            next: AtomicUsize::new(0),
         })
     }
 
@@ -86,21 +104,32 @@ impl Tls {
         let mut connection =
             UnbufferedServerConnection::new(Arc::clone(&self.server)).map_err(io::Error::other)?;
         let rest = handshake(&mut connection, &mut socket)?;
+        let suite = of_tls13(connection.negotiated_cipher_suite())?;
         let (secrets, keys) = connection
             .dangerous_into_kernel_connection()
             .map_err(io::Error::other)?;
-        TlsChannel::new(socket, self.suite, secrets, Box::new(keys), rest)
+        TlsChannel::new(socket, suite, secrets, Box::new(keys), rest)
     }
 
     fn connect<S: Read + Write>(&self, mut socket: S) -> io::Result<TlsChannel<S>> {
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
-        let mut connection = UnbufferedClientConnection::new(Arc::clone(&self.client), name)
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % self.clients.len();
+        let mut connection = UnbufferedClientConnection::new(Arc::clone(&self.clients[at]), name)
             .map_err(io::Error::other)?;
         let rest = handshake(&mut connection, &mut socket)?;
+        let suite = of_tls13(connection.negotiated_cipher_suite())?;
         let (secrets, keys) = connection
             .dangerous_into_kernel_connection()
             .map_err(io::Error::other)?;
-        TlsChannel::new(socket, self.suite, secrets, Box::new(keys), rest)
+        TlsChannel::new(socket, suite, secrets, Box::new(keys), rest)
+    }
+}
+
+/// The suite of a connection.
+fn of_tls13(suite: Option<SupportedCipherSuite>) -> io::Result<&'static Tls13CipherSuite> {
+    match suite {
+        Some(SupportedCipherSuite::Tls13(suite)) => Ok(suite),
+        _ => Err(io::Error::other("no cipher suite of TLS 1.3")),
     }
 }
 
@@ -506,13 +535,22 @@ pub struct Choice {
 /// Measures sealing and opening of 16 KiB records with each provider, for some 40 ms each, and
 /// takes the faster one.
 pub fn choose(certificate: &Certificate, suite: Suite) -> Result<Choice> {
+    choose_mixed(certificate, &suite.into(), 1)
+}
+
+/// The same for shares of `connections`; the suite of the largest share is measured.
+pub fn choose_mixed(
+    certificate: &Certificate,
+    suites: &Suites,
+    connections: usize,
+) -> Result<Choice> {
     let mut pairs = Vec::new();
     for (name, provider) in [
         ("ring", rustls::crypto::ring::default_provider()),
         ("aws-lc-rs", rustls::crypto::aws_lc_rs::default_provider()),
     ] {
-        let tls = Tls::new(provider, suite, certificate)?;
-        let ends = memory_pair(&tls)?;
+        let tls = Tls::mixed(provider.clone(), suites, connections, certificate)?;
+        let ends = memory_pair(&Tls::new(provider, suites.largest(), certificate)?)?;
         pairs.push((name, tls, ends, f64::INFINITY));
     }
     // Many short turns, of which the best one counts: a machine busy with something else must not

@@ -40,8 +40,9 @@ use squall_yard::cpu::{Cores, Ksoftirqd};
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::live::{Lane, Live, Unit};
 use squall_yard::meter::Ticker;
-use squall_yard::options::{Options, Suite};
+use squall_yard::options::Options;
 use squall_yard::stages::{Rates, Table};
+use squall_yard::suites::Suite;
 use squall_yard::{interrupt, layout, sys};
 
 use self::client::{Client, Tally};
@@ -87,7 +88,12 @@ impl Bench {
                 others.join(", ")
             )));
         }
-        options.suite.get_or_insert(Suite::Aes128);
+        let suites = options.suite.get_or_insert(Suite::Aes128.into());
+        if suites.is_mix() {
+            return Err(Failure::new(
+                "--http takes one cipher suite: name one with --suite, without a share",
+            ));
+        }
         let audience = Audience {
             viewers: args.http.viewers,
             speed: args.http.speed,

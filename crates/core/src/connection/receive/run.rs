@@ -28,6 +28,7 @@ impl Connection {
         // What is logged, early or from elsewhere, and what changes keys, is taken packet by
         // packet.
         let plain = trip.home && !trip.early && !self.log.is_on();
+        let plain = plain && !self.config.ablation.no_runs;
         if !plain || !received.expects(first.packet_number) {
             return 0;
         }
@@ -64,6 +65,7 @@ impl Connection {
         trip.opened = true;
         trip.eliciting[SpaceId::Data] = true;
         self.stats.packets_received += count as u64;
+        self.stats.packets_received_in_runs += count as u64;
         count
     }
 }

@@ -1,5 +1,6 @@
 //! Tests that look inside a connection.
 
+mod ablation;
 mod acked_runs;
 mod fixed_bit;
 mod moves;

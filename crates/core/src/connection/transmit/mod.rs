@@ -26,6 +26,7 @@ use super::{Connection, State};
 use crate::error::CloseReason;
 use crate::space::SpaceId;
 use crate::stages::{Stage, Stages};
+use crate::stream::Streams;
 use crate::stream::send::StreamRange;
 use crate::time::Time;
 
@@ -271,22 +272,10 @@ impl Connection {
             || self.spaces[SpaceId::Data].crypto_send.wants_to_send()
     }
 
-    /// Seals packets of the 1-RTT level. The last piece of stream data of each is encrypted from
-    /// where it lies; what precedes it in another chunk is copied.
+    /// Seals packets of the 1-RTT level.
     fn seal_bundle(&mut self, buffer: &mut [u8], spans: &mut [PacketSpan], tails: &[StreamRange]) {
-        let mut sources: [&[u8]; MAX_GROUP] = [&[]; MAX_GROUP];
-        let mut lookup = self.streams.tails();
-        for ((span, range), source) in spans.iter().zip(tails).zip(&mut sources) {
-            if range.len == 0 {
-                continue;
-            }
-            let (head, tail) = lookup.tail(range);
-            if head > 0 {
-                let at = (span.start + span.len) as usize - TAG_LEN - range.len as usize;
-                self.streams.copy_head(range, &mut buffer[at..at + head]);
-            }
-            *source = tail;
-        }
+        let copies = self.config.ablation.copies_before_sealing;
+        let sources = sources(&self.streams, copies, buffer, spans, tails);
         let sources = &sources[..spans.len()];
         self.spaces.seal(SpaceId::Data, buffer, spans, sources);
         self.stats.seal_calls += 1;
@@ -322,4 +311,35 @@ impl Connection {
             None
         }
     }
+}
+
+/// What supplies the last bytes of each packet. The last piece of stream data is encrypted from
+/// where it lies; what precedes it in another chunk is copied, or all of it for the sake of
+/// measuring.
+#[inline]
+pub(in crate::connection) fn sources<'a>(
+    streams: &'a Streams,
+    copies: bool,
+    buffer: &mut [u8],
+    spans: &[PacketSpan],
+    tails: &[StreamRange],
+) -> [&'a [u8]; MAX_GROUP] {
+    let mut sources: [&[u8]; MAX_GROUP] = [&[]; MAX_GROUP];
+    let mut lookup = streams.tails();
+    for ((span, range), source) in spans.iter().zip(tails).zip(&mut sources) {
+        if range.len == 0 {
+            continue;
+        }
+        let (head, tail) = if copies {
+            (range.len as usize, &[][..])
+        } else {
+            lookup.tail(range)
+        };
+        if head > 0 {
+            let at = (span.start + span.len) as usize - TAG_LEN - range.len as usize;
+            streams.copy_head(range, &mut buffer[at..at + head]);
+        }
+        *source = tail;
+    }
+    sources
 }

@@ -127,6 +127,7 @@ impl Connection {
             if i > 0 && form.runs {
                 let run = self.write_stream_run(now, buffer, form, i..count, (spans, tails));
                 if run > 0 {
+                    self.stats.packets_sent_in_runs += run as u64;
                     (written, len) = (i + run, (i + run) * segment);
                     continue;
                 }
@@ -164,7 +165,7 @@ impl Connection {
             first,
             window_limited: self.paths.is_window_limited(segment * count),
             // Logged packets are written one by one.
-            runs: !self.log.is_on(),
+            runs: !self.log.is_on() && !self.config.ablation.no_runs,
             pads: self.config.pad_to_mtu,
             fill: FILL,
         }

@@ -1,0 +1,57 @@
+//! `squall doctor` in a network of its own, whose device lacks what it usually has.
+#![cfg(target_os = "linux")]
+
+use std::process::Command;
+
+/// What `doctor` says of `veth0` in a new network namespace, after this command.
+fn veth(setup: &str) -> serde_json::Value {
+    // A client that finds nobody has the device carry something.
+    let script = format!(
+        "set -e
+         ip link add veth0 type veth peer name veth1
+         {setup}
+         ip addr add 10.9.9.1/24 dev veth0
+         ip link set veth0 up
+         ip link set veth1 up
+         timeout 0.3 \"$0\" perf client 10.9.9.2 -k -t 0.1 > /dev/null 2>&1 || true
+         exec \"$0\" doctor --json"
+    );
+    let candidates: [&[&str]; 2] = [&["--net"], &["--net", "--user", "--map-root-user"]];
+    let makes = |flags: &[&str]| {
+        let made = Command::new("unshare").args(flags).arg("true").status();
+        made.is_ok_and(|status| status.success())
+    };
+    let flags = candidates.into_iter().find(|flags| makes(flags));
+    let output = Command::new("unshare")
+        .args(flags.expect("unshare(1) makes a network namespace"))
+        .args(["sh", "-c", &script, env!("CARGO_BIN_EXE_squall")])
+        .output()
+        .expect("it just worked");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
+    let devices = report["network"]["devices"].as_array().expect("devices");
+    let found = devices.iter().find(|device| device["name"] == "veth0");
+    found.unwrap_or_else(|| panic!("{report}")).clone()
+}
+
+#[test]
+fn a_device_without_segmentation_is_told_with_what_that_costs() {
+    if std::env::var_os("SQUALL_WITHOUT_NAMESPACES").is_some() {
+        eprintln!("NOT TESTED: this needs a network namespace");
+        return;
+    }
+    let whole = veth("");
+    assert_eq!(whole["udp_segmentation"], true, "{whole}");
+    assert_eq!(whole["tx_checksum"], true, "{whole}");
+    assert_eq!(whole["costs"].as_array().map(Vec::len), Some(0));
+    if Command::new("ethtool").arg("--version").output().is_err() {
+        eprintln!("NOT TESTED: ethtool(8) is needed to turn a feature off");
+        return;
+    }
+    let slow = veth("ethtool -K veth0 tx-udp-segmentation off");
+    assert_eq!(slow["udp_segmentation"], false, "{slow}");
+    assert_eq!(slow["tx_checksum"], true, "{slow}");
+    let cost = slow["costs"][0].as_str().expect("a cost");
+    assert!(cost.contains("1.47 CPU-s/GB"), "{cost}");
+}

@@ -1,0 +1,171 @@
+//! Mixed cipher suites, servers that answer with Retry, and connections with many streams.
+
+mod common;
+
+use common::{Server, failure, json, squall};
+
+#[test]
+fn a_server_with_retry_answers_every_attempt_with_one() {
+    for (args, retries) in [(&[][..], 0), (&["--retry"], 3)] {
+        let server = Server::with(args);
+        let address = server.address();
+        let report = json(&[
+            "perf", "client", &address, "-k", "-c", "3", "-n", "1K", "--json",
+        ]);
+        assert_eq!(report["bytes"], 3_000);
+        let (code, summary) = server.interrupt();
+        assert_eq!(code, Some(0));
+        // A ClientHello of two datagrams gets two.
+        let summary: Vec<&str> = summary.split_whitespace().collect();
+        let said = summary
+            .windows(3)
+            .find(|three| three[1..] == ["Retry", "packet(s)"]);
+        let said = said.map_or(0, |three| three[0].parse().expect("a number"));
+        assert!(retries <= said && said <= 3 * retries, "{summary:?}");
+    }
+}
+
+#[test]
+fn suites_are_mixed_by_connection_and_the_report_names_the_mix() {
+    const MIX: &str = "aes128=90,chacha20=10";
+    const NAMES: &str = "TLS_AES_128_GCM_SHA256=90,TLS_CHACHA20_POLY1305_SHA256=10";
+    let report = json(&[
+        "perf",
+        "--requests",
+        "-c",
+        "4",
+        "--in-flight",
+        "4",
+        "-t",
+        "0.2",
+        "--rounds",
+        "1",
+        "--suite",
+        MIX,
+        "--json",
+    ]);
+    let options = report["options"].as_str().expect("options");
+    assert!(options.contains(NAMES), "{options}");
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(3));
+    let report = json(&[
+        "perf", "-n", "100K", "-c", "3", "--rounds", "1", "--suite", MIX, "--json",
+    ]);
+    assert_eq!(report["setup"]["cipher_suite"], NAMES);
+    let report = json(&[
+        "perf",
+        "--handshakes=full",
+        "-t",
+        "0.2",
+        "--rounds",
+        "1",
+        "--suite",
+        MIX,
+        "--json",
+    ]);
+    assert!(
+        report["options"]
+            .as_str()
+            .is_some_and(|text| text.contains(NAMES))
+    );
+}
+
+#[test]
+fn the_server_meets_each_suite_of_a_mix() {
+    // A server of one suite refuses the connections that offer another one.
+    let server = Server::with(&["--suite", "chacha20"]);
+    let address = server.address();
+    let mixed = [
+        "aes128=1,aes256=1",
+        "aes128=3,chacha20=1",
+        "chacha20=3,aes256=1",
+    ];
+    for mix in mixed {
+        let line = failure(&[
+            "perf", "client", &address, "-k", "-c", "4", "-n", "1K", "--suite", mix,
+        ]);
+        assert!(line.contains("--suite"), "{mix}: {line}");
+    }
+    let all = Server::start();
+    let address = all.address();
+    for mix in mixed {
+        let report = json(&[
+            "perf", "client", &address, "-k", "-c", "4", "-n", "1K", "--suite", mix, "--json",
+        ]);
+        assert_eq!(report["bytes"], 4_000, "{mix}");
+    }
+}
+
+#[test]
+fn a_mix_that_makes_no_sense_is_refused_in_a_line() {
+    const MIX: &str = "aes128=1,chacha20=1";
+    for (args, word) in [
+        (&["perf", "--suite", MIX][..], "1 connection"),
+        (&["perf", "--http", "--suite", MIX], "one cipher suite"),
+        (
+            &["perf", "--handshakes", "--suite", MIX],
+            "--handshakes=full",
+        ),
+        (
+            &[
+                "perf",
+                "client",
+                "127.0.0.1",
+                "--handshakes",
+                "--suite",
+                MIX,
+            ],
+            "--handshakes=full",
+        ),
+        (&["perf", "server", "--suite", MIX], "client"),
+    ] {
+        let line = failure(args);
+        assert!(line.contains(word), "{args:?}: {line}");
+    }
+    let output = squall(&["perf", "-c", "4", "--suite", "aes128=90,aes512=10"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("\"aes512\" is no cipher suite"));
+}
+
+#[test]
+fn a_connection_carries_a_hundred_thousand_streams_over_quic() {
+    let args = ["perf", "-s", "100000", "-n", "100", "--rounds", "1"];
+    let report = json(&[&args[..], &["--only", "quic", "--json"]].concat());
+    assert_eq!(report["quic"]["bytes"], 10_000_000);
+    // A thread at each end for each connection of TCP is too much.
+    let line = failure(&args);
+    assert!(line.contains("--only quic"), "{line}");
+}
+
+#[test]
+fn an_ablation_says_what_each_technique_is_worth() {
+    let report = json(&["perf", "--ablation", "-n", "20M", "--rounds", "1", "--json"]);
+    let rows = report["rows"].as_array().expect("rows");
+    let names: Vec<_> = rows
+        .iter()
+        .filter_map(|row| row["without"].as_str())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "nothing",
+            "gso",
+            "gro",
+            "pacing",
+            "ack_frequency",
+            "runs",
+            "sealing_in_place",
+            "workers"
+        ]
+    );
+    assert_eq!(rows[0]["ratio"], 1.0);
+    for row in rows {
+        let positive = |key: &str| row[key].as_f64().is_some_and(|figure| figure > 0.0);
+        assert!(positive("cpu_s_per_gb") && positive("ratio"), "{row}");
+    }
+    // Single datagrams cost several times as much; a busy machine does not hide that.
+    assert!(
+        rows[1]["ratio"].as_f64().is_some_and(|ratio| ratio > 1.2),
+        "{}",
+        rows[1]
+    );
+}

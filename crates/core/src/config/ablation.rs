@@ -1,0 +1,13 @@
+//! Switches that turn a technique off, to measure what it is worth.
+
+/// For measuring only (`squall perf --ablation`): turns techniques off that have no setting, since
+/// nobody would want to be without them. Both ways give the application the same bytes; each switch
+/// is looked at once a bundle or once a run of packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ablation {
+    /// Packets that one stream fills are written and taken one by one instead of in runs.
+    pub no_runs: bool,
+    /// Stream data is copied into its packet and sealed there, instead of being sealed from where
+    /// the application left it.
+    pub copies_before_sealing: bool,
+}
