@@ -127,7 +127,10 @@ impl Connection {
             if i > 0 && form.runs {
                 let run = self.write_stream_run(now, buffer, form, i..count, (spans, tails));
                 if run > 0 {
-                    self.stats.packets_sent_in_runs += run as u64;
+                    #[cfg(test)]
+                    {
+                        self.stats.packets_in_runs += run as u64;
+                    }
                     (written, len) = (i + run, (i + run) * segment);
                     continue;
                 }
