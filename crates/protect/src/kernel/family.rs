@@ -30,6 +30,13 @@ const FAMILIES: &[Family] = &[
         is_wide: false,
         why: "Skylake-SP to Cooper Lake: the clock of the machine falls for 512-bit multiplications",
     },
+    Family {
+        vendor: b"GenuineIntel",
+        family: 0x06,
+        models: 0xa7..=0xa7,
+        is_wide: false,
+        why: "Rocket Lake: 512 bits are no faster",
+    },
 ];
 
 /// A CPU as reported by CPUID: vendor, family with its extended part, model likewise.
@@ -63,6 +70,8 @@ mod tests {
         );
         let (is_wide, why) = is_wide_cpu(Some((*b"GenuineIntel", 6, 0x55)));
         assert!(!is_wide && why.contains("clock"));
+        let (is_wide, why) = is_wide_cpu(Some((*b"GenuineIntel", 6, 0xa7)));
+        assert!(!is_wide && why.contains("Rocket Lake"));
         assert!(!is_wide_cpu(None).0);
     }
 }
