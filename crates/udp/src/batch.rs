@@ -637,53 +637,26 @@ mod tests {
     #[test]
     fn datagrams_of_one_size_to_one_peer_share_a_message() {
         let mut batch = SendBatch::packed(8, 1000, 8000);
-        let mut join = |len: usize, segment_size: u16, fill: u8| {
-            batch.free_slot().unwrap()[..len].fill(fill);
-            batch.join(transmit(len, segment_size), 4, 1);
+        let mut join = |transmit: Transmit, lane: u8, fill: u8| {
+            batch.free_slot().unwrap()[..transmit.len].fill(fill);
+            batch.join(transmit, 4, lane);
         };
-        join(100, 100, 1);
+        join(transmit(100, 100), 1, 1);
         // A bundle joins a single datagram, and a shorter one ends the message.
-        join(200, 100, 2);
-        join(90, 90, 3);
+        join(transmit(200, 100), 1, 2);
+        join(transmit(90, 90), 1, 3);
         // That message is over, and this one is full with four.
-        join(400, 100, 4);
-        join(100, 100, 5);
-        // Not a shorter bundle, nor what goes elsewhere or has another mark.
-        join(80, 40, 6);
-        let elsewhere = Path {
-            remote: SocketAddr::from(([127, 0, 0, 1], 2)),
-            local: None,
-        };
-        batch.free_slot().unwrap()[..40].fill(7);
-        batch.join(
-            Transmit {
-                path: elsewhere,
-                ..transmit(40, 40)
-            },
-            4,
-            1,
-        );
-        batch.free_slot().unwrap()[..40].fill(8);
-        batch.join(
-            Transmit {
-                path: elsewhere,
-                ecn: Ecn::Ect0,
-                ..transmit(40, 40)
-            },
-            4,
-            1,
-        );
-        // Nor what a receiver would steer elsewhere.
-        batch.free_slot().unwrap()[..40].fill(9);
-        batch.join(
-            Transmit {
-                path: elsewhere,
-                ecn: Ecn::Ect0,
-                ..transmit(40, 40)
-            },
-            4,
-            2,
-        );
+        join(transmit(400, 100), 1, 4);
+        join(transmit(100, 100), 1, 5);
+        // Not a shorter bundle, nor what goes elsewhere, has another mark, or would be steered
+        // elsewhere by the receiver.
+        join(transmit(80, 40), 1, 6);
+        let mut elsewhere = transmit(40, 40);
+        elsewhere.path.remote.set_port(2);
+        join(elsewhere, 1, 7);
+        elsewhere.ecn = Ecn::Ect0;
+        join(elsewhere, 1, 8);
+        join(elsewhere, 2, 9);
         assert_eq!(
             shape(&batch),
             [
