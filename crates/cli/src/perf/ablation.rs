@@ -171,8 +171,9 @@ pub(super) fn measure(args: &Local, flow: Flow, amount: Amount) -> Result<()> {
     }
     let ksoftirqd = Ksoftirqd::find(cores);
     let mut parts = Vec::new();
+    let rows_in_order: Vec<usize> = (0..contenders.len()).collect();
     'rounds: for round in 0..args.rounds {
-        for row in rotated(&[0, 1, 2, 3, 4, 5, 6, 7], round) {
+        for row in rotated(&rows_in_order, round) {
             let load = Load {
                 connections: work.connections,
                 streams: work.streams,

@@ -20,8 +20,8 @@ use super::endpoint;
 use super::protocol::{self, Service, Tally};
 use crate::output::{print_json, say};
 
-/// Streams that a client may have open at a time on one connection.
-/// As many as `-s` names, in both directions.
+/// Streams that a client may have open at a time on one connection: the most that `-s` takes, in
+/// both directions.
 const STREAMS: usize = 2 * MAX_STREAMS;
 
 /// Serves until the user ends it, then prints a summary.

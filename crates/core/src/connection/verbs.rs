@@ -328,11 +328,11 @@ impl Connection {
         self.handshake.version
     }
 
-    /// Whether what [`transmit`](Self::transmit) has just written may share a bundle with the
-    /// packets of other connections to the same address, and if so, the first byte of their
-    /// destination id: only connections with the same one should share, because a receiver with
-    /// several workers may steer a bundle by it. `None` for a probe for the path MTU, with which
-    /// the system may refuse the whole bundle.
+    /// The first byte of the destination id of what [`transmit`](Self::transmit) has just written.
+    /// Connections to the same address for which it is equal may share a bundle: a receiver with
+    /// several workers may steer the bundle by this byte. `None`: it has to be sent alone, because
+    /// it probes for the path MTU, so that the system may refuse its whole bundle, or because the
+    /// peer's ids are empty.
     #[must_use]
     pub fn lane(&self, sent: &Transmit) -> Option<u8> {
         let fits = sent.segment_size <= self.paths.active.mtu.current();

@@ -197,14 +197,14 @@ impl Connection {
         if form.pads && contents.in_flight && w.remaining() > 0 {
             self.pad(&mut w, contents.tail.take());
         } else if contents.tail.is_none() {
-            // A packet that is almost full is filled, because a shorter one ends the bundle, also
-            // for what other connections have to send.
-            let more = i + 1 < count || contents.in_flight;
-            let fill = match self.datagrams.wants_to_send() {
+            // A packet that is almost full is filled, because a shorter one ends the bundle: the
+            // last one, too, since packets of other connections may follow it.
+            let more = i + 1 < count;
+            let fill = match more && self.datagrams.wants_to_send() {
                 true => form.fill,
                 false => FILL,
             };
-            if more && w.remaining() < fill {
+            if (more || contents.in_flight) && w.remaining() < fill {
                 PacketWriter::fill(&mut w);
             } else {
                 packet.pad_for_sample(&mut w);
