@@ -121,6 +121,7 @@ impl Flow {
             rate: self.congestion.pacing_rate(),
             window: self.congestion.window(),
             slow_start: self.congestion.is_slow_start(),
+            path_empty: self.bytes_in_flight == 0,
         };
         let (datagram, bundle) = (segment as u16, most * segment);
         let paced = self

@@ -73,6 +73,8 @@ pub(crate) struct Allowed {
     pub(crate) window: u64,
     /// Whether the window still doubles every round trip.
     pub(crate) slow_start: bool,
+    /// Whether nothing is in flight.
+    pub(crate) path_empty: bool,
 }
 
 impl Pacer {
@@ -101,10 +103,12 @@ impl Pacer {
             rate,
             window,
             slow_start,
+            path_empty,
         } = allowed;
         if !self.enabled && rate.is_none() {
             return u64::MAX;
         }
+        let by_window = rate.is_none();
         // RFC 9002 §7.7: N is 1.25, so that the window is used up in spite of variations of the
         // RTT; 2 in slow start, where the window doubles while its bytes are on the way.
         let rate = rate.unwrap_or_else(|| {
@@ -134,7 +138,15 @@ impl Pacer {
             credited_until: now,
         });
         bucket.fill(now, rate, capacity);
-        if std::mem::take(&mut bucket.window_full) && !slow_start {
+        let window_full = std::mem::take(&mut bucket.window_full);
+        if path_empty && by_window && !window_full {
+            // An exchange of short messages, whose round trips are shorter than the smoothed one,
+            // would wait for credit with nothing on the way: responses of 10 kB right after a
+            // handshake waited a millisecond each.
+            bucket.credit = bucket.credit.max(burst);
+            bucket.released = bucket.released.max(burst);
+        }
+        if window_full && !slow_start {
             // Not less than the time of a quantum: where bundles are short for the rate, the window
             // may open for many. Nor less than a few packets, because a small window is soon used
             // up: 10 MB through 2 % loss took 4.9 s instead of 4.6.
@@ -259,6 +271,7 @@ mod tests {
             rate: None,
             window,
             slow_start,
+            path_empty: false,
         }
     }
 
@@ -419,6 +432,39 @@ mod tests {
             // In slow start the second flight would come later.
             assert_eq!(slow_start, largest > 12_000);
         }
+    }
+
+    // test: RFC 9002 §7.7 — with nothing in flight, the initial window may leave at once.
+    #[test]
+    fn an_empty_path_takes_the_initial_window() {
+        // What leaves of 10,000 bytes a fifth of the smoothed round trip after the last ones.
+        let (rtt, window) = (rtt(1_000), 14_400);
+        let sent = |path_empty, rate, window_full| {
+            let mut pacer = Pacer::new(true);
+            let mut sent = Vec::new();
+            for exchange in 0..3 {
+                let now = Time::from_nanos(START + exchange * 200_000);
+                let allowed = Allowed {
+                    rate,
+                    path_empty,
+                    ..allowed(window, false)
+                };
+                let budget = pacer.budget(now, &allowed, &rtt, DATAGRAM, BUNDLE);
+                let bytes = budget.min(9_600) / 1_200 * 1_200;
+                pacer.on_sent(bytes);
+                sent.push(bytes);
+                if window_full {
+                    pacer.on_window_full();
+                }
+            }
+            sent
+        };
+        assert_eq!(sent(true, None, false), [9_600; 3]);
+        assert!(sent(false, None, false)[2] < 9_600);
+        // A sender of bulk data keeps its spacing, and a rate that congestion control has set is
+        // a limit.
+        assert!(sent(true, None, true)[2] < 9_600);
+        assert!(sent(true, Some(1_000_000), false)[2] < 9_600);
     }
 
     // test: RFC 9002 §7.7 — after a pause the burst is bounded.
