@@ -110,10 +110,17 @@ impl Pacer {
         }
         let by_window = rate.is_none();
         // RFC 9002 §7.7: N is 1.25, so that the window is used up in spite of variations of the
-        // RTT; 2 in slow start, where the window doubles while its bytes are on the way.
+        // RTT; 2 in slow start, where the window doubles while its bytes are on the way. There the
+        // minimum RTT counts: a handshake that waited for its end's CPU leaves a smoothed RTT of
+        // many times the path's, and at the rate of that one the window is never used, so that it
+        // does not grow.
         let rate = rate.unwrap_or_else(|| {
-            let gain = if slow_start { 8 } else { 5 };
-            let rtt_nanos = rtt.smoothed().max(MIN_RTT).as_nanos();
+            let (gain, rtt) = match slow_start {
+                true if rtt.has_sample() => (8, rtt.min()),
+                true => (8, rtt.smoothed()),
+                false => (5, rtt.smoothed()),
+            };
+            let rtt_nanos = rtt.max(MIN_RTT).as_nanos();
             let rate = u128::from(window) * gain * NANOS_PER_SECOND / (4 * rtt_nanos);
             u64::try_from(rate).unwrap_or(u64::MAX)
         });
@@ -432,6 +439,34 @@ mod tests {
             // In slow start the second flight would come later.
             assert_eq!(slow_start, largest > 12_000);
         }
+    }
+
+    // test: RFC 9002 §7.8 — a sender that paces is not limited by its application.
+    #[test]
+    fn slow_start_is_paced_by_the_path_not_by_a_slow_handshake() {
+        // The handshake waited for a busy server; the path takes 100 µs.
+        let mut rtt = rtt(20_000);
+        rtt.update(Duration::from_micros(100), Duration::ZERO);
+        assert!(rtt.smoothed() > Duration::from_millis(15));
+        let window = 60_000;
+        let sent_in_a_round_trip = |slow_start| {
+            let (mut pacer, round_trip) = (Pacer::new(true), Duration::from_micros(100));
+            let late = Duration::ZERO;
+            // What may leave at the start is gone.
+            pacer.budget(
+                Time::from_nanos(START),
+                &allowed(window, slow_start),
+                &rtt,
+                DATAGRAM,
+                BUNDLE,
+            );
+            pacer.on_sent(window);
+            let bursts = send(&mut pacer, window, &rtt, slow_start, round_trip, late);
+            bursts.iter().map(|burst| burst.1).sum::<u64>()
+        };
+        // The window is what holds the sender back, so that it grows.
+        assert!(sent_in_a_round_trip(true) >= window);
+        assert_eq!(sent_in_a_round_trip(false), 0);
     }
 
     // test: RFC 9002 §7.7 — with nothing in flight, the initial window may leave at once.
