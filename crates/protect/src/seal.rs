@@ -7,7 +7,7 @@
 //! Sixteen packets at a time go through the kernel; their ciphertext is still in the first-level
 //! cache when the samples are taken from it.
 
-use crate::kernel::{Fusion, Header, Job, Kernel, MAX_JOBS, Slots, Splitter};
+use crate::kernel::{Fusion, Header, Job, Kernel, MAX_JOBS, Slots, Splitter, prefetch};
 use crate::span::{Outcome, PacketSpan};
 
 /// Seals the pending spans and applies header protection, where there is a key for it.
@@ -54,7 +54,10 @@ fn jobs_to_seal<'r, 'a>(
         if span.outcome != Outcome::Pending {
             return None;
         }
-        let job = source.and_then(|source| Job::to_seal(&mut at, span, source));
+        let job = source.and_then(|source| {
+            prefetch::ends(source);
+            Job::to_seal(&mut at, span, source)
+        });
         span.outcome = match job {
             Some(_) => Outcome::Open,
             None => Outcome::Skip,

@@ -26,6 +26,7 @@ mod job;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod lanes;
 mod portable;
+pub(crate) mod prefetch;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod registers;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -7,6 +7,7 @@ use crate::kernel::Job;
 use crate::kernel::ghash::{self, Hash};
 use crate::kernel::job::Toggle;
 use crate::kernel::lanes::{Lanes, Work};
+use crate::kernel::prefetch;
 use crate::kernel::registers::Block;
 use crate::kernel::stitch::Rounds;
 use crate::span::TAG_LEN;
@@ -78,6 +79,7 @@ impl<'a> Plaintext<'a> {
         pad: [L::V; CHUNK],
     ) {
         if let Some(source) = self.chunk::<L>(at) {
+            prefetch::next_packet(source);
             for i in 0..CHUNK {
                 l.store(&mut chunk[i], l.xor(pad[i], l.load(&source[i])));
             }

@@ -1,0 +1,47 @@
+//! Asking for memory before it is read.
+//!
+//! The application's data is mostly cold when it is sealed: a sender that waits for its turn on a
+//! link gets back to memory that others have pushed out of the caches meanwhile. The hardware
+//! follows the reads within a packet, but not to a packet's last bytes, which are read first, nor
+//! across the boundaries of pages.
+
+/// Bytes from one packet's data to the next one's, about: the packets of a full-sized bundle, whose
+/// data mostly lies in one piece.
+const NEXT_PACKET: usize = 1472;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Asks for the data of a packet, where its first and its last bytes are.
+#[inline(always)]
+pub(crate) fn ends(data: &[u8]) {
+    if let (Some(first), Some(last)) = (data.first(), data.last()) {
+        line(first);
+        line(last);
+    }
+}
+
+/// Asks for what the next packet has in the place of `here`, and a line more: packets do not end
+/// with a whole number of these.
+#[inline(always)]
+pub(crate) fn next_packet<T>(here: &T) {
+    let here = std::ptr::from_ref(here).cast::<u8>();
+    for offset in (0..=size_of::<T>()).step_by(LINE) {
+        line(here.wrapping_add(NEXT_PACKET + offset));
+    }
+}
+
+/// Asks for the line of a byte, which need not exist.
+#[inline(always)]
+#[cfg(target_arch = "x86_64")]
+fn line(byte: *const u8) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+    // SAFETY: every x86-64 CPU has the instruction. It faults on no address, and reads and writes
+    // nothing that a program can see.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(byte.cast()) }
+}
+
+/// Rust has no stable way to ask.
+#[inline(always)]
+#[cfg(not(target_arch = "x86_64"))]
+const fn line(_byte: *const u8) {}
