@@ -16,6 +16,7 @@ use counting::held;
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 use squall_core::{EndpointConfig, Time, TransportConfig};
+use squall_protect::{KernelKind, Suite, chosen_kernel};
 use squall_wire::{Direction, Side, VERSION_1};
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
@@ -48,7 +49,10 @@ fn an_idle_connection_of_a_server_takes_at_most_12_kb() {
     let server = (after - before) / COUNT as isize;
     let client = both / COUNT as isize - server;
     println!("bytes of an idle connection: server {server}, client {client}");
-    assert!(server <= 12 * 1024, "{server} bytes");
+    // Four keys have tables for registers of 512 bits instead of 256 where those are used.
+    let is_wide = chosen_kernel(Suite::Aes128Gcm) == KernelKind::Vaes512;
+    let tables = if is_wide { 4 * 384 } else { 0 };
+    assert!(server <= 12 * 1024 + tables, "{server} bytes");
 }
 
 /// One connection to a server; its handles at the client and at the server.

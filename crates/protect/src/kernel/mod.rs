@@ -31,6 +31,7 @@ pub(crate) mod prefetch;
 mod registers;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod stitch;
+mod trial;
 #[cfg(test)]
 mod wycheproof;
 #[cfg(target_arch = "x86_64")]
