@@ -21,7 +21,7 @@ const FAMILIES: &[Family] = &[
         // Zen 3 has the same family, and no AVX-512.
         models: 0..=0xff,
         is_wide: true,
-        why: "Zen 4: 5 % faster than 256 bits at 1,450 bytes, and no slow-down of other work",
+        why: "Zen 4: 5 % (AES) and 20 % (ChaCha20) faster than 256 bits at 1,450 bytes, and no slow-down of other work",
     },
     Family {
         vendor: b"AuthenticAMD",

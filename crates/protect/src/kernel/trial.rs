@@ -1,5 +1,5 @@
-//! A CPU that the table of families does not know is measured once: whether 512-bit
-//! registers are faster there, and whether the clock falls after their use.
+//! A CPU that the table of families does not know is measured once: whether 512-bit registers are
+//! faster there, and whether the clock falls after their use.
 //!
 //! ```text
 //!   pace ─> 256 bits, 512 bits, in turns ─> 512 bits for longer than a CPU waits ─> pace
@@ -27,7 +27,7 @@ const LOWERED_WITHIN: Duration = Duration::from_millis(1);
 const RAISED_WITHIN: Duration = Duration::from_millis(2);
 /// A lower clock shows each time; a neighbour that begins to work does not.
 const TRIES: usize = 3;
-/// Slices of the pace, and dependent additions in each: about 10 µs.
+/// Slices of the pace, and dependent additions in each: about 2 µs.
 const PACE_SLICES: usize = 12;
 const ADDITIONS: u64 = 8_000;
 /// Least gain by 512 bits, and most that the rest of the machine may lose by them, in percent.
