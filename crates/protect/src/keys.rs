@@ -7,7 +7,7 @@ use crate::kernel::{Fusion, Header, Kernel, KernelKind, chosen_kernel};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::open;
 use crate::seal;
-use crate::span::PacketSpan;
+use crate::span::{MASK_LEN, PacketSpan, SAMPLE_LEN};
 use crate::suite::Suite;
 
 /// An expanded AEAD key of one direction (RFC 9001 §5.3). Wiped when dropped.
@@ -127,6 +127,18 @@ impl PacketKey {
             seal::seal(&self.kernel, Some(header), buf, spans, sources);
         }
     }
+
+    /// Seals the pending spans (RFC 9001 §5.3) without header protection, for a stack that applies
+    /// it itself with [`HeaderKey::masks`].
+    ///
+    /// Arguments and outcomes are those of [`seal`](Self::seal). Packets are not ready to be sent:
+    /// their packet numbers are in the clear (RFC 9001 §5.4).
+    pub fn seal_aead(&mut self, buf: &mut [u8], spans: &mut [PacketSpan], sources: &[&[u8]]) {
+        #[cfg(squall_unprotected)]
+        crate::unprotected::seal(buf, spans, sources);
+        #[cfg(not(squall_unprotected))]
+        self.seal_in(None, buf, spans, sources);
+    }
 }
 
 /// The operations in pieces; see [`ablation`](crate::ablation).
@@ -192,6 +204,17 @@ impl HeaderKey {
     #[must_use]
     pub fn suite(&self) -> Suite {
         self.suite
+    }
+
+    /// Computes the header-protection masks of samples (RFC 9001 §5.4.3, §5.4.4): `masks[i]` becomes
+    /// the mask of `samples[i]`. If the slices differ in length, the rest of the longer one is
+    /// ignored.
+    ///
+    /// The first byte of a mask, limited to its low four bits for a long header and five for a
+    /// short one, is XORed onto the first byte of the packet, and the others onto the packet number
+    /// (RFC 9001 §5.4.1). Samples of many packets in one call cost less than one call for each.
+    pub fn masks(&self, samples: &[[u8; SAMPLE_LEN]], masks: &mut [[u8; MASK_LEN]]) {
+        self.header.masks(samples, masks);
     }
 
     /// Removes header protection from the pending spans (RFC 9001 §5.4.1), and sets their

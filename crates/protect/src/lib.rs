@@ -44,6 +44,10 @@
 //! assert!(buf[..48].ends_with(b"the first"));
 //! ```
 //!
+//! For a stack that applies header protection itself, [`PacketKey::seal_aead`] seals without it, and
+//! [`HeaderKey::masks`] computes masks from samples. [`PacketKey::open`] needs no header key: it
+//! takes spans whose `header_len` and `packet_number` the caller has set.
+//!
 //! From the lowest floor: `span`, `suite`, `material` (plain data), `kernel` (the cipher work and
 //! the only `unsafe`), `open` and `seal` (geometry, masks, grouping), `keys` (what callers hold),
 //! `initial` and `retry` (keys that every endpoint knows), `ablation` (the operations in pieces,
@@ -73,5 +77,5 @@ mod unprotected;
 pub use kernel::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernels_available};
 pub use keys::{HeaderKey, Keys, PacketKey, Pair};
 pub use material::{HeaderKeyMaterial, KeyMaterial};
-pub use span::{MAX_GROUP, Outcome, PacketSpan, SAMPLE_LEN, TAG_LEN};
+pub use span::{MASK_LEN, MAX_GROUP, Outcome, PacketSpan, SAMPLE_LEN, TAG_LEN};
 pub use suite::Suite;

@@ -6,6 +6,10 @@ pub const TAG_LEN: usize = 16;
 /// Length in bytes of the ciphertext sample that header protection reads (RFC 9001 §5.4.2).
 pub const SAMPLE_LEN: usize = 16;
 
+/// Length in bytes of the mask that header protection makes of a sample: one byte for the first
+/// byte of the header, four for the packet number (RFC 9001 §5.4.1).
+pub const MASK_LEN: usize = 5;
+
 /// Packets in a group: callers keep the spans of at most this many on the stack at a time. A call
 /// with more is legal.
 pub const MAX_GROUP: usize = 64;

@@ -10,8 +10,8 @@ mod common;
 
 use serde_json::Value;
 use squall_protect::{
-    HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, Outcome, PacketSpan, Suite, TAG_LEN, initial,
-    kernels_available, retry,
+    HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, MASK_LEN, Outcome, PacketSpan, Suite,
+    TAG_LEN, initial, kernels_available, retry,
 };
 
 fn appendices() -> [Value; 2] {
@@ -47,6 +47,11 @@ fn check(case: &Value, keys: &mut Keys) {
     let number = case["pn"].as_u64().unwrap();
     let pn_len = usize::from(header[0] & 3) + 1;
     let pn_offset = (header.len() - pn_len) as u16;
+
+    let mut masks = [[0; MASK_LEN]];
+    let sample = hex(&case["sample"]).try_into().unwrap();
+    keys.header.masks(&[sample], &mut masks);
+    assert_eq!(masks[0], *hex(&case["mask"]));
 
     let mut buf = sealed.clone();
     let mut spans = [PacketSpan::new(0, buf.len() as u32, pn_offset)];

@@ -29,6 +29,7 @@ mod portable;
 pub(crate) mod prefetch;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod registers;
+mod samples;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod stitch;
 mod trial;
@@ -54,8 +55,10 @@ use self::x86_64::{
     tokens::{Avx2, Avx512, Vaes256, Vaes512},
 };
 use job::Toggle;
+use samples::Samples;
 
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
+use crate::span::{MASK_LEN, SAMPLE_LEN};
 use crate::suite::Suite;
 
 /// When a kernel that makes masks along with the AEAD makes them. The others make them after it.
@@ -230,6 +233,12 @@ impl Header {
     /// Applies header protection (RFC 9001 §5.4.1) to sealed packets.
     pub(crate) fn protect(&self, jobs: &mut [Job<'_>]) {
         dispatch!(self, header => header.toggle(jobs, Toggle::Protect));
+    }
+
+    /// Computes the masks of some samples (RFC 9001 §5.4.3, §5.4.4), as many as both slices have.
+    pub(crate) fn masks(&self, samples: &[[u8; SAMPLE_LEN]], masks: &mut [[u8; MASK_LEN]]) {
+        let samples = Samples { samples, masks };
+        dispatch!(self, header => header.toggle(samples, Toggle::Protect));
     }
 
     /// Removes header protection, and stores header lengths and packet numbers in the spans.
