@@ -206,9 +206,9 @@ impl HeaderKey {
         self.suite
     }
 
-    /// Computes the header-protection masks of samples (RFC 9001 §5.4.3, §5.4.4): `masks[i]` becomes
-    /// the mask of `samples[i]`. If the slices differ in length, the rest of the longer one is
-    /// ignored.
+    /// Computes the header-protection masks of samples (RFC 9001 §5.4.3, §5.4.4): `masks[i]`
+    /// becomes the mask of `samples[i]`. If the slices differ in length, the rest of the longer one
+    /// is ignored.
     ///
     /// The first byte of a mask, limited to its low four bits for a long header and five for a
     /// short one, is XORed onto the first byte of the packet, and the others onto the packet number

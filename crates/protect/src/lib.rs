@@ -44,9 +44,9 @@
 //! assert!(buf[..48].ends_with(b"the first"));
 //! ```
 //!
-//! For a stack that applies header protection itself, [`PacketKey::seal_aead`] seals without it, and
-//! [`HeaderKey::masks`] computes masks from samples. [`PacketKey::open`] needs no header key: it
-//! takes spans whose `header_len` and `packet_number` the caller has set.
+//! For a stack that applies header protection itself, [`PacketKey::seal_aead`] seals without it,
+//! and [`HeaderKey::masks`] computes masks from samples. [`PacketKey::open`] needs no header key:
+//! it takes spans whose `header_len` and `packet_number` the caller has set.
 //!
 //! From the lowest floor: `span`, `suite`, `material` (plain data), `kernel` (the cipher work and
 //! the only `unsafe`), `open` and `seal` (geometry, masks, grouping), `keys` (what callers hold),
