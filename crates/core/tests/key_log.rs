@@ -95,7 +95,7 @@ fn connect_and_look(path: &str) {
         &expand(&secret, "quic iv", 12).try_into().unwrap(),
     );
     let hp = HeaderKeyMaterial::new(Suite::Aes128Gcm, &expand(&secret, "quic hp", 16));
-    let (mut key, hp) = (PacketKey::new(&key.unwrap()), HeaderKey::new(&hp.unwrap()));
+    let (key, hp) = (PacketKey::new(&key.unwrap()), HeaderKey::new(&hp.unwrap()));
     let mut short = (link.to_client.iter())
         .find(|d| d[0] & 0x80 == 0)
         .unwrap()

@@ -14,7 +14,7 @@ use squall_protect::{
     Suite, TAG_LEN, kernels_available,
 };
 
-const PAYLOADS: [usize; 4] = [4, 64, 1200, 1450];
+const PAYLOADS: [usize; 5] = [4, 64, 256, 1200, 1450];
 const BATCHES: [usize; 4] = [1, 8, 32, 64];
 /// Unless `--rounds=N` says otherwise.
 const ROUNDS: usize = 61;
@@ -31,6 +31,7 @@ enum Operation {
     Seal,
     SealFromSource,
     Open,
+    OpenInto,
 }
 
 /// One buffer and its spans, to be copied.
@@ -67,7 +68,13 @@ fn keys(suite: Suite, kind: KernelKind) -> Option<Keys> {
     })
 }
 
-fn work(operation: Operation, keys: &mut Keys, batch: &mut Batch, sources: &[&[u8]]) {
+fn work<'a>(
+    operation: Operation,
+    keys: &Keys,
+    batch: &'a mut Batch,
+    sources: &[&[u8]],
+    targets: &mut [&'a mut [u8]],
+) {
     let Batch { buf, spans } = batch;
     match operation {
         Operation::Seal => keys.packet.seal(&keys.header, buf, spans, &[]),
@@ -76,6 +83,10 @@ fn work(operation: Operation, keys: &mut Keys, batch: &mut Batch, sources: &[&[u
             keys.header.unprotect(buf, spans);
             keys.packet.open(buf, spans, 0);
         }
+        Operation::OpenInto => {
+            keys.header.unprotect(buf, spans);
+            keys.packet.open_into(buf, spans, 0, targets);
+        }
     }
     debug_assert_eq!(spans[0].outcome, Outcome::Open);
 }
@@ -83,7 +94,7 @@ fn work(operation: Operation, keys: &mut Keys, batch: &mut Batch, sources: &[&[u
 /// Median time of a packet.
 fn measure(
     operation: Operation,
-    keys: &mut Keys,
+    keys: &Keys,
     (payload_len, count): (usize, usize),
     picks: &Picks,
 ) -> f64 {
@@ -94,7 +105,7 @@ fn measure(
         .chunks(payload_len)
         .map(|chunk| &chunk[8.min(payload_len)..])
         .collect();
-    if operation == Operation::Open {
+    if matches!(operation, Operation::Open | Operation::OpenInto) {
         keys.packet
             .seal(&keys.header, &mut fresh.buf, &mut fresh.spans, &[]);
         fresh
@@ -104,15 +115,21 @@ fn measure(
     }
     let copies = (WORKING_SET / fresh.buf.len()).clamp(1, 128);
     let mut batches = vec![fresh.clone(); copies];
+    let mut memory = vec![0; data.len() * copies];
     let mut times: Vec<f64> = (0..picks.rounds)
         .map(|_| {
             for batch in &mut batches {
                 batch.buf.copy_from_slice(&fresh.buf);
                 batch.spans.copy_from_slice(&fresh.spans);
             }
+            let mut targets: Vec<&mut [u8]> = memory
+                .chunks_mut(payload_len)
+                .map(|chunk| &mut chunk[8.min(payload_len)..])
+                .collect();
+            let targets = targets.chunks_mut(count);
             let start = Instant::now();
-            for batch in &mut batches {
-                work(operation, keys, black_box(batch), &sources);
+            for (batch, targets) in batches.iter_mut().zip(targets) {
+                work(operation, keys, black_box(batch), &sources, targets);
             }
             start.elapsed().as_secs_f64() * 1e9 / (copies * count) as f64
         })
@@ -190,16 +207,17 @@ fn main() {
                 ("seal", Operation::Seal),
                 ("seal from source", Operation::SealFromSource),
                 ("open", Operation::Open),
+                ("open into targets", Operation::OpenInto),
             ] {
                 let row = format!("{suite_name} {} {operation_name}", kind.name());
-                let Some(mut keys) = keys(suite, kind).filter(|_| picks.row(&row)) else {
+                let Some(keys) = keys(suite, kind).filter(|_| picks.row(&row)) else {
                     continue;
                 };
                 print!("{row:34}");
                 for &(payload_len, count) in &picks.columns {
                     print!(
                         " {:8.1}",
-                        measure(operation, &mut keys, (payload_len, count), &picks)
+                        measure(operation, &keys, (payload_len, count), &picks)
                     );
                 }
                 println!();

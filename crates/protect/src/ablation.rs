@@ -37,13 +37,7 @@ pub fn has(way: Way, keys: &Keys) -> bool {
 
 /// Seals pending spans in a way; see [`PacketKey::seal`](crate::PacketKey::seal) for the other
 /// arguments.
-pub fn seal(
-    way: Way,
-    keys: &mut Keys,
-    buf: &mut [u8],
-    spans: &mut [PacketSpan],
-    sources: &[&[u8]],
-) {
+pub fn seal(way: Way, keys: &Keys, buf: &mut [u8], spans: &mut [PacketSpan], sources: &[&[u8]]) {
     let header = fusion_of(way).map(|fusion| (&keys.header, fusion));
     keys.packet.seal_in(header, buf, spans, sources);
     if let Some(count) = packets_in_a_call(way) {
@@ -56,7 +50,7 @@ pub fn seal(
 /// Removes header protection in a way, and opens pending spans of slot 0. Packet numbers must be
 /// below 2^32 and have four bytes in the packets, since they are not expanded between the two
 /// steps.
-pub fn open(way: Way, keys: &mut Keys, buf: &mut [u8], spans: &mut [PacketSpan]) {
+pub fn open(way: Way, keys: &Keys, buf: &mut [u8], spans: &mut [PacketSpan]) {
     if let Some(fusion) = fusion_of(way)
         && keys.packet.open_fused((&keys.header, fusion), buf, spans)
     {

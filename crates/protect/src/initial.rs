@@ -141,8 +141,7 @@ mod tests {
         for version in [1, VERSION_2] {
             let client = keys(version, &dcid, true);
             let server = FirstKeys::new(version, &dcid).into_pair();
-            for (mut from, mut to) in [(client.local, server.remote), (server.local, client.remote)]
-            {
+            for (from, to) in [(client.local, server.remote), (server.local, client.remote)] {
                 let mut packet = [7; 64];
                 packet[0] = 0xc0;
                 let mut spans = [PacketSpan::new(0, 64, 17)];

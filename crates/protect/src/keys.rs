@@ -6,11 +6,15 @@ use std::fmt;
 use crate::kernel::{Fusion, Header, Kernel, KernelKind, chosen_kernel};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::open;
+use crate::scattered::{self, Direction, ScatteredPacket};
 use crate::seal;
 use crate::span::{MASK_LEN, PacketSpan, SAMPLE_LEN};
 use crate::suite::Suite;
 
 /// An expanded AEAD key of one direction (RFC 9001 §5.3). Wiped when dropped.
+///
+/// Threads may share it: sealing and opening take `&self`. A key starts small and builds larger
+/// tables at the first call with many full packets, or when asked by [`grow`](Self::grow).
 pub struct PacketKey {
     suite: Suite,
     kernel: Kernel,
@@ -31,6 +35,27 @@ const BUSY_LEN: u32 = 1000;
 fn is_busy(spans: &[PacketSpan]) -> bool {
     (spans.first_chunk::<BUSY_PACKETS>())
         .is_some_and(|spans| spans.iter().all(|span| span.len >= BUSY_LEN))
+}
+
+/// The same for packets that lie anywhere.
+fn are_busy(packets: &[ScatteredPacket<'_>]) -> bool {
+    (packets.first_chunk::<BUSY_PACKETS>())
+        .is_some_and(|packets| packets.iter().all(|it| it.len() >= BUSY_LEN as usize))
+}
+
+/// Threads share keys.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<PacketKey>();
+    is_shared::<HeaderKey>();
+};
+
+/// An AEAD key for the packets of one path (draft-ietf-quic-multipath): see
+/// [`PacketKey::on_path`].
+#[derive(Copy, Clone, Debug)]
+pub struct PathKey<'k> {
+    key: &'k PacketKey,
+    path_id: u32,
 }
 
 /// The keys of one direction.
@@ -76,10 +101,27 @@ impl PacketKey {
         self.suite
     }
 
+    /// Builds the larger tables of a busy key, up to 3 kB, unless they exist: for a caller that
+    /// passes full packets one at a time, since only calls with many of them build the tables by
+    /// themselves. A further call costs one load.
+    pub fn grow(&self) {
+        self.kernel.grow_if(|| true);
+    }
+
     /// Drops what a busy key keeps to be fast, up to 3 kB; for a connection that goes idle. It
     /// comes back when a call brings many full packets.
     pub fn shrink(&mut self) {
         self.kernel.shrink();
+    }
+
+    /// The key for the 1-RTT packets of a path, where both endpoints use the multipath extension:
+    /// the path's id becomes part of the nonce (draft-ietf-quic-multipath §2.4).
+    ///
+    /// The nonces of path 0 are those of RFC 9001 §5.3, which the operations of `PacketKey` itself
+    /// use.
+    #[must_use]
+    pub fn on_path(&self, path_id: u32) -> PathKey<'_> {
+        PathKey { key: self, path_id }
     }
 
     /// Opens the pending spans of `slot`, in place (RFC 9001 §5.3).
@@ -89,13 +131,56 @@ impl PacketKey {
     /// [`Outcome::Skip`](crate::Outcome::Skip) when its geometry or number is impossible. A forged
     /// packet does not hinder the others. Bytes outside the payloads are not touched, but for the
     /// number of a forged packet, which is wiped after its first byte.
-    pub fn open(&mut self, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
+    pub fn open(&self, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
+        self.on_path(0).open(buf, spans, slot);
+    }
+
+    /// As [`open`](Self::open), with the *last* bytes of each payload decrypted into another place,
+    /// at the price of decrypting in place: a caller that can tell where stream data belongs saves
+    /// copying it.
+    ///
+    /// `targets` is empty when all payloads are opened in place, or else holds one slice for each
+    /// span (empty for none), which is taken from a span that is worked on. What the packet itself
+    /// holds in place of those bytes afterwards is unspecified. The target of a packet that is
+    /// [`Outcome::Forged`](crate::Outcome::Forged) is wiped with zeros, like its payload; that of a
+    /// packet that is not worked on is left as it is. A span whose target is longer than its
+    /// payload or missing becomes [`Outcome::Skip`](crate::Outcome::Skip).
+    ///
+    /// ```
+    /// # use squall_protect::{Outcome, PacketSpan, initial};
+    /// # let mut client = initial::keys(1, b"\x83\x94\xc8\xf0\x3e\x51\x57\x08", true);
+    /// # let mut server = initial::keys(1, b"\x83\x94\xc8\xf0\x3e\x51\x57\x08", false);
+    /// # let mut buf = [0; 64];
+    /// # buf[..3].copy_from_slice(&[0x40, 0xc1, 7]);
+    /// # buf[3..8].copy_from_slice(b"frame");
+    /// # let mut spans = [PacketSpan::new(0, 64, 2)];
+    /// # (spans[0].header_len, spans[0].packet_number) = (3, 7);
+    /// # let source = [b'x'; 40];
+    /// # client.local.packet.seal(&client.local.header, &mut buf, &mut spans, &[&source]);
+    /// # spans[0].outcome = Outcome::Pending;
+    /// server.remote.header.unprotect(&mut buf, &mut spans);
+    /// // A payload of 45 bytes: a frame's first five stay in the packet, its data moves.
+    /// let mut data = [0; 40];
+    /// server.remote.packet.open_into(&mut buf, &mut spans, 0, &mut [&mut data]);
+    /// assert_eq!(spans[0].outcome, Outcome::Open);
+    /// assert_eq!((&buf[3..8], data), (&b"frame"[..], [b'x'; 40]));
+    /// ```
+    pub fn open_into<'a>(
+        &self,
+        buf: &'a mut [u8],
+        spans: &mut [PacketSpan],
+        slot: u8,
+        targets: &mut [&'a mut [u8]],
+    ) {
+        if targets.is_empty() {
+            return self.open(buf, spans, slot);
+        }
         #[cfg(squall_unprotected)]
-        crate::unprotected::open(spans, slot);
+        crate::unprotected::open_into(buf, spans, slot, targets);
         #[cfg(not(squall_unprotected))]
         {
             self.kernel.grow_if(|| is_busy(spans));
-            open::open(&self.kernel, buf, spans, slot);
+            open::open_into(&self.kernel, buf, spans, slot, targets);
         }
     }
 
@@ -111,21 +196,13 @@ impl PacketKey {
     ///
     /// A header key of another suite gives packets that the peer cannot read.
     pub fn seal(
-        &mut self,
+        &self,
         header: &HeaderKey,
         buf: &mut [u8],
         spans: &mut [PacketSpan],
         sources: &[&[u8]],
     ) {
-        debug_assert_eq!(self.suite, header.suite);
-        #[cfg(squall_unprotected)]
-        crate::unprotected::seal(buf, spans, sources);
-        #[cfg(not(squall_unprotected))]
-        {
-            self.kernel.grow_if(|| is_busy(spans));
-            let header = (&header.header, Fusion::Batched);
-            seal::seal(&self.kernel, Some(header), buf, spans, sources);
-        }
+        self.on_path(0).seal(header, buf, spans, sources);
     }
 
     /// Seals the pending spans (RFC 9001 §5.3) without header protection, for a stack that applies
@@ -133,11 +210,89 @@ impl PacketKey {
     ///
     /// Arguments and outcomes are those of [`seal`](Self::seal). Packets are not ready to be sent:
     /// their packet numbers are in the clear (RFC 9001 §5.4).
-    pub fn seal_aead(&mut self, buf: &mut [u8], spans: &mut [PacketSpan], sources: &[&[u8]]) {
+    pub fn seal_aead(&self, buf: &mut [u8], spans: &mut [PacketSpan], sources: &[&[u8]]) {
+        self.on_path(0).seal_aead(buf, spans, sources);
+    }
+
+    /// Seals the pending packets, which lie anywhere (RFC 9001 §5.3), without header protection,
+    /// for a stack that applies it itself with [`HeaderKey::masks`].
+    ///
+    /// Each becomes [`Outcome::Open`](crate::Outcome::Open), or
+    /// [`Outcome::Skip`](crate::Outcome::Skip) when it is refused: see [`ScatteredPacket`], also
+    /// for what each kind of memory costs.
+    pub fn seal_scattered(&self, packets: &mut [ScatteredPacket<'_>]) {
+        self.scattered(packets, Direction::Seal);
+    }
+
+    /// Opens the pending packets, which lie anywhere and whose headers are bare (RFC 9001 §5.3).
+    ///
+    /// Each becomes [`Outcome::Open`](crate::Outcome::Open), or
+    /// [`Outcome::Forged`](crate::Outcome::Forged) with its payload wiped, or
+    /// [`Outcome::Skip`](crate::Outcome::Skip) when it is refused: see [`ScatteredPacket`], also
+    /// for what each kind of memory costs.
+    pub fn open_scattered(&self, packets: &mut [ScatteredPacket<'_>]) {
+        self.scattered(packets, Direction::Open);
+    }
+
+    fn scattered(&self, packets: &mut [ScatteredPacket<'_>], direction: Direction) {
+        #[cfg(squall_unprotected)]
+        crate::unprotected::scattered(packets, direction);
+        #[cfg(not(squall_unprotected))]
+        {
+            self.kernel.grow_if(|| are_busy(packets));
+            scattered::work(&self.kernel, packets, direction);
+        }
+    }
+}
+
+/// The operations of [`PacketKey`] for the packets of one path.
+impl PathKey<'_> {
+    /// As [`PacketKey::open`].
+    pub fn open(self, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
+        #[cfg(squall_unprotected)]
+        crate::unprotected::open(spans, slot);
+        #[cfg(not(squall_unprotected))]
+        {
+            self.key.kernel.grow_if(|| is_busy(spans));
+            open::open(&self.key.kernel, self.path_id, buf, spans, slot);
+        }
+    }
+
+    /// As [`PacketKey::seal`].
+    pub fn seal(
+        self,
+        header: &HeaderKey,
+        buf: &mut [u8],
+        spans: &mut [PacketSpan],
+        sources: &[&[u8]],
+    ) {
+        debug_assert_eq!(self.key.suite, header.suite);
+        #[cfg(squall_unprotected)]
+        crate::unprotected::seal(buf, spans, sources);
+        #[cfg(not(squall_unprotected))]
+        self.seal_in(Some((header, Fusion::Batched)), buf, spans, sources);
+    }
+
+    /// As [`PacketKey::seal_aead`].
+    pub fn seal_aead(self, buf: &mut [u8], spans: &mut [PacketSpan], sources: &[&[u8]]) {
         #[cfg(squall_unprotected)]
         crate::unprotected::seal(buf, spans, sources);
         #[cfg(not(squall_unprotected))]
         self.seal_in(None, buf, spans, sources);
+    }
+
+    /// Without header protection or with it in a certain way.
+    fn seal_in(
+        self,
+        header: Option<(&HeaderKey, Fusion)>,
+        buf: &mut [u8],
+        spans: &mut [PacketSpan],
+        sources: &[&[u8]],
+    ) {
+        let kernel = &self.key.kernel;
+        kernel.grow_if(|| is_busy(spans));
+        let header = header.map(|(key, fusion)| (&key.header, fusion));
+        seal::seal(kernel, self.path_id, header, buf, spans, sources);
     }
 }
 
@@ -145,21 +300,19 @@ impl PacketKey {
 impl PacketKey {
     /// [`seal`](Self::seal), without header protection or with it in a certain way.
     pub(crate) fn seal_in(
-        &mut self,
+        &self,
         header: Option<(&HeaderKey, Fusion)>,
         buf: &mut [u8],
         spans: &mut [PacketSpan],
         sources: &[&[u8]],
     ) {
-        self.kernel.grow_if(|| is_busy(spans));
-        let header = header.map(|(key, fusion)| (&key.header, fusion));
-        seal::seal(&self.kernel, header, buf, spans, sources);
+        self.on_path(0).seal_in(header, buf, spans, sources);
     }
 
     /// Unprotects and opens in one call, with the numbers as they are in the packets; `false`, with
     /// no packet opened, where the kernel cannot.
     pub(crate) fn open_fused(
-        &mut self,
+        &self,
         (header, fusion): (&HeaderKey, Fusion),
         buf: &mut [u8],
         spans: &mut [PacketSpan],

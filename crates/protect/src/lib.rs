@@ -4,6 +4,7 @@
 //!   received bundle ─ spans ─▶ HeaderKey::unprotect   all samples, one cipher pass, masks applied
 //!                              (caller expands the truncated numbers and picks a key slot)
 //!                              PacketKey::open        all packets of a slot: Open or Forged
+//!                              (open_into: the same, stream data decrypted to where it belongs)
 //!
 //!   written packets ─ spans ─▶ PacketKey::seal        AEAD straight from the source slices, then
 //!                                                     header protection, for all in one call
@@ -17,8 +18,8 @@
 //! ```
 //! use squall_protect::{Outcome, PacketSpan, initial};
 //!
-//! let mut client = initial::keys(1, b"\x83\x94\xc8\xf0\x3e\x51\x57\x08", true);
-//! let mut server = initial::keys(1, b"\x83\x94\xc8\xf0\x3e\x51\x57\x08", false);
+//! let client = initial::keys(1, b"\x83\x94\xc8\xf0\x3e\x51\x57\x08", true);
+//! let server = initial::keys(1, b"\x83\x94\xc8\xf0\x3e\x51\x57\x08", false);
 //!
 //! // Two packets in one buffer: a header of 3 bytes whose last one is the number, a payload, room
 //! // for the tag.
@@ -44,14 +45,22 @@
 //! assert!(buf[..48].ends_with(b"the first"));
 //! ```
 //!
-//! For a stack that applies header protection itself, [`PacketKey::seal_aead`] seals without it,
-//! and [`HeaderKey::masks`] computes masks from samples. [`PacketKey::open`] needs no header key:
-//! it takes spans whose `header_len` and `packet_number` the caller has set.
+//! # For other stacks
+//!
+//! Keys are `Sync`, so threads may share one. A stack that applies header protection itself seals
+//! with [`PacketKey::seal_aead`], and gets its masks from [`HeaderKey::masks`]. [`PacketKey::open`]
+//! needs no header key: it takes spans whose `header_len` and `packet_number` the caller has set.
+//!
+//! Packets that do not lie in one buffer, or whose header, payload and tag lie apart, are
+//! [`ScatteredPacket`]s: [`PacketKey::seal_scattered`], [`PacketKey::open_scattered`]. With the
+//! multipath extension the id of a path is part of the nonce: [`PacketKey::on_path`].
+//!
+//! # Files
 //!
 //! From the lowest floor: `span`, `suite`, `material` (plain data), `kernel` (the cipher work and
-//! the only `unsafe`), `open` and `seal` (geometry, masks, grouping), `keys` (what callers hold),
-//! `initial` and `retry` (keys that every endpoint knows), `ablation` (the operations in pieces,
-//! for measurements).
+//! the only `unsafe`), `open`, `seal` and `scattered` (geometry, masks, grouping), `keys` (what
+//! callers hold), `initial` and `retry` (keys that every endpoint knows), `ablation` (the
+//! operations in pieces, for measurements).
 
 #![cfg_attr(
     squall_unprotected,
@@ -68,6 +77,7 @@ mod keys;
 mod material;
 mod open;
 pub mod retry;
+mod scattered;
 mod seal;
 mod span;
 mod suite;
@@ -75,7 +85,8 @@ mod suite;
 mod unprotected;
 
 pub use kernel::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernels_available};
-pub use keys::{HeaderKey, Keys, PacketKey, Pair};
+pub use keys::{HeaderKey, Keys, PacketKey, Pair, PathKey};
 pub use material::{HeaderKeyMaterial, KeyMaterial};
+pub use scattered::{PacketMemory, ScatteredPacket};
 pub use span::{MASK_LEN, MAX_GROUP, Outcome, PacketSpan, SAMPLE_LEN, TAG_LEN};
 pub use suite::Suite;

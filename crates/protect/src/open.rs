@@ -4,6 +4,13 @@
 //!   unprotect   samples of up to 16 packets ─▶ one cipher pass ─▶ masks over first byte and number
 //!   open        packets of one slot, cut out of the buffer ─▶ kernel, 16 a call ─▶ Open or Forged
 //! ```
+//! A packet that is opened into a target keeps the head of its plaintext in place:
+//! ```text
+//!   packet     | header .. number | frame bytes in place | ....... ciphertext ....... | tag |
+//!   target                                               | where the application reads |
+//! ```
+
+use std::slice;
 
 use crate::kernel::{Fusion, Header, Job, Kernel, Received, Slots, Splitter};
 use crate::span::{Outcome, PacketSpan};
@@ -29,29 +36,38 @@ fn jobs_in_a_row<'r, 'a>(
     splitter: &mut Splitter<'a>,
     spans: &[PacketSpan],
     is_wanted: impl Fn(&PacketSpan) -> bool,
-    job: impl Fn(&mut Splitter<'a>, &PacketSpan) -> Option<Job<'a>>,
+    mut job: impl FnMut(&mut Splitter<'a>, &PacketSpan, usize) -> Option<Job<'a>>,
 ) -> &'r mut [Job<'a>] {
     let mut at = std::mem::take(splitter);
-    let wanted = spans.iter().take_while(|span| is_wanted(span));
-    let jobs = slots.fill(wanted.map_while(|span| job(&mut at, span)));
+    let wanted = spans.iter().enumerate();
+    let wanted = wanted.take_while(|(_, span)| is_wanted(span));
+    let jobs = slots.fill(wanted.map_while(|(i, span)| job(&mut at, span, i)));
     *splitter = at;
     jobs
 }
 
-/// Makes jobs of the wanted spans and does some work on them, those in a row together; a wanted
-/// span that cannot be a job is skipped.
+/// Makes jobs of the wanted spans, each with its index, and does some work on them, those in a row
+/// together; a wanted span that cannot be a job is skipped.
 #[inline(always)]
 fn by_rows<'a>(
     buf: &'a mut [u8],
     mut spans: &mut [PacketSpan],
     is_wanted: impl Fn(&PacketSpan) -> bool + Copy,
-    job: impl Fn(&mut Splitter<'a>, &PacketSpan) -> Option<Job<'a>> + Copy,
+    mut job: impl FnMut(&mut Splitter<'a>, &PacketSpan, usize) -> Option<Job<'a>>,
     mut work: impl FnMut(&mut [PacketSpan], &mut [Job<'a>]),
 ) {
     let mut splitter = Splitter::new(buf);
+    let count = spans.len();
     while !spans.is_empty() {
+        let first = count - spans.len();
         let mut slots = Slots::new();
-        let jobs = jobs_in_a_row(&mut slots, &mut splitter, spans, is_wanted, job);
+        let jobs = jobs_in_a_row(
+            &mut slots,
+            &mut splitter,
+            spans,
+            is_wanted,
+            |at, span, i| job(at, span, first + i),
+        );
         if let Some(row @ [_, ..]) = spans.split_off_mut(..jobs.len()) {
             work(row, jobs);
         } else if let Some(refused) = spans.split_off_first_mut()
@@ -77,7 +93,7 @@ pub(crate) fn open_fused(
         buf,
         spans,
         is_pending,
-        Job::to_unprotect_and_open,
+        |at, span, _| Job::to_unprotect_and_open(at, span),
         |spans, jobs| {
             let Some(authentic) = kernel.open_fused(jobs, header, fusion) else {
                 can = false;
@@ -93,13 +109,72 @@ pub(crate) fn open_fused(
     can
 }
 
-/// Opens the pending spans of a slot, in place.
-pub(crate) fn open(kernel: &Kernel, buf: &mut [u8], spans: &mut [PacketSpan], slot: u8) {
+/// Opens the pending spans of a slot, which came on one path, in place.
+pub(crate) fn open<'a>(
+    kernel: &Kernel,
+    path_id: u32,
+    buf: &'a mut [u8],
+    spans: &mut [PacketSpan],
+    slot: u8,
+) {
     let is_wanted = |span: &PacketSpan| (span.outcome == Outcome::Pending) & (span.slot == slot);
-    by_rows(buf, spans, is_wanted, Job::to_open, |spans, jobs| {
+    if let [span] = spans {
+        if is_wanted(span) {
+            open_alone(kernel, path_id, buf, span, &mut Default::default());
+        }
+        return;
+    }
+    let job = |at: &mut Splitter<'a>, span: &PacketSpan, _| {
+        Some(Job::to_open(at, span)?.on_path(path_id))
+    };
+    by_rows(buf, spans, is_wanted, job, |spans, jobs| {
         let authentic = kernel.open(jobs);
         settle(spans, jobs, authentic);
     });
+}
+
+/// Opens the pending spans of a slot, the last bytes of each payload into its target. A span
+/// without a target is skipped.
+pub(crate) fn open_into<'a>(
+    kernel: &Kernel,
+    buf: &'a mut [u8],
+    spans: &mut [PacketSpan],
+    slot: u8,
+    targets: &mut [&'a mut [u8]],
+) {
+    let is_wanted = |span: &PacketSpan| (span.outcome == Outcome::Pending) & (span.slot == slot);
+    if let ([span], [target, ..]) = (&mut *spans, &mut *targets) {
+        if is_wanted(span) {
+            open_alone(kernel, 0, buf, span, target);
+        }
+        return;
+    }
+    let job = |at: &mut Splitter<'a>, span: &PacketSpan, i: usize| {
+        Job::to_open_into(at, span, targets.get_mut(i)?)
+    };
+    by_rows(buf, spans, is_wanted, job, |spans, jobs| {
+        let authentic = kernel.open(jobs);
+        settle(spans, jobs, authentic);
+    });
+}
+
+/// Opens the only span of a call, without looking for a row.
+#[inline(always)]
+fn open_alone<'a>(
+    kernel: &Kernel,
+    path_id: u32,
+    buf: &'a mut [u8],
+    span: &mut PacketSpan,
+    target: &mut &'a mut [u8],
+) {
+    let Some(job) = Job::to_open_into(&mut Splitter::new(buf), span, target) else {
+        span.outcome = Outcome::Skip;
+        return;
+    };
+    let mut job = job.on_path(path_id);
+    let jobs = slice::from_mut(&mut job);
+    let authentic = kernel.open(jobs);
+    settle(slice::from_mut(span), jobs, authentic);
 }
 
 /// Tells the spans which of their packets are authentic, and wipes the others.

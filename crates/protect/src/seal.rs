@@ -7,12 +7,16 @@
 //! Sixteen packets at a time go through the kernel; their ciphertext is still in the first-level
 //! cache when the samples are taken from it.
 
+use std::slice;
+
 use crate::kernel::{Fusion, Header, Job, Kernel, MAX_JOBS, Slots, Splitter, prefetch};
 use crate::span::{Outcome, PacketSpan};
 
-/// Seals the pending spans and applies header protection, where there is a key for it.
+/// Seals the pending spans, which leave on one path, and applies header protection, where there is
+/// a key for it.
 pub(crate) fn seal(
     kernel: &Kernel,
+    path_id: u32,
     header: Option<(&Header, Fusion)>,
     buf: &mut [u8],
     spans: &mut [PacketSpan],
@@ -20,13 +24,25 @@ pub(crate) fn seal(
 ) {
     let mut splitter = Splitter::new(buf);
     let mut sources = Sources::new(sources);
+    if let [span] = &mut *spans {
+        // The only one: no slots.
+        if let Some(mut job) = job_to_seal(&mut splitter, path_id, span, sources.next()) {
+            seal_jobs(kernel, header, slice::from_mut(&mut job));
+        }
+        return;
+    }
     for spans in spans.chunks_mut(MAX_JOBS) {
         let mut slots = Slots::new();
-        let jobs = jobs_to_seal(&mut slots, &mut splitter, spans, &mut sources);
-        match header {
-            Some((header, fusion)) => kernel.seal(jobs, header, fusion),
-            None => kernel.seal_alone(jobs),
-        }
+        let jobs = jobs_to_seal(&mut slots, &mut splitter, path_id, spans, &mut sources);
+        seal_jobs(kernel, header, jobs);
+    }
+}
+
+#[inline(always)]
+fn seal_jobs(kernel: &Kernel, header: Option<(&Header, Fusion)>, jobs: &mut [Job<'_>]) {
+    match header {
+        Some((header, fusion)) => kernel.seal(jobs, header, fusion),
+        None => kernel.seal_alone(jobs),
     }
 }
 
@@ -45,27 +61,38 @@ pub(crate) fn protect(header: &Header, buf: &mut [u8], spans: &[PacketSpan]) {
 fn jobs_to_seal<'r, 'a>(
     slots: &'r mut Slots<Job<'a>>,
     splitter: &mut Splitter<'a>,
+    path_id: u32,
     spans: &mut [PacketSpan],
     sources: &mut Sources<'_, 'a>,
 ) -> &'r mut [Job<'a>] {
     let mut at = std::mem::take(splitter);
-    let jobs = slots.fill(spans.iter_mut().filter_map(|span| {
-        let source = sources.next();
-        if span.outcome != Outcome::Pending {
-            return None;
-        }
-        let job = source.and_then(|source| {
-            prefetch::ends(source);
-            Job::to_seal(&mut at, span, source)
-        });
-        span.outcome = match job {
-            Some(_) => Outcome::Open,
-            None => Outcome::Skip,
-        };
-        job
-    }));
+    let pending =
+        (spans.iter_mut()).filter_map(|span| job_to_seal(&mut at, path_id, span, sources.next()));
+    let jobs = slots.fill(pending);
     *splitter = at;
     jobs
+}
+
+/// The job of a span, if it is pending; settles what becomes of it.
+#[inline(always)]
+fn job_to_seal<'a>(
+    splitter: &mut Splitter<'a>,
+    path_id: u32,
+    span: &mut PacketSpan,
+    source: Option<&'a [u8]>,
+) -> Option<Job<'a>> {
+    if span.outcome != Outcome::Pending {
+        return None;
+    }
+    let job = source.and_then(|source| {
+        prefetch::ends(source);
+        Some(Job::to_seal(splitter, span, source)?.on_path(path_id))
+    });
+    span.outcome = match job {
+        Some(_) => Outcome::Open,
+        None => Outcome::Skip,
+    };
+    job
 }
 
 /// The sources of spans one after the other: all empty where none are given.

@@ -43,26 +43,29 @@ pub enum Outcome {
 ///
 /// Spans of one call lie in ascending order and do not overlap: a span that starts before the end
 /// of an earlier one is refused with [`Outcome::Skip`].
+///
+/// Laid out as C lays out the fields in this order.
 #[derive(Copy, Clone, Debug)]
+#[repr(C)]
 pub struct PacketSpan {
     /// The packet's first byte, from the start of the buffer.
     pub start: u32,
     /// Bytes from the first byte of the header to the end of the tag.
     pub len: u32,
+    /// After `unprotect` the truncated number, which the caller expands before `open`. For `seal`
+    /// the full number.
+    pub packet_number: u64,
     /// Where the packet number begins, from `start`.
     pub pn_offset: u16,
     /// Header bytes, packet number included. Set by `unprotect`, or by the writer of the packet.
     pub header_len: u16,
-    /// After `unprotect` the truncated number, which the caller expands before `open`. For `seal`
-    /// the full number.
-    pub packet_number: u64,
     /// Which of the caller's keys opens the packet; `open` works on the spans of one slot.
     pub slot: u8,
     /// What became of the packet. The operations work on [`Outcome::Pending`] spans only.
     pub outcome: Outcome,
 }
 
-const _: () = assert!(size_of::<PacketSpan>() <= 24);
+const _: () = assert!(size_of::<PacketSpan>() == 24);
 
 impl PacketSpan {
     /// A pending span with slot 0, and with a header length and number that are still to be set.

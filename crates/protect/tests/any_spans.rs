@@ -78,15 +78,23 @@ proptest! {
         let mut first: Option<(squall_protect::Suite, Vec<Vec<u8>>)> = None;
         for_every_kernel(|suite, kind, keys| {
             let mut results = Vec::new();
-            for operation in 0..3 {
+            for operation in 0..4 {
                 let (mut buf, mut spans) = (bytes.clone(), spans.clone());
+                let mut taken = vec![0x33; 67];
                 match operation {
                     0 => keys.packet.seal(&keys.header, &mut buf, &mut spans, &sources),
                     1 => keys.header.unprotect(&mut buf, &mut spans),
-                    _ => keys.packet.open(&mut buf, &mut spans, 0),
+                    2 => keys.packet.open(&mut buf, &mut spans, 0),
+                    _ => {
+                        let mut memory: Vec<Vec<u8>> = source_lens.iter().map(|len| vec![0x33; *len]).collect();
+                        let mut targets: Vec<&mut [u8]> = memory.iter_mut().map(Vec::as_mut_slice).collect();
+                        keys.packet.open_into(&mut buf, &mut spans, 0, &mut targets);
+                        taken.extend(memory.concat());
+                    }
                 }
                 assert!(is_confined(&bytes, &buf, &spans), "{suite:?} {kind:?} {operation}");
                 buf.extend(spans.iter().map(|span| span.outcome as u8));
+                buf.extend(taken);
                 results.push(buf);
             }
             // The portable kernel is the first of each suite.

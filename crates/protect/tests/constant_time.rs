@@ -155,7 +155,7 @@ fn forged_at(batch: &Batch, byte: usize) -> Batch {
 
 /// Packets whose tags are wrong in the first byte, and in the last; the whole of `open`, the
 /// comparison included. The headers are bare, so that equal packets differ in nothing else.
-fn open_of_forged(batch: &Batch, keys: &mut squall_protect::Keys) -> Difference {
+fn open_of_forged(batch: &Batch, keys: &squall_protect::Keys) -> Difference {
     let mut bare = batch.clone();
     bare.seal(keys);
     bare.pend();
@@ -167,12 +167,30 @@ fn open_of_forged(batch: &Batch, keys: &mut squall_protect::Keys) -> Difference 
     })
 }
 
+/// The same, opened into targets that are wiped, too.
+fn open_of_forged_into_targets(batch: &Batch, keys: &squall_protect::Keys) -> Difference {
+    let mut bare = batch.clone();
+    bare.seal(keys);
+    bare.pend();
+    keys.header.unprotect(&mut bare.buf, &mut bare.spans);
+    let len = bare.payload(0).len();
+    let mut memory = vec![0; len * bare.spans.len()];
+    let inputs = [forged_at(&bare, 0), forged_at(&bare, TAG_LEN - 1)];
+    steady(&inputs, |batch| {
+        let mut data = memory.chunks_exact_mut(len);
+        let mut targets: [&mut [u8]; 8] =
+            std::array::from_fn(|_| data.next().map_or(&mut [][..], |data| &mut data[6..]));
+        (keys.packet).open_into(&mut batch.buf, &mut batch.spans, 0, &mut targets);
+        assert_eq!(batch.spans[0].outcome, Outcome::Forged);
+    })
+}
+
 /// Received packets whose masked first bytes unmask to a number of one byte, and of four: what a
 /// peer's attacker would learn bits of the mask from (RFC 9001 §9.5). `at_once` of them in a call.
 fn receipt_of_number_lengths(
     batch: &Batch,
     at_once: usize,
-    keys: &mut squall_protect::Keys,
+    keys: &squall_protect::Keys,
 ) -> Difference {
     let inputs = [0x40, 0x43].map(|wanted| {
         let mut received = batch.clone();
@@ -238,6 +256,11 @@ fn times_do_not_tell() {
                 (
                     "open, tag wrong in its first or last byte",
                     open_of_forged(&batch, keys),
+                    0.0,
+                ),
+                (
+                    "open into targets, tag wrong in its first or last byte",
+                    open_of_forged_into_targets(&batch, keys),
                     0.0,
                 ),
                 (

@@ -5,6 +5,7 @@
 //!                                              └▶ kernel, payloads from sources ─▶ buffer B == A
 //!   A with some packets damaged ─▶ unprotect, open by both: same outcomes, same bytes, forged
 //!                                  payloads wiped
+//!                               └▶ open into targets: the same in two places
 //! ```
 //! Buffers are compared as a whole, so that a byte written between two packets shows.
 
@@ -129,7 +130,7 @@ fn random_plan(random: &mut Random, count: usize, longest: usize) -> Plan {
 /// Seals by the portable kernel, all in place: what the others are compared with.
 fn sealed_by_reference(plan: &Plan, material: &Material) -> Plan {
     let mut sealed = plan.clone();
-    let mut keys = keys(material, KernelKind::Portable).unwrap();
+    let keys = keys(material, KernelKind::Portable).unwrap();
     keys.packet
         .seal(&keys.header, &mut sealed.buf, &mut sealed.spans, &[]);
     assert!(
@@ -144,7 +145,7 @@ fn sealed_by_reference(plan: &Plan, material: &Material) -> Plan {
 /// Seals with the last `cut(i, payload length)` bytes of each payload taken from a source.
 fn sealed_from_sources(
     plan: &Plan,
-    keys: &mut Keys,
+    keys: &Keys,
     mut cut: impl FnMut(usize, usize) -> usize,
 ) -> Plan {
     let mut sealed = plan.clone();
@@ -161,8 +162,8 @@ fn sealed_from_sources(
     sealed
 }
 
-/// Unprotects and opens; the numbers come from the plan, as an expansion would give them.
-fn open(sealed: &Plan, plan: &Plan, keys: &mut Keys) -> Plan {
+/// Unprotects; the numbers come from the plan, as an expansion would give them.
+fn unprotect(sealed: &Plan, plan: &Plan, keys: &Keys) -> Plan {
     let mut opened = sealed.clone();
     for span in &mut opened.spans {
         (span.outcome, span.header_len, span.packet_number) = (Outcome::Pending, 0, 0);
@@ -175,8 +176,66 @@ fn open(sealed: &Plan, plan: &Plan, keys: &mut Keys) -> Plan {
             span.packet_number |= planned.packet_number & !mask;
         }
     }
+    opened
+}
+
+/// Unprotects and opens.
+fn open(sealed: &Plan, plan: &Plan, keys: &Keys) -> Plan {
+    let mut opened = unprotect(sealed, plan, keys);
     keys.packet.open(&mut opened.buf, &mut opened.spans, 0);
     opened
+}
+
+/// Opens with the last `cut(i, payload length)` bytes of each payload going to a target, and checks
+/// outcomes and bytes against what was opened in place.
+fn check_targets(
+    (sealed, plan): (&Plan, &Plan),
+    expected: &Plan,
+    keys: &Keys,
+    mut cut: impl FnMut(usize, usize) -> usize,
+    what: &str,
+) {
+    const CANARY: u8 = 0xc9;
+    let mut opened = unprotect(sealed, plan, keys);
+    let lens: Vec<usize> = (0..opened.spans.len())
+        .map(|i| cut(i, opened.payload(i).len()))
+        .collect();
+    // One piece of memory, and more than a register between two targets.
+    let mut memory = vec![CANARY; lens.iter().map(|len| len + 67).sum()];
+    let (mut rest, mut targets) = (memory.as_mut_slice(), Vec::new());
+    for len in &lens {
+        let (target, behind) = rest[67..].split_at_mut(*len);
+        targets.push(target);
+        rest = behind;
+    }
+    (keys.packet).open_into(&mut opened.buf, &mut opened.spans, 0, &mut targets);
+    let mut rest = memory.as_slice();
+    for (i, len) in lens.into_iter().enumerate() {
+        let (target, behind) = rest[67..].split_at(len);
+        let gap = rest[..67].iter().all(|byte| *byte == CANARY);
+        assert!(gap, "{what}: bytes before target {i}");
+        rest = behind;
+        let payload = opened.payload(i);
+        let expected_payload = &expected.buf[payload.clone()];
+        let (head, tail) = expected_payload.split_at(payload.len() - len);
+        assert_eq!(
+            opened.spans[i].outcome, expected.spans[i].outcome,
+            "{what}: packet {i}"
+        );
+        assert_eq!(target, tail, "{what}: target {i}");
+        assert_eq!(
+            &opened.buf[payload.clone()][..head.len()],
+            head,
+            "{what}: head {i}"
+        );
+        if opened.spans[i].outcome == Outcome::Forged {
+            let wiped = opened.buf[payload.clone()].iter().all(|byte| *byte == 0);
+            assert!(wiped, "{what}: payload {i}");
+        }
+        // Nothing is said about the place of what went to the target; the rest is as it was.
+        opened.buf[payload].copy_from_slice(expected_payload);
+    }
+    assert_same(expected, &opened, what);
 }
 
 fn assert_same(a: &Plan, b: &Plan, what: &str) {
@@ -199,7 +258,7 @@ fn assert_same(a: &Plan, b: &Plan, what: &str) {
     }
 }
 
-fn check_plan(random: &mut Random, plan: &Plan, material: &Material, keys_: &mut Keys, what: &str) {
+fn check_plan(random: &mut Random, plan: &Plan, material: &Material, keys_: &Keys, what: &str) {
     let reference = sealed_by_reference(plan, material);
     let sealed = sealed_from_sources(plan, keys_, |_, _| 0);
     assert_same(&reference, &sealed, &format!("{what}, sealed in place"));
@@ -219,10 +278,18 @@ fn check_plan(random: &mut Random, plan: &Plan, material: &Material, keys_: &mut
             damaged.buf[at] ^= 1 << random.within(0..=7);
         }
     }
-    let mut reference_keys = keys(material, KernelKind::Portable).unwrap();
-    let expected = open(&damaged, plan, &mut reference_keys);
+    let reference_keys = keys(material, KernelKind::Portable).unwrap();
+    let expected = open(&damaged, plan, &reference_keys);
     let opened = open(&damaged, plan, keys_);
     assert_same(&expected, &opened, &format!("{what}, opened"));
+    let cut = |_, len: usize| match random.within(0..=3) {
+        0 => 0,
+        1 => len,
+        2 => len - len.min(random.within(0..=40)),
+        _ => random.within(0..=len),
+    };
+    let into = format!("{what}, opened into targets");
+    check_targets((&damaged, plan), &expected, keys_, cut, &into);
     for (i, span) in opened.spans.iter().enumerate() {
         let payload = &opened.buf[opened.payload(i)];
         match span.outcome {
@@ -239,12 +306,12 @@ fn random_batches() {
         for seed in 0..60 {
             let random = &mut Random(seed);
             let material = material(random, suite);
-            let mut keys = keys(&material, kind).unwrap();
+            let keys = keys(&material, kind).unwrap();
             let count = random.within(1..=64);
             let longest = [24, 120, 600, 1500][random.within(0..=3)];
             let plan = random_plan(random, count, longest);
             let what = format!("{suite:?} {kind:?} seed {seed}");
-            check_plan(random, &plan, &material, &mut keys, &what);
+            check_plan(random, &plan, &material, &keys, &what);
         }
     });
 }
@@ -254,7 +321,7 @@ fn every_payload_length_alone_and_with_neighbours() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(7);
         let material = material(random, suite);
-        let mut keys = keys(&material, kind).unwrap();
+        let keys = keys(&material, kind).unwrap();
         let mut lengths = 0..=1530;
         while let Some(first) = lengths.next() {
             // Alone; then three equal ones and a different one, which is where kernels pair
@@ -271,7 +338,7 @@ fn every_payload_length_alone_and_with_neighbours() {
                 plan.push(random, pn_offset, pn_len, payload_len);
             }
             let what = format!("{suite:?} {kind:?} payload {first}");
-            check_plan(random, &plan, &material, &mut keys, &what);
+            check_plan(random, &plan, &material, &keys, &what);
         }
     });
 }
@@ -281,7 +348,7 @@ fn long_packets() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(11);
         let material = material(random, suite);
-        let mut keys = keys(&material, kind).unwrap();
+        let keys = keys(&material, kind).unwrap();
         // Around the powers of H that the two classes hold, and around a carry of the block
         // counter's low bytes.
         let around = [1488, 1504, 1520, 3024, 3040, 4096, 32_768].map(|n| n - 17..=n + 17);
@@ -292,7 +359,7 @@ fn long_packets() {
             plan.push(random, 9, 4, payload_len);
             plan.push(random, 9, 1, 30);
             let what = format!("{suite:?} {kind:?} payload {payload_len}");
-            check_plan(random, &plan, &material, &mut keys, &what);
+            check_plan(random, &plan, &material, &keys, &what);
         }
     });
 }
@@ -311,7 +378,7 @@ fn the_long_class_of_powers_changes_nothing() {
             (0..full).for_each(|_| plan.push(random, 9, 2, 1433));
             (0..40).for_each(|i| plan.push(random, 9, 2, 37 * i + i));
             let what = format!("{suite:?} {kind:?} round {round}");
-            check_plan(random, &plan, &material, &mut keys, &what);
+            check_plan(random, &plan, &material, &keys, &what);
             if round == 2 {
                 keys.packet.shrink();
             }
@@ -324,7 +391,7 @@ fn empty_and_short_packets_between_full_ones() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(29);
         let material = material(random, suite);
-        let mut keys = keys(&material, kind).unwrap();
+        let keys = keys(&material, kind).unwrap();
         // A pipeline that runs on from packet to packet meets every pair of neighbours.
         let lengths = [
             1440, 0, 1440, 16, 300, 0, 0, 31, 1441, 257, 256, 255, 0, 1472, 512, 513, 1, 600,
@@ -337,7 +404,7 @@ fn empty_and_short_packets_between_full_ones() {
             random,
             &plan,
             &material,
-            &mut keys,
+            &keys,
             &format!("{suite:?} {kind:?}"),
         );
     });
@@ -348,15 +415,41 @@ fn join_of_source_at_every_offset() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(17);
         let material = material(random, suite);
-        let mut keys = keys(&material, kind).unwrap();
+        let keys = keys(&material, kind).unwrap();
         for payload_len in [5, 31, 48, 100, 300, 333] {
             let mut plan = Plan::new(1);
             plan.push(random, 9, 3, payload_len);
             let reference = sealed_by_reference(&plan, &material);
             for from_source in 0..=payload_len {
-                let sealed = sealed_from_sources(&plan, &mut keys, |_, _| from_source);
+                let sealed = sealed_from_sources(&plan, &keys, |_, _| from_source);
                 let what = format!("{suite:?} {kind:?} {from_source} of {payload_len}");
                 assert_same(&reference, &sealed, &what);
+            }
+        }
+    });
+}
+
+#[test]
+fn target_at_every_offset() {
+    for_every_kernel(|suite, kind, _| {
+        let random = &mut Random(37);
+        let material = material(random, suite);
+        let keys = keys(&material, kind).unwrap();
+        // A chunk has 256 bytes, or 512.
+        for payload_len in [5, 31, 64, 100, 300, 512, 515, 700] {
+            let mut plan = Plan::new(1);
+            plan.push(random, 9, 3, payload_len);
+            let sealed = sealed_by_reference(&plan, &material);
+            let mut forged = sealed.clone();
+            *forged.buf.last_mut().unwrap() ^= 1;
+            for (received, outcome) in [(&sealed, Outcome::Open), (&forged, Outcome::Forged)] {
+                let expected = open(received, &plan, &keys);
+                assert_eq!(expected.spans[0].outcome, outcome);
+                for len in 0..=payload_len {
+                    let what = format!("{suite:?} {kind:?} {len} of {payload_len}, {outcome:?}");
+                    let cut = |_, _| len;
+                    check_targets((received, &plan), &expected, &keys, cut, &what);
+                }
             }
         }
     });
@@ -367,7 +460,7 @@ fn one_forged_tag_spoils_one_packet() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(19);
         let material = material(random, suite);
-        let mut keys = keys(&material, kind).unwrap();
+        let keys = keys(&material, kind).unwrap();
         for (count, payload_len) in [
             (1, 64),
             (2, 3),
@@ -386,7 +479,7 @@ fn one_forged_tag_spoils_one_packet() {
                 damaged.buf[tag] ^= 1 << random.within(0..=7);
                 // A short packet's sample may reach into the tag: then its header is spoilt too,
                 // and no other's.
-                let opened = open(&damaged, &plan, &mut keys);
+                let opened = open(&damaged, &plan, &keys);
                 for (i, span) in opened.spans.iter().enumerate() {
                     let expected = if i == victim {
                         Outcome::Forged
@@ -419,8 +512,8 @@ fn slots_and_outcomes_choose_the_spans() {
             };
             span.slot = (i % 3) as u8;
         }
-        let mut ours = keys(&ours, kind).unwrap();
-        let mut other = keys(&other, kind).unwrap();
+        let ours = keys(&ours, kind).unwrap();
+        let other = keys(&other, kind).unwrap();
         ours.header.unprotect(&mut sealed.buf, &mut sealed.spans);
         for (span, planned) in sealed.spans.iter_mut().zip(&plan.spans) {
             span.packet_number = planned.packet_number;
@@ -445,7 +538,7 @@ fn mixed_short_lengths_in_one_batch() {
         for seed in 0..40 {
             let random = &mut Random(0x5107 + seed);
             let material = material(random, suite);
-            let mut keys = keys(&material, kind).unwrap();
+            let keys = keys(&material, kind).unwrap();
             // Kernels gather short packets of one length in blocks: runs of equal ones, broken at
             // random.
             let mut plan = Plan::new(random.within(0..=15));
@@ -458,7 +551,7 @@ fn mixed_short_lengths_in_one_batch() {
                 plan.push(random, 9, pn_len, payload_len);
             }
             let what = format!("{suite:?} {kind:?} seed {seed}");
-            check_plan(random, &plan, &material, &mut keys, &what);
+            check_plan(random, &plan, &material, &keys, &what);
         }
     });
 }
@@ -468,7 +561,7 @@ fn every_byte_of_every_tag_counts() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(31);
         let material = material(random, suite);
-        let mut keys = keys(&material, kind).unwrap();
+        let keys = keys(&material, kind).unwrap();
         for (count, payload_len) in [(1, 0), (3, 20), (8, 64), (17, 33), (4, 500)] {
             let mut plan = Plan::new(1);
             (0..count).for_each(|_| plan.push(random, 9, 4, payload_len));
@@ -476,7 +569,7 @@ fn every_byte_of_every_tag_counts() {
             for (victim, byte) in (0..count).flat_map(|i| (0..TAG_LEN).map(move |b| (i, b))) {
                 let mut damaged = sealed.clone();
                 damaged.buf[plan.payload(victim).end + byte] ^= 1 << (byte % 8);
-                let opened = open(&damaged, &plan, &mut keys);
+                let opened = open(&damaged, &plan, &keys);
                 let forged: Vec<_> = (0..count)
                     .filter(|i| opened.spans[*i].outcome == Outcome::Forged)
                     .collect();

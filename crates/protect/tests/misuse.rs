@@ -84,6 +84,41 @@ fn seal_refuses_sources_that_do_not_fit() {
 }
 
 #[test]
+fn open_refuses_targets_that_do_not_fit() {
+    for_every_kernel(|_, _, keys| {
+        let mut sealed = [TWO; 240];
+        let fresh = [0, 60, 120, 180].map(|start| span(start, 60, 9, 11, start.into()));
+        let mut spans = fresh;
+        keys.packet.seal(&keys.header, &mut sealed, &mut spans, &[]);
+        let mut spans = fresh;
+        keys.header.unprotect(&mut sealed, &mut spans);
+        let mut spans = fresh;
+        spans[1].slot = 1;
+        let (mut buf, mut of_another_slot) = (sealed, [0; 33]);
+        let (mut fits, mut too_long) = ([0; 33], [0; 34]);
+        let targets: &mut [&mut [u8]] = &mut [&mut fits, &mut of_another_slot, &mut too_long];
+        keys.packet.open_into(&mut buf, &mut spans, 0, targets);
+        // One that was not worked on keeps its target, for the keys of its slot.
+        assert_eq!([targets[0].len(), targets[1].len()], [0, 33]);
+        let outcomes = spans.map(|span| span.outcome);
+        // The last span has no target at all.
+        let expected = [
+            Outcome::Open,
+            Outcome::Pending,
+            Outcome::Skip,
+            Outcome::Skip,
+        ];
+        assert_eq!(outcomes, expected);
+        assert_eq!((fits, too_long), ([TWO; 33], [0; 34]));
+        assert_eq!(buf[60..], sealed[60..]);
+
+        let mut spans = fresh;
+        keys.packet.open_into(&mut sealed, &mut spans, 0, &mut []);
+        assert!(spans.iter().all(|span| span.outcome == Outcome::Open));
+    });
+}
+
+#[test]
 fn overlapping_and_descending_spans_are_refused() {
     for_every_kernel(|_, _, keys| {
         let plan = [

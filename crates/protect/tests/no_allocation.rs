@@ -1,4 +1,4 @@
-//! The three operations allocate nothing, once a busy key has grown.
+//! The operations allocate nothing, once a busy key has grown.
 //!
 //! Alone in its file: the counting allocator counts the whole process.
 
@@ -8,7 +8,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use common::{Batch, for_every_kernel};
-use squall_protect::Outcome;
+use squall_protect::{Outcome, PacketMemory, ScatteredPacket, TAG_LEN};
 
 struct Counting;
 
@@ -68,9 +68,54 @@ fn no_operation_allocates() {
                     keys.packet.seal(&keys.header, buf, spans, &sources);
                     batch.open(keys);
                 });
+                assert!(batch.spans.iter().all(|span| span.outcome == Outcome::Open));
+                let mut memory = [[0; 1450]; 64];
+                let mut targets = (memory.each_mut()).map(|bytes| &mut bytes[..payload_len / 2]);
+                batch.pend();
+                batch.seal(keys);
+                batch.pend();
+                let made = made
+                    + allocations(|| {
+                        let (buf, spans) = (&mut batch.buf, &mut batch.spans);
+                        keys.header.unprotect(buf, spans);
+                        keys.packet.open_into(buf, spans, 0, &mut targets);
+                    });
                 assert_eq!(made, 0, "{suite:?} {kind:?} {count} of {payload_len}");
                 assert!(batch.spans.iter().all(|span| span.outcome == Outcome::Open));
             }
         }
+    });
+}
+
+#[test]
+fn packets_in_parts_are_not_allocated() {
+    for_every_kernel(|suite, kind, keys| {
+        keys.packet.grow();
+        let mut payloads = [[9; 1450]; 20];
+        let mut tags = [[0; TAG_LEN]; 20];
+        let mut packets: Vec<_> = (payloads.iter_mut().zip(&mut tags))
+            .map(|(payload, tag)| {
+                let header = &[0x40, 1];
+                ScatteredPacket::new(
+                    PacketMemory::Parts {
+                        header,
+                        payload,
+                        tag,
+                    },
+                    7,
+                )
+            })
+            .collect();
+        // The thread's scratch, once.
+        keys.packet.open_scattered(&mut packets[..1]);
+        packets[0].outcome = Outcome::Pending;
+        let made = allocations(|| keys.packet.seal_scattered(&mut packets));
+        assert_eq!(made, 0, "{suite:?} {kind:?}");
+        packets
+            .iter_mut()
+            .for_each(|packet| packet.outcome = Outcome::Pending);
+        let made = allocations(|| keys.packet.open_scattered(&mut packets));
+        assert_eq!(made, 0, "{suite:?} {kind:?}");
+        assert!(packets.iter().all(|it| it.outcome == Outcome::Open));
     });
 }

@@ -40,7 +40,7 @@ fn aead_and_masks_make_the_packets_of_seal() {
     for_every_kernel(|suite, kind, keys| {
         let mut fused = Batch::new(100, 20);
         let mut pieces = fused.clone();
-        let (packet, header) = (&mut keys.packet, &keys.header);
+        let (packet, header) = (&keys.packet, &keys.header);
         packet.seal(header, &mut fused.buf, &mut fused.spans, &[]);
         packet.seal_aead(&mut pieces.buf, &mut pieces.spans, &[]);
         let is_sealed = |span: &squall_protect::PacketSpan| span.outcome == Outcome::Open;

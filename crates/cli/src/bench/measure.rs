@@ -131,7 +131,7 @@ impl Course {
         };
         if cell.direction == Direction::Open {
             let (buf, spans) = (&mut course.without.buf, &mut course.without.spans);
-            ablation::seal(Way::AeadAlone, &mut course.keys, buf, spans, &[]);
+            ablation::seal(Way::AeadAlone, &course.keys, buf, spans, &[]);
             let (buf, spans) = (&mut course.with.buf, &mut course.with.spans);
             let Keys { packet, header } = &mut course.keys;
             packet.seal(header, buf, spans, &[]);
@@ -179,10 +179,10 @@ impl Course {
                 packet.open(buf, batch, 0);
             }),
             (Direction::Seal, Side::Pieces(way)) => {
-                batches.for_each(|batch| ablation::seal(way, &mut self.keys, buf, batch, &[]));
+                batches.for_each(|batch| ablation::seal(way, &self.keys, buf, batch, &[]));
             }
             (Direction::Open, Side::Pieces(way)) => {
-                batches.for_each(|batch| ablation::open(way, &mut self.keys, buf, batch));
+                batches.for_each(|batch| ablation::open(way, &self.keys, buf, batch));
             }
         }
     }

@@ -336,7 +336,7 @@ impl Endpoint {
         code: TransportErrorCode,
     ) -> Vec<u8> {
         self.counts.refusals += 1;
-        let mut keys = initial::keys(version, dcid.as_slice(), false);
+        let keys = initial::keys(version, dcid.as_slice(), false);
         let scid = self.ids.make(&mut self.rng);
         let mut datagram = vec![0; usize::from(MIN_UDP_PAYLOAD)];
         let mut w = Writer::new(&mut datagram);

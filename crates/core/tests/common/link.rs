@@ -317,7 +317,7 @@ pub(crate) fn initial_from(
     use squall_protect::{PacketSpan, TAG_LEN};
     use squall_wire::{ConnectionId, LongType, Writer, header};
     let [dcid, scid] = [dcid, &[9; 8]].map(|id| ConnectionId::new(id).expect("short enough"));
-    let mut keys = squall_protect::initial::keys(version, dcid.as_slice(), true);
+    let keys = squall_protect::initial::keys(version, dcid.as_slice(), true);
     let mut datagram = vec![0; 1200];
     let mut w = Writer::new(&mut datagram);
     let ty = LongType::Initial;

@@ -523,7 +523,7 @@ fn flight_with(tls: &Tls, payload: &[u8]) -> Vec<Vec<u8>> {
         header: HeaderKey::new(&material.header),
     };
     let mut initial = squall_protect::initial::keys(VERSION_1, dcid.as_slice(), true).local;
-    let seal = |keys: &mut Keys, ty, number, payload: &[u8], size: usize| {
+    let seal = |keys: &Keys, ty, number, payload: &[u8], size: usize| {
         let mut datagram = vec![0; 1300];
         let mut w = Writer::new(&mut datagram);
         let length = header::write_long(&mut w, ty, VERSION_1, &dcid, &scid, &[], number, 2);

@@ -56,7 +56,7 @@ fn initial_with_ping(first: &[u8], size: usize) -> Vec<u8> {
     header::patch_length(&mut datagram, length, size - (header_len - pn_len));
     let mut span = PacketSpan::new(0, size as u32, (header_len - pn_len) as u16);
     (span.header_len, span.packet_number) = (header_len as u16, number);
-    let mut keys = initial::keys(VERSION_1, dcid.as_slice(), true).local;
+    let keys = initial::keys(VERSION_1, dcid.as_slice(), true).local;
     keys.packet
         .seal(&keys.header, &mut datagram, &mut [span], &[]);
     datagram

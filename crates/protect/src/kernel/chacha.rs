@@ -74,14 +74,15 @@ impl Key {
         })
     }
 
-    /// The last row of the state of a packet's block 0: the counter and the nonce of RFC 9001 §5.3.
+    /// The last row of the state of a packet's block 0: the counter and the nonce (RFC 9001 §5.3,
+    /// draft-ietf-quic-multipath §2.4).
     #[inline(always)]
-    fn nonce(&self, number: u64) -> Row {
+    fn nonce(&self, (path_id, number): (u32, u64)) -> Row {
         let [i0, i1, i2, i3, rest @ ..] = self.iv;
         let rest = u64::from_le_bytes(rest) ^ number.swap_bytes();
         [
             0,
-            u32::from_le_bytes([i0, i1, i2, i3]),
+            u32::from_le_bytes([i0, i1, i2, i3]) ^ path_id.swap_bytes(),
             rest as u32,
             (rest >> 32) as u32,
         ]
@@ -344,7 +345,7 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
     fn new(key: &Key, jobs: &'w mut [Job<'a>]) -> Self {
         let mut progress = [Progress::NEW; MAX_JOBS];
         for (progress, job) in progress.iter_mut().zip(&*jobs) {
-            progress.nonce = key.nonce(job.number());
+            progress.nonce = key.nonce(job.path_and_number());
         }
         Self {
             queue: Queue {

@@ -12,7 +12,8 @@
 //! interleaved: one step of GHASH after each round of AES. `seal` hashes the previous chunk, since
 //! it hashes what it encrypts; its pipeline runs on across packets.
 //!
-//! Short packets are another matter (`short`): a packet in each lane. Header protection (`mask`)
+//! Short packets are another matter (`short`): a packet in each lane. A packet that comes alone is
+//! worked on in an order without preparations (`single`). Header protection (`mask`)
 //! goes along: its cipher needs nothing but sixteen bytes of ciphertext, and runs alongside the
 //! AEAD of other packets.
 //!
@@ -37,8 +38,12 @@ macro_rules! by_count {
 mod aead;
 mod mask;
 mod open;
+mod place;
 mod seal;
 mod short;
+mod single;
+
+use std::sync::OnceLock;
 
 use zeroize::Zeroize;
 
@@ -107,7 +112,7 @@ struct Key<const R: usize, const S: usize> {
     rounds: Rounds,
     /// The IV in its first twelve bytes.
     iv: Iv,
-    long: Option<Box<Lined>>,
+    long: OnceLock<Box<Lined>>,
 }
 
 const _: () = assert!(size_of::<Key<14, POWERS>>() <= 1024, "an idle key's budget");
@@ -147,7 +152,7 @@ impl<const R: usize, const S: usize> Key<R, S> {
             short: Powers::EMPTY,
             rounds: Rounds::EMPTY,
             iv: Iv(u128::from_le_bytes(iv)),
-            long: None,
+            long: OnceLock::new(),
         });
         let s = l.single();
         key.rounds.expand::<L::Single, R>(s, material.padded_key());
@@ -159,34 +164,37 @@ impl<const R: usize, const S: usize> Key<R, S> {
     }
 
     fn is_grown(&self) -> bool {
-        self.long.is_some()
+        self.long.get().is_some()
     }
 
-    /// Builds the long class of powers.
+    /// Builds the long class of powers. Threads that do so at the same time each build one, and the
+    /// first is kept. Built before the cell is asked: a closure would be a function of its own,
+    /// compiled without the instructions.
     #[inline(always)]
-    fn grow<L: Lanes>(&mut self, l: L) {
+    fn grow<L: Lanes>(&self, l: L) {
         let mut long = Box::new(Lined(Powers::EMPTY));
         long.0.extend(l.single(), &self.short.table(S - ROOM), LONG);
-        self.long = Some(long);
+        let _ = self.long.set(long);
     }
 
     fn shrink(&mut self) {
-        self.long = None;
+        self.long = OnceLock::new();
     }
 
     #[inline(always)]
     fn table(&self) -> Table<'_> {
-        match &self.long {
+        match self.long.get() {
             Some(long) => long.0.table(LONG),
             None => self.short.table(S - ROOM),
         }
     }
 
-    /// RFC 9001 §5.3: the nonce of a packet number as the first twelve bytes of a counter block;
-    /// the counter is 0.
+    /// The nonce of a packet (RFC 9001 §5.3, draft-ietf-quic-multipath §2.4) as the first twelve
+    /// bytes of a counter block; the counter is 0.
     #[inline(always)]
-    fn nonce(&self, number: u64) -> (u64, u64) {
-        let nonce = self.iv.0 ^ u128::from(number.swap_bytes()) << 32;
+    fn nonce(&self, (path_id, number): (u32, u64)) -> (u64, u64) {
+        let number = u128::from(number.swap_bytes()) << 32;
+        let nonce = self.iv.0 ^ number ^ u128::from(path_id.swap_bytes());
         (nonce as u64, (nonce >> 64) as u64)
     }
 }
@@ -196,15 +204,20 @@ impl<const R: usize, const S: usize> Key<R, S> {
 #[repr(align(64))]
 struct Counters([Block; LONG]);
 
-static COUNTERS: Counters = {
+static COUNTERS: Counters = counters_from(2);
+
+/// The same, the tag's counter included.
+static COUNTERS_WITH_TAG: Counters = counters_from(1);
+
+const fn counters_from(first: u8) -> Counters {
     let mut blocks = [[0; 16]; LONG];
     let mut i = 0;
     while i < LONG {
-        blocks[i][15] = i as u8 + 2;
+        blocks[i][15] = i as u8 + first;
         i += 1;
     }
     Counters(blocks)
-};
+}
 
 /// Encrypts blocks where they are.
 #[inline(always)]
@@ -256,7 +269,7 @@ fn tag_pads<L: Lanes, const R: usize, const S: usize>(
 ) -> TagPads {
     let mut pads = TagPads([[0; 16]; MAX_JOBS]);
     for (pad, job) in pads.0.iter_mut().zip(jobs) {
-        let (low, high) = key.nonce(job.number());
+        let (low, high) = key.nonce(job.path_and_number());
         let block = l.single().splat(low, high | 1 << 56);
         l.single().store(pad, block);
     }
@@ -280,10 +293,9 @@ struct Shape {
 
 impl Shape {
     #[inline(always)]
-    fn of<L: Lanes>(job: &Job<'_>) -> Self {
-        let payload_len = job.payload_len();
-        let chunks = payload_len.saturating_sub(1) / (CHUNK * L::WIDTH);
-        let tail_len = payload_len - chunks * CHUNK * L::WIDTH;
+    fn of<L: Lanes>(len: usize) -> Self {
+        let chunks = len.saturating_sub(1) / (CHUNK * L::WIDTH);
+        let tail_len = len - chunks * CHUNK * L::WIDTH;
         let registers = tail_len.div_ceil(L::WIDTH);
         let last_len = tail_len - registers.saturating_sub(1) * L::WIDTH;
         Self {
@@ -305,7 +317,7 @@ struct Stream<'k, L: Lanes> {
 impl<'k, L: Lanes> Stream<'k, L> {
     #[inline(always)]
     fn new<const R: usize, const S: usize>(l: L, key: &'k Key<R, S>, job: &Job<'_>) -> Self {
-        let (low, high) = key.nonce(job.number());
+        let (low, high) = key.nonce(job.path_and_number());
         Self {
             rounds: &key.rounds,
             base: l.xor(l.splat(low, high), l.broadcast(&key.rounds.0[0])),
@@ -358,9 +370,9 @@ fn stitch<L: Lanes, const R: usize, const N: usize, const M: usize>(
     l: L,
     rounds: &Rounds,
     base: L::V,
-    counters: &[L::Bytes; CHUNK],
+    counters: &[L::Bytes],
     hash: &mut Hash<'_, L>,
-    data: &[L::Bytes; CHUNK],
+    data: &[L::Bytes],
 ) -> [L::V; N] {
     let powers = hash.step::<M>(l);
     let (counters, data, acc) = (first(counters), first(data), &mut hash.acc);
@@ -376,7 +388,7 @@ fn stitch<L: Lanes, const R: usize, const N: usize, const M: usize>(
 
 /// The first of a chunk's registers.
 #[inline(always)]
-fn first<T, const N: usize>(registers: &[T; CHUNK]) -> &[T; N] {
+fn first<T, const N: usize>(registers: &[T]) -> &[T; N] {
     registers
         .first_chunk()
         .expect("at most a chunk is asked for")

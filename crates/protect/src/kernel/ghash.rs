@@ -189,6 +189,25 @@ impl<'k, L: Lanes> Hash<'k, L> {
         hash
     }
 
+    /// Starts the hash of a packet whose associated data comes with its payload, in the lane before
+    /// it; also returns that block, as it would lie in a packet.
+    #[inline(always)]
+    pub(super) fn with_associated_data(l: L, table: Table<'k>, job: &Job<'_>) -> (Self, L::Lane) {
+        let s = l.single();
+        let blocks = job.payload_len().div_ceil(16);
+        let (packet, header_len) = job.packet_and_header_len();
+        let associated = associated_data(s, table, packet, header_len);
+        let mut hash = Self {
+            acc: Acc::zero(l),
+            table,
+            at: 0,
+            later: None,
+            lengths: lengths(s, job),
+        };
+        hash.pass(l, s.zero(), blocks + 1);
+        (hash, s.reverse(associated))
+    }
+
     /// Starts a sum with a block times the power at an index, and another times H.
     #[inline(always)]
     fn edge(&mut self, l: L, first: L::Lane, second: L::Lane, at: usize) {
@@ -254,14 +273,29 @@ impl<'k, L: Lanes> Hash<'k, L> {
         }
     }
 
+    /// Adds registers, their blocks being as they lie in a packet.
+    #[inline(always)]
+    pub(super) fn add_values<const M: usize>(&mut self, l: L, data: &[L::V; M]) {
+        let powers = self.step::<M>(l);
+        for ((data, h), halves) in data.iter().zip(powers.0).zip(powers.1) {
+            (self.acc).add_register(l, l.reverse(*data), l.load(h), l.load(halves));
+        }
+    }
+
     /// The tag: the hash, encrypted with the packet's pad.
     #[inline(always)]
-    pub(super) fn finish(mut self, l: L, pad: &Block) -> Block {
+    pub(super) fn finish(self, l: L, pad: &Block) -> Block {
+        self.finish_with(l, l.single().load(pad))
+    }
+
+    /// As [`finish`](Self::finish), with the pad in a register.
+    #[inline(always)]
+    pub(super) fn finish_with(mut self, l: L, pad: L::Lane) -> Block {
         self.pass_if_due(l);
         let s = l.single();
         let hash = self.acc.fold(l).reduce(s);
         let mut tag = [0; 16];
-        s.store(&mut tag, s.xor(s.reverse(hash), s.load(pad)));
+        s.store(&mut tag, s.xor(s.reverse(hash), pad));
         tag
     }
 }

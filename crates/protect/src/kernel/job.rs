@@ -36,13 +36,18 @@ pub(crate) trait Headers: Sized {
 
 /// One packet for a kernel.
 ///
-/// Invariant: `header_len + TAG_LEN <= packet.len()`, and `source` is no longer than the payload
-/// between them. Where `pn_offset` is not 0, the packet holds a sample four bytes after it.
+/// Invariant: `header_len + TAG_LEN <= packet.len()`, and `source` and `target` are no longer than
+/// the payload between them. Where `pn_offset` is not 0, the packet holds a sample four bytes after
+/// it.
 pub(crate) struct Job<'a> {
     packet: &'a mut [u8],
+    /// To be sealed: the last bytes of the plaintext.
     source: &'a [u8],
+    /// To be opened: where the last bytes of the plaintext go.
+    target: &'a mut [u8],
     number: u64,
     header_len: u32,
+    path_id: u32,
     /// Where the header is still to be masked or unmasked; else 0.
     pn_offset: u16,
     /// Where the number begins; not a secret.
@@ -65,8 +70,10 @@ impl<'a> Job<'a> {
         (source.len() <= payload_len).then_some(Self {
             packet,
             source,
+            target: &mut [],
             number,
             header_len,
+            path_id: 0,
             pn_offset: 0,
             number_at: u16::try_from(number_at).unwrap_or(u16::MAX),
         })
@@ -97,29 +104,46 @@ impl<'a> Job<'a> {
         is_sound.then_some(Self {
             packet,
             source,
+            target: &mut [],
             number: span.packet_number,
             header_len: u32::from(span.header_len),
+            path_id: 0,
             pn_offset: span.pn_offset,
             number_at: span.pn_offset,
         })
     }
 
-    /// A received span whose header is bare. `None` where it is not sound.
+    /// A received span whose header is bare, to be opened in place. `None` where it is not sound.
     #[inline(always)]
     pub(crate) fn to_open(splitter: &mut Splitter<'a>, span: &PacketSpan) -> Option<Self> {
+        let nowhere: &mut &mut [u8] = &mut Default::default();
+        Self::to_open_into(splitter, span, nowhere)
+    }
+
+    /// A received span whose header is bare; the last bytes of its plaintext go to the target,
+    /// which is taken. `None` where the span is not sound or the target is longer than the payload.
+    #[inline(always)]
+    pub(crate) fn to_open_into(
+        splitter: &mut Splitter<'a>,
+        span: &PacketSpan,
+        target: &mut &'a mut [u8],
+    ) -> Option<Self> {
         let number_len = usize::from(span.header_len.wrapping_sub(span.pn_offset));
         let least_len = u32::from(span.header_len) + TAG_LEN as u32;
         let is_sound = (number_len.wrapping_sub(1) < MAX_NUMBER_LEN)
             & (span.packet_number <= MAX_PACKET_NUMBER)
-            & (span.len >= least_len);
+            & (span.len >= least_len)
+            & (target.len() as u64 + u64::from(least_len) <= u64::from(span.len));
         if !is_sound {
             return None;
         }
         Some(Self {
             packet: splitter.cut(span)?,
             source: &[],
+            target: std::mem::take(target),
             number: span.packet_number,
             header_len: u32::from(span.header_len),
+            path_id: 0,
             pn_offset: 0,
             number_at: span.pn_offset,
         })
@@ -137,8 +161,10 @@ impl<'a> Job<'a> {
         Some(Self {
             packet: splitter.cut(span)?,
             source: &[],
+            target: &mut [],
             number: 0,
             header_len: u32::from(span.pn_offset),
+            path_id: 0,
             pn_offset: span.pn_offset,
             number_at: span.pn_offset,
         })
@@ -168,9 +194,16 @@ impl<'a> Job<'a> {
         unsafe { &mut *self.packet.as_mut_ptr().add(offset).cast() }
     }
 
+    /// The same packet on a path, whose id is part of the nonce (draft-ietf-quic-multipath §2.4).
     #[inline(always)]
-    pub(crate) fn number(&self) -> u64 {
-        self.number
+    pub(crate) fn on_path(self, path_id: u32) -> Self {
+        Self { path_id, ..self }
+    }
+
+    /// What makes the nonce of the IV.
+    #[inline(always)]
+    pub(crate) fn path_and_number(&self) -> (u32, u64) {
+        (self.path_id, self.number)
     }
 
     /// Where the sample begins in the payload, if it lies there wholly: that of a very short packet
@@ -199,12 +232,21 @@ impl<'a> Job<'a> {
         (header, payload, tag)
     }
 
-    /// Writes zeros from an offset in the header to the tag. From the number's second byte on, how
-    /// much is written does not tell how long the number of a forged packet is (RFC 9001 §9.5).
+    /// Writes zeros from an offset in the header to the tag, and over the target. From the number's
+    /// second byte on, how much is written does not tell how long the number of a forged packet is
+    /// (RFC 9001 §9.5).
     pub(crate) fn wipe_behind(&mut self, offset: usize) {
         let end = self.packet.len() - TAG_LEN;
         let from = offset.min(self.header_len as usize);
         self.packet[from..end].fill(0);
+        self.target.fill(0);
+    }
+
+    /// Copies plaintext from its place to the target: for kernels that open in place only.
+    pub(super) fn fill_target(&mut self) {
+        let end = self.packet.len() - TAG_LEN;
+        let from = end - self.target.len();
+        self.target.copy_from_slice(&self.packet[from..end]);
     }
 
     /// Copies the source to its place.
@@ -442,6 +484,21 @@ impl<'a> Job<'a> {
             }
             _ => room.copy_from_slice(source),
         }
+    }
+
+    /// Copies plaintext of some blocks from its place to the target.
+    #[inline(always)]
+    pub(super) fn fill_short_target(&mut self) {
+        if !self.target.is_empty() {
+            self.fill_target();
+        }
+    }
+
+    /// Payload and room for the tag in one piece, and the target.
+    #[inline(always)]
+    pub(super) fn body_and_target(&mut self) -> (&mut [u8], &mut [u8]) {
+        let (_, body) = self.packet.split_at_mut(self.header_len as usize);
+        (body, self.target)
     }
 
     /// Payload and room for the tag in one piece, and the source.

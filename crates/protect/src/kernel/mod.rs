@@ -164,7 +164,7 @@ impl Kernel {
 
     /// Builds the long class of powers, where the kernel has one and does not have it yet: `busy`
     /// says whether the call at hand is worth it.
-    pub(crate) fn grow_if(&mut self, busy: impl FnOnce() -> bool) {
+    pub(crate) fn grow_if(&self, busy: impl FnOnce() -> bool) {
         dispatch!(self, aead => aead.grow_if(busy));
     }
 
@@ -188,8 +188,9 @@ impl Kernel {
         }
     }
 
-    /// Decrypts in place; bit `i` of the answer says that job `i` is authentic. What is left in the
-    /// payload of one that is not is of no use and may be plaintext: the caller wipes it.
+    /// Decrypts in place, and the last bytes into the target; bit `i` of the answer says that job
+    /// `i` is authentic. What is left in the payload and the target of one that is not is of no use
+    /// and may be plaintext: the caller wipes it.
     pub(crate) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
         debug_assert!(jobs.len() <= MAX_JOBS);
         dispatch!(self, aead => aead.open(jobs))

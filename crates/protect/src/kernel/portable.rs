@@ -46,17 +46,22 @@ impl Aead {
         }
     }
 
-    /// RFC 9001 §5.3: the IV with the packet number, 64 bits in network order, over its last bytes.
-    fn nonce(&self, number: u64) -> [u8; 12] {
+    /// The IV with path id and packet number, 32 and 64 bits in network order, over it (RFC 9001
+    /// §5.3, draft-ietf-quic-multipath §2.4).
+    fn nonce(&self, (path_id, number): (u32, u64)) -> [u8; 12] {
         let mut nonce = self.iv;
-        for (byte, number) in nonce.iter_mut().skip(4).zip(number.to_be_bytes()) {
-            *byte ^= number;
+        let combined = path_id
+            .to_be_bytes()
+            .into_iter()
+            .chain(number.to_be_bytes());
+        for (byte, other) in nonce.iter_mut().zip(combined) {
+            *byte ^= other;
         }
         nonce
     }
 
     /// There is one class of tables.
-    pub(super) fn grow_if(&mut self, _: impl FnOnce() -> bool) {}
+    pub(super) fn grow_if(&self, _: impl FnOnce() -> bool) {}
 
     pub(super) fn shrink(&mut self) {}
 
@@ -71,7 +76,9 @@ impl Aead {
 
     pub(super) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
         (jobs.iter_mut().enumerate()).fold(0, |good, (i, job)| {
-            good | u32::from(self.open_one(job)) << i
+            let is_right = self.open_one(job);
+            job.fill_target();
+            good | u32::from(is_right) << i
         })
     }
 
@@ -87,7 +94,7 @@ impl Aead {
 
     fn seal_one(&self, job: &mut Job<'_>) {
         job.take_source();
-        let nonce = self.nonce(job.number());
+        let nonce = self.nonce(job.path_and_number());
         let (header, payload, tag) = job.parts();
         let payload = InOutBuf::from(payload);
         let sealed = match &self.cipher {
@@ -109,7 +116,7 @@ impl Aead {
     /// Whether the packet is authentic. RustCrypto compares in constant time, and before it
     /// decrypts.
     fn open_one(&self, job: &mut Job<'_>) -> bool {
-        let nonce = self.nonce(job.number());
+        let nonce = self.nonce(job.path_and_number());
         let (header, payload, tag) = job.parts();
         let payload = InOutBuf::from(payload);
         let tag: &[u8; TAG_LEN] = tag;

@@ -48,6 +48,10 @@ pub(crate) trait Registers: Copy + 'static {
     fn load_part(self, bytes: &[u8]) -> Self::V;
     /// As many whole blocks as there is room for, up to a register.
     fn store_part(self, bytes: &mut [u8], v: Self::V);
+    /// `WIDTH - 16` bytes in the lanes after the first one, zeros in that.
+    fn load_after_first(self, bytes: &[u8]) -> Self::V;
+    /// The lanes after the first one, `WIDTH - 16` bytes.
+    fn store_after_first(self, bytes: &mut [u8], v: Self::V);
     /// One block in every lane.
     fn broadcast(self, block: &Block) -> Self::V;
     /// The block of two numbers, the first in its low half, in every lane.
@@ -122,6 +126,14 @@ macro_rules! one_lane {
                 self.store(block, v);
             }
         }
+
+        #[inline(always)]
+        fn load_after_first(self, _: &[u8]) -> $v {
+            self.zero()
+        }
+
+        #[inline(always)]
+        fn store_after_first(self, _: &mut [u8], _: $v) {}
 
         #[inline(always)]
         fn broadcast(self, block: &Block) -> $v {

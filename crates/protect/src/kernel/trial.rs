@@ -110,7 +110,7 @@ struct Sealing {
 }
 
 impl Sealing {
-    fn new(mut kernel: Kernel) -> Self {
+    fn new(kernel: Kernel) -> Self {
         kernel.grow_if(|| true);
         let mut first = Self {
             kernel,

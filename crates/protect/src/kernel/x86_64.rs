@@ -171,6 +171,20 @@ impl Registers for Vaes256 {
     }
 
     #[inline(always)]
+    fn load_after_first(self, bytes: &[u8]) -> __m256i {
+        let s = self.single();
+        let block = bytes.first_chunk().map_or(s.zero(), |block| s.load(block));
+        self.pair(s.zero(), block)
+    }
+
+    #[inline(always)]
+    fn store_after_first(self, bytes: &mut [u8], v: __m256i) {
+        if let Some(block) = bytes.first_chunk_mut() {
+            self.single().store(block, self.lane(v, 1));
+        }
+    }
+
+    #[inline(always)]
     fn broadcast(self, block: &Block) -> __m256i {
         // SAFETY: the token proves AVX2.
         unsafe { _mm256_broadcastsi128_si256(self.single().load(block)) }

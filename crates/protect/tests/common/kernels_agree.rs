@@ -5,8 +5,8 @@
 //! a stable compiler.
 
 use squall_protect::{
-    HeaderKey, HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, Outcome, PacketKey, PacketSpan,
-    Suite, kernels_available,
+    HeaderKey, HeaderKeyMaterial, KernelKind, KeyMaterial, Keys, Outcome, PacketKey, PacketMemory,
+    PacketSpan, ScatteredPacket, Suite, TAG_LEN, kernels_available,
 };
 
 /// Takes values from the front of the input; zeros behind its end.
@@ -79,7 +79,7 @@ impl Made {
     }
 }
 
-fn run(keys: &mut Keys, plain: &[u8], packets: &[Planned], memory: &[u8]) -> Made {
+fn run(keys: &Keys, plain: &[u8], packets: &[Planned], memory: &[u8]) -> Made {
     let mut made = Made {
         buffers: Vec::new(),
         results: Vec::new(),
@@ -115,6 +115,59 @@ fn run(keys: &mut Keys, plain: &[u8], packets: &[Planned], memory: &[u8]) -> Mad
     made
 }
 
+/// The same packets with header, payload and tag apart, each on a path of its own: sealed, damaged
+/// and opened.
+fn run_in_parts(key: &PacketKey, plain: &[u8], packets: &[Planned], memory: &[u8]) -> Made {
+    let mut parts: Vec<_> = (packets.iter())
+        .filter_map(|packet| {
+            let (start, len) = (packet.span.start as usize, packet.span.len as usize);
+            let header_len = usize::from(packet.span.header_len);
+            let (header, payload) = plain
+                .get(start..start + len)?
+                .split_at_checked(header_len)?;
+            Some((packet, header, payload.to_vec(), [0; TAG_LEN]))
+        })
+        .collect();
+    let mut made = Made {
+        buffers: Vec::new(),
+        results: Vec::new(),
+    };
+    for open in [false, true] {
+        let mut scattered: Vec<_> = (parts.iter_mut().enumerate())
+            .map(|(i, (packet, header, payload, tag))| {
+                let source = if open { 0 } else { packet.source_len };
+                let number = packet.span.packet_number;
+                let memory_of = PacketMemory::Parts {
+                    header,
+                    payload,
+                    tag,
+                };
+                ScatteredPacket {
+                    source: &memory[..source],
+                    path_id: i as u32,
+                    ..ScatteredPacket::new(memory_of, number)
+                }
+            })
+            .collect();
+        if open {
+            key.open_scattered(&mut scattered);
+        } else {
+            key.seal_scattered(&mut scattered);
+        }
+        let outcomes = scattered.iter().map(|packet| (packet.outcome, 0, 0));
+        made.results.extend(outcomes);
+        for (packet, _, payload, tag) in &mut parts {
+            made.buffers.push([&payload[..], &tag[..]].concat());
+            let (at, by) = packet.damage;
+            if let Some(byte) = payload.iter_mut().chain(tag).nth(at) {
+                // Most packets stay as they are.
+                *byte ^= if by < 192 { 0 } else { by };
+            }
+        }
+    }
+    made
+}
+
 /// Panics where a kernel differs from the portable one.
 pub(crate) fn kernels_agree(data: &[u8]) {
     let mut input = Input(data);
@@ -138,7 +191,9 @@ pub(crate) fn kernels_agree(data: &[u8]) {
         let (Some(packet), Some(header)) = (packet, header) else {
             continue;
         };
-        let made = run(&mut Keys { packet, header }, &plain, &packets, &memory);
+        let in_parts = run_in_parts(&packet, &plain, &packets, &memory);
+        let whole = run(&Keys { packet, header }, &plain, &packets, &memory);
+        let made = (whole, in_parts);
         match &expected {
             None => {
                 assert_eq!(

@@ -34,12 +34,12 @@ pub(crate) fn keys(suite: Suite, kind: KernelKind) -> Option<Keys> {
 }
 
 /// Runs a check for every suite and every kernel that has it.
-pub(crate) fn for_every_kernel(mut check: impl FnMut(Suite, KernelKind, &mut Keys)) {
+pub(crate) fn for_every_kernel(mut check: impl FnMut(Suite, KernelKind, &Keys)) {
     let mut ran = 0;
     for suite in SUITES {
         for kind in kernels_available() {
-            if let Some(mut keys) = keys(suite, kind) {
-                check(suite, kind, &mut keys);
+            if let Some(keys) = keys(suite, kind) {
+                check(suite, kind, &keys);
                 ran += 1;
             }
         }
@@ -93,13 +93,13 @@ impl Batch {
             .for_each(|span| span.outcome = Outcome::Pending);
     }
 
-    pub(crate) fn seal(&mut self, keys: &mut Keys) {
+    pub(crate) fn seal(&mut self, keys: &Keys) {
         keys.packet
             .seal(&keys.header, &mut self.buf, &mut self.spans, &[]);
     }
 
     /// Removes header protection and opens, the numbers being as they are in the packets.
-    pub(crate) fn open(&mut self, keys: &mut Keys) {
+    pub(crate) fn open(&mut self, keys: &Keys) {
         self.pend();
         keys.header.unprotect(&mut self.buf, &mut self.spans);
         keys.packet.open(&mut self.buf, &mut self.spans, 0);

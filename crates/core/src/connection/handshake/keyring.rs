@@ -108,11 +108,11 @@ impl KeyRing {
     }
 
     /// The opening key of a slot; the previous one may be gone.
-    pub(crate) fn opening(&mut self, slot: u8) -> Option<&mut PacketKey> {
+    pub(crate) fn opening(&self, slot: u8) -> Option<&PacketKey> {
         match slot {
-            PREVIOUS => self.previous.as_mut(),
-            CURRENT => Some(&mut self.remote),
-            _ => Some(&mut self.next),
+            PREVIOUS => self.previous.as_ref(),
+            CURRENT => Some(&self.remote),
+            _ => Some(&self.next),
         }
     }
 

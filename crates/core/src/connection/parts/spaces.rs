@@ -220,7 +220,7 @@ impl Spaces {
 
     /// Opens the packets of a group, with one call for each key slot; returns the calls.
     pub(crate) fn open(
-        &mut self,
+        &self,
         bytes: &mut [u8],
         id: SpaceId,
         spans: &mut [PacketSpan],
@@ -231,9 +231,9 @@ impl Spaces {
             if !slots[usize::from(slot)] {
                 continue;
             }
-            let key = match &mut self.ring {
+            let key = match &self.ring {
                 Some(ring) if id == SpaceId::Data => ring.opening(slot),
-                _ => (self[id].keys.as_mut()).map(|keys| &mut keys.remote.packet),
+                _ => (self[id].keys.as_ref()).map(|keys| &keys.remote.packet),
             };
             match key {
                 Some(key) => {
@@ -333,7 +333,7 @@ impl Spaces {
                 ring.on_sealed(spans.len() as u64);
             }
             _ => {
-                let Some(LevelKeys { local, .. }) = &mut self[id].keys else {
+                let Some(LevelKeys { local, .. }) = &self[id].keys else {
                     return;
                 };
                 (local.packet).seal(&local.header, buffer, spans, tails);

@@ -42,8 +42,8 @@ impl<L: Lanes, const S: usize> Aead<L, S> {
         Some(Self { l, key })
     }
 
-    pub(crate) fn grow_if(&mut self, busy: impl FnOnce() -> bool) {
-        by_suite!(&mut self.key, key => if !key.is_grown() && busy() {
+    pub(crate) fn grow_if(&self, busy: impl FnOnce() -> bool) {
+        by_suite!(&self.key, key => if !key.is_grown() && busy() {
             self.l.call(Grow(key));
         });
     }
@@ -134,7 +134,7 @@ impl<L: Lanes, const R: usize, const S: usize> Work<L, Box<Key<R, S>>> for NewKe
     }
 }
 
-struct Grow<'k, const R: usize, const S: usize>(&'k mut Key<R, S>);
+struct Grow<'k, const R: usize, const S: usize>(&'k Key<R, S>);
 
 impl<L: Lanes, const R: usize, const S: usize> Work<L, ()> for Grow<'_, R, S> {
     #[inline(always)]

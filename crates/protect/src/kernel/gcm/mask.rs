@@ -3,7 +3,7 @@
 
 use crate::kernel::job::{Headers, Toggle};
 use crate::kernel::lanes::{Lanes, Work};
-use crate::kernel::registers::Registers;
+use crate::kernel::registers::{Block, Registers};
 use crate::kernel::stitch::Rounds;
 
 /// Masks or unmasks some headers.
@@ -65,6 +65,18 @@ pub(super) fn passes<L: Lanes, const R: usize>(
         2 => passes!(8, 2),
         _ => passes!(8, 4),
     }
+}
+
+/// The mask of a sample, for a caller that applies it later.
+#[inline(always)]
+pub(super) fn of_sample<S: Lanes<Bytes = Block>, const R: usize>(
+    s: S,
+    rounds: &Rounds,
+    sample: &Block,
+) -> u64 {
+    let mut states = [s.xor(s.load(&rounds.0[0]), s.load(sample))];
+    s.aes_rounds::<R, 1>(&mut states, rounds);
+    s.low(states[0])
 }
 
 /// As many headers as there are lanes in `G` registers.

@@ -1,6 +1,9 @@
-//! The receive side: hashing and decrypting read the same ciphertext at the same time.
+//! The receive side: hashing and decrypting read the same ciphertext at the same time. Targets are
+//! written while it is decrypted.
 
+use super::place::{Destination, is_right};
 use super::short::{self, Run};
+use super::single;
 use super::{CHUNK, CounterSource, Key, Masking, Shape, Stream, mask, tag_pads};
 use crate::kernel::Job;
 use crate::kernel::ghash;
@@ -8,7 +11,6 @@ use crate::kernel::job::Toggle;
 use crate::kernel::lanes::{Lanes, Work};
 use crate::kernel::registers::Block;
 use crate::kernel::stitch::Rounds;
-use crate::span::TAG_LEN;
 
 /// Unmasks the headers where that is asked for, and decrypts the payloads; bit `i` of the answer
 /// says that the tag of job `i` is right.
@@ -19,6 +21,11 @@ pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
     masking: Masking<'_>,
 ) -> u32 {
     let (header, in_a_batch) = masking.round_keys_and_batch();
+    if let ([job], None) = (&mut *jobs, header)
+        && single::fits::<L>(job)
+    {
+        return u32::from(l.call(single::Open { key, job }));
+    }
     let mut good = 0;
     for (i, jobs) in jobs.chunks_mut(in_a_batch).enumerate() {
         good |= open_batch(l, key, jobs, header) << (i * in_a_batch);
@@ -63,7 +70,16 @@ struct OpenLong<'k, 'r, 'a, const R: usize, const S: usize> {
 impl<L: Lanes, const R: usize, const S: usize> Work<L, u32> for OpenLong<'_, '_, '_, R, S> {
     #[inline(always)]
     fn run(self, l: L) -> u32 {
-        open_long(l, self.key, self.jobs)
+        let jobs = self.jobs;
+        // With two lanes the order for lone packets gains nothing here: 0.98 to 1.06 times as long.
+        if L::BLOCKS == 2 || !jobs.iter().all(single::fits::<L>) {
+            return open_long(l, self.key, jobs);
+        }
+        let mut good = 0;
+        for (i, job) in jobs.iter_mut().enumerate() {
+            good |= u32::from(single::open(l, self.key, job)) << i;
+        }
+        good
     }
 }
 
@@ -93,29 +109,32 @@ fn open_one<L: Lanes, const R: usize>(
     pad: &Block,
     counters: &mut CounterSource<L>,
 ) -> bool {
-    let shape = Shape::of::<L>(job);
-    let (body, _) = job.body_and_source();
+    let shape = Shape::of::<L>(job.payload_len());
+    let payload_len = job.payload_len();
+    let (body, target) = job.body_and_target();
+    let mut destination = Destination::new(payload_len, target);
     let (chunks, tail) = body.split_at_mut(shape.chunks * CHUNK * L::WIDTH);
     let chunks = L::vectors_mut(chunks).0.as_chunks_mut::<CHUNK>().0;
     for (index, chunk) in chunks.iter_mut().enumerate() {
         let pad = stream.step::<R, 8, 8>(l, counters.chunk(l, index), chunk);
-        for (register, pad) in chunk.iter_mut().zip(pad) {
-            l.store(register, l.xor(pad, l.load(register)));
-        }
+        destination.decrypt(l, chunk, index * CHUNK * L::WIDTH, pad);
     }
+    let at = shape.chunks * CHUNK * L::WIDTH;
     let counters = counters.chunk(l, shape.chunks);
     let mut data = [L::ZEROS; CHUNK];
     macro_rules! run {
         ($n:literal) => {{
             gather::<L, $n>(l, tail, shape.last_len, &mut data);
             let pad = stream.step::<R, $n, $n>(l, counters, &data);
-            decrypt_tail(l, tail, shape.last_len, pad);
+            decrypt_tail(l, (tail, shape.last_len), &mut destination, at, pad);
         }};
     }
     if shape.registers > 0 {
         by_count!(shape.registers, run);
     }
-    is_right(tail, &stream.hash.finish(l, pad))
+    let is_right = is_right(tail, &stream.hash.finish(l, pad));
+    destination.complete::<L>(&body[..payload_len], 0, shape.last_len);
+    is_right
 }
 
 /// The `N` registers of a tail as GHASH takes them: zeros after the `last_len` bytes of the last
@@ -137,11 +156,26 @@ fn gather<L: Lanes, const N: usize>(
     );
 }
 
+/// Decrypts the `N` registers of a tail, which lies at an offset of the payload.
 #[inline(always)]
-fn decrypt_tail<L: Lanes, const N: usize>(l: L, tail: &mut [u8], last_len: usize, pad: [L::V; N]) {
+fn decrypt_tail<L: Lanes, const N: usize>(
+    l: L,
+    (tail, last_len): (&mut [u8], usize),
+    destination: &mut Destination<'_>,
+    at: usize,
+    pad: [L::V; N],
+) {
     let (full, last) = tail.split_at_mut((N - 1) * L::WIDTH);
-    for (register, pad) in L::vectors_mut(full).0.iter_mut().zip(pad) {
-        l.store(register, l.xor(pad, l.load(register)));
+    let full = L::vectors_mut(full).0;
+    if at + N * L::WIDTH <= destination.head {
+        for (register, pad) in full.iter_mut().zip(pad) {
+            l.store(register, l.xor(pad, l.load(register)));
+        }
+    } else {
+        for (i, (register, pad)) in full.iter_mut().zip(pad).enumerate() {
+            let opened = l.xor(pad, l.load(register));
+            destination.store(l, register, at + i * L::WIDTH, opened);
+        }
     }
     // The tag follows the payload, and is left as it is.
     let opened = l.xor(
@@ -149,12 +183,4 @@ fn decrypt_tail<L: Lanes, const N: usize>(l: L, tail: &mut [u8], last_len: usize
         l.and(pad[N - 1], ghash::mask(l, last_len)),
     );
     l.store_part(last, opened);
-}
-
-/// Whether some bytes end with the tag that they should. No byte decides alone when the comparison
-/// ends: all are compared at once.
-#[inline(always)]
-fn is_right(tail: &[u8], expected: &[u8; TAG_LEN]) -> bool {
-    let tag = tail.last_chunk().expect("a job has room for a tag");
-    u128::from_le_bytes(*expected) ^ u128::from_le_bytes(*tag) == 0
 }

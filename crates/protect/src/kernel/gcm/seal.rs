@@ -1,129 +1,17 @@
 //! The send side. Sources are read while they are encrypted, and hashing lags by one chunk, across
 //! packets.
 
+use super::place::Plaintext;
 use super::short::{self, Run};
+use super::single;
 use super::{CHUNK, CounterSource, Key, Masking, Shape, Stream, mask, stitch, tag_pads};
 use crate::kernel::Job;
-use crate::kernel::ghash::{self, Hash};
+use crate::kernel::ghash::Hash;
 use crate::kernel::job::Toggle;
 use crate::kernel::lanes::{Lanes, Work};
-use crate::kernel::prefetch;
 use crate::kernel::registers::Block;
 use crate::kernel::stitch::Rounds;
 use crate::span::TAG_LEN;
-
-/// Where a packet's plaintext lies: up to `head` in the packet, from there on in `source`.
-struct Plaintext<'a> {
-    head: usize,
-    source: &'a [u8],
-}
-
-impl<'a> Plaintext<'a> {
-    const IN_PLACE: Self = Self {
-        head: usize::MAX,
-        source: &[],
-    };
-
-    /// Registers are read either from the packet or from the source. Those that hold a bit of both,
-    /// where the two join and at the end, are completed in the packet; so is everything where the
-    /// source is short.
-    #[inline(always)]
-    fn new<L: Lanes>(payload: &mut [u8], source: &'a [u8]) -> Self {
-        if source.is_empty() {
-            return Self::IN_PLACE;
-        }
-        let head = payload.len() - source.len();
-        let Some(room) = payload.get_mut(head..) else {
-            return Self::IN_PLACE;
-        };
-        let joins = (
-            L::vectors(source).0.first(),
-            source
-                .len()
-                .checked_sub(L::WIDTH)
-                .and_then(|at| room.get_mut(at..)),
-        );
-        let (Some(first), Some(end)) = joins else {
-            room.copy_from_slice(source);
-            return Self::IN_PLACE;
-        };
-        end.copy_from_slice(&source[source.len() - L::WIDTH..]);
-        if let Some(start) = L::vectors_mut(room).0.first_mut() {
-            *start = *first;
-        }
-        Self { head, source }
-    }
-
-    /// The register at an offset of the payload, where it is to be read from the source.
-    #[inline(always)]
-    fn register<L: Lanes>(&self, at: usize) -> Option<&'a L::Bytes> {
-        L::vectors(self.source.get(at.checked_sub(self.head)?..)?)
-            .0
-            .first()
-    }
-
-    #[inline(always)]
-    fn chunk<L: Lanes>(&self, at: usize) -> Option<&'a [L::Bytes; CHUNK]> {
-        L::vectors(self.source.get(at.checked_sub(self.head)?..)?)
-            .0
-            .first_chunk()
-    }
-
-    /// Encrypts the chunk at an offset of the payload.
-    #[inline(always)]
-    fn encrypt_chunk<L: Lanes>(
-        &self,
-        l: L,
-        chunk: &mut [L::Bytes; CHUNK],
-        at: usize,
-        pad: [L::V; CHUNK],
-    ) {
-        if let Some(source) = self.chunk::<L>(at) {
-            prefetch::next_packet(source);
-            for i in 0..CHUNK {
-                l.store(&mut chunk[i], l.xor(pad[i], l.load(&source[i])));
-            }
-        } else if at + CHUNK * L::WIDTH <= self.head {
-            for i in 0..CHUNK {
-                let sealed = l.xor(pad[i], l.load(&chunk[i]));
-                l.store(&mut chunk[i], sealed);
-            }
-        } else {
-            for i in 0..CHUNK {
-                let from = self.register::<L>(at + i * L::WIDTH).unwrap_or(&chunk[i]);
-                let sealed = l.xor(pad[i], l.load(from));
-                l.store(&mut chunk[i], sealed);
-            }
-        }
-    }
-
-    /// Encrypts the tail at an offset of the payload: `N` registers, the last one of `last_len`
-    /// bytes. `tail` has room for the tag, which gets zeros where the last register reaches into
-    /// it. `stash` gets the ciphertext, and zeros after its end.
-    #[inline(always)]
-    fn encrypt_tail<L: Lanes, const N: usize>(
-        &self,
-        l: L,
-        (tail, last_len): (&mut [u8], usize),
-        at: usize,
-        pad: [L::V; N],
-        stash: &mut [L::Bytes; CHUNK],
-    ) {
-        let (full, last) = tail.split_at_mut((N - 1) * L::WIDTH);
-        for (i, register) in L::vectors_mut(full).0.iter_mut().enumerate() {
-            let from = self.register::<L>(at + i * L::WIDTH).unwrap_or(register);
-            let sealed = l.xor(pad[i], l.load(from));
-            l.store(register, sealed);
-            l.store(&mut stash[i], sealed);
-        }
-        let sealed = l.and(
-            l.xor(pad[N - 1], l.load_part(last)),
-            ghash::mask(l, last_len),
-        );
-        l.store_part(last, sealed);
-        l.store(&mut stash[N - 1], sealed);
-    }
-}
 
 /// A packet that is encrypted and whose tail is not yet hashed: it lies in the stash.
 struct Unfinished<'a, 'k, L: Lanes> {
@@ -186,6 +74,11 @@ pub(super) fn seal<L: Lanes, const R: usize, const S: usize>(
     masking: Masking<'_>,
 ) {
     let (header, in_a_batch) = masking.round_keys_and_batch();
+    if let [job] = jobs
+        && single::fits::<L>(job)
+    {
+        return l.call(single::Seal { key, job, header });
+    }
     for jobs in jobs.chunks_mut(in_a_batch) {
         seal_batch(l, key, jobs, header);
     }
@@ -231,7 +124,7 @@ struct Target<'a, L: Lanes> {
 impl<'a, L: Lanes> Target<'a, L> {
     #[inline(always)]
     fn of(job: &'a mut Job<'_>) -> Self {
-        let shape = Shape::of::<L>(job);
+        let shape = Shape::of::<L>(job.payload_len());
         let (body, source) = job.body_and_source();
         let payload_len = body.len() - TAG_LEN;
         let plaintext = Plaintext::new::<L>(&mut body[..payload_len], source);

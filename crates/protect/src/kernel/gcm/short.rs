@@ -247,7 +247,7 @@ impl<'k, L: Lanes, const N: usize, const G: usize, const T: usize> Pass<'k, L, N
         let zeros = [s.zero(); P];
         let (mut bases, mut cuts, mut firsts, mut lasts) = (zeros, zeros, zeros, zeros);
         for (base, job) in bases.iter_mut().zip(jobs) {
-            let (low, high) = key.nonce(job.number());
+            let (low, high) = key.nonce(job.path_and_number());
             *base = s.xor(first_key, s.splat(low, high));
         }
         for ((cut, last), job) in cuts.iter_mut().zip(&mut lasts).zip(jobs) {
@@ -417,6 +417,9 @@ fn open_pass<
             let difference = u128::from_le_bytes(expected) ^ u128::from_le_bytes(received);
             good |= u32::from(difference == 0) << i;
         }
+    }
+    for job in jobs {
+        job.fill_short_target();
     }
     good
 }

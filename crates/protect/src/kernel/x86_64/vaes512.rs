@@ -72,6 +72,25 @@ impl Registers for Vaes512 {
     }
 
     #[inline(always)]
+    fn load_after_first(self, bytes: &[u8]) -> __m512i {
+        let n = self.narrow();
+        let low = n.load_after_first(bytes);
+        let high = bytes.last_chunk().map_or(n.zero(), |high| n.load(high));
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high) }
+    }
+
+    #[inline(always)]
+    fn store_after_first(self, bytes: &mut [u8], v: __m512i) {
+        // SAFETY: the token proves AVX-512F.
+        let (low, high) = unsafe { (_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64::<1>(v)) };
+        self.narrow().store_after_first(bytes, low);
+        if let Some(bytes) = bytes.last_chunk_mut() {
+            self.narrow().store(bytes, high);
+        }
+    }
+
+    #[inline(always)]
     fn broadcast(self, block: &Block) -> __m512i {
         // SAFETY: the token proves AVX-512F.
         unsafe { _mm512_broadcast_i32x4(self.single().load(block)) }
