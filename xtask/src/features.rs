@@ -3,7 +3,7 @@
 //! Each combination is compiled with all lints, and connections are made with ring's provider.
 //! The tests of the workspace use the default features, with aws-lc-rs, and `cargo xtask package`
 //! makes a connection without features. `squall-h3` is compiled without its qlog, and with `dns`;
-//! `h3-squall` is tested with its datagrams.
+//! `h3-squall` is tested with its datagrams, and `squall-rustls` is compiled with each provider.
 
 use std::process::{Command, ExitCode};
 
@@ -40,6 +40,8 @@ pub(crate) fn run() -> ExitCode {
         let dns = ["--no-default-features", "--features", "dns"];
         cargo("squall-h3", &["clippy"], &none, &lints)
             && cargo("squall-h3", &["clippy"], &dns, &lints)
+            && (["", "ring", "aws-lc-rs"].iter())
+                .all(|base| cargo("squall-rustls", &["clippy"], &["--features", base], &lints))
             && cargo("squall", &["test", "--test", "providers"], &ring, &[])
             && cargo("h3-squall", &["clippy"], &datagram, &lints)
             && cargo(

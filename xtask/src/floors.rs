@@ -39,6 +39,9 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
 pub(crate) const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("squall-wire", &[]),
     ("squall-protect", &[]),
+    // The same for C, and for stacks that take their keys from rustls.
+    ("squall-protect-c", &["squall-protect"]),
+    ("squall-rustls", &["squall-protect"]),
     ("squall-tls", &["squall-protect"]),
     (
         "squall-core",
@@ -81,6 +84,8 @@ pub(crate) const WITHOUT_DEPENDENCIES: &[&str] = &["squall-wire"];
 /// Where `unsafe` may stand: folders (with a slash at the end) and files.
 pub(crate) const UNSAFE_PLACES: &[&str] = &[
     "crates/protect/src/kernel/",
+    // What C calls.
+    "crates/protect-c/src/",
     "crates/udp/src/",
     // The thread's CPU clock, its affinity, and the time-stamp counter.
     "crates/squall/src/sys.rs",
@@ -95,6 +100,7 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     // Glue to C libraries in shared objects of their own, and what loads them.
     "peers/boringssl/src/lib.rs",
     "peers/openssl/src/lib.rs",
+    "peers/ipsec-mb/src/lib.rs",
     "peers/src/protect/contenders/shared_object.rs",
     // A socket's options and bundles, for quiche, which brings no I/O.
     "peers/src/transport/socket.rs",

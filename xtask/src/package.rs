@@ -21,9 +21,10 @@ use std::process::{Command, ExitCode};
 use crate::tree;
 
 /// What is published, lowest first.
-const PUBLISHED: [&str; 10] = [
+const PUBLISHED: [&str; 11] = [
     "squall-wire",
     "squall-protect",
+    "squall-rustls",
     "squall-tls",
     "squall-core",
     "squall-udp",
