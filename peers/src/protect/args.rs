@@ -17,12 +17,12 @@ pub(crate) struct Protect {
     pub(crate) direction: Vec<Direction>,
 
     /// Packets in a call of squall, 1 to 64; the others are called packet by packet.
-    #[arg(long, value_delimiter = ',', default_value = "8",
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32",
           value_parser = clap::value_parser!(u16).range(1..=PACKETS as i64))]
     pub(crate) batch: Vec<u16>,
 
     /// Payload bytes, 1 to 65507.
-    #[arg(long, value_delimiter = ',', default_value = "4,16,64,256,600,1000,1200,1450",
+    #[arg(long, value_delimiter = ',', default_value = "4,16,64,256,600,1000,1200,1280,1450",
           value_parser = clap::value_parser!(u16).range(1..=65_507))]
     pub(crate) sizes: Vec<u16>,
 
@@ -102,10 +102,12 @@ pub(crate) enum Name {
     #[value(name = "rustcrypto")]
     RustCrypto,
     Graviola,
+    #[value(name = "ipsec-mb")]
+    IpsecMb,
 }
 
 impl Name {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Squall,
         Self::BoringSsl,
         Self::OpenSsl,
@@ -113,6 +115,7 @@ impl Name {
         Self::Ring,
         Self::RustCrypto,
         Self::Graviola,
+        Self::IpsecMb,
     ];
 
     pub(crate) fn text(self) -> &'static str {
@@ -124,6 +127,7 @@ impl Name {
             Self::Ring => "ring",
             Self::RustCrypto => "rustcrypto",
             Self::Graviola => "graviola",
+            Self::IpsecMb => "ipsec-mb",
         }
     }
 }

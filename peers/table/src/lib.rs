@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   squall-peers ── dlopen ──► libsquall_peers_boringssl.so ── squall_peer_table() ──► &Table
-//!                └─ dlopen ──► libsquall_peers_openssl.so   ── squall_peer_table() ──► &Table
+//!                ├─ dlopen ──► libsquall_peers_openssl.so   ── squall_peer_table() ──► &Table
+//!                └─ dlopen ──► libsquall_peers_ipsec_mb.so  ── squall_peer_table() ──► &Table
 //! ```
 //!
 //! Each shared object exports that one function and hides the library's own symbols, so that two

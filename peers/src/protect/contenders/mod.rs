@@ -7,7 +7,7 @@
 //!           ├── ring_like      ring, aws-lc-rs
 //!           ├── rustcrypto
 //!           ├── graviola
-//!           └── shared_object  BoringSSL, OpenSSL
+//!           └── shared_object  BoringSSL, OpenSSL, ipsec-mb
 //! ```
 
 mod graviola;
@@ -158,12 +158,17 @@ pub(crate) fn enter(names: &[Name]) -> Field {
     for &name in names {
         let entrant = match name {
             Name::Squall => Ok(squall::entrant()),
-            Name::BoringSsl => shared_object::entrant(name, "squall-peers-boringssl", "boring-sys"),
-            Name::OpenSsl => shared_object::entrant(name, "squall-peers-openssl", "openssl-src"),
+            Name::BoringSsl => {
+                shared_object::entrant(name, "squall-peers-boringssl", Some("boring-sys"))
+            }
+            Name::OpenSsl => {
+                shared_object::entrant(name, "squall-peers-openssl", Some("openssl-src"))
+            }
             Name::AwsLcRs => Ok(ring_like::aws_lc_rs()),
             Name::Ring => Ok(ring_like::ring()),
             Name::RustCrypto => Ok(rustcrypto::entrant()),
             Name::Graviola => graviola::entrant(),
+            Name::IpsecMb => shared_object::entrant(name, "squall-peers-ipsec-mb", None),
         };
         match entrant {
             Ok(entrant) => field.entrants.push(entrant),

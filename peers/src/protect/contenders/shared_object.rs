@@ -1,5 +1,5 @@
-//! BoringSSL and OpenSSL: built by cargo into shared objects beside this program, loaded, and
-//! called through their table.
+//! BoringSSL, OpenSSL and ipsec-mb: built by cargo into shared objects beside this program, loaded,
+//! and called through their table.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -17,14 +17,18 @@ use super::super::material;
 use super::super::packets::HEADER_LEN;
 use super::{Entrant, OneByOne, Peer};
 
-/// Builds where needed, loads; an error with the reason in one line.
-pub(crate) fn entrant(name: Name, member: &str, source: &str) -> Result<Entrant, String> {
+/// Builds where needed, loads; an error with the reason in one line. `source` is the package that
+/// brings the library, where it is not the system's.
+pub(crate) fn entrant(name: Name, member: &str, source: Option<&str>) -> Result<Entrant, String> {
     let table = load(&build(name, member)?)?;
     // SAFETY: the table's functions give static strings.
     let (version, kernel) = unsafe { (text((table.version)()), text((table.kernel)())) };
     Ok(Entrant {
         name,
-        version: format!("{version} ({})", super::package(source)),
+        version: match source {
+            Some(source) => format!("{version} ({})", super::package(source)),
+            None => version,
+        },
         kernel,
         expand: Box::new(move |suite| {
             let peer = SharedObject::expand(table, suite)?;
@@ -94,7 +98,7 @@ fn reason(stderr: &str) -> String {
 fn load(shared_object: &Path) -> Result<&'static Table, String> {
     // Its names stay its own.
     let flags = RTLD_NOW | RTLD_LOCAL;
-    // SAFETY: loading runs the library's initialisers, which BoringSSL and OpenSSL mean to be run
+    // SAFETY: loading runs the library's initialisers, which these libraries mean to be run
     // that way.
     let library = unsafe { Library::open(Some(shared_object), flags) }
         .map_err(|error| format!("it does not load: {error}"))?;
