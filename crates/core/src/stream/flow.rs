@@ -140,7 +140,7 @@ impl ReceiveCredit {
     /// Whether to advertise a new limit: half of the window is used up.
     #[must_use]
     pub(crate) const fn wants_update(&self) -> bool {
-        self.advertised - self.consumed <= self.window / 2
+        self.unread_room() <= self.window / 2
     }
 
     /// Whether the peer has come to the end of its credit while so much waits unread that
@@ -157,13 +157,19 @@ impl ReceiveCredit {
         } else {
             LEAST_GAIN
         };
-        self.received == self.advertised && self.advertised - self.consumed < window - gain
+        self.received == self.advertised && self.unread_room() < window - gain
     }
 
     /// Whether the peer has come to the end of its credit, and unread data leaves none to give.
     #[must_use]
     pub(crate) const fn is_full(&self) -> bool {
         self.received == self.advertised && !self.wants_update() && !self.is_used_up()
+    }
+
+    /// How much more than what was read the peer may send in all. A reader gets further than the
+    /// peer may send if the peer has exceeded the limit of the connection, which is then closed.
+    const fn unread_room(&self) -> u64 {
+        self.advertised.saturating_sub(self.consumed)
     }
 
     const fn grown(&self) -> u64 {
