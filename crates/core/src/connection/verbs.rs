@@ -2,6 +2,7 @@
 
 #[cfg(feature = "qlog")]
 use std::io::Write;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rustls::pki_types::CertificateDer;
@@ -338,6 +339,12 @@ impl Connection {
         let fits = sent.segment_size <= self.paths.active.mtu.current();
         let id = self.paths.remote_ids.current();
         id.as_slice().first().copied().filter(|_| fits)
+    }
+
+    /// The smoothed round-trip time of the active path (RFC 9002 §5.3); `Stats::rtt` alone.
+    #[must_use]
+    pub fn rtt(&self) -> Duration {
+        self.paths.active.flow.rtt.smoothed()
     }
 
     /// Counters since the connection began.

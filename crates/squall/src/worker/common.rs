@@ -170,6 +170,8 @@ pub(crate) struct Common {
     /// Bytes that each worker holds for undecided attempts, and those of one of them.
     pub(super) held_bytes: usize,
     pub(super) held_bytes_of_one: usize,
+    /// How long bulk data may wait in a socket.
+    pub(super) receive_coalescing: Duration,
     /// The workers are tasks of the application's runtime.
     pub(crate) on_runtime: bool,
 }
@@ -195,6 +197,7 @@ impl Common {
             max_incoming: settings.max_incoming.max(1),
             held_bytes: (settings.incoming_buffer_size_total).div_ceil(settings.workers.max(1)),
             held_bytes_of_one: settings.incoming_buffer_size,
+            receive_coalescing: settings.receive_coalescing,
             on_runtime: settings.runtime.is_some(),
         }
     }

@@ -67,6 +67,9 @@ worker_counters! {
     timer_updates,
     /// Tasks woken.
     wakeups,
+    /// Times the worker let bulk data collect in its socket, see
+    /// [`Builder::receive_coalescing`](crate::Builder::receive_coalescing).
+    naps,
     /// Times the worker ended prematurely, see
     /// [`Endpoint::worker_ended`](crate::Endpoint::worker_ended).
     worker_ends,

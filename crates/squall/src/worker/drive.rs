@@ -124,6 +124,7 @@ async fn turns(
                 room_from: worker.blocked.then_some(worker.ask_for_room_at),
                 retry_receive: worker.backoff.retry_at(),
             };
+            shared.nap_next(worker.coalescing.nap(worker.now));
             let wake = sleep(&fd, addresses.as_ref(), &shared, until, &mut alarm)
                 .await
                 .map_err(WorkerEndReason::Socket)?;
@@ -260,6 +261,7 @@ async fn sleep(
     })
     .await;
     shared.wake_up();
+    shared.nap_next(Duration::ZERO);
     if is_task {
         lock(&shared.stages).wait_ends();
     }

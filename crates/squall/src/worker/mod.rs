@@ -8,13 +8,15 @@
 //!            leaves with the acknowledgements of what they read)
 //!           transmit   each queued connection: one lock, some bundles, one timer update
 //!           flush      sendmmsg
-//!           sleep      until the socket is readable, the wheel's next deadline, or the doorbell
+//!           sleep      until the socket is readable, the wheel's next deadline, or the doorbell;
+//!                      under bulk data a nap comes first (see `coalescing`)
 //! ```
 //! The clock is read once a turn. Applications' handles and other workers call in only through
 //! `shared` only. What all workers of an endpoint share is in `common`.
 
 mod backoff;
 mod calls;
+mod coalescing;
 mod common;
 mod counters;
 mod drive;
@@ -52,6 +54,7 @@ pub(crate) use waiters::Ticket;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use squall_core::{CloseReason, ConnectionHandle, EndpointCounts, Route, Stage, Stages, Time};
@@ -60,6 +63,7 @@ use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
 
 use backoff::ReceiveBackoff;
 use calls::Calls;
+use coalescing::Coalescing;
 use incoming::Held;
 use limits::{OwnMemory, apply_endpoint_events};
 use offer::HeldRun;
@@ -116,6 +120,8 @@ pub(crate) struct Worker {
     ask_for_room_at: Time,
     /// Receiving fails: when to try again.
     backoff: ReceiveBackoff,
+    /// Naps between receive calls.
+    coalescing: Coalescing,
     memory: OwnMemory,
     /// What the endpoint had counted when it was last published.
     published: EndpointCounts,
@@ -144,6 +150,11 @@ impl Worker {
         let now = shared.clock.now();
         let reports = Reports::new(&shared);
         let held = Held::new(shared.common.held_bytes, shared.common.held_bytes_of_one);
+        let longest_nap = match shared.on_shared_runtime() {
+            true => Duration::ZERO,
+            false => shared.common.receive_coalescing,
+        };
+        let coalescing = Coalescing::new(longest_nap, socket.limits().receive_buffer);
         if reports.is_on() {
             endpoint.observe();
         }
@@ -170,6 +181,7 @@ impl Worker {
             false_room: 0,
             ask_for_room_at: Time::ZERO,
             backoff: ReceiveBackoff::default(),
+            coalescing,
             memory: OwnMemory::default(),
             published: EndpointCounts::default(),
             warned_of: 0,
@@ -255,6 +267,9 @@ impl Worker {
                 segment_size,
                 bytes,
             };
+            if !matches!(run.to, Route::Connection(_)) {
+                self.coalescing.on_other();
+            }
             match run.to {
                 Route::Connection(handle) => self.deliver(handle, run_bytes, stages),
                 Route::Incoming(incoming) => self.on_incoming(incoming, &run_bytes),
@@ -295,6 +310,7 @@ impl Worker {
             return;
         };
         let mut state = connection.lock();
+        (self.coalescing).on_run(run.bytes.len(), run.segment_size, state.core.rtt());
         self.calls.deliver(&mut state, run.bytes.len());
         state.measure(stages, Stage::Runtime, |state, stages| {
             {
@@ -580,8 +596,6 @@ impl Drop for Worker {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use squall_core::EndpointConfig;
 
     use super::*;

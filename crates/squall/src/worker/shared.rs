@@ -15,9 +15,11 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
+use std::thread::Thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use squall_core::{
@@ -118,13 +120,28 @@ const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
 /// The worker sleeps, and a relay is going to ring.
 const RELAYED: u8 = 2;
+/// The worker sleeps, and its thread naps, outside of the runtime.
+const NAPPING: u8 = 3;
 
 /// Sleeping and waking of the worker.
 #[derive(Default)]
 struct Doorbell {
-    /// One of the three below.
+    /// One of the four above.
     state: AtomicU8,
     worker: Mutex<Option<Waker>>,
+    /// The worker's own thread; `None` if it is a task of the application's runtime.
+    thread: Mutex<Option<Thread>>,
+    /// How long the thread naps, in nanoseconds, when it has nothing to do.
+    nap_ns: AtomicU64,
+}
+
+impl Doorbell {
+    /// Goes from one state to another; `false` if it is in neither.
+    fn change(&self, from: u8, to: u8) -> bool {
+        (self.state)
+            .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    }
 }
 
 /// The worker's sockets, kept for their counters.
@@ -307,12 +324,16 @@ impl Shared {
         let state = &self.doorbell.state;
         match state.load(Ordering::SeqCst) {
             AWAKE | RELAYED => {}
+            // A relay would not know how long the nap still takes.
+            NAPPING => self.ring_now(),
             // The worker is a task, on a runtime that has its own way to wake it.
             _ if self.on_runtime => self.ring_now(),
             _ => {
                 let asleep =
                     state.compare_exchange(ASLEEP, RELAYED, Ordering::SeqCst, Ordering::SeqCst);
-                if asleep.is_ok() && !Relay::ring(Arc::clone(self) as Arc<dyn Bell>) {
+                let relayed = asleep.is_ok() && Relay::ring(Arc::clone(self) as Arc<dyn Bell>);
+                // A nap may have begun meanwhile.
+                if !relayed && asleep != Err(RELAYED) {
                     self.ring_now();
                 }
             }
@@ -450,6 +471,31 @@ impl Shared {
         self.doorbell.state.store(AWAKE, Ordering::SeqCst);
     }
 
+    /// The worker has this thread to itself.
+    pub(super) fn set_thread(&self, thread: Thread) {
+        *lock(&self.doorbell.thread) = Some(thread);
+    }
+
+    /// The worker is about to sleep: its thread shall nap for so long before it looks for something
+    /// to do. Zero: not at all.
+    pub(super) fn nap_next(&self, nap: Duration) {
+        let nap_ns = u64::try_from(nap.as_nanos()).unwrap_or(u64::MAX);
+        self.doorbell.nap_ns.store(nap_ns, Ordering::Relaxed);
+    }
+
+    /// Naps, on the worker's own thread, unless there is something in the inbox. Ends when the bell
+    /// rings.
+    pub(super) fn nap(&self) {
+        let nap_ns = self.doorbell.nap_ns.swap(0, Ordering::Relaxed);
+        if nap_ns == 0 || !self.doorbell.change(ASLEEP, NAPPING) {
+            return;
+        }
+        self.counters.naps.add(1);
+        std::thread::park_timeout(Duration::from_nanos(nap_ns));
+        // Awake by now if the bell rang.
+        self.doorbell.change(NAPPING, ASLEEP);
+    }
+
     /// The worker ends: nothing more is taken, and the contents of the inbox are dropped (replies
     /// unanswered).
     pub(crate) fn die(&self) {
@@ -473,10 +519,17 @@ impl Shared {
 
 impl Bell for Shared {
     fn ring_now(&self) {
-        if self.doorbell.state.swap(AWAKE, Ordering::SeqCst) != AWAKE
-            && let Some(waker) = &*lock(&self.doorbell.worker)
-        {
+        let state = self.doorbell.state.swap(AWAKE, Ordering::SeqCst);
+        if state == AWAKE {
+            return;
+        }
+        if let Some(waker) = &*lock(&self.doorbell.worker) {
             waker.wake_by_ref();
+        }
+        if state == NAPPING
+            && let Some(thread) = &*lock(&self.doorbell.thread)
+        {
+            thread.unpark();
         }
     }
 }
@@ -627,5 +680,69 @@ impl std::fmt::Debug for Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.0.close(0, b"");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longer than any test is allowed to take.
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// A worker that is about to sleep on a thread, and then naps.
+    fn napping(shared: &Arc<Shared>) -> std::thread::JoinHandle<u8> {
+        let shared = Arc::clone(shared);
+        std::thread::spawn(move || {
+            shared.set_thread(std::thread::current());
+            assert!(shared.fall_asleep(Waker::noop()));
+            shared.nap_next(LONG);
+            shared.nap();
+            shared.doorbell.state.load(Ordering::SeqCst)
+        })
+    }
+
+    fn is_napping(shared: &Shared) -> bool {
+        shared.doorbell.state.load(Ordering::SeqCst) == NAPPING
+    }
+
+    #[test]
+    fn the_bell_ends_a_nap() {
+        for ring in [Shared::ring_now as fn(&Shared), |shared| {
+            assert!(shared.command(Command::Detach));
+        }] {
+            let shared = Arc::new(Shared::for_tests());
+            let worker = napping(&shared);
+            while !is_napping(&shared) {
+                std::thread::yield_now();
+            }
+            ring(&shared);
+            assert_eq!(worker.join().unwrap(), AWAKE);
+            assert_eq!(shared.counters.naps.get(), 1);
+        }
+    }
+
+    #[test]
+    fn an_application_that_writes_ends_a_nap() {
+        let shared = Arc::new(Shared::for_tests());
+        let worker = napping(&shared);
+        while !is_napping(&shared) {
+            std::thread::yield_now();
+        }
+        shared.ring_soon();
+        assert_eq!(worker.join().unwrap(), AWAKE);
+    }
+
+    #[test]
+    fn a_worker_with_something_to_do_takes_no_nap() {
+        let shared = Shared::for_tests();
+        shared.nap_next(LONG);
+        // Awake: something came in between.
+        shared.nap();
+        // The nap that was meant is over.
+        assert!(shared.fall_asleep(Waker::noop()));
+        shared.nap();
+        assert_eq!(shared.counters.naps.get(), 0);
+        assert_eq!(shared.doorbell.state.load(Ordering::SeqCst), ASLEEP);
     }
 }

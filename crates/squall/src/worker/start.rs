@@ -114,12 +114,26 @@ fn prepare(cpu: Option<usize>, shared: &Arc<Shared>) -> io::Result<Runtime> {
     if let Some(cpu) = cpu {
         sys::pin_to_cpu(cpu)?;
     }
+    shared.set_thread(std::thread::current());
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_io().enable_time();
+    // They have a handle of the runtime, which has these functions.
+    let (parked, unparked) = (Arc::downgrade(shared), Arc::downgrade(shared));
+    builder.on_thread_park(move || {
+        if let Some(shared) = parked.upgrade() {
+            if shared.accounting {
+                lock(&shared.stages).wait_begins(Stage::Runtime);
+            }
+            // No task is ready. The runtime looks at its sockets and timers afterwards.
+            shared.nap();
+        }
+    });
     if shared.accounting {
-        let (parked, unparked) = (Arc::clone(shared), Arc::clone(shared));
-        builder.on_thread_park(move || lock(&parked.stages).wait_begins(Stage::Runtime));
-        builder.on_thread_unpark(move || lock(&unparked.stages).wait_ends());
+        builder.on_thread_unpark(move || {
+            if let Some(shared) = unparked.upgrade() {
+                lock(&shared.stages).wait_ends();
+            }
+        });
     }
     builder.build()
 }

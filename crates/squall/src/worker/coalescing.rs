@@ -1,0 +1,242 @@
+//! Letting bulk data collect in the socket before it is received.
+//!
+//! A receiver that is faster than its link is woken for every bundle, and being woken costs as much
+//! as the bundle's packets do: on a link of 5 Gbit/s half of a receiver's CPU. Network cards
+//! moderate their interrupts for the same reason, and a TCP socket can wait for more than a byte
+//! (`SO_RCVLOWAT`). A UDP socket cannot, so the worker's thread waits instead:
+//!
+//! ```text
+//! hardly anything but bulk data ─▶ all tasks have run ─▶ nap ─▶ receive all that has come ─▶ …
+//! ```
+//! A nap is short beside the round-trip time. A worker that also serves requests takes none: what
+//! is not bulk data has to be rare, such as acknowledgements of a receiver's own few packets. An
+//! application's call from another thread ends a nap at once.
+
+use std::time::Duration;
+
+use squall_core::Time;
+
+/// How many more runs of bulk data than others there are before the first nap, ...
+const STREAK: u32 = 8;
+/// ... where each other one counts as so many, ...
+const OTHER: u32 = 4;
+/// ... and no more of them are remembered than this.
+const MOST_STREAK: u32 = 16;
+/// Datagrams of a run of bulk data, at least ...
+const BULK_DATAGRAMS: usize = 4;
+/// ... and bytes of each of them but the last.
+const BULK_DATAGRAM_BYTES: u16 = 1000;
+
+/// The part of the smoothed round-trip time that a nap may take: what a delayed acknowledgement
+/// adds to the path's own variation.
+const PART_OF_RTT: u32 = 8;
+/// A shorter nap saves nothing: timers are this late.
+const SHORTEST: Duration = Duration::from_micros(100);
+/// Runs that a nap must be expected to collect: with a single one it would only come later.
+const LEAST_RUNS: u32 = 2;
+/// Bytes that a nap is meant to collect, at most.
+const MOST_BYTES: usize = 512 * 1024;
+/// The part of the socket's buffer that these may take: the data may come faster than before.
+const PART_OF_BUFFER: usize = 8;
+
+/// Decides how long a worker naps before it looks at its socket again.
+#[derive(Debug)]
+pub(super) struct Coalescing {
+    longest: Duration,
+    most_bytes: usize,
+    /// Runs of bulk data, less what else has arrived.
+    streak: u32,
+    /// What arrived since `since`.
+    arrived: Arrived,
+    since: Time,
+}
+
+#[derive(Debug, Default)]
+struct Arrived {
+    runs: u32,
+    bytes: usize,
+    /// The shortest round-trip time of the connections that it came for.
+    rtt: Option<Duration>,
+}
+
+impl Coalescing {
+    /// No nap is longer than `longest`; zero: there are none. `receive_buffer` is the socket's, in
+    /// bytes.
+    pub(super) fn new(longest: Duration, receive_buffer: usize) -> Self {
+        Self {
+            longest,
+            most_bytes: MOST_BYTES.min(receive_buffer / PART_OF_BUFFER),
+            streak: 0,
+            arrived: Arrived::default(),
+            since: Time::ZERO,
+        }
+    }
+
+    /// A run has arrived for a connection whose smoothed round-trip time is `rtt`.
+    #[inline]
+    pub(super) fn on_run(&mut self, bytes: usize, segment_size: u16, rtt: Duration) {
+        let least = BULK_DATAGRAMS * usize::from(segment_size);
+        if segment_size < BULK_DATAGRAM_BYTES || bytes < least {
+            return self.on_other();
+        }
+        self.streak = (self.streak + 1).min(MOST_STREAK);
+        let Arrived {
+            runs,
+            bytes: sum,
+            rtt: shortest,
+        } = &mut self.arrived;
+        *runs += 1;
+        *sum += bytes;
+        *shortest = Some(shortest.map_or(rtt, |shortest| shortest.min(rtt)));
+    }
+
+    /// Something other than bulk data has arrived.
+    #[inline]
+    pub(super) fn on_other(&mut self) {
+        self.streak = self.streak.saturating_sub(OTHER);
+    }
+
+    /// How long to nap after the turn that began at `now`; zero: not at all. Timers may be late by
+    /// as much.
+    pub(super) fn nap(&mut self, now: Time) -> Duration {
+        if self.arrived.runs == 0 {
+            return Duration::ZERO;
+        }
+        let elapsed = now - std::mem::replace(&mut self.since, now);
+        let arrived = std::mem::take(&mut self.arrived);
+        let Some(rtt) = arrived.rtt.filter(|_| self.streak >= STREAK) else {
+            return Duration::ZERO;
+        };
+        let per_byte = elapsed.as_secs_f64() / arrived.bytes.max(1) as f64;
+        let until_full = Duration::from_secs_f64(per_byte * self.most_bytes as f64);
+        let nap = (self.longest).min(rtt / PART_OF_RTT).min(until_full);
+        let least = SHORTEST.max(elapsed * LEAST_RUNS / arrived.runs);
+        if nap >= least { nap } else { Duration::ZERO }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUNDLE: usize = 64_768;
+    const SEGMENT: u16 = 1472;
+    const RTT: Duration = Duration::from_millis(20);
+    const LONGEST: Duration = Duration::from_millis(2);
+
+    fn micros(n: u64) -> Duration {
+        Duration::from_micros(n)
+    }
+
+    struct Test {
+        coalescing: Coalescing,
+        now: Time,
+    }
+
+    impl Test {
+        fn new() -> Self {
+            Self {
+                coalescing: Coalescing::new(LONGEST, 4 << 20),
+                now: Time::from_nanos(1_000_000_000),
+            }
+        }
+
+        /// A turn `after` the last one began, with runs of bulk data.
+        fn turn(&mut self, after: Duration, runs: u32, rtt: Duration) -> Duration {
+            self.now += after;
+            for _ in 0..runs {
+                self.coalescing.on_run(BUNDLE, SEGMENT, rtt);
+            }
+            self.coalescing.nap(self.now)
+        }
+
+        /// Many turns with a bundle each.
+        fn bulk(&mut self, every: Duration, rtt: Duration) -> Duration {
+            (0..100).fold(Duration::ZERO, |_, _| self.turn(every, 1, rtt))
+        }
+    }
+
+    #[test]
+    fn a_nap_is_a_part_of_the_rtt_or_what_fills_the_buffer() {
+        // 5 Gbit/s: 512 KiB take 843 µs; a round trip of 4 ms allows 500.
+        assert_eq!(Test::new().bulk(micros(104), RTT).as_micros(), 841);
+        assert_eq!(Test::new().bulk(micros(104), micros(4000)), micros(500));
+        // 1 Gbit/s: the longest that is allowed.
+        assert_eq!(Test::new().bulk(micros(518), RTT), LONGEST);
+        // A small buffer is not filled: 208 KiB, of which an eighth is less than a bundle.
+        let mut small = Test::new();
+        small.coalescing = Coalescing::new(LONGEST, 212_992);
+        assert_eq!(small.bulk(micros(518), RTT), Duration::ZERO);
+    }
+
+    #[test]
+    fn naps_that_gain_nothing_are_not_taken() {
+        // A bundle each 1.1 ms: two of them come in more than the longest nap.
+        assert_eq!(Test::new().bulk(micros(1100), RTT), Duration::ZERO);
+        assert!(Test::new().bulk(micros(1000), RTT) > Duration::ZERO);
+        // A loopback's round trip.
+        assert_eq!(Test::new().bulk(micros(40), micros(200)), Duration::ZERO);
+        // Turned off.
+        let mut off = Test::new();
+        off.coalescing = Coalescing::new(Duration::ZERO, 4 << 20);
+        assert_eq!(off.bulk(micros(104), RTT), Duration::ZERO);
+    }
+
+    #[test]
+    fn naps_go_on_while_they_collect_and_end_with_the_data() {
+        let mut test = Test::new();
+        let nap = test.bulk(micros(518), RTT);
+        // The next turn begins after the nap, with what came meanwhile.
+        assert_eq!(test.turn(nap + micros(50), 4, RTT), LONGEST);
+        assert_eq!(test.turn(nap + micros(50), 4, RTT), LONGEST);
+        // Nothing came. Whenever the data goes on, the pause was no rate to go by.
+        assert_eq!(test.turn(nap + micros(50), 0, RTT), Duration::ZERO);
+        assert_eq!(test.turn(micros(100_000), 4, RTT), Duration::ZERO);
+        assert_eq!(test.turn(micros(518), 1, RTT), LONGEST);
+    }
+
+    #[test]
+    fn naps_end_where_anything_else_is_not_rare() {
+        let other: [fn(&mut Coalescing); 4] = [
+            Coalescing::on_other,
+            // An acknowledgement, a request of one datagram, and small datagrams in a bundle.
+            |coalescing| coalescing.on_run(40, 40, RTT),
+            |coalescing| coalescing.on_run(1400, 1400, RTT),
+            |coalescing| coalescing.on_run(30 * 200, 200, RTT),
+        ];
+        for other in other {
+            let mut test = Test::new();
+            assert_eq!(test.bulk(micros(518), RTT), LONGEST);
+            // One of six is rare.
+            for turn in 1..100 {
+                if turn % 6 == 0 {
+                    other(&mut test.coalescing);
+                }
+                assert_eq!(test.turn(micros(518), 1, RTT), LONGEST);
+            }
+            // One of three is not.
+            let naps = (1..100).filter(|turn| {
+                if turn % 3 == 0 {
+                    other(&mut test.coalescing);
+                }
+                test.turn(micros(518), 1, RTT) > Duration::ZERO
+            });
+            assert!(naps.count() < 30);
+            for _ in 0..4 {
+                other(&mut test.coalescing);
+            }
+            for _ in 0..STREAK - 1 {
+                assert_eq!(test.turn(micros(518), 1, RTT), Duration::ZERO);
+            }
+            assert_eq!(test.turn(micros(518), 1, RTT), LONGEST);
+        }
+    }
+
+    #[test]
+    fn the_shortest_round_trip_of_a_turn_counts() {
+        let mut test = Test::new();
+        test.bulk(micros(518), RTT);
+        test.coalescing.on_run(BUNDLE, SEGMENT, micros(400));
+        assert_eq!(test.turn(micros(518), 1, RTT), Duration::ZERO);
+    }
+}
