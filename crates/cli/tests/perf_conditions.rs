@@ -169,3 +169,29 @@ fn an_ablation_says_what_each_technique_is_worth() {
         rows[1]
     );
 }
+
+#[test]
+fn a_bitrate_limits_each_stream_in_every_contender() {
+    // Two streams of 40 Mbit/s for a second.
+    let report = json(&[
+        "perf", "-s", "2", "-b", "40M", "-t", "1", "--rounds", "1", "--json",
+    ]);
+    assert_eq!(report["setup"]["bits_per_second_per_stream"], 40_000_000);
+    for contender in ["quic", "tls_tcp", "tcp"] {
+        let rate = report[contender]["gbit_per_s"].as_f64();
+        let rate = rate.unwrap_or_else(|| panic!("{contender}: {report}"));
+        // What a piece of 16 KiB more does to a second, and a machine that has no time for it.
+        assert!((0.02..0.09).contains(&rate), "{contender}: {rate} Gbit/s");
+    }
+    let server = Server::with(&[]);
+    let address = server.address();
+    let up = json(&[
+        "perf", "client", &address, "-k", "-b", "40M", "-n", "2M", "--upload", "--json",
+    ]);
+    assert_eq!(up["bytes"], 2_000_000);
+    // 0.4 s, of which the last piece needs no wait.
+    let seconds = up["seconds"].as_f64().expect("a time");
+    assert!(seconds > 0.3, "{seconds} s");
+    let said = failure(&["perf", "client", &address, "-k", "-b", "40M", "-n", "2M"]);
+    assert!(said.contains("add --upload"), "{said}");
+}

@@ -44,6 +44,14 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A rate in bits per second, as iperf3 has it: digits, then nothing, K, M or G (10^3, 10^6, 10^9).
+pub fn bitrate(text: &str) -> Result<u64, String> {
+    size(text)
+        .ok()
+        .filter(|bits| (1_000..=1_000_000_000_000).contains(bits))
+        .ok_or_else(|| "give bits per second from 1K to 1000G, such as 800K, 100M or 5G".to_owned())
+}
+
 /// Seconds, in fractions where wanted.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     text.parse()

@@ -2,6 +2,7 @@
 //! is measured, a seeded pattern with a digest at both ends when bytes are compared.
 
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
@@ -18,7 +19,38 @@ const BLOCK_LEN: usize = 1 << 20;
 pub type Digest = [u8; 32];
 
 /// Where a sender's bytes come from.
-pub struct Source(Origin);
+pub struct Source {
+    origin: Origin,
+    pace: Option<Pace>,
+}
+
+/// An application that has its data at a certain rate.
+struct Pace {
+    bits_per_second: u64,
+    /// When the first piece was asked for.
+    begun: Option<Instant>,
+    /// Bytes given since.
+    given: u64,
+}
+
+/// How much a paced source gives at a time: what comes together in this time ...
+const PACED_TIME: Duration = Duration::from_millis(1);
+/// ... but not less than this many bytes.
+const PACED_LEAST: usize = 16 * 1024;
+
+impl Pace {
+    /// How long it takes to come by this many bytes.
+    fn time_of(&self, bytes: u64) -> Duration {
+        let nanos = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(self.bits_per_second);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// Bytes of a piece, at most.
+    fn piece(&self) -> usize {
+        let bytes = u128::from(self.bits_per_second) * PACED_TIME.as_nanos() / 8_000_000_000;
+        usize::try_from(bytes).map_or(usize::MAX, |bytes| bytes.max(PACED_LEAST) / 8 * 8)
+    }
+}
 
 enum Origin {
     /// Slices of [`BLOCK`], from `at` on.
@@ -34,27 +66,70 @@ enum Origin {
 impl Source {
     /// The fixed buffer, or the pattern of a seed.
     pub fn new(seed: Option<u64>) -> Self {
-        Self(match seed {
+        let origin = match seed {
             None => Origin::Fixed { at: 0 },
             Some(seed) => Origin::Pattern {
                 seed,
                 offset: 0,
                 digest: Sha256::new(),
             },
-        })
+        };
+        Self { origin, pace: None }
+    }
+
+    /// The same at a rate in bits per second; `None`: as fast as it is taken.
+    #[must_use]
+    pub fn paced(mut self, bits_per_second: Option<u64>) -> Self {
+        self.pace = bits_per_second.map(|bits_per_second| Pace {
+            bits_per_second,
+            begun: None,
+            given: 0,
+        });
+        self
+    }
+
+    /// When the next piece is there; `None`: at once. A sender that was late gets what has come
+    /// together meanwhile without another wait.
+    pub fn due(&mut self) -> Option<Instant> {
+        let pace = self.pace.as_mut()?;
+        let now = Instant::now();
+        let due = *pace.begun.get_or_insert(now) + pace.time_of(pace.given);
+        (due > now).then_some(due)
     }
 
     /// The next bytes of the stream: `len` of them, or fewer at the end of the fixed buffer
     /// (never none). Only the last piece of a pattern may be of a length that 8 does not divide.
     pub fn next(&mut self, len: usize) -> Bytes {
-        match &mut self.0 {
-            Origin::Fixed { at } => {
+        let len = match &self.pace {
+            Some(pace) => len.min(pace.piece()),
+            None => len,
+        };
+        let piece = self.origin.next(len);
+        if let Some(pace) = &mut self.pace {
+            pace.given += piece.len() as u64;
+        }
+        piece
+    }
+
+    /// The digest of everything given so far, where there is one.
+    pub fn digest(self) -> Option<Digest> {
+        match self.origin {
+            Origin::Fixed { .. } => None,
+            Origin::Pattern { digest, .. } => Some(digest.finalize().into()),
+        }
+    }
+}
+
+impl Origin {
+    fn next(&mut self, len: usize) -> Bytes {
+        match self {
+            Self::Fixed { at } => {
                 let end = (*at + len).min(BLOCK_LEN);
                 let piece = Bytes::from_static(&BLOCK[*at..end]);
                 *at = end % BLOCK_LEN;
                 piece
             }
-            Origin::Pattern {
+            Self::Pattern {
                 seed,
                 offset,
                 digest,
@@ -65,14 +140,6 @@ impl Source {
                 digest.update(&piece);
                 piece.into()
             }
-        }
-    }
-
-    /// The digest of everything given so far, where there is one.
-    pub fn digest(self) -> Option<Digest> {
-        match self.0 {
-            Origin::Fixed { .. } => None,
-            Origin::Pattern { digest, .. } => Some(digest.finalize().into()),
         }
     }
 }
@@ -216,6 +283,31 @@ mod tests {
             total += piece.len();
         }
         assert_eq!(source.digest(), None);
+    }
+
+    #[test]
+    fn a_paced_source_gives_its_rate() {
+        // 80 kB a millisecond.
+        let mut source = Source::new(None).paced(Some(640_000_000));
+        assert_eq!(source.due(), None);
+        let begun = Instant::now();
+        let mut given = 0;
+        for _ in 0..5 {
+            given += source.next(1 << 18).len();
+        }
+        assert_eq!(given, 5 * 80_000);
+        let due = source
+            .due()
+            .expect("five milliseconds from the first piece");
+        let wait = due - begun;
+        assert!(wait <= Duration::from_millis(5), "{wait:?}");
+        std::thread::sleep(Duration::from_millis(6));
+        assert_eq!(source.due(), None);
+        // Pieces of a slow one are not smaller than what a call is worth.
+        let mut slow = Source::new(None).paced(Some(1_000_000));
+        assert_eq!(slow.next(1 << 18).len(), PACED_LEAST);
+        assert_eq!(slow.next(100).len(), 100);
+        assert!(Source::new(None).due().is_none());
     }
 
     #[test]

@@ -108,6 +108,8 @@ pub struct Load {
     pub loopback: IpAddr,
     /// If set, the pattern of this seed is sent, and both ends digest it.
     pub seed: Option<u64>,
+    /// If set, the application has data for each stream at this rate only, in bits per second.
+    pub bitrate: Option<u64>,
     /// What is updated while the transfer runs.
     pub gauges: Gauges,
 }

@@ -182,6 +182,7 @@ pub(super) fn measure(args: &Local, flow: Flow, amount: Amount) -> Result<()> {
                 cores,
                 loopback,
                 seed: None,
+                bitrate: work.bitrate,
                 gauges: Gauges::default(),
             };
             let (of, title) = (args.rounds, Without::ALL[row].title());

@@ -119,6 +119,7 @@ impl Plan {
             cores: self.cores,
             loopback: self.args.family.loopback(),
             seed,
+            bitrate: self.args.work.bitrate,
             gauges,
         }
     }
@@ -275,6 +276,7 @@ impl Plan {
             connections: work.connections,
             streams: work.streams,
             direction: self.flow.name(),
+            bits_per_second_per_stream: work.bitrate,
             bytes_per_stream: bytes,
             seconds,
             rounds: self.args.rounds,
@@ -312,8 +314,11 @@ impl Plan {
             Flow::Up => "client to server",
             Flow::Both => "both directions at the same time",
         };
+        let limit = work.bitrate.map_or_else(String::new, |bits| {
+            format!(" at {} Mbit/s each", bits as f64 / 1e6)
+        });
         let mut text = format!(
-            "loopback ({}), {}, {direction}, {} connection(s) of {} stream(s),\n{amount},\n{}\n",
+            "loopback ({}), {}, {direction}, {} connection(s) of {} stream(s){limit},\n{amount},\n{}\n",
             args.family.loopback(),
             self.cores,
             work.connections,

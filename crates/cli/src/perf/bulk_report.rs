@@ -67,6 +67,8 @@ pub(crate) struct Setup {
     pub(crate) streams: usize,
     /// `download`: the server sends; `upload`; `bidir`: both.
     pub(crate) direction: &'static str,
+    /// The application's limit.
+    pub(crate) bits_per_second_per_stream: Option<u64>,
     pub(crate) bytes_per_stream: Option<u64>,
     pub(crate) seconds: Option<f64>,
     pub(crate) rounds: usize,
@@ -378,6 +380,7 @@ mod tests {
             connections: 1,
             streams: 1,
             direction: "download",
+            bits_per_second_per_stream: None,
             bytes_per_stream: None,
             seconds: Some(10.0),
             rounds: 3,

@@ -191,6 +191,11 @@ impl<'a> Session<'a> {
 
     fn bulk(&self, flow: Flow, amount: Amount, plot: Option<File>) -> Result<()> {
         let work = &self.args.work;
+        if work.bitrate.is_some() && flow != Flow::Up {
+            return Err(Failure::new(
+                "--bitrate limits what this end sends, and the server sends at its own rate: add --upload",
+            ));
+        }
         let connections = self.connect()?;
         let load = Load {
             connections: work.connections,
@@ -200,6 +205,7 @@ impl<'a> Session<'a> {
             cores: Cores::NONE,
             loopback: self.address.ip(),
             seed: None,
+            bitrate: work.bitrate,
             gauges: Gauges::default(),
         };
         let lanes = flow.lanes(&load.gauges);

@@ -36,6 +36,8 @@ pub(crate) struct Service {
     digests: Mutex<Vec<Digest>>,
     /// Round-trip times while sending, see [`Gauges`].
     rtt: Shared,
+    /// What each answer is limited to, in bits per second.
+    bitrate: Option<u64>,
 }
 
 impl Service {
@@ -56,7 +58,12 @@ impl Service {
 
     fn source(&self) -> Source {
         let index = self.answers.fetch_add(1, Ordering::Relaxed);
-        Source::new(self.seed.map(|seed| seed.wrapping_add(index)))
+        Source::new(self.seed.map(|seed| seed.wrapping_add(index))).paced(self.bitrate)
+    }
+
+    /// The same with answers at this rate.
+    pub(crate) fn at(self, bitrate: Option<u64>) -> Self {
+        Self { bitrate, ..self }
     }
 
     fn keep(&self, digest: Option<Digest>) {
@@ -191,6 +198,13 @@ async fn read(recv: &mut RecvStream, received: &AtomicU64) -> Option<u64> {
     (known == wanted.len()).then(|| u64::from_be_bytes(wanted))
 }
 
+/// Waits until the source has its next piece.
+async fn wait_for(source: &mut Source) {
+    if let Some(due) = source.due() {
+        tokio::time::sleep_until(due.into()).await;
+    }
+}
+
 /// Writes this many bytes, and reports each piece.
 async fn write(
     send: &mut SendStream,
@@ -200,6 +214,7 @@ async fn write(
 ) -> std::result::Result<(), WriteError> {
     let mut left = bytes;
     while left > 0 {
+        wait_for(source).await;
         let piece = source.next(usize::try_from(left).map_or(PIECE, |left| left.min(PIECE)));
         let len = piece.len() as u64;
         send.write_chunk(piece).await?;
@@ -288,6 +303,7 @@ pub(crate) async fn download(
 pub(crate) async fn upload(
     connection: Connection,
     amount: Amount,
+    bitrate: Option<u64>,
     gauges: Gauges,
 ) -> Result<Transfer> {
     let begin = Instant::now();
@@ -296,7 +312,7 @@ pub(crate) async fn upload(
         Amount::Bytes(bytes) => (bytes, None),
         Amount::Time(time) => (UNLIMITED, Some(begin + time)),
     };
-    let mut source = Source::new(None);
+    let mut source = Source::new(None).paced(bitrate);
     let mut bytes = 0;
     let error = context("the upload was cut short");
     // Nothing is wanted back.
@@ -305,6 +321,7 @@ pub(crate) async fn upload(
         .map_err(&error)?;
     let write = async {
         while bytes < wanted && !interrupt::due(deadline) {
+            wait_for(&mut source).await;
             let left = usize::try_from(wanted - bytes).map_or(PIECE, |left| left.min(PIECE));
             let piece = source.next(left);
             let len = piece.len() as u64;

@@ -195,7 +195,8 @@ impl Quic {
     /// # Errors
     /// A connection or stream broke.
     pub(crate) fn bulk(&self, load: &Load) -> Result<Outcome> {
-        let service = Arc::new(Service::new(load.seed, &load.gauges.rtt));
+        let service = Service::new(load.seed, &load.gauges.rtt).at(load.bitrate);
+        let service = Arc::new(service);
         let streams = load.streams * load.flow.directions().len();
         let pair = self.bind(load.cores, streams, Tickets::None, &service)?;
         let connections = connect(
@@ -287,6 +288,7 @@ impl Quic {
 /// A connection or stream broke.
 pub(crate) fn bulk(connections: &[Connection], load: &Load) -> Result<Vec<Transfer>> {
     let (amount, digest, gauges) = (load.amount, load.seed.is_some(), &load.gauges);
+    let bitrate = load.bitrate;
     let streams = connections.iter().flat_map(|connection| {
         let directions = load.flow.directions().iter();
         directions
@@ -297,7 +299,7 @@ pub(crate) fn bulk(connections: &[Connection], load: &Load) -> Result<Vec<Transf
         let task = async move {
             match direction {
                 Direction::Down => protocol::download(own, amount, digest, gauges).await,
-                Direction::Up => protocol::upload(own, amount, gauges).await,
+                Direction::Up => protocol::upload(own, amount, bitrate, gauges).await,
             }
         };
         (connection, task)

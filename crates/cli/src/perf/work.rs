@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use squall_yard::error::{Failure, Result};
-use squall_yard::parse::{count, interval, seconds, size, streams};
+use squall_yard::parse::{bitrate, count, interval, seconds, size, streams};
 use squall_yard::tickets::MAX_TICKETS;
 use squall_yard::work::{Amount, Flow, Handshakes, Kind, Requests};
 
@@ -38,6 +38,12 @@ pub(crate) struct Work {
     #[arg(short, long, value_name = "SECS", default_value = "10", value_parser = seconds,
           visible_short_alias = 'd', visible_alias = "duration")]
     pub(crate) time: Duration,
+
+    /// Limit each stream to this many bits per second, like an application that has no more data
+    /// (iperf3's -b). A remote server does not know the limit: with `client`, add --upload
+    #[arg(short, long, value_name = "N[KMG]", value_parser = bitrate,
+          conflicts_with_all = ["requests", "handshakes"])]
+    pub(crate) bitrate: Option<u64>,
 
     /// Also report what was done in every SECS seconds, as it happens; 0: do not
     #[arg(short, long, value_name = "SECS", default_value = "0", value_parser = interval)]

@@ -111,11 +111,12 @@ fn serve<P: Protocol>(
     seed: Option<u64>,
 ) -> Result<JoinHandle<Result<Sent>>> {
     let timed = matches!(load.amount, Amount::Time(_));
+    let bitrate = load.bitrate;
     let name = end.name();
     spawn(name.clone(), end.core, move || {
         let mut channel = end.open()?;
         let start = sys::thread_cpu();
-        let mut source = Source::new(seed);
+        let mut source = Source::new(seed).paced(bitrate);
         let result = answer(&mut channel, &mut source);
         let cpu = sys::thread_cpu().saturating_sub(start);
         match result {
@@ -211,6 +212,7 @@ mod tests {
             cores: Cores::NONE,
             loopback: nowhere,
             seed: None,
+            bitrate: None,
             gauges: Gauges::default(),
         };
         let work = Requests {

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::TcpStream;
+use std::time::Instant;
 
 use crate::source::Source;
 use crate::sys;
@@ -78,6 +79,9 @@ pub fn answer(channel: &mut impl Channel, source: &mut Source) -> io::Result<()>
         .first_chunk()
         .map_or(0, |bytes| u64::from_be_bytes(*bytes));
     while left > 0 {
+        if let Some(due) = source.due() {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
         let len = usize::try_from(left).map_or(BATCH, |left| left.min(BATCH));
         let piece = source.next(len);
         channel.send(&piece)?;
