@@ -166,8 +166,9 @@ impl ReceiveCredit {
         self.received == self.advertised && !self.wants_update() && !self.is_used_up()
     }
 
-    /// How much more than what was read the peer may send in all. A reader gets further than the
-    /// peer may send if the peer has exceeded the limit of the connection, which is then closed.
+    /// Bytes that the peer may send beyond what was read. Zero also where more was read than was
+    /// ever allowed: data that exceeds the connection's limit closes the connection, but can still
+    /// be read.
     const fn unread_room(&self) -> u64 {
         self.advertised.saturating_sub(self.consumed)
     }

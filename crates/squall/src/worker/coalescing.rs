@@ -8,19 +8,19 @@
 //! ```text
 //! hardly anything but bulk data ─▶ all tasks have run ─▶ nap ─▶ receive all that has come ─▶ …
 //! ```
-//! A nap is short beside the round-trip time. A worker that also serves requests takes none: what
-//! is not bulk data has to be rare, such as acknowledgements of a receiver's own few packets. An
-//! application's call from another thread ends a nap at once.
+//! A nap is short compared with the round-trip time. Anything but bulk data has to be rare, as are
+//! acknowledgements of the few packets that a receiver sends: a worker that also serves many
+//! requests takes no naps. An application's call from another thread ends a nap at once.
 
 use std::time::Duration;
 
 use squall_core::Time;
 
-/// How many more runs of bulk data than others there are before the first nap, ...
+/// Naps are taken while the score is at least this. Each run of bulk data adds one to it, ...
 const STREAK: u32 = 8;
-/// ... where each other one counts as so many, ...
+/// ... each other run subtracts this, ...
 const OTHER: u32 = 4;
-/// ... and no more of them are remembered than this.
+/// ... and it never rises above this.
 const MOST_STREAK: u32 = 16;
 /// Datagrams of a run of bulk data, at least ...
 const BULK_DATAGRAMS: usize = 4;
@@ -44,7 +44,7 @@ const PART_OF_BUFFER: usize = 8;
 pub(super) struct Coalescing {
     longest: Duration,
     most_bytes: usize,
-    /// Runs of bulk data, less what else has arrived.
+    /// The score: how much of what arrives is bulk data.
     streak: u32,
     /// What arrived since `since`.
     arrived: Arrived,
@@ -85,7 +85,8 @@ impl Coalescing {
             bytes: sum,
             rtt: shortest,
         } = &mut self.arrived;
-        *runs += 1;
+        // A worker that never sleeps never asks for a nap, which would begin anew.
+        *runs = runs.saturating_add(1);
         *sum += bytes;
         *shortest = Some(shortest.map_or(rtt, |shortest| shortest.min(rtt)));
     }
