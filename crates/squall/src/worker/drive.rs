@@ -50,6 +50,8 @@ async fn turns(
     let mut recv = RecvBatch::within(RECV_MESSAGES, MESSAGE_BYTES, RECV_BYTES);
     // Nothing is known about the socket before the first check.
     let mut busy = true;
+    // Whether what there is to send has waited for one more call of receive.
+    let mut waited = false;
     loop {
         // Read before receiving: readiness that arrives in between must not be cleared with it.
         let (readable, addresses_changed) = poll_fn(|cx| {
@@ -93,6 +95,8 @@ async fn turns(
             // What these tasks do belongs to this turn.
             let_tasks_run().await;
         }
+        // One acknowledgement for all that has come, and one message for all answers to it.
+        waited = worker.more_to_receive && !waited;
         {
             let mut stages = lock(&shared.stages);
             if woken {
@@ -100,9 +104,11 @@ async fn turns(
                 worker.now = shared.clock.now();
             }
             worker.take_inbox(&mut stages);
-            worker
-                .transmit(&mut stages)
-                .map_err(WorkerEndReason::Socket)?;
+            if !waited {
+                worker
+                    .transmit(&mut stages)
+                    .map_err(WorkerEndReason::Socket)?;
+            }
             worker.wake_tasks();
             worker.publish_counts();
             stages.mark(Stage::Runtime);
