@@ -30,8 +30,8 @@ const ALPN: &[u8] = b"idle";
 /// Concurrent handshakes.
 const AT_A_TIME: usize = 50;
 /// How long it takes until the last packets of handshakes are sent: tickets, tokens,
-/// acknowledgements, probes of the path.
-const SETTLE: Duration = Duration::from_secs(5);
+/// acknowledgements, probes of the path; and then until memory is given back.
+const SETTLE: Duration = Duration::from_secs(8);
 /// How long the server's allocator takes to give memory back, at most.
 const TRIM: Duration = Duration::from_millis(500);
 /// No connection ends by itself.
