@@ -9,8 +9,10 @@
 //! A stack only says how it does each step, in the way that costs it least: bytes are handed over
 //! without a copy, and several received pieces are taken in one call where it has such a call.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -133,15 +135,26 @@ pub(super) async fn serve<S: Server>(
                     });
                 }
                 while let Some((tx, rx)) = connection.accept().await {
-                    tasks.spawn(async move {
+                    run(&tasks, async move {
                         // Whatever ends a stream early is seen at the client.
                         let _ = answer(tx, rx, workload).await;
-                    });
+                    })
+                    .await;
                 }
             }
         });
     }
     Ok(())
+}
+
+/// Runs an answer at once, and as a task of its own only if it has to wait: a task for each small
+/// request costs more than its answer.
+async fn run(tasks: &impl Spawn, answer: impl Future<Output = ()> + Send + 'static) {
+    let mut answer = Box::pin(answer);
+    let first = poll_fn(|cx| Poll::Ready(answer.as_mut().poll(cx))).await;
+    if first.is_pending() {
+        tasks.spawn(answer);
+    }
 }
 
 async fn answer(mut tx: impl Tx, mut rx: impl Rx, workload: Workload) -> Result<()> {
