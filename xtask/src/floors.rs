@@ -7,7 +7,6 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
     &[
         "algorithm",
         "config",
-        "datagram",
         "error",
         "event",
         "observation",
@@ -26,7 +25,7 @@ pub(crate) const CORE_FLOORS: &[&[&str]] = &[
         "token_store",
         "trace",
     ],
-    &["space", "stream"],
+    &["datagram", "space", "stream"],
     &["recovery"],
     &["congestion"],
     &["path"],

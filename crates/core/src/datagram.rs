@@ -4,17 +4,23 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use crate::stream::chunk_pool::ChunkPool;
+
 /// What a datagram costs in addition to its bytes.
 const OVERHEAD: usize = 64;
-/// Bytes that received datagrams are copied into together: one allocation for many.
-const CHUNK: usize = 16 * 1024;
+/// Bytes of the chunks that received datagrams are copied into: one for many of a run. The first of
+/// an empty queue is a small one, and each further one is twice as large as the one before it.
+const CHUNKS: [usize; 2] = [2 * 1024, 16 * 1024];
 
 /// Datagrams that wait: to be read, or to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
-    /// The lengths of those received, oldest first, and their bytes. None lies in two chunks.
+    /// The lengths of those received, oldest first, and their bytes. None lies in two chunks. A
+    /// chunk of which everything was read goes back to the pool.
     incoming: VecDeque<usize>,
-    chunks: VecDeque<BytesMut>,
+    chunks: VecDeque<Chunk>,
+    /// Bytes of the chunks, those that were read included.
+    chunk_bytes: usize,
     incoming_cost: usize,
     /// To be sent, oldest first.
     outgoing: VecDeque<Bytes>,
@@ -25,6 +31,15 @@ pub(crate) struct Datagrams {
     pub(crate) writer_waits: bool,
 }
 
+/// Datagrams that lie one behind the other.
+#[derive(Debug)]
+struct Chunk {
+    data: BytesMut,
+    size: usize,
+    /// What the pool takes it back by.
+    class: Option<u8>,
+}
+
 const fn cost(len: usize) -> usize {
     len + OVERHEAD
 }
@@ -32,74 +47,88 @@ const fn cost(len: usize) -> usize {
 impl Datagrams {
     /// Bytes of memory that both queues take, about.
     pub(crate) fn memory(&self) -> usize {
-        self.incoming_cost.max(self.chunks.len() * CHUNK) + self.outgoing_cost
+        self.incoming_cost.max(self.chunk_bytes) + self.outgoing_cost
     }
 
     /// Takes a received datagram; returns how many of the oldest make room for it within `limit`
     /// bytes.
-    pub(crate) fn receive(&mut self, data: &[u8], limit: usize) -> u64 {
+    pub(crate) fn receive(&mut self, data: &[u8], limit: usize, pool: &mut ChunkPool) -> u64 {
         let len = data.len();
         if cost(len) > limit {
             return 1;
         }
         if len > 0 {
-            let chunk = match self.chunks.back_mut() {
-                Some(chunk) if chunk.capacity() - chunk.len() >= len => chunk,
-                Some(chunk) if chunk.is_empty() => {
-                    // Memory that is not read any more is used again.
-                    chunk.reserve(CHUNK.max(len));
-                    chunk
-                }
-                _ => {
-                    let chunk = BytesMut::with_capacity(CHUNK.max(len));
-                    self.chunks.push_back(chunk);
-                    let Some(chunk) = self.chunks.back_mut() else {
-                        return 1;
-                    };
-                    chunk
-                }
-            };
-            chunk.extend_from_slice(data);
+            let has_room = |chunk: &&mut Chunk| chunk.data.capacity() - chunk.data.len() >= len;
+            match self.chunks.back_mut().filter(has_room) {
+                Some(chunk) => chunk.data.extend_from_slice(data),
+                None => self.begin_chunk(data, pool),
+            }
         }
         self.incoming_cost += cost(len);
         self.incoming.push_back(len);
         let mut dropped = 0;
         while self.incoming_cost > limit {
-            let Some(chunk_and_len) = self.next_received() else {
+            let Some(oldest) = self.incoming.pop_front() else {
                 break;
             };
-            if let (Some(chunk), len) = chunk_and_len {
-                chunk.advance(len);
-            }
+            self.take(oldest, pool, |chunk| chunk.advance(oldest));
             dropped += 1;
         }
         dropped
     }
 
-    /// Takes the oldest received datagram out of the line: its length, and the chunk that begins
-    /// with it unless it is empty.
-    fn next_received(&mut self) -> Option<(Option<&mut BytesMut>, usize)> {
-        let len = self.incoming.pop_front()?;
+    /// Puts a datagram into a chunk of its own, to which the next ones are added.
+    fn begin_chunk(&mut self, data: &[u8], pool: &mut ChunkPool) {
+        let wanted = self.chunks.back().map_or(0, |last| 2 * last.size);
+        let wanted = wanted.clamp(CHUNKS[0], CHUNKS[1]).max(data.len());
+        let (mut chunk, class) = pool.take(wanted);
+        let size = chunk.capacity();
+        chunk.extend_from_slice(data);
+        self.chunk_bytes += size;
+        self.chunks.push_back(Chunk {
+            data: chunk,
+            size,
+            class,
+        });
+    }
+
+    /// Takes the bytes of the oldest datagram, of which `incoming` says no more, from their chunk.
+    fn take<T>(
+        &mut self,
+        len: usize,
+        pool: &mut ChunkPool,
+        part: impl FnOnce(&mut BytesMut) -> T,
+    ) -> Option<T> {
         self.incoming_cost -= cost(len);
         if len == 0 {
-            return Some((None, 0));
+            return None;
         }
-        // The last chunk stays: the next datagram is appended to it.
-        while self.chunks.len() > 1 && self.chunks.front().is_some_and(BytesMut::is_empty) {
-            self.chunks.pop_front();
+        let chunk = self.chunks.front_mut()?;
+        let taken = part(&mut chunk.data);
+        if chunk.data.is_empty()
+            && let Some(chunk) = self.chunks.pop_front()
+        {
+            self.chunk_bytes -= chunk.size;
+            pool.give(chunk.data, chunk.class);
         }
-        Some((self.chunks.front_mut(), len))
+        Some(taken)
     }
 
     /// The oldest received datagram.
-    pub(crate) fn read(&mut self) -> Option<Bytes> {
-        let Some((chunk, len)) = self.next_received() else {
+    pub(crate) fn read(&mut self, pool: &mut ChunkPool) -> Option<Bytes> {
+        let Some(len) = self.incoming.pop_front() else {
             self.reader_told = false;
             return None;
         };
-        Some(chunk.map_or_else(Bytes::new, |chunk| {
-            chunk.split_to(len.min(chunk.len())).freeze()
-        }))
+        let bytes = self.take(len, pool, |chunk| chunk.split_to(len.min(chunk.len())));
+        Some(bytes.map_or_else(Bytes::new, BytesMut::freeze))
+    }
+
+    /// Frees unused memory: the connection is quiet.
+    pub(crate) fn shed(&mut self) {
+        self.incoming.shrink_to_fit();
+        self.chunks.shrink_to_fit();
+        self.outgoing.shrink_to_fit();
     }
 
     /// The length of the largest datagram that still fits into the sending queue.
@@ -161,28 +190,28 @@ mod tests {
     // test: SECURITY.md row 45
     #[test]
     fn queues_are_bounded_and_lose_their_oldest() {
-        let mut datagrams = Datagrams::default();
+        let (mut datagrams, mut pool) = (Datagrams::default(), ChunkPool::default());
         let limit = 10 * (100 + OVERHEAD);
         let dropped: u64 = (0..100u8)
-            .map(|i| datagrams.receive(&[i; 100], limit))
+            .map(|i| datagrams.receive(&[i; 100], limit, &mut pool))
             .sum();
         assert_eq!(dropped, 90);
-        assert_eq!(datagrams.read(), Some(Bytes::from(vec![90; 100])));
+        assert_eq!(datagrams.read(&mut pool), Some(Bytes::from(vec![90; 100])));
         // Empty ones, and those of one chunk after those of another, come out as they went in.
-        while datagrams.read().is_some() {}
-        let limit_of_many = 3 * CHUNK;
+        while datagrams.read(&mut pool).is_some() {}
+        let limit_of_many = 3 * CHUNKS[1];
         for i in 0..100_000usize {
             let data = vec![i as u8; i * 37 % 900];
-            assert_eq!(datagrams.receive(&data, limit_of_many), 0);
+            assert_eq!(datagrams.receive(&data, limit_of_many, &mut pool), 0);
             if i % 3 == 2 {
                 for i in i - 2..=i {
                     let data = vec![i as u8; i * 37 % 900];
-                    assert_eq!(datagrams.read(), Some(Bytes::from(data)));
+                    assert_eq!(datagrams.read(&mut pool), Some(Bytes::from(data)));
                 }
             }
         }
         assert_eq!(
-            datagrams.receive(&[0; 5000], limit),
+            datagrams.receive(&[0; 5000], limit, &mut pool),
             1,
             "larger than the queue"
         );
@@ -192,5 +221,28 @@ mod tests {
         assert_eq!(dropped, 90);
         assert_eq!(datagrams.peek(), Some(&Bytes::from(vec![90; 100])));
         assert!(!datagrams.has_room(&Bytes::from_static(b"x"), limit));
+    }
+
+    #[test]
+    fn memory_that_was_read_serves_the_next_connection() {
+        let mut pool = ChunkPool::default();
+        let [mut one, mut other] = [Datagrams::default(), Datagrams::default()];
+        one.receive(&[1; 100], 1 << 20, &mut pool);
+        one.receive(&[2; 100], 1 << 20, &mut pool);
+        let first = one.read(&mut pool).expect("one of two");
+        assert!(one.memory() >= 2048, "the second lies in the same chunk");
+        let place = first.as_ptr();
+        drop((first, one.read(&mut pool)));
+        assert_eq!(one.memory(), 0);
+        other.receive(&[3; 100], 1 << 20, &mut pool);
+        let read = other.read(&mut pool).expect("it has come");
+        assert_eq!(read.as_ptr(), place);
+        // Chunks grow while nothing is read.
+        for _ in 0..100 {
+            one.receive(&[4; 1000], 1 << 20, &mut pool);
+        }
+        let sizes: Vec<usize> = one.chunks.iter().map(|chunk| chunk.size).collect();
+        assert_eq!(sizes[..5], [2048, 4096, 8192, 16_384, 16_384]);
+        assert_eq!(one.memory(), one.chunk_bytes);
     }
 }

@@ -6,7 +6,7 @@
 //! 5  path          address, amplification limit, connection ids, size
 //! 4  congestion    how much may be in flight
 //! 3  recovery      round-trip times, losses, pacing
-//! 2  space stream  packet numbers, stream data
+//! 2  space stream  packet numbers, stream data, and datagrams (`datagram`)
 //! 1  everything that the floors above share
 //! ```
 //!

@@ -127,6 +127,7 @@ impl Connection {
         if self.clock.is_at_rest(now) {
             self.streams.shed();
             self.spaces.shed();
+            self.datagrams.shed();
             self.paths.active.flow.reordering.shed();
             self.endpoint.events.shrink_to_fit();
         }

@@ -65,10 +65,10 @@ impl Connection {
         self.streams.set_send_window(bytes);
     }
 
-    /// Swaps the pool from which received stream data takes its memory. An owner of many
-    /// connections has one pool, lends it for the duration of a call of [`receive`](Self::receive),
-    /// and absorbs what readers return in between; otherwise every connection keeps the most that
-    /// its streams ever needed.
+    /// Swaps the pool from which received stream data and datagrams take their memory. An owner of
+    /// many connections has one pool, lends it for the duration of a call of
+    /// [`receive`](Self::receive), and absorbs what readers return in between; otherwise every
+    /// connection keeps the most that it ever needed.
     pub const fn swap_chunks(&mut self, pool: &mut ChunkPool) {
         self.streams.swap_chunks(pool);
     }
@@ -443,7 +443,7 @@ impl Connection {
 
     /// The oldest received datagram. `None` if there is none; `Event::DatagramsReadable` follows.
     pub fn read_datagram(&mut self) -> Option<Bytes> {
-        self.datagrams.read()
+        self.datagrams.read(&mut self.streams.pool)
     }
 
     fn check_datagram(&self, data: &Bytes) -> Result<(), DatagramError> {

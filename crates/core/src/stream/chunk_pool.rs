@@ -1,4 +1,4 @@
-//! Memory for received stream data that is used again.
+//! Memory for received stream data and datagrams that is used again.
 //!
 //! ```text
 //!  worker's pool ── lent for the time of a run ──▶ connection: received bytes are put into chunks
@@ -57,7 +57,7 @@ const fn kept(class: usize) -> usize {
 
 impl ChunkPool {
     /// A chunk with room for at least `capacity` bytes, and the class to return it with.
-    pub(super) fn take(&mut self, capacity: usize) -> (BytesMut, Option<u8>) {
+    pub(crate) fn take(&mut self, capacity: usize) -> (BytesMut, Option<u8>) {
         let Some(class) = size_class(capacity) else {
             return (BytesMut::with_capacity(capacity), None);
         };
@@ -72,7 +72,7 @@ impl ChunkPool {
     }
 
     /// Takes back a chunk whose bytes were all handed to the reader.
-    pub(super) fn give(&mut self, mut chunk: BytesMut, class: Option<u8>) {
+    pub(crate) fn give(&mut self, mut chunk: BytesMut, class: Option<u8>) {
         let Some(chunks) = class.and_then(|class| self.sizes.get_mut(usize::from(class))) else {
             return;
         };

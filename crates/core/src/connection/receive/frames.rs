@@ -331,7 +331,8 @@ impl Connection {
                 "a DATAGRAM although none of its size are accepted",
             ));
         }
-        self.stats.datagram_frames_dropped += self.datagrams.receive(data, limit);
+        let pool = &mut self.streams.pool;
+        self.stats.datagram_frames_dropped += self.datagrams.receive(data, limit, pool);
         self.stats.datagram_frames_received += 1;
         if !std::mem::replace(&mut self.datagrams.reader_told, true) {
             self.streams.events.push_back(Event::DatagramsReadable);
