@@ -36,6 +36,8 @@ pub enum Unit {
     Requests,
     /// Handshakes made.
     Handshakes,
+    /// Datagrams received.
+    Datagrams,
 }
 
 impl Unit {
@@ -44,13 +46,14 @@ impl Unit {
             Self::Bytes => "bytes",
             Self::Requests => "requests",
             Self::Handshakes => "handshakes",
+            Self::Datagrams => "datagrams",
         }
     }
 
     fn speed(self, per_s: f64) -> String {
         match self {
             Self::Bytes => format!("{:.2} Gbit/s", per_s * 8.0 / 1e9),
-            Self::Requests | Self::Handshakes => format!("{per_s:.0} {}/s", self.name()),
+            _ => format!("{per_s:.0} {}/s", self.name()),
         }
     }
 }

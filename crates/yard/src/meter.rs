@@ -15,6 +15,7 @@ pub struct Reading {
     cpu: Duration,
     preemptions: u64,
     datagrams_sent: u64,
+    messages_sent: u64,
     datagrams_received: u64,
 }
 
@@ -32,6 +33,7 @@ impl Reading {
                 .filter_map(sys::preemptions_of)
                 .sum(),
             datagrams_sent: udp.datagrams_sent,
+            messages_sent: udp.messages_sent,
             datagrams_received: udp.datagrams_received,
         }
     }
@@ -67,6 +69,31 @@ impl Reading {
             operations,
         }
     }
+
+    /// What an endpoint sent since this reading.
+    pub fn sent_until_now(&self, endpoint: &Endpoint) -> Sent {
+        let udp = endpoint.stats().udp;
+        Sent {
+            datagrams: udp.datagrams_sent - self.datagrams_sent,
+            messages: udp.messages_sent - self.messages_sent,
+        }
+    }
+}
+
+/// UDP datagrams, and the messages in which the kernel was given them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sent {
+    /// Single datagrams.
+    pub datagrams: u64,
+    /// Bundles of them.
+    pub messages: u64,
+}
+
+impl Sent {
+    /// How well bundles are filled; `None` if nothing was sent.
+    pub fn datagrams_per_message(self) -> Option<f64> {
+        (self.messages > 0).then(|| self.datagrams as f64 / self.messages as f64)
+    }
 }
 
 /// What the work of both ends took, in one round or in several.
@@ -76,6 +103,8 @@ pub struct Used {
     pub ends: [Sample; 2],
     /// All threads of this process.
     pub process: Duration,
+    /// What the server sent.
+    pub server_sent: Sent,
 }
 
 impl Used {
@@ -85,6 +114,8 @@ impl Used {
             sum.add(more);
         }
         self.process += other.process;
+        self.server_sent.datagrams += other.server_sent.datagrams;
+        self.server_sent.messages += other.server_sent.messages;
     }
 
     /// The cost by stage; `None` where nothing was moved.

@@ -75,6 +75,11 @@ pub struct Options {
     #[arg(skip)]
     pub no_ack_frequency: bool,
 
+    /// Bytes of datagrams that wait at either end of a connection; `squall perf --datagrams` sets
+    /// it.
+    #[arg(skip)]
+    pub datagram_buffer: Option<usize>,
+
     /// Techniques that are turned off; `squall perf --ablation` sets it.
     #[arg(skip)]
     pub ablation: Ablation,
@@ -152,6 +157,10 @@ impl Options {
         }
         if self.no_ack_frequency {
             config.ack_frequency = AckFrequencyRequest::Nothing;
+        }
+        if let Some(bytes) = self.datagram_buffer {
+            config.datagram_send_buffer = bytes;
+            config.datagram_receive_buffer = bytes;
         }
         config.ablation = self.ablation;
         config.max_concurrent_bidi_streams = config.max_concurrent_bidi_streams.max(streams as u64);

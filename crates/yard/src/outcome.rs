@@ -29,15 +29,19 @@ pub struct Outcome {
     pub used: Option<Used>,
 }
 
-/// Requests that were answered, or handshakes that were made.
+/// Requests that were answered, handshakes that were made, or datagrams that arrived.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
     /// How long that took.
     pub elapsed: Duration,
     /// When it ended, if connections were closed after that.
     pub ended: Option<Instant>,
-    /// How long each one took.
+    /// How long each one took; of datagrams that is not known.
     pub latency: Histogram,
+    /// Datagrams that arrived.
+    pub received: u64,
+    /// Datagrams that were sent.
+    pub sent: u64,
 }
 
 impl Done {
@@ -45,10 +49,12 @@ impl Done {
     pub fn add(&mut self, other: &Self) {
         self.elapsed += other.elapsed;
         self.latency.add(&other.latency);
+        self.received += other.received;
+        self.sent += other.sent;
     }
 
     /// Number of operations.
     pub fn count(&self) -> u64 {
-        self.latency.count()
+        self.latency.count() + self.received
     }
 }

@@ -11,7 +11,8 @@ use crate::latency::Percentiles;
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// `W1` (1 × 1), `W2` (10 × 10), `bulk` (other shapes), `bidir` (both ways at once), `W3`
-    /// (requests), `W4`, `W4-resumed` (handshakes).
+    /// (requests), `W4`, `W4-resumed` (handshakes), `W7` (datagrams of 1,100 or 200 bytes),
+    /// `datagrams` (others).
     pub workload: &'static str,
     /// Who did the work.
     pub contender: &'static str,
@@ -35,6 +36,8 @@ pub const SQUALL: &str = "squall";
 pub const PER_GB: &str = "s/GB";
 /// CPU of requests.
 pub const PER_REQUEST: &str = "us/request";
+/// CPU of datagrams.
+pub const PER_DATAGRAM: &str = "us/datagram";
 /// CPU of handshakes.
 pub const PER_HANDSHAKE: &str = "us/handshake";
 

@@ -1,4 +1,5 @@
-//! What a client does with a server in one round: a bulk transfer, requests, or handshakes.
+//! What a client does with a server in one round: a bulk transfer, requests, handshakes, or
+//! datagrams.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -130,6 +131,15 @@ pub struct Requests {
 impl Requests {
     /// Possible sizes of a request: from its length field to what a stream takes in one call.
     pub const UP: RangeInclusive<usize> = 8..=PIECE;
+}
+
+/// Datagrams from the server, as many as its connections take, for some time.
+#[derive(Clone, Debug)]
+pub struct Datagrams {
+    /// Bytes of a datagram.
+    pub size: usize,
+    /// How long they are sent.
+    pub time: Duration,
 }
 
 /// A request of `up` bytes for a response of `down` bytes (draft-banks-quic-performance §2.3.1).

@@ -216,6 +216,14 @@ pub(crate) struct Http {
     pub(crate) speed: f64,
 }
 
+/// Bytes of a datagram.
+fn datagram(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(size @ 1..=65_507) => Ok(size),
+        _ => Err("give a number of bytes, such as 1100 or 200".to_owned()),
+    }
+}
+
 /// Seconds of a film in a second.
 fn speed(text: &str) -> Result<f64, String> {
     match text.parse() {
@@ -253,6 +261,14 @@ pub(crate) struct Local {
     /// compare the SHA-256 digests of both ends
     #[arg(long, conflicts_with_all = ["time", "rounds", "requests", "handshakes", "interval", "csv", "plot"])]
     pub(crate) verify: bool,
+
+    /// Measure datagrams (RFC 9221) of this many bytes, 1100 unless given: the server sends as many
+    /// as each connection takes. Over QUIC alone, since TCP has none
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = datagram,
+          default_missing_value = "1100",
+          conflicts_with_all = ["requests", "handshakes", "http", "verify", "ablation", "bytes", "bitrate", "streams",
+          "in_flight", "upload", "download", "bidir", "upload_size", "download_size"])]
+    pub(crate) datagrams: Option<usize>,
 
     /// Instead of comparing with TCP, run the bulk transfer over QUIC without each technique in
     /// turn and print what each is worth: GSO, GRO, pacing, ACK frequency, runs of packets, sealing

@@ -23,8 +23,9 @@ use squall_yard::{interrupt, parse, stages};
 use super::args::Client;
 use super::endpoint::{self, Unable};
 use super::handshakes::{self, Target};
+use super::job::Job;
 use super::liveness::{self, Guard, Phase};
-use super::operations::{Figures, Job, OperationsReport, Setup, Tables};
+use super::operations::{Figures, OperationsReport, Setup, Tables};
 use super::protocol::Transfer;
 use super::report::{self, Interval, Report};
 use super::work::Task;
@@ -256,6 +257,11 @@ impl<'a> Session<'a> {
                     })?;
                     let live = &live;
                     Box::new(move || handshakes::run(handshakes, &ready, live))
+                }
+                Job::Datagrams(_) => {
+                    return Err(Failure::new(
+                        "the perf protocol has no datagrams: measure them without `client`",
+                    ));
                 }
             };
             let line = self.line(title, job.unit(), &lanes, job.name());

@@ -6,11 +6,12 @@
 //!                  │         quic: squall, both ends in this process               │
 //!                  │         yard::controls: rustls over TCP, plain TCP            ├─► report:
 //!                 ablation the same without each technique in turn
-//!                 rates    requests and handshakes, in turns       ─► operations ──┤   text, JSON,
+//!                 rates    what a Job counts, in turns             ─► operations ──┤   text, JSON,
 //!                 http     requests and a film from squall serve, over HTTP ───────┤   CSV, chart
 //!                 client   the same with another process or machine ───────────────┘
 //!                 server   answers clients until Ctrl-C
-//!   endpoint, protocol, requests, handshakes     what a client and a server do over QUIC
+//!   job                                          requests, handshakes, datagrams: their names
+//!   endpoint, protocol, requests, handshakes, datagrams      what both ends do over QUIC
 //!   liveness                                     whether the client's server is still there
 //! ```
 //! Clocks, tables, controls and charts are `squall_yard`'s.
@@ -21,9 +22,11 @@ mod bulk;
 mod bulk_report;
 mod client;
 mod contender;
+mod datagrams;
 mod endpoint;
 mod handshakes;
 mod http;
+mod job;
 mod liveness;
 mod operations;
 mod protocol;
@@ -36,10 +39,11 @@ mod work;
 
 use squall_yard::cpu::Cores;
 use squall_yard::error::{Failure, Result};
+use squall_yard::work::Datagrams;
 use squall_yard::{interrupt, sys};
 
 use args::{Perf, Remote};
-use operations::Job;
+use job::Job;
 use work::Task;
 
 /// The command.
@@ -52,6 +56,10 @@ pub(crate) fn main(perf: Perf) -> Result<()> {
     }
     if perf.local.http.http {
         return http::measure(&perf.local);
+    }
+    if let Some(size) = perf.local.datagrams {
+        let time = perf.local.work.time;
+        return rates::measure(&perf.local, &[Job::Datagrams(Datagrams { size, time })]);
     }
     match perf.local.work.task()? {
         Task::Bulk(flow, amount) if perf.local.ablation => {

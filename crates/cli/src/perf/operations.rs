@@ -1,117 +1,34 @@
-//! Requests and handshakes as results: what was counted, and its figures.
+//! What was counted as results: rates, CPU and times of requests, handshakes and datagrams.
 
 use serde::Serialize;
 use squall_yard::chart::{Bar, Bars, NOT_SPLIT};
-use squall_yard::error::{Failure, Result};
 use squall_yard::layout::{Column, Grid, Group};
-use squall_yard::live::Unit;
 use squall_yard::outcome::Done;
-use squall_yard::rows::{PER_HANDSHAKE, PER_REQUEST, Row, SQUALL};
+use squall_yard::rows::{Row, SQUALL};
 use squall_yard::stages::{self, Both, Rates, Sample, Table};
-use squall_yard::suites::Suites;
-use squall_yard::work::{Handshakes, Kind, Requests};
 
-use super::contender::Contender;
+use super::job::Job;
 use super::report::{Interval, Report};
-
-/// What is counted: requests, or handshakes of a kind.
-#[derive(Clone, Debug)]
-pub(crate) enum Job {
-    Requests(Requests),
-    Handshakes(Handshakes),
-}
-
-impl Job {
-    /// The workload's name in rows.
-    pub(crate) fn workload(&self) -> &'static str {
-        match self {
-            Self::Requests(_) => "W3",
-            Self::Handshakes(handshakes) => handshakes.kind.workload(),
-        }
-    }
-
-    /// The name for people.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::Requests(_) => "requests",
-            Self::Handshakes(handshakes) => handshakes.kind.name(),
-        }
-    }
-
-    /// What its counter counts.
-    pub(crate) fn unit(&self) -> Unit {
-        match self {
-            Self::Requests(_) => Unit::Requests,
-            Self::Handshakes(_) => Unit::Handshakes,
-        }
-    }
-
-    fn cpu_unit(&self) -> &'static str {
-        match self {
-            Self::Requests(_) => PER_REQUEST,
-            Self::Handshakes(_) => PER_HANDSHAKE,
-        }
-    }
-
-    /// What it is, for the heading.
-    pub(crate) fn describe(&self) -> String {
-        match self {
-            Self::Requests(one) => format!(
-                "requests of {} bytes, responses of {} bytes, {} at a time per connection",
-                one.up, one.down, one.in_flight
-            ),
-            Self::Handshakes(one) => format!("{}, {} at a time", one.kind.name(), one.in_flight),
-        }
-    }
-
-    /// Whether a contender has such a thing to be measured.
-    pub(crate) fn suits(&self, contender: Contender) -> bool {
-        match (self, contender) {
-            (Self::Requests(_), _) | (_, Contender::Quic) => true,
-            (Self::Handshakes(one), Contender::TlsTcp) => one.kind != Kind::Early,
-            (Self::Handshakes(_), Contender::Tcp) => false,
-        }
-    }
-
-    /// Connections that exist at a time, of that many that carry requests; each has a suite of its
-    /// own where there is a mix.
-    ///
-    /// # Errors
-    /// A mix, and handshakes that need another connection's ticket.
-    pub(crate) fn at_a_time(&self, connections: usize, suites: Option<&Suites>) -> Result<usize> {
-        match self {
-            Self::Requests(_) => Ok(connections),
-            // RFC 8446 §4.2.11: a ticket is for one hash, and its early data for one suite.
-            Self::Handshakes(one)
-                if one.kind != Kind::Full && suites.is_some_and(Suites::is_mix) =>
-            {
-                Err(Failure::new(
-                    "shares in --suite are for full handshakes, since a ticket belongs to a suite: add --handshakes=full",
-                ))
-            }
-            Self::Handshakes(one) => Ok(one.in_flight),
-        }
-    }
-
-    /// The same for a part of its time.
-    pub(crate) fn part(&self, parts: usize) -> Self {
-        let mut part = self.clone();
-        let time = match &mut part {
-            Self::Requests(one) => &mut one.time,
-            Self::Handshakes(one) => &mut one.time,
-        };
-        *time /= u32::try_from(parts).unwrap_or(u32::MAX);
-        part
-    }
-}
 
 /// One job's figures.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figures {
     #[serde(flatten)]
     pub(crate) row: Row,
+    /// Those that carry requests or datagrams, at a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connections: Option<usize>,
+    /// Bytes of a response or a datagram.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) size: Option<u64>,
     pub(crate) count: u64,
     pub(crate) seconds: f64,
+    /// Datagrams that were sent and did not arrive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lost_percent: Option<f64>,
+    /// squall's server: UDP datagrams for each message that it gave to the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) datagrams_per_message: Option<f64>,
     /// squall's CPU, both ends', against a control's: the median of the rounds' ratios.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio_to_tls_tcp: Option<f64>,
@@ -178,6 +95,7 @@ impl Figures {
     ) -> Self {
         let (count, seconds) = (done.count(), done.elapsed.as_secs_f64());
         let each = |us: f64| us / (count.max(1)) as f64;
+        let lost = done.sent.saturating_sub(done.received) as f64;
         Self {
             row: Row {
                 workload: job.workload(),
@@ -189,8 +107,12 @@ impl Figures {
                 cpu_unit: job.cpu_unit(),
                 latency_us: done.latency.percentiles(),
             },
+            connections: None,
+            size: job.size(),
             count,
             seconds,
+            lost_percent: (done.sent > 0).then(|| lost / done.sent as f64 * 100.0),
+            datagrams_per_message: None,
             ratio_to_tls_tcp: None,
             ratio_to_tcp: None,
             stages,
@@ -258,13 +180,15 @@ impl OperationsReport {
             column("server", &|row| cpu(row.server_cpu)),
             column("client", &|row| cpu(row.client_cpu)),
         ];
+        let is_timed = rows.iter().any(|row| row.latency_us.is_some());
         for (at, heading) in ["p50", "p90", "p99", "p99.9", "max"]
             .into_iter()
             .enumerate()
+            .filter(|_| is_timed)
         {
             columns.push(column(heading, &|row| {
-                let times = row.latency_us.map_or([0.0; 5], |latency| latency.all());
-                format!("{:.0}", times[at])
+                let times = row.latency_us.map(|latency| latency.all());
+                times.map_or_else(|| "-".to_owned(), |times| format!("{:.0}", times[at]))
             }));
         }
         let names = self.rows.iter().map(|one| one.name.len());
@@ -295,6 +219,14 @@ impl Report for OperationsReport {
                     let name = one.name;
                     text += &format!("{name}: QUIC costs {ratio:.2} times the CPU of {control}.\n");
                 }
+            }
+        }
+        for one in &self.rows {
+            let filled = one.datagrams_per_message.unwrap_or_default();
+            if let Some(percent) = one.lost_percent {
+                text += &format!(
+                    "{percent:.2} % of the datagrams were lost; the kernel was given {filled:.1} UDP datagrams a message.\n"
+                );
             }
         }
         if let Some(ratio) = self.resumed_to_full {
@@ -356,6 +288,7 @@ impl Report for OperationsReport {
 mod tests {
     use squall_yard::latency::Percentiles;
     use squall_yard::layout;
+    use squall_yard::rows::PER_HANDSHAKE;
 
     use super::*;
 
@@ -380,8 +313,12 @@ mod tests {
             };
             let rows = vec![Figures {
                 row,
+                connections: None,
+                size: None,
                 count: 1,
                 seconds: 1.0,
+                lost_percent: None,
+                datagrams_per_message: None,
                 ratio_to_tls_tcp: Some(figure),
                 ratio_to_tcp: None,
                 stages: None,

@@ -24,6 +24,8 @@ use squall_yard::live::Gauges;
 use squall_yard::source::{Digest, Sink, Source};
 use squall_yard::work::{Amount, Direction, PIECE};
 
+use super::datagrams::Supply;
+
 /// draft §2.3.1: a response without limit.
 const UNLIMITED: u64 = u64::MAX;
 
@@ -38,6 +40,8 @@ pub(crate) struct Service {
     rtt: Shared,
     /// What each answer is limited to, in bits per second.
     bitrate: Option<u64>,
+    /// Set: every connection gets these datagrams.
+    datagrams: Option<Arc<Supply>>,
 }
 
 impl Service {
@@ -64,6 +68,14 @@ impl Service {
     /// The same with answers at this rate.
     pub(crate) fn at(self, bitrate: Option<u64>) -> Self {
         Self { bitrate, ..self }
+    }
+
+    /// A server that sends datagrams.
+    pub(crate) fn of_datagrams(supply: &Arc<Supply>) -> Self {
+        Self {
+            datagrams: Some(Arc::clone(supply)),
+            ..Self::default()
+        }
     }
 
     fn keep(&self, digest: Option<Digest>) {
@@ -123,6 +135,10 @@ async fn serve_connection(connection: &Connection, service: &Arc<Service>, tally
             run(&own.connection, answer(Arc::clone(&own), None, recv)).await;
         }
     });
+    if let Some(supply) = service.datagrams.clone() {
+        let own = connection.clone();
+        connection.spawn(async move { supply.send(&own).await });
+    }
     while let Ok((send, recv)) = connection.accept_bi().await {
         run(connection, answer(Arc::clone(&shared), Some(send), recv)).await;
     }

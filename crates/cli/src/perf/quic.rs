@@ -24,9 +24,10 @@ use squall_yard::outcome::{Done, Outcome};
 use squall_yard::suites::Suite;
 use squall_yard::sys;
 use squall_yard::tickets::Watch;
-use squall_yard::work::{Direction, Handshakes, Kind, Load, Requests};
+use squall_yard::work::{Datagrams, Direction, Handshakes, Kind, Load, Requests};
 use tokio::runtime::Runtime;
 
+use super::datagrams::{self, Supply};
 use super::endpoint::{self, connect, run_all, wait_idle};
 use super::handshakes::{self, Target};
 use super::protocol::{self, Service, Transfer};
@@ -186,6 +187,7 @@ impl Quic {
                 before[1].until_now(&pair.client, client),
             ],
             process: sys::process_cpu().saturating_sub(process),
+            server_sent: before[0].sent_until_now(&pair.server),
         };
         Ok((result, used))
     }
@@ -247,6 +249,28 @@ impl Quic {
         Self::measure(
             &pair,
             || requests::run(work, &connections, live),
+            |done| [Volume::Operations(done.count()); 2],
+        )
+    }
+
+    /// Runs one round of datagrams.
+    ///
+    /// # Errors
+    /// A connection broke, or nothing arrived.
+    pub(crate) fn datagrams(
+        &self,
+        work: &Datagrams,
+        connections: usize,
+        cores: Cores,
+        live: &Arc<Counter>,
+    ) -> Result<(Done, Used)> {
+        let supply = Arc::new(Supply::new(work.size));
+        let service = Arc::new(Service::of_datagrams(&supply));
+        let pair = self.bind(cores, 1, Tickets::None, &service)?;
+        let connections = connect(&pair.client, pair.address, NAME, &pair.mix, connections)?;
+        Self::measure(
+            &pair,
+            || datagrams::run(work, &supply, &connections, live),
             |done| [Volume::Operations(done.count()); 2],
         )
     }

@@ -1,4 +1,5 @@
-//! Requests and handshakes over loopback: squall at both ends and the controls, in turns.
+//! Requests, handshakes and datagrams over loopback: squall at both ends and the controls, in
+//! turns.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -24,10 +25,11 @@ use squall_yard::{interrupt, layout, sys};
 
 use super::args::Local;
 use super::contender::Contender;
-use super::operations::{Figures, Job, OperationsReport, Setup, Tables};
+use super::job::Job;
+use super::operations::{Figures, OperationsReport, Setup, Tables};
 use super::quic::Quic;
 use super::report::{self, Interval};
-use super::{cores, rotated};
+use super::{cores, datagrams, rotated};
 use crate::output::say;
 
 /// What a contender did in all rounds.
@@ -55,7 +57,7 @@ impl Entry<'_> {
         median(ratios.collect())
     }
 
-    fn figures(&self, all: &[Self], rates: Rates) -> Figures {
+    fn figures(&self, all: &[Self], connections: usize, rates: Rates) -> Figures {
         let [server, client] = self.cpu.map(|cpu| cpu.as_secs_f64() * 1e6);
         let tables = self.used.as_ref().and_then(|used| used.tables(rates));
         let tables = tables.map(Box::new).map(Tables::Both);
@@ -64,6 +66,10 @@ impl Entry<'_> {
             control => control.name(),
         };
         let mut figures = Figures::new(self.job, name, &self.done, Some(server), client, tables);
+        figures.connections = self.job.connections(connections);
+        if let Some(used) = &self.used {
+            figures.datagrams_per_message = used.server_sent.datagrams_per_message();
+        }
         if self.contender == Contender::Quic {
             figures.ratio_to_tls_tcp = self.ratio(all, Contender::TlsTcp);
             figures.ratio_to_tcp = self.ratio(all, Contender::Tcp);
@@ -123,6 +129,9 @@ impl Bench {
                 self.quic.requests(one, connections, cores, live)?
             }
             (Job::Handshakes(one), Contender::Quic, _) => self.quic.handshakes(one, cores, live)?,
+            (Job::Datagrams(one), Contender::Quic, _) => {
+                self.quic.datagrams(one, connections, cores, live)?
+            }
             (Job::Requests(one), Contender::TlsTcp, Some((tls, _))) => {
                 return control::requests(tls, one, connections, cores, loopback, live)
                     .map(of_control);
@@ -136,7 +145,8 @@ impl Bench {
                 return self.tls_handshakes.run(one, cores, live).map(of_control);
             }
             (Job::Requests(_), Contender::TlsTcp, None)
-            | (Job::Handshakes(_), Contender::Tcp, _) => {
+            | (Job::Handshakes(_), Contender::Tcp, _)
+            | (Job::Datagrams(_), _, _) => {
                 return Err(Failure::new(format!(
                     "{} was not prepared",
                     contender.name()
@@ -194,6 +204,10 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
     let plot = args.output.plot.as_deref().map(File::create).transpose()?;
     let mut options = args.options.clone();
     options.suite.get_or_insert(Suite::Aes128.into());
+    if let Some(Job::Datagrams(one)) = jobs.first() {
+        datagrams::check(one, &options)?;
+        options.datagram_buffer = Some(datagrams::buffer(args.work.connections));
+    }
     let mut entries: Vec<Entry<'_>> = jobs
         .iter()
         .flat_map(|job| args.contenders().into_iter().map(move |one| (job, one)))
@@ -207,10 +221,9 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
             used: None,
         })
         .collect();
-    if entries.is_empty() {
-        return Err(Failure::new(
-            "--only leaves nothing to measure: handshakes are not measured over plain TCP, nor 0rtt over TLS over TCP",
-        ));
+    let idle = |one: &Contender| !jobs.iter().any(|job| job.suits(*one));
+    if let (Some(job), Some(_)) = (jobs.first(), args.only.iter().find(|one| idle(one))) {
+        return Err(Failure::new(job.unsuited()));
     }
     let bench = Bench::new(args, &options, jobs)?;
     let (cores, loopback) = (bench.cores, bench.loopback);
@@ -293,7 +306,7 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
     let rates = ticker.rates();
     let rows: Vec<Figures> = (entries.iter())
         .filter(|entry| entry.done.count() > 0)
-        .map(|entry| entry.figures(&entries, rates))
+        .map(|entry| entry.figures(&entries, args.work.connections, rates))
         .collect();
     if rows.is_empty() {
         return Err(Failure::new("interrupted before anything was measured"));

@@ -1,0 +1,173 @@
+//! Datagrams (RFC 9221): the server sends as many as its connections take, the client counts what
+//! arrives.
+//!
+//! ```text
+//!   client   connect all ─► start ─► read until the time is up, then until nothing comes any more
+//!   server   accept ─────► (start) ─► wait for room in the queue, send, ... until the time is up
+//! ```
+//! The perf protocol has no datagrams, so both ends are in this process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use squall::Connection;
+use squall_yard::error::{Failure, Result, context};
+use squall_yard::interrupt;
+use squall_yard::live::Counter;
+use squall_yard::options::Options;
+use squall_yard::outcome::Done;
+use squall_yard::source::Source;
+use squall_yard::work::Datagrams;
+use tokio::sync::watch;
+
+use super::endpoint::run_all;
+
+/// After this long without a datagram, those that have not arrived are lost.
+const QUIET: Duration = Duration::from_millis(100);
+/// How often, and how many times, a server looks whether the path carries the size by now.
+const LOOK: Duration = Duration::from_millis(10);
+const LOOKS: usize = 100;
+
+/// Bytes beside a datagram in its packet, at most: a short header with a connection ID of 20 bytes,
+/// the frame's type and length, and the tag (RFC 9000 §17.3, RFC 9221 §4).
+const AROUND: usize = 1 + 20 + 4 + 3 + 16;
+
+/// Whether a datagram fits into a packet.
+///
+/// # Errors
+/// It does not: what to do.
+pub(crate) fn check(work: &Datagrams, options: &Options) -> Result<()> {
+    let most = usize::from(options.payload) - AROUND;
+    if work.size <= most {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "a datagram is not split: at most {most} bytes fit into a packet of --payload {}; pass a smaller --datagrams",
+        options.payload
+    )))
+}
+
+/// Bytes of datagrams that wait at each end of a connection: 16 MB over all, so that what waits at
+/// the end is soon read.
+pub(crate) fn buffer(connections: usize) -> usize {
+    ((16 << 20) / connections).clamp(64 << 10, 1 << 20)
+}
+
+/// What a server's connections share.
+#[derive(Debug)]
+pub(crate) struct Supply {
+    datagram: Bytes,
+    /// When to stop; `None`: not started.
+    until: watch::Sender<Option<Instant>>,
+    sent: AtomicU64,
+}
+
+impl Supply {
+    /// Datagrams of that many bytes.
+    pub(crate) fn new(size: usize) -> Self {
+        Self {
+            datagram: Source::new(None).next(size),
+            until: watch::Sender::new(None),
+            sent: AtomicU64::new(0),
+        }
+    }
+
+    /// Sends on a server's connection from the start until the time is up.
+    pub(crate) async fn send(&self, connection: &Connection) {
+        let mut until = self.until.subscribe();
+        let Ok(deadline) = until.wait_for(Option::is_some).await.map(|until| *until) else {
+            return;
+        };
+        // Packets are small until the path is known to carry larger ones (RFC 9000 §14.3).
+        for _ in 0..LOOKS {
+            if connection.max_datagram_size() >= Some(self.datagram.len()) {
+                break;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        let mut sent = 0;
+        let sending = async {
+            while (connection.send_datagram_wait(self.datagram.clone()).await).is_ok() {
+                sent += 1;
+            }
+        };
+        // The connection's end is seen at the client.
+        let _ = interrupt::unless_due(deadline, sending).await;
+        self.sent.fetch_add(sent, Ordering::Relaxed);
+    }
+}
+
+/// What arrived on a connection, and when its last datagram did.
+struct Arrived {
+    count: u64,
+    last: Instant,
+}
+
+/// A client's work, which starts the server's.
+///
+/// # Errors
+/// A connection ended, or a datagram was not as long as it should be.
+pub(crate) fn run(
+    work: &Datagrams,
+    supply: &Supply,
+    connections: &[Connection],
+    live: &Arc<Counter>,
+) -> Result<Done> {
+    let begin = Instant::now();
+    let deadline = begin + work.time;
+    supply.until.send_replace(Some(deadline));
+    let arrived = run_all(connections.iter().map(|own| {
+        let (connection, live, size) = (own.clone(), Arc::clone(live), work.size);
+        (own, async move {
+            receive(&connection, size, deadline, &live).await
+        })
+    }))?;
+    let received = arrived.iter().map(|one| one.count).sum();
+    if received == 0 && !interrupt::raised() {
+        return Err(Failure::new("no datagram arrived"));
+    }
+    let last = arrived.iter().map(|one| one.last).max().unwrap_or(deadline);
+    Ok(Done {
+        elapsed: last - begin,
+        ended: Some(last),
+        received,
+        sent: supply.sent.load(Ordering::Relaxed).max(received),
+        ..Done::default()
+    })
+}
+
+async fn receive(
+    connection: &Connection,
+    size: usize,
+    deadline: Instant,
+    live: &Counter,
+) -> Result<Arrived> {
+    let mut count = 0;
+    let mut take = |datagram: &Bytes| {
+        count += 1;
+        live.add(1);
+        match datagram.len() {
+            len if len == size => Ok(()),
+            len => Err(Failure::new(format!(
+                "a datagram of {len} bytes arrived, not of {size}"
+            ))),
+        }
+    };
+    let ended = context("the datagrams ended early");
+    let reading = async {
+        loop {
+            let datagram = connection.read_datagram().await.map_err(&ended)?;
+            take(&datagram)?;
+        }
+    };
+    let read: Option<Result<()>> = interrupt::unless_due(Some(deadline), reading).await;
+    read.unwrap_or(Ok(()))?;
+    let mut last = Instant::now();
+    while let Ok(datagram) = tokio::time::timeout(QUIET, connection.read_datagram()).await {
+        take(&datagram.map_err(&ended)?)?;
+        last = Instant::now();
+    }
+    Ok(Arrived { count, last })
+}
