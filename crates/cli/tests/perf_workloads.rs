@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{failure, json};
+use common::{Server, failure, json};
 
 fn number(value: &serde_json::Value) -> f64 {
     value
@@ -12,7 +12,7 @@ fn number(value: &serde_json::Value) -> f64 {
 
 /// One round of a workload, as short as it can be.
 fn report(args: &[&str]) -> serde_json::Value {
-    json(&[&["perf", "--rounds", "1", "-t", "0.2", "--json"], args].concat())
+    json(&[&["perf", "--rounds", "1", "-t", "0.4", "--json"], args].concat())
 }
 
 /// The contenders of a report's rows, with their workloads; all of them used CPU time.
@@ -52,4 +52,98 @@ fn datagrams_have_their_cpu_and_the_share_that_was_lost() {
     assert!(line.contains("TCP has no datagrams"), "{line}");
     let line = failure(&["perf", "--datagrams=1450"]);
     assert!(line.contains("--payload"), "{line}");
+}
+
+/// Percentiles that rise.
+fn assert_latency(row: &serde_json::Value) {
+    let times = ["p50", "p90", "p99", "p99_9", "max"].map(|key| number(&row["latency_us"][key]));
+    assert!(times[0] > 0.0 && times.is_sorted(), "{times:?}");
+}
+
+#[test]
+fn viewers_get_their_rate_in_segments() {
+    for (args, workload, size) in [
+        (&["--segments", "-c", "10"][..], "W5", 262_144),
+        (&["--segments=16Ki", "-c", "3"], "W5t", 16_384),
+        (
+            &["--segments=100K", "--rate", "20M", "-c", "2"],
+            "segments",
+            100_000,
+        ),
+    ] {
+        let report = report(args);
+        let all = ["squall", "tls_tcp", "tcp"].map(|one| (workload, one));
+        assert_eq!(contenders(&report), all);
+        for row in report["rows"].as_array().expect("rows") {
+            assert_eq!(
+                (&row["size"], &row["cpu_unit"]),
+                (&size.into(), &"s/GB".into())
+            );
+            assert_latency(row);
+            // At the rate, unless the machine is busy, and never much faster: the first moments of
+            // all connections are spread over a distance.
+            let (reached, target) = (number(&row["per_s"]), number(&row["target_per_s"]));
+            assert!(reached < target * 1.1 + 20.0, "{row}");
+            let gbit_per_s = reached * f64::from(size) * 8.0 / 1e9;
+            assert!(
+                (number(&row["gbit_per_s"]) - gbit_per_s).abs() < 1e-6,
+                "{row}"
+            );
+        }
+    }
+    let line = failure(&["perf", "--segments", "--rate", "50%"]);
+    assert!(line.contains("--rate 200M"), "{line}");
+    let line = failure(&["perf", "--rate", "1M"]);
+    assert!(line.contains("--segments"), "{line}");
+}
+
+#[test]
+fn requests_begin_after_answers_and_then_by_the_clock() {
+    let report = report(&["--requests", "--open-loop", "-c", "20", "--in-flight", "1"]);
+    let expected = ["squall", "tls_tcp", "tcp"].map(|one| ("W6", one));
+    assert_eq!(contenders(&report), [expected, expected].concat());
+    let rows = report["rows"].as_array().expect("rows");
+    for (closed, open) in rows[..3].iter().zip(&rows[3..]) {
+        assert_eq!(
+            (&closed["mode"], &open["mode"]),
+            (&"closed".into(), &"open".into())
+        );
+        assert_eq!(closed["connections"], 20);
+        // Half of what the same contender reached, and no other's.
+        let ratio = number(&open["target_per_s"]) / number(&closed["per_s"]);
+        assert!((ratio - 0.5).abs() < 1e-6, "{ratio}");
+        assert_latency(open);
+    }
+    let controls = report["controls"].to_string();
+    assert!(
+        controls.contains("one event loop at each end"),
+        "{controls}"
+    );
+    // A rate that is given needs no measurement before it.
+    let report = self::report(&["--requests", "--rate", "300", "-c", "2", "--only", "quic"]);
+    assert_eq!(contenders(&report), [("requests", "squall")]);
+    let row = &report["rows"][0];
+    assert_eq!(row["target_per_s"], 300.0);
+    assert!(number(&row["per_s"]) < 600.0, "{row}");
+}
+
+#[test]
+fn a_client_asks_a_server_by_the_clock() {
+    let server = Server::start();
+    let address = server.address();
+    let client = ["perf", "client", &address, "-k", "-t", "0.3", "--json"];
+    let report = json(&[&client[..], &["--requests", "--rate", "50%", "-c", "2"]].concat());
+    let rows = report["rows"].as_array().expect("rows");
+    let modes: Vec<_> = rows.iter().filter_map(|row| row["mode"].as_str()).collect();
+    assert_eq!(modes, ["closed", "open"]);
+    let ratio = number(&rows[1]["target_per_s"]) / number(&rows[0]["per_s"]);
+    assert!((ratio - 0.5).abs() < 1e-6, "{ratio}");
+    let report = json(&[&client[..], &["--segments", "-c", "4"]].concat());
+    let row = &report["rows"][0];
+    assert_eq!(
+        (&row["workload"], &row["connections"]),
+        (&"W5".into(), &4.into())
+    );
+    assert!(row["server_cpu"].is_null() && number(&row["client_cpu"]) > 0.0);
+    assert_latency(row);
 }

@@ -7,6 +7,7 @@
 //!        ▼
 //!   work            what one round does: amount, flow, requests, handshakes
 //!        │
+//!        ├─ pace                                   when requests begin
 //!        ├─ source, certificate, tickets, ends     bytes, keys and TLS of both ends
 //!        ├─ controls/    TLS over TCP and plain TCP, doing the same work
 //!        ├─ pair         two endpoints without sockets
@@ -21,9 +22,9 @@
 //! The crate is internal. It is published because the command depends on it, and its API changes
 //! whenever a measurement needs it to.
 //!
-//! Floors, lowest first: `error`, `sys`, `parse`, `latency`, `stats`, `source`, `suites`; then
-//! `cpu`, `options`, `certificate`, `layout`, `stages`, `rows`, `chart`, `live`, `interrupt`; then
-//! `work`, `tickets`, `meter`, `ends`, `outcome`; `controls` and `pair` on top.
+//! Floors, lowest first: `error`, `sys`, `parse`, `latency`, `stats`, `source`, `pace`, `suites`;
+//! then `cpu`, `options`, `certificate`, `layout`, `stages`, `rows`, `chart`, `live`, `interrupt`;
+//! then `work`, `tickets`, `meter`, `ends`, `outcome`; `controls` and `pair` on top.
 
 #![deny(missing_docs)]
 
@@ -40,6 +41,7 @@ pub mod live;
 pub mod meter;
 pub mod options;
 pub mod outcome;
+pub mod pace;
 pub mod pair;
 pub mod parse;
 pub mod rows;

@@ -38,6 +38,8 @@ pub enum Unit {
     Handshakes,
     /// Datagrams received.
     Datagrams,
+    /// Segments received.
+    Segments,
 }
 
 impl Unit {
@@ -47,6 +49,7 @@ impl Unit {
             Self::Requests => "requests",
             Self::Handshakes => "handshakes",
             Self::Datagrams => "datagrams",
+            Self::Segments => "segments",
         }
     }
 

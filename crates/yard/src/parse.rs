@@ -23,12 +23,17 @@ pub fn streams(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A number of bytes: digits, then nothing, K, M or G (10^3, 10^6, 10^9).
+/// A number of bytes: digits, then nothing, K, M or G (10^3, 10^6, 10^9), or Ki, Mi or Gi (2^10,
+/// 2^20, 2^30).
 pub fn size(text: &str) -> Result<u64, String> {
+    let (text, kilo): (_, u64) = match text.strip_suffix('i') {
+        Some(rest) if rest.ends_with(|last: char| last.is_ascii_alphabetic()) => (rest, 1 << 10),
+        _ => (text, 1_000),
+    };
     let (digits, unit) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 1_000),
-        Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),
-        Some((at, 'g' | 'G')) => (&text[..at], 1_000_000_000),
+        Some((at, 'k' | 'K')) => (&text[..at], kilo),
+        Some((at, 'm' | 'M')) => (&text[..at], kilo.pow(2)),
+        Some((at, 'g' | 'G')) => (&text[..at], kilo.pow(3)),
         _ => (text, 1),
     };
     let number: Option<u64> = digits
@@ -38,7 +43,7 @@ pub fn size(text: &str) -> Result<u64, String> {
         .flatten();
     match number.and_then(|number| number.checked_mul(unit)) {
         Some(0) | None => {
-            Err("give a number of bytes above zero, such as 1200, 64K, 10M or 1G".to_owned())
+            Err("give a number of bytes above zero, such as 1200, 64K, 64Ki, 10M or 1G".to_owned())
         }
         Some(bytes) => Ok(bytes),
     }
@@ -145,6 +150,8 @@ mod tests {
         assert_eq!(size("64k"), Ok(64_000));
         assert_eq!(size("10M"), Ok(10_000_000));
         assert_eq!(size("2G"), Ok(2_000_000_000));
+        assert_eq!(size("256Ki"), Ok(262_144));
+        assert_eq!(size("1Gi"), Ok(1 << 30));
     }
 
     #[test]
@@ -159,6 +166,8 @@ mod tests {
             "1.5G",
             "1T",
             "1KB",
+            "1i",
+            "Ki",
             "1é",
             "99999999999G",
         ] {

@@ -11,8 +11,9 @@ use crate::latency::Percentiles;
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// `W1` (1 × 1), `W2` (10 × 10), `bulk` (other shapes), `bidir` (both ways at once), `W3`
-    /// (requests), `W4`, `W4-resumed` (handshakes), `W7` (datagrams of 1,100 or 200 bytes),
-    /// `datagrams` (others).
+    /// (requests), `W4`, `W4-resumed` (handshakes), `W5`, `W5t` (segments of 256 and 16 KiB,
+    /// 200 MB/s), `segments` (others), `W6` (one request at a time), `requests` (others by the
+    /// clock), `W7` (datagrams of 1,100 or 200 bytes), `datagrams` (others).
     pub workload: &'static str,
     /// Who did the work.
     pub contender: &'static str,

@@ -111,6 +111,25 @@ pub fn wait_for_end_signal() -> bool {
     false
 }
 
+/// Lets this process open as many files as the system allows it, which is often more than the 1,024
+/// of the default: a thousand TCP connections are two thousand, where both ends are here.
+#[cfg(unix)]
+pub fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is writable.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: `limit` is readable. Where the system refuses, the limit stays as it is.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
+}
+
+#[cfg(not(unix))]
+pub fn raise_descriptor_limit() {}
+
 /// The CPU time, user and system, of the thread `tid` of this process; `None` once it has ended.
 #[cfg(target_os = "linux")]
 pub fn thread_cpu_of(tid: i32) -> Option<Duration> {

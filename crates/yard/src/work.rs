@@ -11,6 +11,7 @@ use clap::ValueEnum;
 
 use crate::cpu::Cores;
 use crate::live::{Counter, Gauges, Lane};
+use crate::pace::Begin;
 use crate::source::Source;
 
 /// Bytes handed to a stream, and at most taken from one, in one call.
@@ -124,6 +125,8 @@ pub struct Requests {
     pub down: u64,
     /// Concurrent requests per connection.
     pub in_flight: usize,
+    /// When they begin.
+    pub begin: Begin,
     /// How long new requests are started.
     pub time: Duration,
 }

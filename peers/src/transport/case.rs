@@ -1,10 +1,11 @@
 //! What is measured: workloads, each in the sizes in which it is measured.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::Instant;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use squall_yard::pace::{Begin, Pace};
 
 use super::job::Contender;
 
@@ -266,12 +267,11 @@ impl Case {
             Workload::W8 => CHURN_REQUESTS,
             _ => 1,
         };
-        let share = |per_second: f64| Duration::from_secs_f64(self.connections as f64 / per_second);
         let begin = match (self.workload, rate) {
             (Workload::W5 | Workload::W5t, _) => {
-                Begin::Every(share(VIEWERS_RATE / self.size as f64))
+                Begin::evenly(VIEWERS_RATE / self.size as f64, self.connections)
             }
-            (_, Some(rate)) => Begin::AtRandom(share(rate)),
+            (_, Some(rate)) => Begin::at_random(rate, self.connections),
             _ => Begin::AfterAnswer,
         };
         Shape {
@@ -307,17 +307,6 @@ impl fmt::Display for Case {
     }
 }
 
-/// When a place's requests begin.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Begin {
-    /// Each when the one before is answered.
-    AfterAnswer,
-    /// At equal distances, and not before the one before is answered.
-    Every(Duration),
-    /// At random distances of this mean, and not before the one before is answered.
-    AtRandom(Duration),
-}
-
 /// A case in numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
@@ -338,6 +327,11 @@ pub(super) struct Shape {
 }
 
 impl Shape {
+    /// The moments of a place's requests.
+    pub(super) fn pace(&self, place: usize, start: Instant) -> Pace {
+        Pace::new(self.begin, self.connections * self.streams, place, start)
+    }
+
     /// What a check has to see in the end: units and bytes.
     pub(super) const fn total(&self) -> (u64, u64) {
         let units = (self.connections * self.streams) as u64 * self.repeat;

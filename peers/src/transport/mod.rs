@@ -18,7 +18,6 @@ mod controls;
 mod identity;
 mod job;
 mod network;
-mod pace;
 mod process;
 mod quiche;
 mod quinn;

@@ -17,12 +17,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use squall_yard::error::{Failure, Result, context};
+use squall_yard::pace::{Begin, Pace};
 use squall_yard::source::Source;
 use tokio::sync::mpsc;
 
-use super::case::{Begin, Case, Shape, Workload};
+use super::case::{Case, Shape, Workload};
 use super::job::{Job, Message, PIECE};
-use super::pace::Pace;
 use super::process::{Count, say};
 use super::verify::{Verifier, message};
 
@@ -236,7 +236,7 @@ pub(super) async fn load<C: Client>(
         for stream in 0..shape.streams {
             let (count, results) = (Arc::clone(&count), results.clone());
             let opener = connection.opener();
-            let pace = Pace::new(&shape, index * shape.streams + stream, start);
+            let pace = shape.pace(index * shape.streams + stream, start);
             client.spawn(async move {
                 let _ = results.send(requests(opener, shape, pace, check, &count).await);
             });
@@ -305,7 +305,7 @@ async fn requests(
 ) -> Result<()> {
     let message = message(&shape);
     for _ in 0..shape.repeat {
-        if let Some(due) = pace.next() {
+        if let Some(due) = pace.next_due() {
             tokio::time::sleep_until(due.into()).await;
         }
         let timed = (shape.begin != Begin::AfterAnswer).then(Instant::now);

@@ -184,6 +184,7 @@ impl Plan {
                     round: Some(index),
                     contender: Some(contender.name()),
                     workload: None,
+                    mode: None,
                     figures,
                 }));
                 let soft = ksoftirqd.now() - before;

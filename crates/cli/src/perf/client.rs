@@ -43,8 +43,7 @@ pub(crate) fn measure(args: &Client) -> Result<()> {
     let (mut connections, suites) = (args.work.connections, args.options.suite.as_ref());
     let (bulk, jobs) = match args.work.task()? {
         Task::Bulk(flow, amount) => (Some((flow, amount)), Vec::new()),
-        Task::Requests(requests) => (None, vec![Job::Requests(requests)]),
-        Task::Handshakes(kinds) => (None, kinds.into_iter().map(Job::Handshakes).collect()),
+        task => (None, Job::all(task)),
     };
     for job in &jobs {
         connections = job.at_a_time(args.work.connections, suites)?;
@@ -230,7 +229,9 @@ impl<'a> Session<'a> {
 
     fn rates(&self, jobs: &[Job], plot: Option<File>) -> Result<()> {
         let (mut rows, mut intervals) = (Vec::new(), Vec::new());
-        for job in jobs {
+        let mut closed = None;
+        for unsettled in jobs {
+            let job = &unsettled.settle(closed, self.args.work.connections);
             let live = Arc::default();
             let lanes = [Lane {
                 direction: None,
@@ -239,7 +240,7 @@ impl<'a> Session<'a> {
             let title = format!("{}, {}", self.args.server, job.name());
             let mut connections = Vec::new();
             let work: Box<dyn FnOnce() -> Result<Done>> = match job {
-                Job::Requests(requests) => {
+                Job::Requests(requests, _) | Job::Segments(requests, _) => {
                     connections = self.connect()?;
                     let connections = &connections;
                     Box::new(|| requests::run(requests, connections, &live))
@@ -272,7 +273,8 @@ impl<'a> Session<'a> {
             intervals.extend(parts.map(|figures| Interval {
                 round: None,
                 contender: None,
-                workload: Some(job.workload()),
+                workload: Some(unsettled.workload()),
+                mode: job.mode(),
                 figures,
             }));
             let done = done.inspect_err(|_| keep(&intervals))?;
@@ -284,7 +286,11 @@ impl<'a> Session<'a> {
             }
             let cpu_us = sample.cpu.as_secs_f64() * 1e6;
             let tables = Tables::client(&sample, self.ticker.rates());
-            rows.push(Figures::new(job, rows::SQUALL, &done, None, cpu_us, tables));
+            let mut figures = Figures::new(unsettled, rows::SQUALL, &done, None, cpu_us, tables);
+            figures.connections = unsettled.connections(self.args.work.connections);
+            figures.target_per_s = job.target_per_s();
+            closed = closed.or(figures.row.per_s);
+            rows.push(figures);
         }
         if rows.is_empty() {
             return Err(Failure::new("interrupted before anything was measured"));

@@ -1,29 +1,100 @@
-//! What is counted: requests, handshakes or datagrams, and what they are called in results.
+//! What is counted: requests, segments, handshakes or datagrams, and what they are called in
+//! results.
 
 use squall_yard::error::{Failure, Result};
 use squall_yard::live::Unit;
-use squall_yard::rows::{PER_DATAGRAM, PER_HANDSHAKE, PER_REQUEST};
+use squall_yard::pace::Begin;
+use squall_yard::rows::{PER_DATAGRAM, PER_GB, PER_HANDSHAKE, PER_REQUEST};
 use squall_yard::suites::Suites;
 use squall_yard::work::{Datagrams, Handshakes, Kind, Requests};
 
 use super::contender::Contender;
+use super::work::{REQUEST, RESPONSE, Rate, Task};
 
 /// A measurement that counts.
 #[derive(Clone, Debug)]
 pub(crate) enum Job {
-    Requests(Requests),
+    /// As fast as they are answered, or at a rate.
+    Requests(Requests, Option<Rate>),
+    /// At this many bytes a second.
+    Segments(Requests, f64),
     Handshakes(Handshakes),
     Datagrams(Datagrams),
 }
 
+/// Bytes of a segment of W5 and W5t.
+const W5_SIZE: u64 = 256 * 1024;
+const W5T_SIZE: u64 = 16 * 1024;
 /// The sizes of datagrams that W7 has.
 const W7_SIZES: [usize; 2] = [1_100, 200];
 
 impl Job {
+    /// What a task takes, one after the other; none for bulk transfers.
+    pub(crate) fn all(task: Task) -> Vec<Self> {
+        match task {
+            Task::Bulk(..) => Vec::new(),
+            Task::Requests(one, Some(Rate::Share(share))) => vec![
+                Self::Requests(one.clone(), None),
+                Self::Requests(one, Some(Rate::Share(share))),
+            ],
+            Task::Requests(one, rate) => vec![Self::Requests(one, rate)],
+            Task::Segments(one, rate) => vec![Self::Segments(one, rate)],
+            Task::Handshakes(kinds) => kinds.into_iter().map(Self::Handshakes).collect(),
+        }
+    }
+
+    /// Whether it is what another one takes its rate from.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self, Self::Requests(_, None))
+    }
+
+    /// The same with a rate in requests a second, where `closed` is what was reached without one.
+    pub(crate) fn settle(&self, closed: Option<f64>, connections: usize) -> Self {
+        let mut settled = self.clone();
+        if let Self::Requests(one, Some(rate)) = &mut settled {
+            let per_second = match *rate {
+                Rate::PerSecond(rate) => rate,
+                // Without a rate there is no such job; see `all`.
+                Rate::Share(share) => share * closed.unwrap_or(1.0),
+            };
+            one.begin = Begin::at_random(per_second.max(1.0), connections * one.in_flight);
+            *rate = Rate::PerSecond(per_second);
+        }
+        settled
+    }
+
+    /// How many a second are to begin, where a rate is settled.
+    pub(crate) fn target_per_s(&self) -> Option<f64> {
+        match self {
+            Self::Requests(_, Some(Rate::PerSecond(rate))) => Some(*rate),
+            Self::Segments(one, rate) => Some(rate / one.down as f64),
+            _ => None,
+        }
+    }
+
+    /// What makes requests begin: the response to the one before, or the clock.
+    pub(crate) fn mode(&self) -> Option<&'static str> {
+        match self {
+            Self::Requests(_, None) => Some("closed"),
+            Self::Requests(_, Some(_)) => Some("open"),
+            _ => None,
+        }
+    }
+
     /// The workload's name in rows.
     pub(crate) fn workload(&self) -> &'static str {
         match self {
-            Self::Requests(_) => "W3",
+            Self::Requests(one, rate) => {
+                let usual = (one.up as u64, one.down) == (REQUEST, RESPONSE);
+                match rate {
+                    None | Some(Rate::HALF) if usual && one.in_flight == 1 => "W6",
+                    None => "W3",
+                    Some(_) => "requests",
+                }
+            }
+            Self::Segments(one, Rate::VIEWERS) if one.down == W5_SIZE => "W5",
+            Self::Segments(one, Rate::VIEWERS) if one.down == W5T_SIZE => "W5t",
+            Self::Segments(..) => "segments",
             Self::Handshakes(handshakes) => handshakes.kind.workload(),
             Self::Datagrams(one) if W7_SIZES.contains(&one.size) => "W7",
             Self::Datagrams(_) => "datagrams",
@@ -33,7 +104,9 @@ impl Job {
     /// The name for people.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Requests(_) => "requests",
+            Self::Requests(_, None) => "requests",
+            Self::Requests(_, Some(_)) => "open loop",
+            Self::Segments(..) => "segments",
             Self::Handshakes(handshakes) => handshakes.kind.name(),
             Self::Datagrams(_) => "datagrams",
         }
@@ -42,7 +115,8 @@ impl Job {
     /// What its counter counts.
     pub(crate) fn unit(&self) -> Unit {
         match self {
-            Self::Requests(_) => Unit::Requests,
+            Self::Requests(..) => Unit::Requests,
+            Self::Segments(..) => Unit::Segments,
             Self::Handshakes(_) => Unit::Handshakes,
             Self::Datagrams(_) => Unit::Datagrams,
         }
@@ -51,7 +125,8 @@ impl Job {
     /// What CPU time is related to.
     pub(crate) fn cpu_unit(&self) -> &'static str {
         match self {
-            Self::Requests(_) => PER_REQUEST,
+            Self::Requests(..) => PER_REQUEST,
+            Self::Segments(..) => PER_GB,
             Self::Handshakes(_) => PER_HANDSHAKE,
             Self::Datagrams(_) => PER_DATAGRAM,
         }
@@ -60,7 +135,7 @@ impl Job {
     /// Bytes of a response or a datagram.
     pub(crate) fn size(&self) -> Option<u64> {
         match self {
-            Self::Requests(one) => Some(one.down),
+            Self::Requests(one, _) | Self::Segments(one, _) => Some(one.down),
             Self::Handshakes(_) => None,
             Self::Datagrams(one) => Some(one.size as u64),
         }
@@ -69,9 +144,23 @@ impl Job {
     /// What it is, for the heading.
     pub(crate) fn describe(&self) -> String {
         match self {
-            Self::Requests(one) => format!(
+            Self::Requests(one, None) => format!(
                 "requests of {} bytes, responses of {} bytes, {} at a time per connection",
                 one.up, one.down, one.in_flight
+            ),
+            Self::Requests(_, Some(rate)) => {
+                let rate = match rate {
+                    Rate::PerSecond(rate) => format!("{rate} a second"),
+                    Rate::Share(share) => format!("{} % of that rate", share * 100.0),
+                };
+                format!(
+                    "open loop: requests begin at random moments, {rate}; times from when they are due"
+                )
+            }
+            Self::Segments(one, rate) => format!(
+                "segments of {} bytes by the clock, {} MB/s in all; times from when they are due",
+                one.down,
+                rate / 1e6
             ),
             Self::Handshakes(one) => format!("{}, {} at a time", one.kind.name(), one.in_flight),
             Self::Datagrams(one) => format!(
@@ -84,7 +173,7 @@ impl Job {
     /// Whether a contender has such a thing to be measured.
     pub(crate) fn suits(&self, contender: Contender) -> bool {
         match (self, contender) {
-            (Self::Requests(_), _) | (_, Contender::Quic) => true,
+            (Self::Requests(..) | Self::Segments(..), _) | (_, Contender::Quic) => true,
             (Self::Handshakes(one), Contender::TlsTcp) => one.kind != Kind::Early,
             (Self::Handshakes(_), Contender::Tcp) | (Self::Datagrams(_), _) => false,
         }
@@ -107,7 +196,7 @@ impl Job {
     /// A mix, and handshakes that need another connection's ticket.
     pub(crate) fn at_a_time(&self, connections: usize, suites: Option<&Suites>) -> Result<usize> {
         match self {
-            Self::Requests(_) | Self::Datagrams(_) => Ok(connections),
+            Self::Requests(..) | Self::Segments(..) | Self::Datagrams(_) => Ok(connections),
             // RFC 8446 §4.2.11: a ticket is for one hash, and its early data for one suite.
             Self::Handshakes(one)
                 if one.kind != Kind::Full && suites.is_some_and(Suites::is_mix) =>
@@ -129,7 +218,7 @@ impl Job {
     pub(crate) fn part(&self, parts: usize) -> Self {
         let mut part = self.clone();
         let time = match &mut part {
-            Self::Requests(one) => &mut one.time,
+            Self::Requests(one, _) | Self::Segments(one, _) => &mut one.time,
             Self::Handshakes(one) => &mut one.time,
             Self::Datagrams(one) => &mut one.time,
         };

@@ -49,6 +49,7 @@ use work::Task;
 /// The command.
 pub(crate) fn main(perf: Perf) -> Result<()> {
     interrupt::listen()?;
+    sys::raise_descriptor_limit();
     match &perf.remote {
         Some(Remote::Server(args)) => return server::serve(args),
         Some(Remote::Client(args)) => return client::measure(args),
@@ -69,11 +70,7 @@ pub(crate) fn main(perf: Perf) -> Result<()> {
             let plan = bulk::Plan::new(perf.local, flow, amount)?;
             plan.run()
         }
-        Task::Requests(requests) => rates::measure(&perf.local, &[Job::Requests(requests)]),
-        Task::Handshakes(kinds) => {
-            let jobs: Vec<_> = kinds.into_iter().map(Job::Handshakes).collect();
-            rates::measure(&perf.local, &jobs)
-        }
+        task => rates::measure(&perf.local, &Job::all(task)),
     }
 }
 

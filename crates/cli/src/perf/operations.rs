@@ -4,11 +4,14 @@ use serde::Serialize;
 use squall_yard::chart::{Bar, Bars, NOT_SPLIT};
 use squall_yard::layout::{Column, Grid, Group};
 use squall_yard::outcome::Done;
-use squall_yard::rows::{Row, SQUALL};
+use squall_yard::rows::{PER_GB, Row, SQUALL};
 use squall_yard::stages::{self, Both, Rates, Sample, Table};
 
 use super::job::Job;
 use super::report::{Interval, Report};
+
+/// A rate is reached if this share of it is: the time for the last ones is part of the time.
+const REACHED: f64 = 0.95;
 
 /// One job's figures.
 #[derive(Clone, Debug, Serialize)]
@@ -18,9 +21,15 @@ pub(crate) struct Figures {
     /// Those that carry requests or datagrams, at a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) connections: Option<usize>,
-    /// Bytes of a response or a datagram.
+    /// Bytes of a response, a segment or a datagram.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) size: Option<u64>,
+    /// `closed`: requests follow responses; `open`: they begin by the clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mode: Option<&'static str>,
+    /// How many were to begin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) target_per_s: Option<f64>,
     pub(crate) count: u64,
     pub(crate) seconds: f64,
     /// Datagrams that were sent and did not arrive.
@@ -94,13 +103,18 @@ impl Figures {
         stages: Option<Tables>,
     ) -> Self {
         let (count, seconds) = (done.count(), done.elapsed.as_secs_f64());
-        let each = |us: f64| us / (count.max(1)) as f64;
+        let bytes = (count * job.size().unwrap_or_default()) as f64;
+        let is_by_byte = job.cpu_unit() == PER_GB;
+        let each = |us: f64| match is_by_byte {
+            true => us / 1e6 / (bytes.max(1.0) / 1e9),
+            false => us / (count.max(1)) as f64,
+        };
         let lost = done.sent.saturating_sub(done.received) as f64;
         Self {
             row: Row {
                 workload: job.workload(),
                 contender,
-                gbit_per_s: None,
+                gbit_per_s: is_by_byte.then(|| bytes * 8.0 / seconds / 1e9),
                 per_s: Some(count as f64 / seconds),
                 server_cpu: server_cpu_us.map(each),
                 client_cpu: Some(each(client_cpu_us)),
@@ -109,6 +123,8 @@ impl Figures {
             },
             connections: None,
             size: job.size(),
+            mode: job.mode(),
+            target_per_s: None,
             count,
             seconds,
             lost_percent: (done.sent > 0).then(|| lost / done.sent as f64 * 100.0),
@@ -166,13 +182,61 @@ impl OperationsReport {
 }
 
 impl OperationsReport {
+    fn is_by_byte(&self) -> bool {
+        (self.rows.iter()).any(|one| one.row.cpu_unit == PER_GB)
+    }
+
+    /// What the columns are, and what the figures say.
+    fn remarks(&self) -> String {
+        let unit = if self.is_by_byte() {
+            "CPU-seconds per GB"
+        } else {
+            "CPU-microseconds per operation"
+        };
+        let mut text = format!("(server, client: {unit}");
+        if (self.rows.iter()).any(|one| one.row.latency_us.is_some()) {
+            text += "; p50 to max: microseconds from start to end";
+        }
+        text += ")\n";
+        for one in &self.rows {
+            for (control, ratio) in [
+                ("TLS over TCP", one.ratio_to_tls_tcp),
+                ("plain TCP", one.ratio_to_tcp),
+            ] {
+                if let Some(ratio) = ratio {
+                    let name = one.name;
+                    text += &format!("{name}: QUIC costs {ratio:.2} times the CPU of {control}.\n");
+                }
+            }
+        }
+        for one in &self.rows {
+            let (name, contender) = (one.name, one.row.contender);
+            if let (Some(target), Some(reached)) = (one.target_per_s, one.row.per_s)
+                && reached < target * REACHED
+            {
+                text += &format!(
+                    "{name}, {contender}: {reached:.0} a second instead of {target:.0}; what never began has no time.\n"
+                );
+            }
+            let filled = one.datagrams_per_message.unwrap_or_default();
+            if let Some(percent) = one.lost_percent {
+                text += &format!(
+                    "{percent:.2} % of the datagrams were lost; the kernel was given {filled:.1} UDP datagrams a message.\n"
+                );
+            }
+        }
+        text
+    }
+
     /// The table of rates, CPU and times.
     fn summary(&self) -> Grid {
         let rows: Vec<&Row> = self.rows.iter().map(|one| &one.row).collect();
         let column = |heading, cell: &dyn Fn(&Row) -> String| {
             Column::new(heading, rows.iter().map(|row| cell(row)))
         };
-        let cpu = |cpu: Option<f64>| cpu.map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.2}"));
+        let places = if self.is_by_byte() { 3 } else { 2 };
+        let cpu =
+            |cpu: Option<f64>| cpu.map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.places$}"));
         let mut columns = vec![
             column("per second", &|row| {
                 format!("{:.0}", row.per_s.unwrap_or_default())
@@ -209,26 +273,7 @@ impl OperationsReport {
 impl Report for OperationsReport {
     fn text(&self, width: usize) -> String {
         let mut text = self.summary().text(width);
-        text += "(server, client: CPU-microseconds per operation; p50 to max: microseconds from start to end)\n";
-        for one in &self.rows {
-            for (control, ratio) in [
-                ("TLS over TCP", one.ratio_to_tls_tcp),
-                ("plain TCP", one.ratio_to_tcp),
-            ] {
-                if let Some(ratio) = ratio {
-                    let name = one.name;
-                    text += &format!("{name}: QUIC costs {ratio:.2} times the CPU of {control}.\n");
-                }
-            }
-        }
-        for one in &self.rows {
-            let filled = one.datagrams_per_message.unwrap_or_default();
-            if let Some(percent) = one.lost_percent {
-                text += &format!(
-                    "{percent:.2} % of the datagrams were lost; the kernel was given {filled:.1} UDP datagrams a message.\n"
-                );
-            }
-        }
+        text += &self.remarks();
         if let Some(ratio) = self.resumed_to_full {
             text += &format!("A resumed handshake costs the server {ratio:.2} times a full one.\n");
         }
@@ -266,7 +311,11 @@ impl Report for OperationsReport {
                 continue;
             };
             for (end, table) in tables.ends() {
-                let total = table.total.us_per_operation.unwrap_or_default();
+                let total = match end {
+                    "server" => one.row.server_cpu,
+                    _ => one.row.client_cpu,
+                };
+                let total = total.unwrap_or_default();
                 let parts = table.shares().into_iter();
                 let parts = parts.map(|(stage, percent)| (stage, total * percent / 100.0));
                 bars.push(Bar {
@@ -278,7 +327,11 @@ impl Report for OperationsReport {
         Bars {
             title: "squall perf: CPU by stage".to_owned(),
             subtitle: format!("{}; {}", self.setup.what.join("; "), self.setup.options),
-            unit: "microseconds of CPU per operation",
+            unit: if self.is_by_byte() {
+                "CPU-seconds per GB"
+            } else {
+                "microseconds of CPU per operation"
+            },
             bars,
         }
     }
@@ -315,6 +368,8 @@ mod tests {
                 row,
                 connections: None,
                 size: None,
+                mode: None,
+                target_per_s: None,
                 count: 1,
                 seconds: 1.0,
                 lost_percent: None,

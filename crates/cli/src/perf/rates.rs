@@ -1,5 +1,4 @@
-//! Requests, handshakes and datagrams over loopback: squall at both ends and the controls, in
-//! turns.
+//! What is counted, over loopback: squall at both ends and the controls, in turns.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -8,8 +7,9 @@ use std::time::Duration;
 
 use squall_yard::certificate::Certificate;
 use squall_yard::chart::File;
-use squall_yard::controls::operations::{self as control, TlsHandshakes};
+use squall_yard::controls::operations as control;
 use squall_yard::controls::requests::depth;
+use squall_yard::controls::tls_handshakes::TlsHandshakes;
 use squall_yard::controls::{bulk, tcp, tls};
 use squall_yard::cpu::{Cores, Ksoftirqd};
 use squall_yard::error::{Failure, Result};
@@ -43,13 +43,15 @@ struct Entry<'a> {
     rounds: Vec<(usize, f64)>,
     /// squall's only.
     used: Option<Used>,
+    /// The rate of the last round, where there is one.
+    target_per_s: Option<f64>,
 }
 
 impl Entry<'_> {
     /// CPU against a control's: the median of the rounds' ratios.
     fn ratio(&self, all: &[Self], control: Contender) -> Option<f64> {
-        let control = (all.iter())
-            .find(|one| one.contender == control && one.job.workload() == self.job.workload())?;
+        let control =
+            (all.iter()).find(|one| one.contender == control && std::ptr::eq(one.job, self.job))?;
         let ratios = self.rounds.iter().filter_map(|(index, own)| {
             let (_, other) = control.rounds.iter().find(|(at, _)| at == index)?;
             Some(own / other).filter(|ratio| ratio.is_finite())
@@ -66,6 +68,7 @@ impl Entry<'_> {
             control => control.name(),
         };
         let mut figures = Figures::new(self.job, name, &self.done, Some(server), client, tables);
+        figures.target_per_s = self.target_per_s;
         figures.connections = self.job.connections(connections);
         if let Some(used) = &self.used {
             figures.datagrams_per_message = used.server_sent.datagrams_per_message();
@@ -97,7 +100,7 @@ impl Bench {
         for job in jobs {
             connections = job.at_a_time(args.work.connections, Some(&suites))?;
         }
-        let is_requests = matches!(jobs.first(), Some(Job::Requests(_)));
+        let is_requests = matches!(jobs.first(), Some(Job::Requests(..) | Job::Segments(..)));
         let tls = if is_requests && args.contenders().contains(&Contender::TlsTcp) {
             let choice = tls::choose_mixed(&certificate, &suites, connections)?;
             Some((Arc::new(choice.tls), choice.name))
@@ -125,18 +128,18 @@ impl Bench {
         let (connections, cores, loopback) = (self.connections, self.cores, self.loopback);
         let of_control = |(done, cpu)| (done, cpu, None);
         let (done, used) = match (job, contender, &self.tls) {
-            (Job::Requests(one), Contender::Quic, _) => {
+            (Job::Requests(one, _) | Job::Segments(one, _), Contender::Quic, _) => {
                 self.quic.requests(one, connections, cores, live)?
             }
             (Job::Handshakes(one), Contender::Quic, _) => self.quic.handshakes(one, cores, live)?,
             (Job::Datagrams(one), Contender::Quic, _) => {
                 self.quic.datagrams(one, connections, cores, live)?
             }
-            (Job::Requests(one), Contender::TlsTcp, Some((tls, _))) => {
+            (Job::Requests(one, _) | Job::Segments(one, _), Contender::TlsTcp, Some((tls, _))) => {
                 return control::requests(tls, one, connections, cores, loopback, live)
                     .map(of_control);
             }
-            (Job::Requests(one), Contender::Tcp, _) => {
+            (Job::Requests(one, _) | Job::Segments(one, _), Contender::Tcp, _) => {
                 let plain = Arc::new(tcp::Plain);
                 return control::requests(&plain, one, connections, cores, loopback, live)
                     .map(of_control);
@@ -144,7 +147,7 @@ impl Bench {
             (Job::Handshakes(one), Contender::TlsTcp, _) => {
                 return self.tls_handshakes.run(one, cores, live).map(of_control);
             }
-            (Job::Requests(_), Contender::TlsTcp, None)
+            (Job::Requests(..) | Job::Segments(..), Contender::TlsTcp, None)
             | (Job::Handshakes(_), Contender::Tcp, _)
             | (Job::Datagrams(_), _, _) => {
                 return Err(Failure::new(format!(
@@ -164,11 +167,13 @@ impl Bench {
             return lines;
         }
         match entries.first().map(|one| one.job) {
-            Some(Job::Requests(one)) => {
-                let mut line = format!(
-                    "controls: {} TCP connection(s) with pipelined requests",
-                    self.connections
-                );
+            Some(Job::Requests(one, _) | Job::Segments(one, _)) => {
+                let how = match control::is_scattered(one, self.connections) {
+                    true => "in one event loop at each end",
+                    false if one.in_flight == 1 => "a thread at each end",
+                    false => "with pipelined requests",
+                };
+                let mut line = format!("controls: {} TCP connection(s), {how}", self.connections);
                 let depth = depth(one.up, one.in_flight);
                 if depth < one.in_flight {
                     let _ = write!(line, ", {depth} at a time, the most that blocking sockets hold");
@@ -195,6 +200,13 @@ impl Bench {
     }
 }
 
+/// What a contender has reached so far without a rate, in requests a second.
+fn closed(entries: &[Entry<'_>], at: usize) -> Option<f64> {
+    let own = |one: &&Entry<'_>| one.job.is_closed() && one.contender == entries[at].contender;
+    let done = &entries.iter().find(own)?.done;
+    Some(done.count() as f64 / done.elapsed.as_secs_f64()).filter(|rate| rate.is_finite())
+}
+
 /// Runs the jobs in rounds, each with all contenders that have such a thing, and prints what they
 /// took.
 ///
@@ -219,6 +231,7 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
             cpu: [Duration::ZERO; 2],
             rounds: Vec::new(),
             used: None,
+            target_per_s: None,
         })
         .collect();
     let idle = |one: &Contender| !jobs.iter().any(|job| job.suits(*one));
@@ -260,8 +273,9 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
     'rounds: for index in 0..args.rounds {
         let order: Vec<usize> = rotated(&(0..entries.len()).collect::<Vec<_>>(), index);
         for at in order {
-            let entry = &mut entries[at];
+            let entry = &entries[at];
             let job = entry.job.part(args.rounds);
+            let job = job.settle(closed(&entries, at), args.work.connections);
             let live: Arc<Counter> = Arc::default();
             let title = format!(
                 "round {} of {}, {}, {}",
@@ -279,11 +293,14 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
             let line = Live::with_intervals(title, job.unit(), &lanes, telling);
             let before = ksoftirqd.now();
             let (done, mut cpu, used) = bench.run_one(&job, entry.contender, &live)?;
+            let entry = &mut entries[at];
+            entry.target_per_s = job.target_per_s();
             let parts = line.finish(done.ended).into_iter();
             intervals.extend(parts.map(|figures| Interval {
                 round: Some(index),
                 contender: Some(entry.contender.name()),
-                workload: Some(job.workload()),
+                workload: Some(entry.job.workload()),
+                mode: job.mode(),
                 figures,
             }));
             let soft = ksoftirqd.now() - before;

@@ -1,5 +1,5 @@
 //! Requests and responses (draft-banks-quic-performance §3.2): each on its own stream, several at a
-//! time on each connection, for some time.
+//! time on each connection, as fast as they are answered or by the clock, for some time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,9 +11,13 @@ use squall_yard::interrupt;
 use squall_yard::latency::Shared;
 use squall_yard::live::Counter;
 use squall_yard::outcome::Done;
+use squall_yard::pace::Pace;
 use squall_yard::work::{PIECE, Requests, request};
 
 use super::endpoint::run_all;
+
+/// Histograms of all connections: one each would be 35 kB, and a cache miss a request.
+const HISTOGRAMS: usize = 16;
 
 /// Does the work. Requests that are in flight when the time is up are waited for.
 ///
@@ -27,17 +31,20 @@ pub(crate) fn run(
     let request = request(work.up, work.down);
     let begin = Instant::now();
     let deadline = begin + work.time;
-    let latencies: Vec<Shared> = connections.iter().map(|_| Shared::default()).collect();
-    let tasks = connections.iter().zip(&latencies);
+    let latencies: Vec<Shared> = (connections.iter().take(HISTOGRAMS))
+        .map(|_| Shared::default())
+        .collect();
+    let places = connections.len() * work.in_flight;
+    let tasks = connections.iter().zip(latencies.iter().cycle());
     let tasks = tasks.flat_map(|(connection, latency)| {
         std::iter::repeat_n((connection, latency), work.in_flight)
     });
-    run_all(tasks.map(|(own, latency)| {
+    run_all(tasks.enumerate().map(|(place, (own, latency))| {
         let (request, down, live) = (request.clone(), work.down, Arc::clone(live));
         let (connection, latency) = (own.clone(), latency.clone());
+        let mut pace = Pace::new(work.begin, places, place, begin);
         let task = async move {
-            while !interrupt::due(Some(deadline)) {
-                let begin = Instant::now();
+            while let Some(begin) = next(&mut pace, deadline).await {
                 ask(&connection, request.clone(), down).await?;
                 latency.record(begin.elapsed());
                 live.add(1);
@@ -55,6 +62,22 @@ pub(crate) fn run(
         done.latency.add(&latency.read());
     }
     Ok(done)
+}
+
+/// Waits until a place's next request is due, and returns from when its time counts: `None` when
+/// the time is up.
+async fn next(pace: &mut Pace, deadline: Instant) -> Option<Instant> {
+    let Some(due) = pace.next_due() else {
+        return (!interrupt::due(Some(deadline))).then(Instant::now);
+    };
+    let now = Instant::now();
+    if due >= deadline || now >= deadline || interrupt::raised() {
+        return None;
+    }
+    if due > now {
+        interrupt::unless_due(Some(deadline), tokio::time::sleep_until(due.into())).await?;
+    }
+    Some(due)
 }
 
 /// One request, to the last byte of its response.

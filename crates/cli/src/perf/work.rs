@@ -1,18 +1,19 @@
-//! What a client does with a server: bulk transfer, requests, or handshakes; in the words of iperf3
-//! and quinn-perf.
+//! What a client does with a server: bulk transfer, requests, viewers, or handshakes; in the words
+//! of iperf3, quinn-perf and wrk2.
 
 use std::time::Duration;
 
 use clap::Args;
 use squall_yard::error::{Failure, Result};
+use squall_yard::pace::Begin;
 use squall_yard::parse::{bitrate, count, interval, seconds, size, streams};
 use squall_yard::tickets::MAX_TICKETS;
 use squall_yard::work::{Amount, Flow, Handshakes, Kind, Requests};
 
 /// Default size of a request in bytes, its length field included.
-const REQUEST: u64 = 100;
+pub(crate) const REQUEST: u64 = 100;
 /// Default size of a response in bytes.
-const RESPONSE: u64 = 1024;
+pub(crate) const RESPONSE: u64 = 1024;
 /// Default number of concurrent requests per connection, and of concurrent handshakes.
 const REQUESTS_IN_FLIGHT: usize = 100;
 const HANDSHAKES_IN_FLIGHT: usize = 10;
@@ -42,7 +43,7 @@ pub(crate) struct Work {
     /// Limit each stream to this many bits per second, like an application that has no more data
     /// (iperf3's -b). A remote server does not know the limit: with `client`, add --upload
     #[arg(short, long, value_name = "N[KMG]", value_parser = bitrate,
-          conflicts_with_all = ["requests", "handshakes"])]
+          conflicts_with_all = ["requests", "handshakes", "segments"])]
     pub(crate) bitrate: Option<u64>,
 
     /// Also report what was done in every SECS seconds, as it happens; 0: do not
@@ -59,12 +60,32 @@ pub(crate) struct Work {
     pub(crate) download: bool,
 
     /// Both ends send at the same time, each on streams of its own
-    #[arg(long, conflicts_with_all = ["upload", "download", "requests", "handshakes", "upload_size", "download_size"])]
+    #[arg(long, conflicts_with_all = ["upload", "download", "requests", "handshakes", "segments", "upload_size",
+          "download_size"])]
     pub(crate) bidir: bool,
 
     /// Measure requests and responses, each pair on its own stream, instead of a bulk transfer
-    #[arg(long, conflicts_with_all = ["handshakes", "bytes", "streams", "upload", "download"])]
+    #[arg(long, conflicts_with_all = ["handshakes", "segments", "bytes", "streams", "upload", "download"])]
     pub(crate) requests: bool,
+
+    /// Measure viewers: every connection (-c) gets a segment of this many bytes (default: 256Ki)
+    /// whenever its share of --rate is due
+    #[arg(long, value_name = "N[KMG]", value_parser = size, num_args = 0..=1, require_equals = true,
+          default_missing_value = "256Ki",
+          conflicts_with_all = ["handshakes", "bytes", "streams", "in_flight", "upload", "download", "upload_size",
+          "download_size"])]
+    pub(crate) segments: Option<u64>,
+
+    /// With --segments, bytes per second of all connections together (default: 200M). With
+    /// --requests, begin requests at random moments (an open loop): this many per second on all
+    /// connections, or a share of the rate that the same run reaches without, such as 50%. Latency
+    /// then counts from the moment when a request is due
+    #[arg(long, value_name = "N|N%", value_parser = Rate::parse)]
+    pub(crate) rate: Option<Rate>,
+
+    /// With --requests, the same as --rate 50%
+    #[arg(long, requires = "requests", conflicts_with = "rate")]
+    pub(crate) open_loop: bool,
 
     /// Size of a request in bytes (default: 100); without --requests, upload this many bytes per
     /// stream
@@ -79,7 +100,8 @@ pub(crate) struct Work {
     /// Measure handshakes instead of a bulk transfer; without a list: all kinds in turn
     #[arg(long, value_name = "KIND,...", value_enum, num_args = 0..=1, require_equals = true,
           value_delimiter = ',', default_missing_value = Kind::LIST,
-          conflicts_with_all = ["bytes", "connections", "streams", "upload", "download", "upload_size", "download_size"])]
+          conflicts_with_all = ["bytes", "connections", "streams", "upload", "download", "upload_size", "download_size",
+          "rate"])]
     pub(crate) handshakes: Vec<Kind>,
 
     /// Number of concurrent requests per connection (default: 100), or of concurrent handshakes
@@ -88,13 +110,43 @@ pub(crate) struct Work {
     pub(crate) in_flight: Option<usize>,
 }
 
+/// How fast something begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Rate {
+    /// This much or many a second.
+    PerSecond(f64),
+    /// This share of what is reached without a rate.
+    Share(f64),
+}
+
+impl Rate {
+    /// What viewers get if nothing else is said, in bytes.
+    pub(crate) const VIEWERS: f64 = 200e6;
+    /// The share of an open loop if nothing else is said.
+    pub(crate) const HALF: Self = Self::Share(0.5);
+
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let wrong =
+            || "give a number per second, such as 10000 or 200M, or a share from 1% to 100%";
+        let Some(percent) = text.strip_suffix('%') else {
+            let number = size(text).map_err(|_| wrong())?;
+            return Ok(Self::PerSecond(number as f64));
+        };
+        let percent = percent.parse::<f64>().map_err(|_| wrong())?;
+        let share = (1.0..=100.0).contains(&percent).then_some(percent / 100.0);
+        Ok(Self::Share(share.ok_or_else(wrong)?))
+    }
+}
+
 /// The work, settled.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
     /// Long streams in one direction.
     Bulk(Flow, Amount),
-    /// Many short streams.
-    Requests(Requests),
+    /// Many short streams, by the clock if there is a rate.
+    Requests(Requests, Option<Rate>),
+    /// Streams by the clock, at this many bytes a second.
+    Segments(Requests, f64),
     /// Connections that are closed as soon as they stand.
     Handshakes(Vec<Handshakes>),
 }
@@ -105,8 +157,17 @@ impl Work {
     /// # Errors
     /// Options that say different things.
     pub(crate) fn task(&self) -> Result<Task> {
+        let open = self.rate.or(self.open_loop.then_some(Rate::HALF));
         if self.requests {
-            return self.requests().map(Task::Requests);
+            return Ok(Task::Requests(self.requests()?, open));
+        }
+        if let Some(size) = self.segments {
+            return self.segments(size);
+        }
+        if self.rate.is_some() {
+            return Err(Failure::new(
+                "--rate requires --segments or --requests; for bulk transfers, use --bitrate",
+            ));
         }
         if !self.handshakes.is_empty() {
             let in_flight = self.in_flight.unwrap_or(HANDSHAKES_IN_FLIGHT);
@@ -164,8 +225,29 @@ impl Work {
             up,
             down: self.download_size.unwrap_or(RESPONSE),
             in_flight: self.in_flight.unwrap_or(REQUESTS_IN_FLIGHT),
+            begin: Begin::AfterAnswer,
             time: self.time,
         })
+    }
+
+    fn segments(&self, size: u64) -> Result<Task> {
+        let rate = match self.rate {
+            None => Rate::VIEWERS,
+            Some(Rate::PerSecond(rate)) => rate,
+            Some(Rate::Share(_)) => {
+                return Err(Failure::new(
+                    "--segments has no rate to take a share of: pass bytes per second, such as --rate 200M",
+                ));
+            }
+        };
+        let requests = Requests {
+            up: *Requests::UP.start(),
+            down: size,
+            in_flight: 1,
+            begin: Begin::evenly(rate / size as f64, self.connections),
+            time: self.time,
+        };
+        Ok(Task::Segments(requests, rate))
     }
 
     /// How often intermediate figures are wanted.
@@ -176,7 +258,7 @@ impl Work {
     /// Streams that are open at a time on one connection.
     pub(crate) fn open_streams(&self) -> usize {
         match self.task() {
-            Ok(Task::Requests(requests)) => requests.in_flight,
+            Ok(Task::Requests(requests, _)) => requests.in_flight,
             Ok(Task::Bulk(flow, _)) => self.streams * flow.directions().len(),
             _ => self.streams,
         }
@@ -225,12 +307,15 @@ mod tests {
         let requests = ["--requests", "--upload-size", "10", "--download-size", "2K"];
         assert!(matches!(
             task(&requests),
-            Ok(Task::Requests(Requests {
-                up: 10,
-                down: 2_000,
-                in_flight: 100,
-                ..
-            }))
+            Ok(Task::Requests(
+                Requests {
+                    up: 10,
+                    down: 2_000,
+                    in_flight: 100,
+                    ..
+                },
+                None
+            ))
         ));
         assert!(task(&["--upload-size", "1K", "--download-size", "1K"]).is_err());
         assert!(task(&["--requests", "--upload-size", "7"]).is_err());
@@ -250,6 +335,35 @@ mod tests {
                 Line::try_parse_from(["perf", "--bidir", other]).is_err(),
                 "{other}"
             );
+        }
+    }
+
+    #[test]
+    fn a_rate_is_of_requests_or_of_bytes() {
+        let open = |args: &[&str]| match task(args) {
+            Ok(Task::Requests(_, rate)) => rate,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(open(&["--requests"]), None);
+        assert_eq!(open(&["--requests", "--open-loop"]), Some(Rate::Share(0.5)));
+        assert_eq!(
+            open(&["--requests", "--rate", "10K"]),
+            Some(Rate::PerSecond(1e4))
+        );
+        assert_eq!(
+            open(&["--requests", "--rate", "80%"]),
+            Some(Rate::Share(0.8))
+        );
+        let Ok(Task::Segments(requests, rate)) = task(&["--segments", "-c", "10"]) else {
+            panic!("segments");
+        };
+        assert_eq!((requests.down, rate), (262_144, 200e6));
+        assert_eq!(requests.begin, Begin::evenly(200e6 / 262_144.0, 10));
+        for wrong in [&["--rate", "1K"][..], &["--segments", "--rate", "50%"]] {
+            assert!(task(wrong).is_err(), "{wrong:?}");
+        }
+        for wrong in ["0", "-1", "101%", "%", "x"] {
+            assert!(Rate::parse(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -198,6 +198,7 @@ mod tests {
     use crate::controls::tcp::Plain;
     use crate::cpu::Cores;
     use crate::live::Gauges;
+    use crate::pace::Begin;
     use crate::work::{Flow, Requests};
 
     #[test]
@@ -219,6 +220,7 @@ mod tests {
             up: 8,
             down: 1,
             in_flight: 1,
+            begin: Begin::AfterAnswer,
             time: Duration::from_millis(1),
         };
         let plain = Arc::new(Plain);

@@ -5,17 +5,23 @@
 //!     ├─ tcp     plain TCP
 //!     └─ tls     TLS 1.3 by rustls' own record ciphers
 //!   requests     pipelined requests on a channel       handshakes   one TLS handshake over TCP
+//!   in_turn      one request at a time on a channel    scattered    the same on many, in one loop
 //!   threads      one end as a thread on its core
 //!     ├─ bulk         rounds of bulk transfer
-//!     └─ operations   rounds of requests and of handshakes
+//!     ├─ operations   rounds of requests
+//!     └─ tls_handshakes       of handshakes
 //! ```
 //! `peers/` runs the same channels in processes of its own.
 
 pub mod bulk;
 pub mod channel;
 pub mod handshakes;
+pub mod in_turn;
 pub mod operations;
 pub mod requests;
+#[cfg(unix)]
+pub mod scattered;
 pub mod tcp;
 mod threads;
 pub mod tls;
+pub mod tls_handshakes;

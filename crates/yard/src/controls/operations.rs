@@ -1,54 +1,49 @@
-//! The controls' frame for requests and handshakes: two threads a connection, or a handshake at a
-//! time, and their clocks.
+//! The controls' frame for requests: two threads a connection, and their clocks.
 //!
 //! ```text
-//!   requests     client thread ◄─ a connection, opened before the clocks start ─► server thread
-//!   handshakes   client thread ── connects, again and again ──► its own listener, server thread
-//!                when the time is up: a last connection, to say so
+//!   client thread ◄─ a connection, opened before the clocks start ─► server thread
+//!   one at a time on each of many connections: one thread an end for all (`scattered`)
 //! ```
-//! Blocking sockets, as in `bulk`.
+//! Blocking sockets, as in `bulk`, where there is a thread for each connection.
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustls::{ClientConfig, HandshakeKind, ServerConfig};
-
-use super::channel::{Channel as _, Protocol};
+use super::channel::{Channel, Protocol};
+use super::in_turn::{self, Start, Turns};
+use super::requests;
 use super::requests::{Pipeline, Responses};
+#[cfg(unix)]
+use super::scattered::Group;
 use super::threads::{End, join, spawn};
-use super::{handshakes, requests};
-use crate::certificate::Certificate;
 use crate::cpu::Cores;
-use crate::ends::{client_tls, server_tls};
-use crate::error::{Failure, Result, context};
-use crate::latency::Histogram;
+use crate::error::{Result, context};
+use crate::latency::{Histogram, Shared};
 use crate::live::Counter;
-use crate::options::Options;
 use crate::outcome::Done;
-use crate::tickets::Watch;
-use crate::work::{Handshakes, Kind, Requests, request};
+use crate::pace::{Begin, Pace};
+use crate::work::{Requests, request};
 use crate::{interrupt, sys};
 
 /// CPU of the server's threads and of the client's.
 pub type Cpu = [Duration; 2];
 
 /// What a client's thread brings back.
-struct Client {
-    cpu: Duration,
-    begin: Instant,
-    end: Instant,
-    latency: Histogram,
+pub(super) struct Client {
+    pub(super) cpu: Duration,
+    pub(super) begin: Instant,
+    pub(super) end: Instant,
+    pub(super) latency: Histogram,
     /// Handshakes that were of another kind.
-    missed: u64,
+    pub(super) missed: u64,
 }
 
 /// The sum of all threads.
-fn sum(servers: &[Duration], clients: &[Client]) -> (Done, Cpu) {
+pub(super) fn sum(servers: &[Duration], clients: &[Client]) -> (Done, Cpu) {
     let begin = clients.iter().map(|one| one.begin).min();
     let end = clients.iter().map(|one| one.end).max();
     let mut done = Done {
@@ -77,16 +72,21 @@ pub fn requests<P: Protocol>(
     loopback: IpAddr,
     live: &Arc<Counter>,
 ) -> Result<(Done, Cpu)> {
-    let (listener, address) = listen(loopback)?;
+    let pairs = connect_all(connections, loopback)?;
+    if is_scattered(work, connections) {
+        return scattered(protocol, work, pairs, cores, live);
+    }
     let (mut servers, mut clients) = (Vec::new(), Vec::new());
-    for _ in 0..connections {
-        let (near, far) = TcpStream::connect(address)
-            .and_then(|near| Ok((near, listener.accept()?.0)))
-            .map_err(context("cannot connect over loopback"))?;
+    let ready = Arc::new(Barrier::new(connections));
+    for (place, (near, far)) in pairs.into_iter().enumerate() {
         let server = End::new(protocol, true, far, cores.server);
         servers.push(serve_requests(server, work)?);
         let client = End::new(protocol, false, near, cores.client);
-        clients.push(make_requests(client, work, live)?);
+        let ready = Arc::clone(&ready);
+        clients.push(match work.begin {
+            Begin::AfterAnswer => make_requests(client, work, ready, live)?,
+            _ => make_in_turn(client, work, (place, connections), ready, live)?,
+        });
     }
     let clients = join(clients);
     // A server's own failure says more than what its client saw of it.
@@ -94,8 +94,19 @@ pub fn requests<P: Protocol>(
     Ok(sum(&servers, &clients?))
 }
 
+/// Both ends' sockets of that many connections, the client's first.
+fn connect_all(connections: usize, loopback: IpAddr) -> Result<Vec<(TcpStream, TcpStream)>> {
+    let (listener, address) = listen(loopback)?;
+    let connect = |_| {
+        let near = TcpStream::connect(address)?;
+        Ok((near, listener.accept()?.0))
+    };
+    let pairs = (0..connections).map(connect).collect::<io::Result<_>>();
+    pairs.map_err(context("cannot connect over loopback"))
+}
+
 /// A port of this machine.
-fn listen(loopback: IpAddr) -> Result<(TcpListener, SocketAddr)> {
+pub(super) fn listen(loopback: IpAddr) -> Result<(TcpListener, SocketAddr)> {
     let doing = format!("cannot listen on a TCP port of {loopback}");
     let listener = TcpListener::bind((loopback, 0)).map_err(context(&doing))?;
     let address = listener.local_addr().map_err(context("local address"))?;
@@ -107,11 +118,11 @@ fn serve_requests<P: Protocol>(
     work: &Requests,
 ) -> Result<JoinHandle<Result<Duration>>> {
     let (name, core) = (end.name(), end.core);
-    let (up, down) = (work.up, work.down);
+    let (up, down, in_flight) = (work.up, work.down, work.in_flight);
     spawn(name.clone(), core, move || {
         let mut channel = end.open()?;
         let start = sys::thread_cpu();
-        requests::answer(&mut channel, up, down).map_err(context(&name))?;
+        requests::answer(&mut channel, up, down, in_flight).map_err(context(&name))?;
         Ok(sys::thread_cpu().saturating_sub(start))
     })
 }
@@ -161,6 +172,7 @@ impl Responses for Timed {
 fn make_requests<P: Protocol>(
     end: End<P>,
     work: &Requests,
+    ready: Arc<Barrier>,
     live: &Arc<Counter>,
 ) -> Result<JoinHandle<Result<Client>>> {
     let (name, core, time) = (end.name(), end.core, work.time);
@@ -171,7 +183,10 @@ fn make_requests<P: Protocol>(
     };
     let live = Arc::clone(live);
     spawn(name.clone(), core, move || {
-        let mut channel = end.open()?;
+        let channel = end.open();
+        // Without it the others would wait for ever.
+        ready.wait();
+        let mut channel = channel?;
         let (start, begin) = (sys::thread_cpu(), Instant::now());
         let mut timed = Timed {
             deadline: begin + time,
@@ -182,13 +197,7 @@ fn make_requests<P: Protocol>(
         };
         requests::ask(&mut channel, &pipeline, &mut timed).map_err(context(&name))?;
         let (cpu, end) = (sys::thread_cpu().saturating_sub(start), Instant::now());
-        // The server answers the farewell; closing before it would reset the connection.
-        channel.finish().map_err(context(&name))?;
-        while channel
-            .receive(&mut |_| ())
-            .map_err(context(&name))?
-            .is_some()
-        {}
+        leave(&mut channel).map_err(context(&name))?;
         Ok(Client {
             cpu,
             begin,
@@ -199,197 +208,174 @@ fn make_requests<P: Protocol>(
     })
 }
 
-/// Handshakes of TLS over TCP, with the crypto library, the suite and the groups that squall has.
-pub struct TlsHandshakes {
-    server: Arc<ServerConfig>,
-    /// One for all, or one for each pair of threads.
-    clients: Vec<Arc<ClientConfig>>,
-    watch: Arc<Watch>,
-    loopback: IpAddr,
+/// A client's farewell, which the server answers; closing before that would reset the connection.
+fn leave(channel: &mut impl Channel) -> io::Result<()> {
+    channel.finish()?;
+    while channel.receive(&mut |_| ())?.is_some() {}
+    Ok(())
 }
 
-/// Tells the server's thread when the client's thread ends, however it ends.
-struct Ending {
-    address: SocketAddr,
-    over: Arc<AtomicBool>,
+/// Times the responses to one request at a time, until the time is up.
+struct InTurn {
+    pace: Pace,
+    deadline: Instant,
+    /// When the current request was due, or began.
+    from: Instant,
+    is_closed: bool,
+    latency: Shared,
+    live: Arc<Counter>,
 }
 
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Release);
-        // A server that waits in `accept` wakes up; one that has gone needs no telling.
-        let _ = TcpStream::connect(self.address);
-    }
-}
-
-impl TlsHandshakes {
-    /// Both ends' TLS around a certificate, as squall's ends have it, for this many handshakes at a
-    /// time.
-    ///
-    /// # Errors
-    /// As [`server_tls`] and [`client_tls`].
-    pub fn new(certificate: &Certificate, options: &Options, in_flight: usize) -> Result<Self> {
-        let server = server_tls(certificate, options)?;
-        let make = |provider| certificate.client(provider);
-        let (clients, watch) = client_tls(options, in_flight, make)?;
-        Ok(Self {
-            server: Arc::new(server),
-            clients,
-            watch,
-            loopback: Ipv4Addr::LOCALHOST.into(),
-        })
-    }
-
-    /// The same over another address of this machine than 127.0.0.1.
-    #[must_use]
-    pub fn over(mut self, loopback: IpAddr) -> Self {
-        self.loopback = loopback;
-        self
-    }
-
-    /// Runs one round; resumed handshakes have tickets from unmeasured full ones.
-    ///
-    /// # Errors
-    /// A handshake failed, or more than 1 % were of another kind.
-    pub fn run(&self, work: &Handshakes, cores: Cores, live: &Arc<Counter>) -> Result<(Done, Cpu)> {
-        self.watch.forget();
-        if work.kind == Kind::Resumed {
-            self.repeat(work.in_flight, HandshakeKind::Full, None, cores, live)?;
-            self.watch.give(true);
-        }
-        let wanted = match work.kind {
-            Kind::Full => HandshakeKind::Full,
-            Kind::Resumed => HandshakeKind::Resumed,
-            Kind::Early => return Err(Failure::new("early data over TCP is not supported")),
-        };
-        let time = Some(work.time);
-        let (servers, clients) = self.repeat(work.in_flight, wanted, time, cores, live)?;
-        let missed: u64 = clients.iter().map(|one| one.missed).sum();
-        let (done, cpu) = sum(&servers, &clients);
-        if missed * 100 > done.count() {
-            return Err(Failure::new(format!(
-                "{missed} of {} handshakes of TLS over TCP were not of kind {}",
-                done.count(),
-                work.kind.name()
-            )));
-        }
-        Ok((done, cpu))
-    }
-
-    /// Makes handshakes on this many pairs of threads: for that time, or one each.
-    fn repeat(
-        &self,
-        pairs: usize,
-        wanted: HandshakeKind,
-        time: Option<Duration>,
-        cores: Cores,
+impl InTurn {
+    fn new(
+        work: &Requests,
+        (place, places): (usize, usize),
+        begin: Instant,
+        latency: &Shared,
         live: &Arc<Counter>,
-    ) -> Result<(Vec<Duration>, Vec<Client>)> {
-        let (mut servers, mut clients) = (Vec::new(), Vec::new());
-        for client in self.clients.iter().cycle().take(pairs) {
-            let (listener, address) = listen(self.loopback)?;
-            let over = Arc::new(AtomicBool::new(false));
-            let ending = Ending {
-                address,
-                over: Arc::clone(&over),
-            };
-            servers.push(self.serve(listener, over, cores)?);
-            clients.push(Self::connect(client, ending, wanted, time, cores, live)?);
+    ) -> Self {
+        Self {
+            pace: Pace::new(work.begin, places, place, begin),
+            deadline: begin + work.time,
+            from: begin,
+            is_closed: work.begin == Begin::AfterAnswer,
+            latency: latency.clone(),
+            live: Arc::clone(live),
         }
-        let clients = join(clients);
-        let servers = join(servers)?;
-        Ok((servers, clients?))
+    }
+}
+
+impl Turns for InTurn {
+    fn next(&mut self) -> Option<Start> {
+        if interrupt::due(Some(self.deadline)) {
+            return None;
+        }
+        match self.pace.next_due() {
+            None => Some(Start::Now),
+            Some(due) => {
+                self.from = due;
+                (due < self.deadline).then_some(Start::At(due))
+            }
+        }
     }
 
-    fn serve(
-        &self,
-        listener: TcpListener,
-        over: Arc<AtomicBool>,
-        cores: Cores,
-    ) -> Result<JoinHandle<Result<Duration>>> {
-        let config = Arc::clone(&self.server);
-        spawn("tls_tcp server".to_owned(), cores.server, move || {
-            let start = sys::thread_cpu();
-            loop {
-                let (socket, _) = listener.accept().map_err(context("tls_tcp server"))?;
-                if over.load(Ordering::Acquire) {
-                    return Ok(sys::thread_cpu().saturating_sub(start));
-                }
-                handshakes::accept(socket, &config, 1).map_err(context("tls_tcp server"))?;
-            }
-        })
+    fn begin(&mut self) {
+        if self.is_closed {
+            self.from = Instant::now();
+        }
     }
 
-    fn connect(
-        client: &Arc<ClientConfig>,
-        ending: Ending,
-        wanted: HandshakeKind,
-        time: Option<Duration>,
-        cores: Cores,
-        live: &Arc<Counter>,
-    ) -> Result<JoinHandle<Result<Client>>> {
-        let (config, live) = (Arc::clone(client), Arc::clone(live));
-        spawn("tls_tcp client".to_owned(), cores.client, move || {
-            // The whole of it: its end is the thread's.
-            let ending = ending;
-            let (start, begin) = (sys::thread_cpu(), Instant::now());
-            let mut latency = Histogram::default();
-            let mut missed = 0;
-            loop {
-                let empty = handshakes::Requests::EMPTY;
-                let made = handshakes::connect(ending.address, &config, empty, &mut |_| Ok(()))
-                    .map_err(context("tls_tcp client"))?;
-                missed += u64::from(made.kind != Some(wanted));
-                latency.record(made.took);
-                let Some(time) = time else { break };
-                live.add(1);
-                if interrupt::due(Some(begin + time)) {
-                    break;
-                }
-            }
-            Ok(Client {
-                cpu: sys::thread_cpu().saturating_sub(start),
-                begin,
-                end: Instant::now(),
-                latency,
-                missed,
-            })
-        })
+    fn take(&mut self, _bytes: &[u8]) {}
+
+    fn complete(&mut self) -> io::Result<()> {
+        self.latency.record(self.from.elapsed());
+        self.live.add(1);
+        Ok(())
     }
+}
+
+/// A client's thread whose requests begin by the clock.
+fn make_in_turn<P: Protocol>(
+    end: End<P>,
+    work: &Requests,
+    place: (usize, usize),
+    ready: Arc<Barrier>,
+    live: &Arc<Counter>,
+) -> Result<JoinHandle<Result<Client>>> {
+    let (name, core, work) = (end.name(), end.core, work.clone());
+    let (request, live) = (request(work.up, work.down), Arc::clone(live));
+    spawn(name.clone(), core, move || {
+        let channel = end.open();
+        ready.wait();
+        let mut channel = channel?;
+        let (start, begin) = (sys::thread_cpu(), Instant::now());
+        let latency = Shared::default();
+        let mut turns = InTurn::new(&work, place, begin, &latency, &live);
+        in_turn::ask(&mut channel, &request, work.down, &mut turns).map_err(context(&name))?;
+        let (cpu, end) = (sys::thread_cpu().saturating_sub(start), Instant::now());
+        leave(&mut channel).map_err(context(&name))?;
+        Ok(Client {
+            cpu,
+            begin,
+            end,
+            latency: latency.read(),
+            missed: 0,
+        })
+    })
+}
+
+/// The largest request and response of an event loop: sockets take them at once, so that no end has
+/// to wait for room.
+const LARGEST: u64 = 64 * 1024;
+
+/// Whether one event loop at each end does a work with less CPU than threads.
+pub fn is_scattered(work: &Requests, connections: usize) -> bool {
+    let is_small = work.up as u64 <= LARGEST && work.down <= LARGEST;
+    let is_viewers = matches!(work.begin, Begin::Every(_));
+    cfg!(unix) && connections > 1 && work.in_flight == 1 && is_small && !is_viewers
+}
+
+/// One thread at each end for all connections.
+#[cfg(unix)]
+fn scattered<P: Protocol>(
+    protocol: &Arc<P>,
+    work: &Requests,
+    pairs: Vec<(TcpStream, TcpStream)>,
+    cores: Cores,
+    live: &Arc<Counter>,
+) -> Result<(Done, Cpu)> {
+    let (near, far): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    let (own, up, down) = (Arc::clone(protocol), work.up, work.down as usize);
+    let server = spawn(format!("{} server", P::NAME), cores.server, move || {
+        let far = far.into_iter().map(Ok);
+        let group = Group::<P>::new(far, |socket| own.server(socket));
+        let mut group = group.map_err(context(P::NAME))?;
+        let start = sys::thread_cpu();
+        group.answer(up, down).map_err(context(P::NAME))?;
+        Ok(sys::thread_cpu().saturating_sub(start))
+    })?;
+    let (own, work, live) = (Arc::clone(protocol), work.clone(), Arc::clone(live));
+    let client = spawn(format!("{} client", P::NAME), cores.client, move || {
+        let places = near.len();
+        let near = near.into_iter().map(Ok);
+        let group = Group::<P>::new(near, |socket| own.client(socket));
+        let mut group = group.map_err(context(P::NAME))?;
+        let (start, begin) = (sys::thread_cpu(), Instant::now());
+        let latency = Shared::default();
+        let turns = |place| InTurn::new(&work, (place, places), begin, &latency, &live);
+        let mut turns: Vec<_> = (0..places).map(turns).collect();
+        let asked = group.ask(&request(work.up, work.down), down, &mut turns);
+        asked.map_err(context(P::NAME))?;
+        Ok(Client {
+            cpu: sys::thread_cpu().saturating_sub(start),
+            begin,
+            end: Instant::now(),
+            latency: latency.read(),
+            missed: 0,
+        })
+    })?;
+    let clients = join(vec![client]);
+    let servers = join(vec![server])?;
+    Ok(sum(&servers, &clients?))
+}
+
+/// Never asked for, see [`is_scattered`].
+#[cfg(not(unix))]
+fn scattered<P: Protocol>(
+    _protocol: &Arc<P>,
+    _work: &Requests,
+    _pairs: Vec<(TcpStream, TcpStream)>,
+    _cores: Cores,
+    _live: &Arc<Counter>,
+) -> Result<(Done, Cpu)> {
+    Err(crate::error::Failure::new(
+        "event loops are for Unix systems",
+    ))
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
-
-    #[test]
-    fn handshakes_of_another_kind_are_an_error() {
-        let certificate = Certificate::generate().expect("a certificate");
-        let options = Line::try_parse_from(["perf"]).expect("arguments").options;
-        let mut tls = TlsHandshakes::new(&certificate, &options, 2).expect("TLS");
-        let work = Handshakes {
-            kind: Kind::Resumed,
-            in_flight: 2,
-            time: Duration::from_millis(50),
-        };
-        let live = Arc::default();
-        let (done, cpu) = tls.run(&work, Cores::NONE, &live).expect("resumed ones");
-        assert!(done.count() >= 2 && cpu.iter().all(|cpu| !cpu.is_zero()));
-        // A server without tickets: nothing can be resumed.
-        let mut server = ServerConfig::clone(&tls.server);
-        server.send_tls13_tickets = 0;
-        tls.server = Arc::new(server);
-        let error = tls.run(&work, Cores::NONE, &live).expect_err("full ones");
-        assert!(error.to_string().contains("resumed"), "{error}");
-    }
 
     #[test]
     fn each_response_is_timed_from_its_own_request() {

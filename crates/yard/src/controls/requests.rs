@@ -96,18 +96,25 @@ pub fn ask(
     Ok(())
 }
 
-/// A server: answers requests of that size with responses of that size, until the client has said
-/// that it is done.
+/// A server: answers requests of that size with responses of that size, of which the client waits
+/// for so many at a time, until it has said that it is done.
 ///
 /// # Errors
 /// The connection broke.
-pub fn answer(channel: &mut impl Channel, request: usize, response: u64) -> io::Result<()> {
-    // As many responses as are worth one write; of a larger one, none.
+pub fn answer(
+    channel: &mut impl Channel,
+    request: usize,
+    response: u64,
+    in_flight: usize,
+) -> io::Result<()> {
+    // As many responses as are worth one write, of those that can be asked for at a time; a single
+    // one comes from the memory that all connections share.
     let small = usize::try_from(response)
         .ok()
-        .filter(|len| (1..=BATCH).contains(len));
+        .filter(|len| (1..=BATCH).contains(len) && (BATCH / len).min(in_flight) > 1);
     let several = small.map_or_else(Vec::new, |len| {
-        Source::new(None).next(len).repeat(BATCH / len)
+        let number = (BATCH / len).min(in_flight);
+        Source::new(None).next(len).repeat(number)
     });
     let mut unread = 0;
     loop {
@@ -120,7 +127,7 @@ pub fn answer(channel: &mut impl Channel, request: usize, response: u64) -> io::
         let mut whole = unread / request;
         unread %= request;
         while let (Some(len), 1..) = (small, whole) {
-            let now = whole.min(BATCH / len);
+            let now = whole.min(several.len() / len);
             channel.send(&several[..now * len])?;
             whole -= now;
         }
@@ -248,7 +255,7 @@ mod tests {
             reads: reads.iter().map(|len| vec![0; *len]).collect(),
             ..Scripted::default()
         };
-        answer(&mut channel, 10, 7).expect("a clean end");
+        answer(&mut channel, 10, 7, 3).expect("a clean end");
         assert_eq!(channel.writes, [14, 14]);
         // A response that no write takes as a whole.
         let mut channel = Scripted {
@@ -256,7 +263,7 @@ mod tests {
             ..Scripted::default()
         };
         let response = BATCH as u64 + 1;
-        answer(&mut channel, 10, response).expect("a clean end");
+        answer(&mut channel, 10, response, 3).expect("a clean end");
         assert_eq!(channel.writes, [BATCH, 1]);
     }
 

@@ -10,7 +10,7 @@
 //! ```
 
 mod handshakes;
-mod scattered;
+mod place;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,16 +20,18 @@ use std::time::Instant;
 
 use rustls::crypto::CryptoProvider;
 use squall_yard::certificate::Certificate;
-use squall_yard::controls::channel::{BATCH, Channel, Protocol, answer};
+use squall_yard::controls::channel::{Channel, Protocol, answer};
 use squall_yard::controls::requests::{self as pipelined, Pipeline, Responses};
-use squall_yard::controls::{tcp, tls};
+use squall_yard::controls::scattered::Group;
+use squall_yard::controls::{in_turn, tcp, tls};
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::options::Suite;
+use squall_yard::pace::Begin;
 use squall_yard::source::Source;
 
-use super::case::{Begin, Shape, Workload};
+use self::place::Place;
+use super::case::{Shape, Workload};
 use super::job::{Contender, Job, Message, Role};
-use super::pace::Pace;
 use super::process::{Count, say};
 use super::verify::{Verifier, message};
 
@@ -71,7 +73,7 @@ fn run_as<P: Protocol>(protocol: &Arc<P>, job: &Job, count: &Arc<Count>) -> Resu
             let listener = listen(job)?;
             match job.case.workload {
                 Workload::W6 => {
-                    scattered::serve(&**protocol, &listener, &shape).map_err(context("requests"))
+                    answer_scattered(&**protocol, &listener, &shape).map_err(context("requests"))
                 }
                 workload => serve(protocol, &listener, shape, workload),
             }
@@ -80,7 +82,7 @@ fn run_as<P: Protocol>(protocol: &Arc<P>, job: &Job, count: &Arc<Count>) -> Resu
             Workload::W3 => {
                 requests(&**protocol, address, shape, count, job.check).map_err(context("requests"))
             }
-            Workload::W6 => scattered::ask(&**protocol, address, shape, job.check, count)
+            Workload::W6 => ask_scattered(&**protocol, address, shape, job.check, count)
                 .map_err(context("requests")),
             _ => download_all(protocol, address, shape, count, job.check),
         },
@@ -100,11 +102,11 @@ fn serve<P: Protocol>(
         thread::spawn(move || {
             let mut channel = protocol.server(socket)?;
             match (workload, shape.begin) {
-                (Workload::W3, _) => {
-                    pipelined::answer(&mut channel, message(&shape).len(), shape.answer)
+                (Workload::W3, _) | (_, Begin::Every(_) | Begin::AtRandom(_)) => {
+                    let request = message(&shape).len();
+                    pipelined::answer(&mut channel, request, shape.answer, shape.streams)
                 }
                 (_, Begin::AfterAnswer) => answer(&mut channel, &mut Source::new(None)),
-                _ => supply(&mut channel, &shape),
             }
         });
     }
@@ -129,10 +131,10 @@ fn download_all<P: Protocol>(
                 let connected =
                     TcpStream::connect(address).and_then(|socket| protocol.client(socket));
                 ready.wait();
-                let pace = Pace::new(&shape, place, Instant::now());
+                let mut place = Place::new(shape, place, Instant::now(), check, &count);
                 match shape.begin {
                     Begin::AfterAnswer => download(connected?, shape, &count, check),
-                    _ => view(connected?, shape, pace, &count, check),
+                    _ => in_turn::ask(&mut connected?, &message(&shape), shape.answer, &mut place),
                 }
             })
         })
@@ -164,57 +166,33 @@ fn download(mut channel: impl Channel, shape: Shape, count: &Count, check: bool)
     Ok(())
 }
 
-/// Answers one request after the other.
-fn supply(channel: &mut impl Channel, shape: &Shape) -> io::Result<()> {
-    let whole = message(shape).len();
-    let mut have = 0;
-    loop {
-        if channel.receive(&mut |bytes| have += bytes.len())?.is_none() {
-            return channel.finish();
-        }
-        while have >= whole {
-            have -= whole;
-            // From the memory that all connections share, as with QUIC.
-            let (mut left, mut source) = (shape.answer, Source::new(None));
-            while left > 0 {
-                let piece = source.next(usize::try_from(left).map_or(BATCH, |it| it.min(BATCH)));
-                channel.send(&piece)?;
-                left -= piece.len() as u64;
-            }
-        }
-    }
+/// Serves W6's connections, until all clients have left.
+fn answer_scattered<P: Protocol>(
+    protocol: &P,
+    listener: &TcpListener,
+    shape: &Shape,
+) -> io::Result<()> {
+    let sockets = listener.incoming().take(shape.connections);
+    let mut group = Group::<P>::new(sockets, |socket| protocol.server(socket))?;
+    group.answer(message(shape).len(), shape.answer as usize)
 }
 
-/// Asks for segments when they are due.
-fn view(
-    mut channel: impl Channel,
+/// Makes W6's requests until none are left.
+fn ask_scattered<P: Protocol>(
+    protocol: &P,
+    address: SocketAddr,
     shape: Shape,
-    mut pace: Pace,
-    count: &Count,
     check: bool,
+    count: &Count,
 ) -> io::Result<()> {
-    let request = message(&shape);
-    for _ in 0..shape.repeat {
-        if let Some(due) = pace.next() {
-            thread::sleep(due.saturating_duration_since(Instant::now()));
-        }
-        let begun = Instant::now();
-        channel.send(&request)?;
-        let mut verifier = Verifier::new(check, shape.answer);
-        let mut left = shape.answer;
-        while left > 0 {
-            let read = channel.receive(&mut |bytes| {
-                verifier.take(bytes);
-                count.add_bytes(bytes.len());
-            })?;
-            let read = read.ok_or(io::ErrorKind::UnexpectedEof)?;
-            left = left.saturating_sub(read as u64);
-        }
-        verifier.end().map_err(io::Error::other)?;
-        count.add_units(1);
-        count.add_latency(begun.elapsed());
-    }
-    Ok(())
+    let sockets = (0..shape.connections).map(|_| TcpStream::connect(address));
+    let mut group = Group::<P>::new(sockets, |socket| protocol.client(socket))?;
+    say(&Message::Working);
+    let start = Instant::now();
+    let mut places: Vec<_> = (0..shape.connections)
+        .map(|index| Place::new(shape, index, start, check, count))
+        .collect();
+    group.ask(&message(&shape), shape.answer as usize, &mut places)
 }
 
 /// Compares and counts a client's responses, until there were as many as wanted.

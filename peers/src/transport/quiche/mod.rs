@@ -19,15 +19,15 @@ use std::time::Instant;
 use bytes::Bytes;
 use quiche::{BufFactory, Config, ConnectionId, RecvInfo};
 use squall_yard::error::{Failure, Result, context};
+use squall_yard::pace::{Begin, Pace};
 use squall_yard::source::Source;
 
 use self::udp::{Inbox, Outbox};
-use super::case::{Begin, Shape, Workload};
+use super::case::{Shape, Workload};
 use super::job::{
     ALPN, CONNECTION_WINDOW, DATAGRAM_BUFFER, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, Message, NAME,
     PIECE, Role, STREAM_WINDOW,
 };
-use super::pace::Pace;
 use super::process::{Count, say};
 use super::verify::{Verifier, message};
 use super::{socket, stack};
@@ -703,7 +703,7 @@ impl Application for Client {
 
 /// When a place's next request begins.
 fn next_due(pace: &mut Pace, index: usize) -> Option<Reverse<(Instant, usize)>> {
-    pace.next().map(|due| Reverse((due, index)))
+    pace.next_due().map(|due| Reverse((due, index)))
 }
 
 impl Client {
@@ -714,7 +714,7 @@ impl Client {
             say(&Message::Working);
         }
         if self.shape.begin != Begin::AfterAnswer {
-            let mut pace = Pace::new(&self.shape, entry.index, Instant::now());
+            let mut pace = self.shape.pace(entry.index, Instant::now());
             self.due.extend(next_due(&mut pace, entry.index));
             entry.pace = Some(pace);
         }

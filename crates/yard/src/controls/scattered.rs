@@ -1,0 +1,208 @@
+//! One request at a time on each of many connections, in an event loop at each end.
+//!
+//! ```text
+//!   client   poll ─► read ─► a whole response? ─► the next request at once, or when it is due
+//!   server   poll ─► read ─► a whole request? ─► the response
+//! ```
+//! A thread for each connection would cost two context switches more for every request. Requests
+//! and responses are small: sockets take them at once, so that no end has to wait for room.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{self, ErrorKind};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+
+use super::channel::{Channel as _, Protocol};
+use super::in_turn::{Start, Turns};
+use crate::interrupt;
+use crate::source::Source;
+
+/// Events taken from the kernel in one call.
+const EVENTS: usize = 256;
+/// How long a client waits without a look whether the user wants an end.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Connections after their handshakes, in one poll.
+pub struct Group<P: Protocol> {
+    poll: Poll,
+    channels: Vec<P::Channel>,
+}
+
+impl<P: Protocol> Group<P> {
+    /// Makes the handshakes one by one, which blocks, and then waits for what arrives.
+    ///
+    /// # Errors
+    /// A handshake failed, or the system's.
+    pub fn new(
+        sockets: impl IntoIterator<Item = io::Result<TcpStream>>,
+        handshake: impl Fn(TcpStream) -> io::Result<P::Channel>,
+    ) -> io::Result<Self> {
+        let (poll, mut channels) = (Poll::new()?, Vec::new());
+        for socket in sockets {
+            let socket = socket?;
+            let same = socket.try_clone()?;
+            let descriptor = socket.as_raw_fd();
+            let channel = handshake(socket)?;
+            same.set_nonblocking(true)?;
+            let token = Token(channels.len());
+            (poll.registry()).register(&mut SourceFd(&descriptor), token, Interest::READABLE)?;
+            channels.push(channel);
+        }
+        Ok(Self { poll, channels })
+    }
+
+    /// Waits for events.
+    fn wait(&mut self, events: &mut Events, limit: Option<Duration>) -> io::Result<()> {
+        match self.poll.poll(events, limit) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Reads until `wanted` bytes more are there, or nothing is left to read. Events tell only of
+    /// news, so nothing may stay unread that belongs to what is waited for.
+    fn read(
+        &mut self,
+        index: usize,
+        wanted: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<usize> {
+        let mut read = 0;
+        while read < wanted {
+            match self.channels[index].receive(sink) {
+                Ok(Some(count)) => read += count,
+                Ok(None) => return Err(ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(read)
+    }
+
+    /// A server: answers until all clients have left.
+    ///
+    /// # Errors
+    /// A response could not be sent.
+    pub fn answer(&mut self, request: usize, response: usize) -> io::Result<()> {
+        let response = Source::new(None).next(response);
+        let mut have = vec![Some(0); self.channels.len()];
+        let mut events = Events::with_capacity(EVENTS);
+        let mut left = have.len();
+        while left > 0 {
+            self.wait(&mut events, None)?;
+            for event in &events {
+                let index = event.token().0;
+                let Some(before) = have[index] else { continue };
+                let Ok(count) = self.read(index, request - before, &mut |_| {}) else {
+                    have[index] = None;
+                    left -= 1;
+                    continue;
+                };
+                let whole = before + count == request;
+                have[index] = Some(if whole { 0 } else { before + count });
+                if whole {
+                    self.channels[index].send(&response)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A client: makes requests until none of the connections has another one.
+    ///
+    /// # Errors
+    /// A connection broke, or a response is not what was asked for.
+    pub fn ask<T: Turns>(
+        &mut self,
+        request: &[u8],
+        response: usize,
+        turns: &mut [T],
+    ) -> io::Result<()> {
+        let mut client = Client {
+            working: turns.len(),
+            missing: vec![0; turns.len()],
+            due: BinaryHeap::new(),
+            group: self,
+            turns,
+            request,
+            response,
+        };
+        for index in 0..client.working {
+            client.next(index)?;
+        }
+        client.run()
+    }
+}
+
+/// A client's work.
+struct Client<'a, P: Protocol, T> {
+    group: &'a mut Group<P>,
+    turns: &'a mut [T],
+    /// What is missing of each one's response.
+    missing: Vec<usize>,
+    due: BinaryHeap<Reverse<(Instant, usize)>>,
+    request: &'a [u8],
+    response: usize,
+    /// Connections that still have something to do.
+    working: usize,
+}
+
+impl<P: Protocol, T: Turns> Client<'_, P, T> {
+    fn run(&mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        while self.working > 0 {
+            let due = self.due.peek().map(|Reverse((due, _))| *due);
+            let limit = due.map(|due| due.saturating_duration_since(Instant::now()).min(LOOK));
+            self.group.wait(&mut events, limit)?;
+            for event in &events {
+                self.read(event.token().0)?;
+            }
+            let now = Instant::now();
+            while let Some(&Reverse((due, index))) = self.due.peek()
+                && due <= now
+            {
+                self.due.pop();
+                self.begin(index)?;
+            }
+            if interrupt::raised() {
+                self.working -= self.due.len();
+                self.due.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// A connection's next request, now or when it is due.
+    fn next(&mut self, index: usize) -> io::Result<()> {
+        match self.turns[index].next() {
+            None => self.working -= 1,
+            Some(Start::At(due)) => self.due.push(Reverse((due, index))),
+            Some(Start::Now) => self.begin(index)?,
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, index: usize) -> io::Result<()> {
+        self.missing[index] = self.response;
+        self.turns[index].begin();
+        self.group.channels[index].send(self.request)
+    }
+
+    fn read(&mut self, index: usize) -> io::Result<()> {
+        let (turns, missing) = (&mut self.turns[index], &mut self.missing[index]);
+        let read = self
+            .group
+            .read(index, *missing, &mut |bytes| turns.take(bytes))?;
+        *missing -= read.min(*missing);
+        if read == 0 || *missing > 0 {
+            return Ok(());
+        }
+        turns.complete()?;
+        self.next(index)
+    }
+}

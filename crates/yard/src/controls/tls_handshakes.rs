@@ -1,0 +1,223 @@
+//! The controls' frame for handshakes: two threads a handshake at a time, and their clocks.
+//!
+//! ```text
+//!   client thread ── connects, again and again ──► its own listener, server thread
+//!   when the time is up: a last connection, to say so
+//! ```
+//! Blocking sockets, as in `bulk`.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustls::{ClientConfig, HandshakeKind, ServerConfig};
+
+use super::handshakes;
+use super::operations::{Client, Cpu, listen, sum};
+use super::threads::{join, spawn};
+use crate::certificate::Certificate;
+use crate::cpu::Cores;
+use crate::ends::{client_tls, server_tls};
+use crate::error::{Failure, Result, context};
+use crate::latency::Histogram;
+use crate::live::Counter;
+use crate::options::Options;
+use crate::outcome::Done;
+use crate::tickets::Watch;
+use crate::work::{Handshakes, Kind};
+use crate::{interrupt, sys};
+
+/// Handshakes of TLS over TCP, with the crypto library, the suite and the groups that squall has.
+pub struct TlsHandshakes {
+    server: Arc<ServerConfig>,
+    /// One for all, or one for each pair of threads.
+    clients: Vec<Arc<ClientConfig>>,
+    watch: Arc<Watch>,
+    loopback: IpAddr,
+}
+
+/// Tells the server's thread when the client's thread ends, however it ends.
+struct Ending {
+    address: SocketAddr,
+    over: Arc<AtomicBool>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        // A server that waits in `accept` wakes up; one that has gone needs no telling.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl TlsHandshakes {
+    /// Both ends' TLS around a certificate, as squall's ends have it, for this many handshakes at a
+    /// time.
+    ///
+    /// # Errors
+    /// As [`server_tls`] and [`client_tls`].
+    pub fn new(certificate: &Certificate, options: &Options, in_flight: usize) -> Result<Self> {
+        let server = server_tls(certificate, options)?;
+        let make = |provider| certificate.client(provider);
+        let (clients, watch) = client_tls(options, in_flight, make)?;
+        Ok(Self {
+            server: Arc::new(server),
+            clients,
+            watch,
+            loopback: Ipv4Addr::LOCALHOST.into(),
+        })
+    }
+
+    /// The same over another address of this machine than 127.0.0.1.
+    #[must_use]
+    pub fn over(mut self, loopback: IpAddr) -> Self {
+        self.loopback = loopback;
+        self
+    }
+
+    /// Runs one round; resumed handshakes have tickets from unmeasured full ones.
+    ///
+    /// # Errors
+    /// A handshake failed, or more than 1 % were of another kind.
+    pub fn run(&self, work: &Handshakes, cores: Cores, live: &Arc<Counter>) -> Result<(Done, Cpu)> {
+        self.watch.forget();
+        if work.kind == Kind::Resumed {
+            self.repeat(work.in_flight, HandshakeKind::Full, None, cores, live)?;
+            self.watch.give(true);
+        }
+        let wanted = match work.kind {
+            Kind::Full => HandshakeKind::Full,
+            Kind::Resumed => HandshakeKind::Resumed,
+            Kind::Early => return Err(Failure::new("early data over TCP is not supported")),
+        };
+        let time = Some(work.time);
+        let (servers, clients) = self.repeat(work.in_flight, wanted, time, cores, live)?;
+        let missed: u64 = clients.iter().map(|one| one.missed).sum();
+        let (done, cpu) = sum(&servers, &clients);
+        if missed * 100 > done.count() {
+            return Err(Failure::new(format!(
+                "{missed} of {} handshakes of TLS over TCP were not of kind {}",
+                done.count(),
+                work.kind.name()
+            )));
+        }
+        Ok((done, cpu))
+    }
+
+    /// Makes handshakes on this many pairs of threads: for that time, or one each.
+    fn repeat(
+        &self,
+        pairs: usize,
+        wanted: HandshakeKind,
+        time: Option<Duration>,
+        cores: Cores,
+        live: &Arc<Counter>,
+    ) -> Result<(Vec<Duration>, Vec<Client>)> {
+        let (mut servers, mut clients) = (Vec::new(), Vec::new());
+        for client in self.clients.iter().cycle().take(pairs) {
+            let (listener, address) = listen(self.loopback)?;
+            let over = Arc::new(AtomicBool::new(false));
+            let ending = Ending {
+                address,
+                over: Arc::clone(&over),
+            };
+            servers.push(self.serve(listener, over, cores)?);
+            clients.push(Self::connect(client, ending, wanted, time, cores, live)?);
+        }
+        let clients = join(clients);
+        let servers = join(servers)?;
+        Ok((servers, clients?))
+    }
+
+    fn serve(
+        &self,
+        listener: TcpListener,
+        over: Arc<AtomicBool>,
+        cores: Cores,
+    ) -> Result<JoinHandle<Result<Duration>>> {
+        let config = Arc::clone(&self.server);
+        spawn("tls_tcp server".to_owned(), cores.server, move || {
+            let start = sys::thread_cpu();
+            loop {
+                let (socket, _) = listener.accept().map_err(context("tls_tcp server"))?;
+                if over.load(Ordering::Acquire) {
+                    return Ok(sys::thread_cpu().saturating_sub(start));
+                }
+                handshakes::accept(socket, &config, 1).map_err(context("tls_tcp server"))?;
+            }
+        })
+    }
+
+    fn connect(
+        client: &Arc<ClientConfig>,
+        ending: Ending,
+        wanted: HandshakeKind,
+        time: Option<Duration>,
+        cores: Cores,
+        live: &Arc<Counter>,
+    ) -> Result<JoinHandle<Result<Client>>> {
+        let (config, live) = (Arc::clone(client), Arc::clone(live));
+        spawn("tls_tcp client".to_owned(), cores.client, move || {
+            // The whole of it: its end is the thread's.
+            let ending = ending;
+            let (start, begin) = (sys::thread_cpu(), Instant::now());
+            let mut latency = Histogram::default();
+            let mut missed = 0;
+            loop {
+                let empty = handshakes::Requests::EMPTY;
+                let made = handshakes::connect(ending.address, &config, empty, &mut |_| Ok(()))
+                    .map_err(context("tls_tcp client"))?;
+                missed += u64::from(made.kind != Some(wanted));
+                latency.record(made.took);
+                let Some(time) = time else { break };
+                live.add(1);
+                if interrupt::due(Some(begin + time)) {
+                    break;
+                }
+            }
+            Ok(Client {
+                cpu: sys::thread_cpu().saturating_sub(start),
+                begin,
+                end: Instant::now(),
+                latency,
+                missed,
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn handshakes_of_another_kind_are_an_error() {
+        let certificate = Certificate::generate().expect("a certificate");
+        let options = Line::try_parse_from(["perf"]).expect("arguments").options;
+        let mut tls = TlsHandshakes::new(&certificate, &options, 2).expect("TLS");
+        let work = Handshakes {
+            kind: Kind::Resumed,
+            in_flight: 2,
+            time: Duration::from_millis(50),
+        };
+        let live = Arc::default();
+        let (done, cpu) = tls.run(&work, Cores::NONE, &live).expect("resumed ones");
+        assert!(done.count() >= 2 && cpu.iter().all(|cpu| !cpu.is_zero()));
+        // A server without tickets: nothing can be resumed.
+        let mut server = ServerConfig::clone(&tls.server);
+        server.send_tls13_tickets = 0;
+        tls.server = Arc::new(server);
+        let error = tls.run(&work, Cores::NONE, &live).expect_err("full ones");
+        assert!(error.to_string().contains("resumed"), "{error}");
+    }
+}
