@@ -147,3 +147,45 @@ fn a_client_asks_a_server_by_the_clock() {
     assert!(row["server_cpu"].is_null() && number(&row["client_cpu"]) > 0.0);
     assert_latency(row);
 }
+
+#[test]
+fn connections_come_and_go() {
+    let report = report(&["--churn"]);
+    assert_eq!(contenders(&report), [("W8", "squall"), ("W8", "tls_tcp")]);
+    for row in report["rows"].as_array().expect("rows") {
+        let figures = (&row["connections"], &row["size"], &row["cpu_unit"]);
+        assert_eq!(
+            figures,
+            (&4.into(), &10_000.into(), &"us/connection".into())
+        );
+        assert_latency(row);
+    }
+    assert!(number(&report["rows"][0]["ratio_to_tls_tcp"]) > 0.0);
+    let server = Server::start();
+    let address = server.address();
+    let client = ["perf", "client", &address, "-k", "-t", "0.3", "--json"];
+    let report = json(&[&client[..], &["--churn=2", "--download-size", "1K"]].concat());
+    assert_eq!(report["rows"][0]["workload"], "churn");
+    // Each connection had as many requests as were asked for.
+    let connections = report["rows"][0]["count"].as_u64().expect("a count");
+    let (code, text) = server.interrupt();
+    assert_eq!(code, Some(0));
+    assert!(
+        connections > 0 && text.contains(&format!(" {} stream(s)", 2 * connections)),
+        "{text}"
+    );
+    let line = failure(&["perf", "--churn", "--only", "tcp"]);
+    assert!(line.contains("plain TCP"), "{line}");
+}
+
+#[test]
+fn a_stream_without_end_on_each_connection_is_a_workload_of_its_own() {
+    for (args, workload) in [
+        (&["-c", "3"][..], "W5s"),
+        (&["-c", "3", "-b", "1M"], "bulk"),
+        (&[], "W1"),
+    ] {
+        let report = report(&[args, &["--only", "quic"]].concat());
+        assert_eq!(report["workload"], workload, "{args:?}");
+    }
+}

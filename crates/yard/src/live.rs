@@ -40,6 +40,8 @@ pub enum Unit {
     Datagrams,
     /// Segments received.
     Segments,
+    /// Connections that were closed.
+    Connections,
 }
 
 impl Unit {
@@ -50,6 +52,7 @@ impl Unit {
             Self::Handshakes => "handshakes",
             Self::Datagrams => "datagrams",
             Self::Segments => "segments",
+            Self::Connections => "connections",
         }
     }
 

@@ -10,10 +10,11 @@ use crate::latency::Percentiles;
 /// One row.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// `W1` (1 × 1), `W2` (10 × 10), `bulk` (other shapes), `bidir` (both ways at once), `W3`
-    /// (requests), `W4`, `W4-resumed` (handshakes), `W5`, `W5t` (segments of 256 and 16 KiB,
-    /// 200 MB/s), `segments` (others), `W6` (one request at a time), `requests` (others by the
-    /// clock), `W7` (datagrams of 1,100 or 200 bytes), `datagrams` (others).
+    /// `W1` (1 × 1), `W2` (10 × 10), `W5s` (N × 1, endless), `bulk` (other shapes), `bidir` (both
+    /// ways at once), `W3` (requests), `W4`, `W4-resumed` (handshakes), `W5`, `W5t` (segments of
+    /// 256 and 16 KiB, 200 MB/s), `segments` (others), `W6` (one request at a time), `requests`
+    /// (others by the clock), `W7` (datagrams of 1,100 or 200 bytes), `datagrams` (others), `W8`
+    /// (connections with three requests of 10,000 bytes), `churn` (others).
     pub workload: &'static str,
     /// Who did the work.
     pub contender: &'static str,
@@ -39,13 +40,17 @@ pub const PER_GB: &str = "s/GB";
 pub const PER_REQUEST: &str = "us/request";
 /// CPU of datagrams.
 pub const PER_DATAGRAM: &str = "us/datagram";
+/// CPU of connections that come and go.
+pub const PER_CONNECTION: &str = "us/connection";
 /// CPU of handshakes.
 pub const PER_HANDSHAKE: &str = "us/handshake";
 
 /// The workload's name of a bulk transfer, in both directions at the same time or in one.
-pub fn bulk(connections: usize, streams: usize, is_both: bool) -> &'static str {
+/// `endless`: a download that only the time ends.
+pub fn bulk(connections: usize, streams: usize, is_both: bool, endless: bool) -> &'static str {
     match (connections, streams) {
         _ if is_both => "bidir",
+        (2.., 1) if endless => "W5s",
         (1, 1) => "W1",
         (10, 10) => "W2",
         _ => "bulk",
@@ -86,7 +91,7 @@ mod tests {
     #[test]
     fn every_line_has_as_many_values_as_the_heading() {
         let row = Row {
-            workload: bulk(1, 1, false),
+            workload: bulk(1, 1, false, true),
             contender: "tcp",
             gbit_per_s: Some(1.5),
             per_s: None,

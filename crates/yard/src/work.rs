@@ -1,5 +1,5 @@
-//! What a client does with a server in one round: a bulk transfer, requests, handshakes, or
-//! datagrams.
+//! What a client does with a server in one round: a bulk transfer, requests, handshakes,
+//! connections that come and go, or datagrams.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -134,6 +134,20 @@ pub struct Requests {
 impl Requests {
     /// Possible sizes of a request: from its length field to what a stream takes in one call.
     pub const UP: RangeInclusive<usize> = 8..=PIECE;
+}
+
+/// Connections that come and go, for some time: a full handshake, requests one after the other,
+/// close.
+#[derive(Clone, Debug)]
+pub struct Churn {
+    /// How many requests each one makes.
+    pub requests: usize,
+    /// Bytes of a response.
+    pub down: u64,
+    /// Connections at a time.
+    pub in_flight: usize,
+    /// How long new ones are made.
+    pub time: Duration,
 }
 
 /// Datagrams from the server, as many as its connections take, for some time.

@@ -183,7 +183,7 @@ pub(crate) struct Client {
     pub(crate) cpu: Vec<usize>,
 
     /// Print statistics of each connection when it ends
-    #[arg(long, conflicts_with = "handshakes")]
+    #[arg(long, conflicts_with_all = ["handshakes", "churn"])]
     pub(crate) conn_stats: bool,
 
     #[command(flatten)]
@@ -203,7 +203,7 @@ pub(crate) struct Http {
     /// and 1,000,000 bytes, always 100 in flight (HTTP/3 and HTTP/2: 10 connections with 10 each,
     /// HTTP/1.1: 100 connections), and viewers of a film in segments. The server is a process of
     /// its own
-    #[arg(long, conflicts_with_all = ["requests", "handshakes", "segments", "rate", "bytes", "connections", "streams", "in_flight",
+    #[arg(long, conflicts_with_all = ["requests", "handshakes", "segments", "churn", "rate", "bytes", "connections", "streams", "in_flight",
           "upload", "download", "bidir", "upload_size", "download_size", "interval", "only", "verify"])]
     pub(crate) http: bool,
 
@@ -259,7 +259,7 @@ pub(crate) struct Local {
 
     /// Instead of measuring, transfer a seeded pattern (-n bytes per stream, default 1G) and
     /// compare the SHA-256 digests of both ends
-    #[arg(long, conflicts_with_all = ["time", "rounds", "requests", "handshakes", "segments", "interval", "csv",
+    #[arg(long, conflicts_with_all = ["time", "rounds", "requests", "handshakes", "segments", "churn", "interval", "csv",
           "plot"])]
     pub(crate) verify: bool,
 
@@ -267,14 +267,14 @@ pub(crate) struct Local {
     /// as each connection takes. Over QUIC alone, since TCP has none
     #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = datagram,
           default_missing_value = "1100",
-          conflicts_with_all = ["requests", "handshakes", "segments", "rate", "http", "verify", "ablation", "bytes", "bitrate", "streams",
+          conflicts_with_all = ["requests", "handshakes", "segments", "churn", "rate", "http", "verify", "ablation", "bytes", "bitrate", "streams",
           "in_flight", "upload", "download", "bidir", "upload_size", "download_size"])]
     pub(crate) datagrams: Option<usize>,
 
     /// Instead of comparing with TCP, run the bulk transfer over QUIC without each technique in
     /// turn and print what each is worth: GSO, GRO, pacing, ACK frequency, runs of packets, sealing
     /// from the application's buffer, workers of its own. -t is each one's time
-    #[arg(long, conflicts_with_all = ["requests", "handshakes", "segments", "http", "verify", "only", "interval", "csv", "plot",
+    #[arg(long, conflicts_with_all = ["requests", "handshakes", "segments", "churn", "http", "verify", "only", "interval", "csv", "plot",
           "no_gso", "no_gro", "no_pacing"])]
     pub(crate) ablation: bool,
 

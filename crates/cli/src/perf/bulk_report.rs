@@ -93,6 +93,8 @@ pub(crate) struct Setup {
 /// Everything that `squall perf` prints.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BulkReport {
+    /// `W1`, `W2`, `W5s`, `bidir` or `bulk`.
+    pub(crate) workload: &'static str,
     pub(crate) quic: Option<Figures>,
     pub(crate) tls_tcp: Option<Figures>,
     pub(crate) tcp: Option<Figures>,
@@ -122,7 +124,12 @@ impl BulkReport {
         setup: Setup,
     ) -> Self {
         use Contender::{Quic, Tcp, TlsTcp};
+        let endless = setup.direction == "download"
+            && setup.bits_per_second_per_stream.is_none()
+            && setup.bytes_per_stream.is_none();
+        let is_both = setup.direction == "bidir";
         Self {
+            workload: rows::bulk(setup.connections, setup.streams, is_both, endless),
             quic: figures(rounds, Quic),
             tls_tcp: figures(rounds, TlsTcp),
             tcp: figures(rounds, Tcp),
@@ -195,9 +202,8 @@ impl Report for BulkReport {
 
     /// A row for each contender.
     fn rows(&self) -> Vec<Row> {
-        let setup = &self.setup;
         let rows = self.contenders().map(|(contender, figures)| Row {
-            workload: rows::bulk(setup.connections, setup.streams, setup.direction == "bidir"),
+            workload: self.workload,
             contender: if contender == Contender::Quic.name() {
                 rows::SQUALL
             } else {

@@ -29,7 +29,7 @@ use super::operations::{Figures, OperationsReport, Setup, Tables};
 use super::protocol::Transfer;
 use super::report::{self, Interval, Report};
 use super::work::Task;
-use super::{quic, requests};
+use super::{churn, quic, requests};
 use crate::{output, trust};
 
 /// The port where none is given.
@@ -227,6 +227,16 @@ impl<'a> Session<'a> {
         report::tell(&results, &self.args.output, plot)
     }
 
+    fn target(&self) -> Target {
+        Target {
+            client: self.endpoint.clone(),
+            address: self.address,
+            name: self.host.clone(),
+            mix: self.mix.clone(),
+            watch: Arc::clone(&self.watch),
+        }
+    }
+
     fn rates(&self, jobs: &[Job], plot: Option<File>) -> Result<()> {
         let (mut rows, mut intervals) = (Vec::new(), Vec::new());
         let mut closed = None;
@@ -245,14 +255,12 @@ impl<'a> Session<'a> {
                     let connections = &connections;
                     Box::new(|| requests::run(requests, connections, &live))
                 }
+                Job::Churn(churn) => {
+                    let (target, live) = (self.target(), &live);
+                    Box::new(move || churn::run(churn, target, live))
+                }
                 Job::Handshakes(handshakes) => {
-                    let target = Target {
-                        client: self.endpoint.clone(),
-                        address: self.address,
-                        name: self.host.clone(),
-                        mix: self.mix.clone(),
-                        watch: Arc::clone(&self.watch),
-                    };
+                    let target = self.target();
                     let ready = self.guarded(Phase::Connecting, None, || {
                         handshakes::prepare(handshakes, target)
                     })?;
@@ -417,8 +425,10 @@ impl Report for ClientReport<'_> {
 
     fn rows(&self) -> Vec<Row> {
         let work = &self.args.work;
+        let endless =
+            self.direction == Flow::Down.name() && work.bytes.or(work.download_size).is_none();
         vec![Row {
-            workload: rows::bulk(work.connections, work.streams, work.bidir),
+            workload: rows::bulk(work.connections, work.streams, work.bidir, endless),
             contender: rows::SQUALL,
             gbit_per_s: Some(self.gbit_per_s),
             per_s: None,

@@ -195,7 +195,8 @@ impl Target {
         dial(&self.client, self.address, &self.name, &self.mix, index)
     }
 
-    async fn connect(&self, index: usize) -> Result<Connection> {
+    /// A connection, with the configuration of that place where they differ.
+    pub(crate) async fn connect(&self, index: usize) -> Result<Connection> {
         let connected = self.connecting(index)?.await;
         connected.map_err(|error| explain(&error, self.address))
     }

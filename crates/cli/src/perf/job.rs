@@ -1,15 +1,15 @@
-//! What is counted: requests, segments, handshakes or datagrams, and what they are called in
-//! results.
+//! What is counted: requests, segments, handshakes, connections or datagrams, and what they are
+//! called in results.
 
 use squall_yard::error::{Failure, Result};
 use squall_yard::live::Unit;
 use squall_yard::pace::Begin;
-use squall_yard::rows::{PER_DATAGRAM, PER_GB, PER_HANDSHAKE, PER_REQUEST};
+use squall_yard::rows::{PER_CONNECTION, PER_DATAGRAM, PER_GB, PER_HANDSHAKE, PER_REQUEST};
 use squall_yard::suites::Suites;
-use squall_yard::work::{Datagrams, Handshakes, Kind, Requests};
+use squall_yard::work::{Churn, Datagrams, Handshakes, Kind, Requests};
 
 use super::contender::Contender;
-use super::work::{REQUEST, RESPONSE, Rate, Task};
+use super::work::{CHURN_IN_FLIGHT, CHURN_RESPONSE, REQUEST, RESPONSE, Rate, Task};
 
 /// A measurement that counts.
 #[derive(Clone, Debug)]
@@ -19,12 +19,15 @@ pub(crate) enum Job {
     /// At this many bytes a second.
     Segments(Requests, f64),
     Handshakes(Handshakes),
+    Churn(Churn),
     Datagrams(Datagrams),
 }
 
 /// Bytes of a segment of W5 and W5t.
 const W5_SIZE: u64 = 256 * 1024;
 const W5T_SIZE: u64 = 16 * 1024;
+/// Requests on each connection of W8.
+const W8_REQUESTS: usize = 3;
 /// The sizes of datagrams that W7 has.
 const W7_SIZES: [usize; 2] = [1_100, 200];
 
@@ -39,6 +42,7 @@ impl Job {
             ],
             Task::Requests(one, rate) => vec![Self::Requests(one, rate)],
             Task::Segments(one, rate) => vec![Self::Segments(one, rate)],
+            Task::Churn(one) => vec![Self::Churn(one)],
             Task::Handshakes(kinds) => kinds.into_iter().map(Self::Handshakes).collect(),
         }
     }
@@ -96,6 +100,10 @@ impl Job {
             Self::Segments(one, Rate::VIEWERS) if one.down == W5T_SIZE => "W5t",
             Self::Segments(..) => "segments",
             Self::Handshakes(handshakes) => handshakes.kind.workload(),
+            Self::Churn(one) => match (one.requests, one.down, one.in_flight) {
+                (W8_REQUESTS, CHURN_RESPONSE, CHURN_IN_FLIGHT) => "W8",
+                _ => "churn",
+            },
             Self::Datagrams(one) if W7_SIZES.contains(&one.size) => "W7",
             Self::Datagrams(_) => "datagrams",
         }
@@ -108,6 +116,7 @@ impl Job {
             Self::Requests(_, Some(_)) => "open loop",
             Self::Segments(..) => "segments",
             Self::Handshakes(handshakes) => handshakes.kind.name(),
+            Self::Churn(_) => "churn",
             Self::Datagrams(_) => "datagrams",
         }
     }
@@ -118,6 +127,7 @@ impl Job {
             Self::Requests(..) => Unit::Requests,
             Self::Segments(..) => Unit::Segments,
             Self::Handshakes(_) => Unit::Handshakes,
+            Self::Churn(_) => Unit::Connections,
             Self::Datagrams(_) => Unit::Datagrams,
         }
     }
@@ -128,6 +138,7 @@ impl Job {
             Self::Requests(..) => PER_REQUEST,
             Self::Segments(..) => PER_GB,
             Self::Handshakes(_) => PER_HANDSHAKE,
+            Self::Churn(_) => PER_CONNECTION,
             Self::Datagrams(_) => PER_DATAGRAM,
         }
     }
@@ -137,6 +148,7 @@ impl Job {
         match self {
             Self::Requests(one, _) | Self::Segments(one, _) => Some(one.down),
             Self::Handshakes(_) => None,
+            Self::Churn(one) => Some(one.down),
             Self::Datagrams(one) => Some(one.size as u64),
         }
     }
@@ -163,6 +175,10 @@ impl Job {
                 rate / 1e6
             ),
             Self::Handshakes(one) => format!("{}, {} at a time", one.kind.name(), one.in_flight),
+            Self::Churn(one) => format!(
+                "connections with a full handshake and {} request(s), responses of {} bytes, {} at a time",
+                one.requests, one.down, one.in_flight
+            ),
             Self::Datagrams(one) => format!(
                 "datagrams of {} bytes from the server, as many as each connection takes",
                 one.size
@@ -173,9 +189,13 @@ impl Job {
     /// Whether a contender has such a thing to be measured.
     pub(crate) fn suits(&self, contender: Contender) -> bool {
         match (self, contender) {
-            (Self::Requests(..) | Self::Segments(..), _) | (_, Contender::Quic) => true,
+            (Self::Requests(..) | Self::Segments(..), _)
+            | (_, Contender::Quic)
+            | (Self::Churn(_), Contender::TlsTcp) => true,
             (Self::Handshakes(one), Contender::TlsTcp) => one.kind != Kind::Early,
-            (Self::Handshakes(_), Contender::Tcp) | (Self::Datagrams(_), _) => false,
+            (Self::Handshakes(_) | Self::Churn(_), Contender::Tcp) | (Self::Datagrams(_), _) => {
+                false
+            }
         }
     }
 
@@ -183,6 +203,9 @@ impl Job {
     pub(crate) fn unsuited(&self) -> &'static str {
         match self {
             Self::Datagrams(_) => "TCP has no datagrams: omit --only, or pass --only quic",
+            Self::Churn(_) => {
+                "--churn is about handshakes, which plain TCP does not have: omit --only, or pass quic or tls-tcp"
+            }
             _ => {
                 "--only leaves nothing to measure: handshakes are not measured over plain TCP, nor 0rtt over TLS over TCP"
             }
@@ -206,12 +229,17 @@ impl Job {
                 ))
             }
             Self::Handshakes(one) => Ok(one.in_flight),
+            Self::Churn(one) => Ok(one.in_flight),
         }
     }
 
-    /// Connections that are there before the work begins, where as many were asked for.
+    /// Connections that carry requests or datagrams, at a time, where as many were asked for.
     pub(crate) fn connections(&self, wanted: usize) -> Option<usize> {
-        (!matches!(self, Self::Handshakes(_))).then_some(wanted)
+        match self {
+            Self::Handshakes(_) => None,
+            Self::Churn(one) => Some(one.in_flight),
+            _ => Some(wanted),
+        }
     }
 
     /// The same for a part of its time.
@@ -220,6 +248,7 @@ impl Job {
         let time = match &mut part {
             Self::Requests(one, _) | Self::Segments(one, _) => &mut one.time,
             Self::Handshakes(one) => &mut one.time,
+            Self::Churn(one) => &mut one.time,
             Self::Datagrams(one) => &mut one.time,
         };
         *time /= u32::try_from(parts).unwrap_or(u32::MAX);

@@ -11,7 +11,7 @@
 //!                 client   the same with another process or machine ───────────────┘
 //!                 server   answers clients until Ctrl-C
 //!   job                                          requests, handshakes, datagrams: their names
-//!   endpoint, protocol, requests, handshakes, datagrams      what both ends do over QUIC
+//!   endpoint, protocol, requests, handshakes, churn, datagrams       what both ends do over QUIC
 //!   liveness                                     whether the client's server is still there
 //! ```
 //! Clocks, tables, controls and charts are `squall_yard`'s.
@@ -20,6 +20,7 @@ mod ablation;
 pub(crate) mod args;
 mod bulk;
 mod bulk_report;
+mod churn;
 mod client;
 mod contender;
 mod datagrams;

@@ -24,9 +24,10 @@ use squall_yard::outcome::{Done, Outcome};
 use squall_yard::suites::Suite;
 use squall_yard::sys;
 use squall_yard::tickets::Watch;
-use squall_yard::work::{Datagrams, Direction, Handshakes, Kind, Load, Requests};
+use squall_yard::work::{Churn, Datagrams, Direction, Handshakes, Kind, Load, Requests};
 use tokio::runtime::Runtime;
 
+use super::churn;
 use super::datagrams::{self, Supply};
 use super::endpoint::{self, connect, run_all, wait_idle};
 use super::handshakes::{self, Target};
@@ -275,6 +276,36 @@ impl Quic {
         )
     }
 
+    /// Runs one round of connections that come and go.
+    ///
+    /// # Errors
+    /// A connection failed.
+    pub(crate) fn churn(
+        &self,
+        work: &Churn,
+        cores: Cores,
+        live: &Arc<Counter>,
+    ) -> Result<(Done, Used)> {
+        let pair = self.bind(cores, 1, Tickets::None, &Arc::default())?;
+        self.watch.forget();
+        let target = self.target(&pair);
+        Self::measure(
+            &pair,
+            || churn::run(work, target, live),
+            |done| [Volume::Operations(done.count()); 2],
+        )
+    }
+
+    fn target(&self, pair: &Pair) -> Target {
+        Target {
+            client: pair.client.clone(),
+            address: pair.address,
+            name: NAME.to_owned(),
+            mix: pair.mix.clone(),
+            watch: Arc::clone(&self.watch),
+        }
+    }
+
     /// Runs one round of handshakes.
     ///
     /// # Errors
@@ -290,13 +321,7 @@ impl Quic {
             Kind::Full | Kind::Resumed => Tickets::Plain,
         };
         let pair = self.bind(cores, 1, tickets, &Arc::default())?;
-        let target = Target {
-            client: pair.client.clone(),
-            address: pair.address,
-            name: NAME.to_owned(),
-            mix: pair.mix.clone(),
-            watch: Arc::clone(&self.watch),
-        };
+        let target = self.target(&pair);
         let ready = handshakes::prepare(work, target)?;
         Self::measure(
             &pair,

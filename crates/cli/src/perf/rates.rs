@@ -132,6 +132,10 @@ impl Bench {
                 self.quic.requests(one, connections, cores, live)?
             }
             (Job::Handshakes(one), Contender::Quic, _) => self.quic.handshakes(one, cores, live)?,
+            (Job::Churn(one), Contender::Quic, _) => self.quic.churn(one, cores, live)?,
+            (Job::Churn(one), Contender::TlsTcp, _) => {
+                return self.tls_handshakes.churn(one, cores, live).map(of_control);
+            }
             (Job::Datagrams(one), Contender::Quic, _) => {
                 self.quic.datagrams(one, connections, cores, live)?
             }
@@ -148,7 +152,7 @@ impl Bench {
                 return self.tls_handshakes.run(one, cores, live).map(of_control);
             }
             (Job::Requests(..) | Job::Segments(..), Contender::TlsTcp, None)
-            | (Job::Handshakes(_), Contender::Tcp, _)
+            | (Job::Handshakes(_) | Job::Churn(_), Contender::Tcp, _)
             | (Job::Datagrams(_), _, _) => {
                 return Err(Failure::new(format!(
                     "{} was not prepared",
@@ -183,6 +187,10 @@ impl Bench {
                     lines.push(format!("tls_tcp uses {name}, the faster one here"));
                 }
             }
+            Some(Job::Churn(_)) => lines.push(
+                "control: TLS over TCP with squall's crypto library and groups, a thread at each end per connection"
+                    .to_owned(),
+            ),
             _ => lines.push(
                 "control: TLS over TCP with squall's crypto library and groups, one thread per concurrent handshake; \
                  none for 0rtt"
@@ -250,7 +258,7 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
         controls: bench.describe(&options, &entries),
         interrupted: false,
     };
-    if matches!(jobs.first(), Some(Job::Handshakes(_))) {
+    if matches!(jobs.first(), Some(Job::Handshakes(_) | Job::Churn(_))) {
         setup.where_to = format!("loopback ({loopback}), {cores}");
     }
     if args.output.is_text() {

@@ -8,7 +8,7 @@ use squall_yard::error::{Failure, Result};
 use squall_yard::pace::Begin;
 use squall_yard::parse::{bitrate, count, interval, seconds, size, streams};
 use squall_yard::tickets::MAX_TICKETS;
-use squall_yard::work::{Amount, Flow, Handshakes, Kind, Requests};
+use squall_yard::work::{Amount, Churn, Flow, Handshakes, Kind, Requests};
 
 /// Default size of a request in bytes, its length field included.
 pub(crate) const REQUEST: u64 = 100;
@@ -17,6 +17,9 @@ pub(crate) const RESPONSE: u64 = 1024;
 /// Default number of concurrent requests per connection, and of concurrent handshakes.
 const REQUESTS_IN_FLIGHT: usize = 100;
 const HANDSHAKES_IN_FLIGHT: usize = 10;
+/// The same of connections that come and go, and the size of their responses in bytes.
+pub(crate) const CHURN_IN_FLIGHT: usize = 4;
+pub(crate) const CHURN_RESPONSE: u64 = 10_000;
 
 /// Options of the work.
 #[derive(Args, Clone, Debug)]
@@ -104,8 +107,16 @@ pub(crate) struct Work {
           "rate"])]
     pub(crate) handshakes: Vec<Kind>,
 
-    /// Number of concurrent requests per connection (default: 100), or of concurrent handshakes
-    /// (default: 10)
+    /// Measure connections that come and go: a full handshake, this many requests one after the
+    /// other (default: 3) with responses of --download-size (default: 10K), close
+    #[arg(long, value_name = "N", value_parser = count, num_args = 0..=1, require_equals = true,
+          default_missing_value = "3",
+          conflicts_with_all = ["requests", "segments", "handshakes", "bytes", "connections", "streams", "upload",
+          "download", "bidir", "upload_size", "bitrate", "rate"])]
+    pub(crate) churn: Option<usize>,
+
+    /// Number of concurrent requests per connection (default: 100), of concurrent handshakes
+    /// (default: 10), or of connections that come and go (default: 4)
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) in_flight: Option<usize>,
 }
@@ -149,6 +160,8 @@ pub(crate) enum Task {
     Segments(Requests, f64),
     /// Connections that are closed as soon as they stand.
     Handshakes(Vec<Handshakes>),
+    /// Connections that are closed after a few requests.
+    Churn(Churn),
 }
 
 impl Work {
@@ -163,6 +176,14 @@ impl Work {
         }
         if let Some(size) = self.segments {
             return self.segments(size);
+        }
+        if let Some(requests) = self.churn {
+            return Ok(Task::Churn(Churn {
+                requests,
+                down: self.download_size.unwrap_or(CHURN_RESPONSE),
+                in_flight: self.in_flight.unwrap_or(CHURN_IN_FLIGHT),
+                time: self.time,
+            }));
         }
         if self.rate.is_some() {
             return Err(Failure::new(
@@ -188,7 +209,7 @@ impl Work {
         }
         if self.in_flight.is_some() {
             return Err(Failure::new(
-                "--in-flight requires --requests or --handshakes; for bulk transfers, use --streams",
+                "--in-flight requires --requests, --handshakes or --churn; for bulk transfers, use --streams",
             ));
         }
         let (flow, size) = match (self.upload_size, self.download_size) {
@@ -365,6 +386,18 @@ mod tests {
         for wrong in ["0", "-1", "101%", "%", "x"] {
             assert!(Rate::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn connections_come_and_go_with_three_requests_unless_told_otherwise() {
+        let churn = |args: &[&str]| match task(args) {
+            Ok(Task::Churn(one)) => (one.requests, one.down, one.in_flight),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(churn(&["--churn"]), (3, 10_000, 4));
+        let others = ["--churn=1", "--download-size", "1K", "--in-flight", "9"];
+        assert_eq!(churn(&others), (1, 1_000, 9));
+        assert!(Line::try_parse_from(["perf", "--churn", "-c", "3"]).is_err());
     }
 
     #[test]

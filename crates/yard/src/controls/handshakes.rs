@@ -25,6 +25,8 @@ use crate::source::Source;
 pub struct Made {
     /// From the first system call to the established connection.
     pub took: Duration,
+    /// The same up to the last byte of the last answer.
+    pub answered: Duration,
     /// Full or resumed.
     pub kind: Option<HandshakeKind>,
 }
@@ -93,10 +95,7 @@ pub fn connect(
     while tls.is_handshaking() {
         tls.complete_io(&mut socket)?;
     }
-    let made = Made {
-        took: begin.elapsed(),
-        kind: tls.handshake_kind(),
-    };
+    let (took, kind) = (begin.elapsed(), tls.handshake_kind());
     let mut stream = Stream::new(&mut tls, &mut socket);
     let mut buffer = vec![0; usize::try_from(requests.answer).map_err(io::Error::other)?];
     for _ in 0..requests.number {
@@ -104,8 +103,13 @@ pub fn connect(
         stream.read_exact(&mut buffer)?;
         answer(&buffer)?;
     }
+    let answered = begin.elapsed();
     if stream.read(&mut [0; 1])? > 0 {
         return Err(io::Error::other("more than was asked for"));
     }
-    Ok(made)
+    Ok(Made {
+        took,
+        answered,
+        kind,
+    })
 }

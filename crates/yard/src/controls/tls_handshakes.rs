@@ -1,4 +1,5 @@
-//! The controls' frame for handshakes: two threads a handshake at a time, and their clocks.
+//! The controls' frame for handshakes, and for connections that come and go: two threads for each
+//! that is made at a time, and their clocks.
 //!
 //! ```text
 //!   client thread ── connects, again and again ──► its own listener, server thread
@@ -26,7 +27,7 @@ use crate::live::Counter;
 use crate::options::Options;
 use crate::outcome::Done;
 use crate::tickets::Watch;
-use crate::work::{Handshakes, Kind};
+use crate::work::{Churn, Handshakes, Kind};
 use crate::{interrupt, sys};
 
 /// Handshakes of TLS over TCP, with the crypto library, the suite and the groups that squall has.
@@ -36,6 +37,15 @@ pub struct TlsHandshakes {
     clients: Vec<Arc<ClientConfig>>,
     watch: Arc<Watch>,
     loopback: IpAddr,
+}
+
+/// What a client's thread does again and again.
+#[derive(Clone, Copy)]
+struct Plan {
+    wanted: HandshakeKind,
+    requests: handshakes::Requests,
+    /// `None`: only once.
+    time: Option<Duration>,
 }
 
 /// Tells the server's thread when the client's thread ends, however it ends.
@@ -84,7 +94,12 @@ impl TlsHandshakes {
     pub fn run(&self, work: &Handshakes, cores: Cores, live: &Arc<Counter>) -> Result<(Done, Cpu)> {
         self.watch.forget();
         if work.kind == Kind::Resumed {
-            self.repeat(work.in_flight, HandshakeKind::Full, None, cores, live)?;
+            let once = Plan {
+                wanted: HandshakeKind::Full,
+                requests: handshakes::Requests::EMPTY,
+                time: None,
+            };
+            self.repeat(&self.server, work.in_flight, once, cores, live)?;
             self.watch.give(true);
         }
         let wanted = match work.kind {
@@ -92,8 +107,12 @@ impl TlsHandshakes {
             Kind::Resumed => HandshakeKind::Resumed,
             Kind::Early => return Err(Failure::new("early data over TCP is not supported")),
         };
-        let time = Some(work.time);
-        let (servers, clients) = self.repeat(work.in_flight, wanted, time, cores, live)?;
+        let plan = Plan {
+            wanted,
+            requests: handshakes::Requests::EMPTY,
+            time: Some(work.time),
+        };
+        let (servers, clients) = self.repeat(&self.server, work.in_flight, plan, cores, live)?;
         let missed: u64 = clients.iter().map(|one| one.missed).sum();
         let (done, cpu) = sum(&servers, &clients);
         if missed * 100 > done.count() {
@@ -106,12 +125,33 @@ impl TlsHandshakes {
         Ok((done, cpu))
     }
 
-    /// Makes handshakes on this many pairs of threads: for that time, or one each.
+    /// Runs one round of connections that come and go, without tickets.
+    ///
+    /// # Errors
+    /// A connection failed.
+    pub fn churn(&self, work: &Churn, cores: Cores, live: &Arc<Counter>) -> Result<(Done, Cpu)> {
+        self.watch.forget();
+        let mut server = ServerConfig::clone(&self.server);
+        server.send_tls13_tickets = 0;
+        let plan = Plan {
+            wanted: HandshakeKind::Full,
+            requests: handshakes::Requests {
+                number: work.requests as u64,
+                answer: work.down,
+            },
+            time: Some(work.time),
+        };
+        let server = Arc::new(server);
+        let (servers, clients) = self.repeat(&server, work.in_flight, plan, cores, live)?;
+        Ok(sum(&servers, &clients))
+    }
+
+    /// Makes connections on this many pairs of threads.
     fn repeat(
         &self,
+        server: &Arc<ServerConfig>,
         pairs: usize,
-        wanted: HandshakeKind,
-        time: Option<Duration>,
+        plan: Plan,
         cores: Cores,
         live: &Arc<Counter>,
     ) -> Result<(Vec<Duration>, Vec<Client>)> {
@@ -123,8 +163,8 @@ impl TlsHandshakes {
                 address,
                 over: Arc::clone(&over),
             };
-            servers.push(self.serve(listener, over, cores)?);
-            clients.push(Self::connect(client, ending, wanted, time, cores, live)?);
+            servers.push(Self::serve(server, plan, listener, over, cores)?);
+            clients.push(Self::connect(client, ending, plan, cores, live)?);
         }
         let clients = join(clients);
         let servers = join(servers)?;
@@ -132,12 +172,13 @@ impl TlsHandshakes {
     }
 
     fn serve(
-        &self,
+        server: &Arc<ServerConfig>,
+        plan: Plan,
         listener: TcpListener,
         over: Arc<AtomicBool>,
         cores: Cores,
     ) -> Result<JoinHandle<Result<Duration>>> {
-        let config = Arc::clone(&self.server);
+        let (config, requests) = (Arc::clone(server), plan.requests.number);
         spawn("tls_tcp server".to_owned(), cores.server, move || {
             let start = sys::thread_cpu();
             loop {
@@ -145,7 +186,7 @@ impl TlsHandshakes {
                 if over.load(Ordering::Acquire) {
                     return Ok(sys::thread_cpu().saturating_sub(start));
                 }
-                handshakes::accept(socket, &config, 1).map_err(context("tls_tcp server"))?;
+                handshakes::accept(socket, &config, requests).map_err(context("tls_tcp server"))?;
             }
         })
     }
@@ -153,8 +194,7 @@ impl TlsHandshakes {
     fn connect(
         client: &Arc<ClientConfig>,
         ending: Ending,
-        wanted: HandshakeKind,
-        time: Option<Duration>,
+        plan: Plan,
         cores: Cores,
         live: &Arc<Counter>,
     ) -> Result<JoinHandle<Result<Client>>> {
@@ -166,12 +206,15 @@ impl TlsHandshakes {
             let mut latency = Histogram::default();
             let mut missed = 0;
             loop {
-                let empty = handshakes::Requests::EMPTY;
-                let made = handshakes::connect(ending.address, &config, empty, &mut |_| Ok(()))
+                let requests = plan.requests;
+                let made = handshakes::connect(ending.address, &config, requests, &mut |_| Ok(()))
                     .map_err(context("tls_tcp client"))?;
-                missed += u64::from(made.kind != Some(wanted));
-                latency.record(made.took);
-                let Some(time) = time else { break };
+                missed += u64::from(made.kind != Some(plan.wanted));
+                latency.record(match requests.answer {
+                    0 => made.took,
+                    _ => made.answered,
+                });
+                let Some(time) = plan.time else { break };
                 live.add(1);
                 if interrupt::due(Some(begin + time)) {
                     break;
