@@ -91,24 +91,40 @@ impl<P: Protocol> Group<P> {
     pub fn answer(&mut self, request: usize, response: usize) -> io::Result<()> {
         let response = Source::new(None).next(response);
         let mut have = vec![Some(0); self.channels.len()];
+        // A request that came with the end of the handshake is in a buffer here already: no event
+        // will tell of it.
+        for (index, have) in have.iter_mut().enumerate() {
+            self.answer_one(index, have, request, &response)?;
+        }
         let mut events = Events::with_capacity(EVENTS);
-        let mut left = have.len();
-        while left > 0 {
+        while have.iter().any(Option::is_some) {
             self.wait(&mut events, None)?;
             for event in &events {
                 let index = event.token().0;
-                let Some(before) = have[index] else { continue };
-                let Ok(count) = self.read(index, request - before, &mut |_| {}) else {
-                    have[index] = None;
-                    left -= 1;
-                    continue;
-                };
-                let whole = before + count == request;
-                have[index] = Some(if whole { 0 } else { before + count });
-                if whole {
-                    self.channels[index].send(&response)?;
-                }
+                self.answer_one(index, &mut have[index], request, &response)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Takes what is there of a connection's request, and answers a whole one. `have`: bytes of it
+    /// so far, or `None` if the client has left.
+    fn answer_one(
+        &mut self,
+        index: usize,
+        have: &mut Option<usize>,
+        request: usize,
+        response: &[u8],
+    ) -> io::Result<()> {
+        let Some(before) = *have else { return Ok(()) };
+        let Ok(count) = self.read(index, request - before, &mut |_| {}) else {
+            *have = None;
+            return Ok(());
+        };
+        let is_whole = before + count == request;
+        *have = Some(if is_whole { 0 } else { before + count });
+        if is_whole {
+            self.channels[index].send(response)?;
         }
         Ok(())
     }
@@ -204,5 +220,86 @@ impl<P: Protocol, T: Turns> Client<'_, P, T> {
         }
         turns.complete()?;
         self.next(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+    use crate::controls::channel::Channel;
+
+    /// A protocol whose server reads the first request with its handshake, as TLS's may.
+    struct Eager;
+
+    struct Early {
+        socket: TcpStream,
+        early: Vec<u8>,
+    }
+
+    impl Protocol for Eager {
+        const NAME: &'static str = "eager";
+        type Channel = Early;
+
+        fn server(&self, mut socket: TcpStream) -> io::Result<Early> {
+            let mut early = vec![0; 10];
+            socket.read_exact(&mut early)?;
+            Ok(Early { socket, early })
+        }
+
+        fn client(&self, socket: TcpStream) -> io::Result<Early> {
+            let early = Vec::new();
+            Ok(Early { socket, early })
+        }
+    }
+
+    impl Channel for Early {
+        fn send(&mut self, data: &[u8]) -> io::Result<()> {
+            self.socket.write_all(data)
+        }
+
+        fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> io::Result<Option<usize>> {
+            let mut bytes = std::mem::take(&mut self.early);
+            if bytes.is_empty() {
+                bytes.resize(100, 0);
+                let count = self.socket.read(&mut bytes)?;
+                bytes.truncate(count);
+            }
+            sink(&bytes);
+            Ok((!bytes.is_empty()).then_some(bytes.len()))
+        }
+
+        fn prepare_to_receive(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn finish(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_request_that_comes_with_the_end_of_the_handshake_is_answered() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).expect("a peer");
+        let far = listener.accept().map(|(far, _)| far);
+        client.write_all(&[0; 10]).expect("room");
+        let server = std::thread::spawn(move || {
+            Group::<Eager>::new([far], |socket| Eager.server(socket))?.answer(10, 20)
+        });
+        let patience = Some(Duration::from_secs(10));
+        client.set_read_timeout(patience).expect("an option");
+        for _ in 0..2 {
+            client.read_exact(&mut [0; 20]).expect("an answer");
+            client.write_all(&[0; 10]).expect("room");
+        }
+        client.read_exact(&mut [0; 20]).expect("an answer");
+        drop(client);
+        server
+            .join()
+            .expect("no panic")
+            .expect("the client has left");
     }
 }
