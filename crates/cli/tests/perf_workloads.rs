@@ -189,3 +189,31 @@ fn a_stream_without_end_on_each_connection_is_a_workload_of_its_own() {
         assert_eq!(report["workload"], workload, "{args:?}");
     }
 }
+
+#[test]
+fn several_numbers_of_connections_are_measured_in_turns() {
+    let report = report(&[
+        "--segments=16Ki",
+        "-c",
+        "1,8",
+        "--only",
+        "quic",
+        "--only",
+        "tcp",
+    ]);
+    let all = ["squall", "tcp", "squall", "tcp"].map(|one| ("W5t", one));
+    assert_eq!(contenders(&report), all);
+    let rows = report["rows"].as_array().expect("rows");
+    for (row, connections) in rows.iter().zip([1, 1, 8, 8]) {
+        assert_eq!(row["connections"], connections);
+        assert_eq!(row["ratio_to_fewest"].is_null(), connections == 1);
+    }
+    let sum = |row: &serde_json::Value| number(&row["server_cpu"]) + number(&row["client_cpu"]);
+    let growth = sum(&rows[2]) / sum(&rows[0]);
+    assert!(
+        (number(&rows[2]["ratio_to_fewest"]) / growth - 1.0).abs() < 0.01,
+        "{growth}"
+    );
+    let line = failure(&["perf", "-c", "1,8"]);
+    assert!(line.contains("--segments"), "{line}");
+}

@@ -148,7 +148,7 @@ pub(super) fn measure(args: &Local, flow: Flow, amount: Amount) -> Result<()> {
     let mut contenders = Vec::new();
     for without in Without::ALL {
         let options = without.options(&options);
-        let quic = Quic::new(&certificate, &options, work.connections, loopback)?;
+        let quic = Quic::new(&certificate, &options, work.connections(), loopback)?;
         contenders.push(match without {
             Without::Workers => quic.on_runtime(runtime(cores)?),
             _ => quic,
@@ -161,7 +161,7 @@ pub(super) fn measure(args: &Local, flow: Flow, amount: Amount) -> Result<()> {
     let setup = format!(
         "loopback ({loopback}), {cores}, {}, {} connection(s) of {} stream(s), {} rounds, {}",
         flow.name(),
-        work.connections,
+        work.connections(),
         work.streams,
         args.rounds,
         options
@@ -175,7 +175,7 @@ pub(super) fn measure(args: &Local, flow: Flow, amount: Amount) -> Result<()> {
     'rounds: for round in 0..args.rounds {
         for row in rotated(&rows_in_order, round) {
             let load = Load {
-                connections: work.connections,
+                connections: work.connections(),
                 streams: work.streams,
                 flow,
                 amount,

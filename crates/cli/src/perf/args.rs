@@ -43,8 +43,8 @@ impl Perf {
 /// A measurement with another process or machine.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Remote {
-    Server(Server),
-    Client(Client),
+    Server(Box<Server>),
+    Client(Box<Client>),
 }
 
 /// Which addresses are used.

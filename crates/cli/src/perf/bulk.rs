@@ -53,7 +53,7 @@ impl Plan {
             .suite
             .get_or_insert(Suite::Aes128.into())
             .clone();
-        let tcp = args.work.connections * args.work.streams * flow.directions().len();
+        let tcp = args.work.connections() * args.work.streams * flow.directions().len();
         if tcp > MAX_TCP && contenders.iter().any(|&one| one != Contender::Quic) {
             return Err(Failure::new(format!(
                 "TCP would take {tcp} connections with a thread at each end, more than {MAX_TCP}: add --only quic"
@@ -72,7 +72,7 @@ impl Plan {
         let quic = Quic::new(
             &certificate,
             &args.options,
-            args.work.connections,
+            args.work.connections(),
             args.family.loopback(),
         )?;
         let mut plan = Self {
@@ -112,7 +112,7 @@ impl Plan {
 
     fn load(&self, amount: Amount, seed: Option<u64>, gauges: Gauges) -> Load {
         Load {
-            connections: self.args.work.connections,
+            connections: self.args.work.connections(),
             streams: self.args.work.streams,
             flow: self.flow,
             amount,
@@ -184,6 +184,7 @@ impl Plan {
                     round: Some(index),
                     contender: Some(contender.name()),
                     workload: None,
+                    connections: None,
                     mode: None,
                     figures,
                 }));
@@ -274,7 +275,7 @@ impl Plan {
             Amount::Time(time) => (None, Some(time.as_secs_f64())),
         };
         Setup {
-            connections: work.connections,
+            connections: work.connections(),
             streams: work.streams,
             direction: self.flow.name(),
             bits_per_second_per_stream: work.bitrate,
@@ -322,7 +323,7 @@ impl Plan {
             "loopback ({}), {}, {direction}, {} connection(s) of {} stream(s){limit},\n{amount},\n{}\n",
             args.family.loopback(),
             self.cores,
-            work.connections,
+            work.connections(),
             work.streams,
             args.options
         );

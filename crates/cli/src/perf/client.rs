@@ -40,13 +40,14 @@ const PORT: u16 = 4433;
 /// # Errors
 /// There is no connection, or it broke.
 pub(crate) fn measure(args: &Client) -> Result<()> {
-    let (mut connections, suites) = (args.work.connections, args.options.suite.as_ref());
+    args.work.one_number()?;
+    let (mut connections, suites) = (args.work.connections(), args.options.suite.as_ref());
     let (bulk, jobs) = match args.work.task()? {
         Task::Bulk(flow, amount) => (Some((flow, amount)), Vec::new()),
         task => (None, Job::all(task)),
     };
     for job in &jobs {
-        connections = job.at_a_time(args.work.connections, suites)?;
+        connections = job.at_a_time(args.work.connections(), suites)?;
     }
     let plot = args.output.plot.as_deref().map(File::create).transpose()?;
     let session = Session::open(args, connections)?;
@@ -161,7 +162,7 @@ impl<'a> Session<'a> {
     }
 
     fn connect(&self) -> Result<Vec<Connection>> {
-        let count = self.args.work.connections;
+        let count = self.args.work.connections();
         self.guarded(Phase::Connecting, None, || {
             let (endpoint, mix) = (&self.endpoint, &self.mix);
             let connected = endpoint::connect(endpoint, self.address, &self.host, mix, count);
@@ -198,7 +199,7 @@ impl<'a> Session<'a> {
         }
         let connections = self.connect()?;
         let load = Load {
-            connections: work.connections,
+            connections: work.connections(),
             streams: work.streams,
             flow,
             amount,
@@ -241,7 +242,7 @@ impl<'a> Session<'a> {
         let (mut rows, mut intervals) = (Vec::new(), Vec::new());
         let mut closed = None;
         for unsettled in jobs {
-            let job = &unsettled.settle(closed, self.args.work.connections);
+            let job = &unsettled.settle(closed, self.args.work.connections());
             let live = Arc::default();
             let lanes = [Lane {
                 direction: None,
@@ -282,6 +283,7 @@ impl<'a> Session<'a> {
                 round: None,
                 contender: None,
                 workload: Some(unsettled.workload()),
+                connections: None,
                 mode: job.mode(),
                 figures,
             }));
@@ -295,7 +297,7 @@ impl<'a> Session<'a> {
             let cpu_us = sample.cpu.as_secs_f64() * 1e6;
             let tables = Tables::client(&sample, self.ticker.rates());
             let mut figures = Figures::new(unsettled, rows::SQUALL, &done, None, cpu_us, tables);
-            figures.connections = unsettled.connections(self.args.work.connections);
+            figures.connections = unsettled.connections(self.args.work.connections());
             figures.target_per_s = job.target_per_s();
             closed = closed.or(figures.row.per_s);
             rows.push(figures);
@@ -428,7 +430,7 @@ impl Report for ClientReport<'_> {
         let endless =
             self.direction == Flow::Down.name() && work.bytes.or(work.download_size).is_none();
         vec![Row {
-            workload: rows::bulk(work.connections, work.streams, work.bidir, endless),
+            workload: rows::bulk(work.connections(), work.streams, work.bidir, endless),
             contender: rows::SQUALL,
             gbit_per_s: Some(self.gbit_per_s),
             per_s: None,

@@ -55,6 +55,9 @@ impl Job {
     /// The same with a rate in requests a second, where `closed` is what was reached without one.
     pub(crate) fn settle(&self, closed: Option<f64>, connections: usize) -> Self {
         let mut settled = self.clone();
+        if let Self::Segments(one, rate) = &mut settled {
+            one.begin = Begin::evenly(*rate / one.down as f64, connections);
+        }
         if let Self::Requests(one, Some(rate)) = &mut settled {
             let per_second = match *rate {
                 Rate::PerSecond(rate) => rate,

@@ -43,9 +43,12 @@ pub(crate) struct Figures {
     pub(crate) ratio_to_tls_tcp: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio_to_tcp: Option<f64>,
+    /// CPU of both ends against that on the fewest connections, where there are several numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio_to_fewest: Option<f64>,
     pub(crate) stages: Option<Tables>,
     #[serde(skip)]
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
 }
 
 /// The cost by stage, as far as it can be seen from here.
@@ -132,7 +135,8 @@ impl Figures {
             ratio_to_tls_tcp: None,
             ratio_to_tcp: None,
             stages,
-            name: job.name(),
+            ratio_to_fewest: None,
+            name: job.name().to_owned(),
         }
     }
 }
@@ -204,13 +208,18 @@ impl OperationsReport {
                 ("plain TCP", one.ratio_to_tcp),
             ] {
                 if let Some(ratio) = ratio {
-                    let name = one.name;
+                    let name = &one.name;
                     text += &format!("{name}: QUIC costs {ratio:.2} times the CPU of {control}.\n");
                 }
             }
         }
         for one in &self.rows {
-            let (name, contender) = (one.name, one.row.contender);
+            let (name, contender) = (&one.name, one.row.contender);
+            if let Some(ratio) = one.ratio_to_fewest {
+                text += &format!(
+                    "{name}, {contender}: {ratio:.2} times the CPU of the fewest connections.\n"
+                );
+            }
             if let (Some(target), Some(reached)) = (one.target_per_s, one.row.per_s)
                 && reached < target * REACHED
             {
@@ -283,7 +292,7 @@ impl Report for OperationsReport {
         for one in &self.rows {
             if let Some(stages) = &one.stages {
                 text.push('\n');
-                text += &stages.text(one.name, width);
+                text += &stages.text(&one.name, width);
             }
         }
         text
@@ -377,7 +386,8 @@ mod tests {
                 ratio_to_tls_tcp: Some(figure),
                 ratio_to_tcp: None,
                 stages: None,
-                name: "resumed",
+                ratio_to_fewest: None,
+                name: "resumed".to_owned(),
             }];
             let setup = Setup {
                 what: Vec::new(),

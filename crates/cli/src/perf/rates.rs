@@ -35,6 +35,7 @@ use crate::output::say;
 /// What a contender did in all rounds.
 struct Entry<'a> {
     job: &'a Job,
+    connections: usize,
     contender: Contender,
     done: Done,
     /// The server's and the client's, `ksoftirqd` included.
@@ -48,10 +49,28 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// CPU against a control's: the median of the rounds' ratios.
-    fn ratio(&self, all: &[Self], control: Contender) -> Option<f64> {
-        let control =
-            (all.iter()).find(|one| one.contender == control && std::ptr::eq(one.job, self.job))?;
+    /// Whether another one does the same job.
+    fn is_like(&self, other: &Self) -> bool {
+        std::ptr::eq(self.job, other.job)
+    }
+
+    /// CPU against a control's.
+    fn to_control(&self, all: &[Self], control: Contender) -> Option<f64> {
+        let same = |one: &&Self| {
+            one.is_like(self) && (one.connections, one.contender) == (self.connections, control)
+        };
+        self.ratio(all.iter().find(same)?)
+    }
+
+    /// CPU against that of the fewest connections.
+    fn to_fewest(&self, all: &[Self]) -> Option<f64> {
+        let same = (all.iter()).filter(|one| one.is_like(self) && one.contender == self.contender);
+        let fewest = same.min_by_key(|one| one.connections)?;
+        (fewest.connections < self.connections).then(|| self.ratio(fewest))?
+    }
+
+    /// CPU against another one's: the median of the rounds' ratios.
+    fn ratio(&self, control: &Self) -> Option<f64> {
         let ratios = self.rounds.iter().filter_map(|(index, own)| {
             let (_, other) = control.rounds.iter().find(|(at, _)| at == index)?;
             Some(own / other).filter(|ratio| ratio.is_finite())
@@ -59,7 +78,7 @@ impl Entry<'_> {
         median(ratios.collect())
     }
 
-    fn figures(&self, all: &[Self], connections: usize, rates: Rates) -> Figures {
+    fn figures(&self, all: &[Self], rates: Rates) -> Figures {
         let [server, client] = self.cpu.map(|cpu| cpu.as_secs_f64() * 1e6);
         let tables = self.used.as_ref().and_then(|used| used.tables(rates));
         let tables = tables.map(Box::new).map(Tables::Both);
@@ -69,13 +88,17 @@ impl Entry<'_> {
         };
         let mut figures = Figures::new(self.job, name, &self.done, Some(server), client, tables);
         figures.target_per_s = self.target_per_s;
-        figures.connections = self.job.connections(connections);
+        figures.connections = self.job.connections(self.connections);
+        figures.ratio_to_fewest = self.to_fewest(all);
+        if all.iter().any(|one| one.connections != self.connections) {
+            figures.name = format!("{} -c {}", figures.name, self.connections);
+        }
         if let Some(used) = &self.used {
             figures.datagrams_per_message = used.server_sent.datagrams_per_message();
         }
         if self.contender == Contender::Quic {
-            figures.ratio_to_tls_tcp = self.ratio(all, Contender::TlsTcp);
-            figures.ratio_to_tcp = self.ratio(all, Contender::Tcp);
+            figures.ratio_to_tls_tcp = self.to_control(all, Contender::TlsTcp);
+            figures.ratio_to_tcp = self.to_control(all, Contender::Tcp);
         }
         figures
     }
@@ -84,7 +107,6 @@ impl Entry<'_> {
 /// What all rounds have in common.
 struct Bench {
     loopback: IpAddr,
-    connections: usize,
     cores: Cores,
     quic: Quic,
     /// The control of requests, where it takes part, with the crypto library that it uses.
@@ -96,9 +118,11 @@ impl Bench {
     fn new(args: &Local, options: &Options, jobs: &[Job]) -> Result<Self> {
         let certificate = Certificate::generate()?;
         let suites = options.suite.clone().unwrap_or(Suite::Aes128.into());
-        let mut connections = args.work.connections;
+        // Where there are several, those of the first number are a part of the others' order.
+        let most = args.work.connections.iter().copied().max().unwrap_or(1);
+        let mut connections = most;
         for job in jobs {
-            connections = job.at_a_time(args.work.connections, Some(&suites))?;
+            connections = job.at_a_time(most, Some(&suites))?;
         }
         let is_requests = matches!(jobs.first(), Some(Job::Requests(..) | Job::Segments(..)));
         let tls = if is_requests && args.contenders().contains(&Contender::TlsTcp) {
@@ -110,7 +134,6 @@ impl Bench {
         let loopback = args.family.loopback();
         Ok(Self {
             loopback,
-            connections: args.work.connections,
             cores: cores(args.cpu, options.workers, &sys::allowed_cores())?,
             quic: Quic::new(&certificate, options, connections, loopback)?,
             tls,
@@ -122,10 +145,11 @@ impl Bench {
     fn run_one(
         &self,
         job: &Job,
+        connections: usize,
         contender: Contender,
         live: &Arc<Counter>,
     ) -> Result<(Done, [Duration; 2], Option<Used>)> {
-        let (connections, cores, loopback) = (self.connections, self.cores, self.loopback);
+        let (cores, loopback) = (self.cores, self.loopback);
         let of_control = |(done, cpu)| (done, cpu, None);
         let (done, used) = match (job, contender, &self.tls) {
             (Job::Requests(one, _) | Job::Segments(one, _), Contender::Quic, _) => {
@@ -170,14 +194,14 @@ impl Bench {
         if !has(Contender::TlsTcp) && !has(Contender::Tcp) {
             return lines;
         }
-        match entries.first().map(|one| one.job) {
-            Some(Job::Requests(one, _) | Job::Segments(one, _)) => {
-                let how = match control::is_scattered(one, self.connections) {
+        match entries.last().map(|one| (one.job, one.connections)) {
+            Some((Job::Requests(one, _) | Job::Segments(one, _), connections)) => {
+                let how = match control::is_scattered(one, connections) {
                     true => "in one event loop at each end",
                     false if one.in_flight == 1 => "a thread at each end",
                     false => "with pipelined requests",
                 };
-                let mut line = format!("controls: {} TCP connection(s), {how}", self.connections);
+                let mut line = format!("controls: {connections} TCP connection(s), {how}");
                 let depth = depth(one.up, one.in_flight);
                 if depth < one.in_flight {
                     let _ = write!(line, ", {depth} at a time, the most that blocking sockets hold");
@@ -187,7 +211,7 @@ impl Bench {
                     lines.push(format!("tls_tcp uses {name}, the faster one here"));
                 }
             }
-            Some(Job::Churn(_)) => lines.push(
+            Some((Job::Churn(_), _)) => lines.push(
                 "control: TLS over TCP with squall's crypto library and groups, a thread at each end per connection"
                     .to_owned(),
             ),
@@ -210,9 +234,38 @@ impl Bench {
 
 /// What a contender has reached so far without a rate, in requests a second.
 fn closed(entries: &[Entry<'_>], at: usize) -> Option<f64> {
-    let own = |one: &&Entry<'_>| one.job.is_closed() && one.contender == entries[at].contender;
+    let open = &entries[at];
+    let own = |one: &&Entry<'_>| {
+        one.job.is_closed()
+            && (one.connections, one.contender) == (open.connections, open.contender)
+    };
     let done = &entries.iter().find(own)?.done;
     Some(done.count() as f64 / done.elapsed.as_secs_f64()).filter(|rate| rate.is_finite())
+}
+
+/// Each job with each number of connections and each contender that has such a thing.
+fn entries<'a>(args: &Local, jobs: &'a [Job]) -> Vec<Entry<'a>> {
+    let mut entries = Vec::new();
+    for &connections in &args.work.connections {
+        for job in jobs {
+            let contenders = args.contenders().into_iter();
+            entries.extend(
+                contenders
+                    .filter(|one| job.suits(*one))
+                    .map(|contender| Entry {
+                        job,
+                        connections,
+                        contender,
+                        done: Done::default(),
+                        cpu: [Duration::ZERO; 2],
+                        rounds: Vec::new(),
+                        used: None,
+                        target_per_s: None,
+                    }),
+            );
+        }
+    }
+    entries
 }
 
 /// Runs the jobs in rounds, each with all contenders that have such a thing, and prints what they
@@ -226,33 +279,24 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
     options.suite.get_or_insert(Suite::Aes128.into());
     if let Some(Job::Datagrams(one)) = jobs.first() {
         datagrams::check(one, &options)?;
-        options.datagram_buffer = Some(datagrams::buffer(args.work.connections));
+        let most = args.work.connections.iter().max();
+        options.datagram_buffer = Some(datagrams::buffer(most.copied().unwrap_or(1)));
     }
-    let mut entries: Vec<Entry<'_>> = jobs
-        .iter()
-        .flat_map(|job| args.contenders().into_iter().map(move |one| (job, one)))
-        .filter(|(job, contender)| job.suits(*contender))
-        .map(|(job, contender)| Entry {
-            job,
-            contender,
-            done: Done::default(),
-            cpu: [Duration::ZERO; 2],
-            rounds: Vec::new(),
-            used: None,
-            target_per_s: None,
-        })
-        .collect();
+    let mut entries = entries(args, jobs);
     let idle = |one: &Contender| !jobs.iter().any(|job| job.suits(*one));
     if let (Some(job), Some(_)) = (jobs.first(), args.only.iter().find(|one| idle(one))) {
         return Err(Failure::new(job.unsuited()));
     }
     let bench = Bench::new(args, &options, jobs)?;
     let (cores, loopback) = (bench.cores, bench.loopback);
+    let numbers: Vec<String> = (args.work.connections.iter())
+        .map(ToString::to_string)
+        .collect();
     let mut setup = Setup {
         what: jobs.iter().map(Job::describe).collect(),
         where_to: format!(
             "loopback ({loopback}), {cores}, {} connection(s)",
-            args.work.connections
+            numbers.join(", ")
         ),
         options: options.to_string(),
         controls: bench.describe(&options, &entries),
@@ -283,7 +327,8 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
         for at in order {
             let entry = &entries[at];
             let job = entry.job.part(args.rounds);
-            let job = job.settle(closed(&entries, at), args.work.connections);
+            let (contender, connections) = (entry.contender, entry.connections);
+            let job = job.settle(closed(&entries, at), connections);
             let live: Arc<Counter> = Arc::default();
             let title = format!(
                 "round {} of {}, {}, {}",
@@ -300,7 +345,7 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
             let telling = report::telling(&args.work, &args.output, &name);
             let line = Live::with_intervals(title, job.unit(), &lanes, telling);
             let before = ksoftirqd.now();
-            let (done, mut cpu, used) = bench.run_one(&job, entry.contender, &live)?;
+            let (done, mut cpu, used) = bench.run_one(&job, connections, contender, &live)?;
             let entry = &mut entries[at];
             entry.target_per_s = job.target_per_s();
             let parts = line.finish(done.ended).into_iter();
@@ -308,6 +353,7 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
                 round: Some(index),
                 contender: Some(entry.contender.name()),
                 workload: Some(entry.job.workload()),
+                connections: (numbers.len() > 1).then_some(connections),
                 mode: job.mode(),
                 figures,
             }));
@@ -331,7 +377,7 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
     let rates = ticker.rates();
     let rows: Vec<Figures> = (entries.iter())
         .filter(|entry| entry.done.count() > 0)
-        .map(|entry| entry.figures(&entries, args.work.connections, rates))
+        .map(|entry| entry.figures(&entries, rates))
         .collect();
     if rows.is_empty() {
         return Err(Failure::new("interrupted before anything was measured"));

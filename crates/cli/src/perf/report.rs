@@ -36,6 +36,9 @@ pub(crate) struct Interval {
     /// `W3` and the like; of requests and handshakes only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) workload: Option<&'static str>,
+    /// Where several numbers of them are measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connections: Option<usize>,
     /// `closed` or `open`; of requests only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<&'static str>,

@@ -24,9 +24,10 @@ pub(crate) const CHURN_RESPONSE: u64 = 10_000;
 /// Options of the work.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Work {
-    /// Number of connections
-    #[arg(short, long, value_name = "N", default_value = "1", value_parser = count)]
-    pub(crate) connections: usize,
+    /// Number of connections; with --requests, --segments or --datagrams also several numbers, such
+    /// as 1,1000, which are measured in turns
+    #[arg(short, long, value_name = "N,...", default_value = "1", value_delimiter = ',', value_parser = count)]
+    pub(crate) connections: Vec<usize>,
 
     /// Number of parallel streams per connection (for TCP: connections), up to 100000 with --only
     /// quic
@@ -212,6 +213,7 @@ impl Work {
                 "--in-flight requires --requests, --handshakes or --churn; for bulk transfers, use --streams",
             ));
         }
+        self.one_number()?;
         let (flow, size) = match (self.upload_size, self.download_size) {
             (Some(_), Some(_)) => {
                 return Err(Failure::new(
@@ -265,10 +267,29 @@ impl Work {
             up: *Requests::UP.start(),
             down: size,
             in_flight: 1,
-            begin: Begin::evenly(rate / size as f64, self.connections),
+            begin: Begin::evenly(rate / size as f64, self.connections()),
             time: self.time,
         };
         Ok(Task::Segments(requests, rate))
+    }
+
+    /// The number of connections: the first one, where there are several.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.first().copied().unwrap_or(1)
+    }
+
+    /// Refuses several numbers of connections.
+    ///
+    /// # Errors
+    /// There are several.
+    pub(crate) fn one_number(&self) -> Result<()> {
+        match self.connections.len() {
+            0 | 1 => Ok(()),
+            _ => Err(Failure::new(
+                "several numbers of connections are for --requests, --segments and --datagrams over loopback: pass one \
+                 with -c",
+            )),
+        }
     }
 
     /// How often intermediate figures are wanted.
