@@ -11,7 +11,7 @@ use squall_yard::cpu::Cores;
 use squall_yard::ends::client_tls;
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::latency::Percentiles;
-use squall_yard::live::{self, Gauges, Lane, Live, Printer, Unit};
+use squall_yard::live::{self, Counter, Gauges, Lane, Live, Printer, Unit};
 use squall_yard::meter::{Reading, Ticker, Volume};
 use squall_yard::outcome::Done;
 use squall_yard::rows::{self, Row};
@@ -238,6 +238,39 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Makes what a job needs before it is measured, its connections among it; the work itself is
+    /// what is returned.
+    fn prepare<'b>(
+        &self,
+        job: &'b Job,
+        live: &'b Arc<Counter>,
+        connections: &mut Vec<Connection>,
+    ) -> Result<Box<dyn FnOnce() -> Result<Done> + 'b>> {
+        Ok(match job {
+            Job::Requests(requests, _) | Job::Segments(requests, _) => {
+                *connections = self.connect()?;
+                let own = connections.clone();
+                Box::new(move || requests::run(requests, &own, live))
+            }
+            Job::Churn(churn) => {
+                let target = self.target();
+                Box::new(move || churn::run(churn, target, live))
+            }
+            Job::Handshakes(handshakes) => {
+                let target = self.target();
+                let ready = self.guarded(Phase::Connecting, None, || {
+                    handshakes::prepare(handshakes, target)
+                })?;
+                Box::new(move || handshakes::run(handshakes, &ready, live))
+            }
+            Job::Datagrams(_) => {
+                return Err(Failure::new(
+                    "the perf protocol has no datagrams: measure them without `client`",
+                ));
+            }
+        })
+    }
+
     fn rates(&self, jobs: &[Job], plot: Option<File>) -> Result<()> {
         let (mut rows, mut intervals) = (Vec::new(), Vec::new());
         let mut closed = None;
@@ -250,30 +283,7 @@ impl<'a> Session<'a> {
             }];
             let title = format!("{}, {}", self.args.server, job.name());
             let mut connections = Vec::new();
-            let work: Box<dyn FnOnce() -> Result<Done>> = match job {
-                Job::Requests(requests, _) | Job::Segments(requests, _) => {
-                    connections = self.connect()?;
-                    let connections = &connections;
-                    Box::new(|| requests::run(requests, connections, &live))
-                }
-                Job::Churn(churn) => {
-                    let (target, live) = (self.target(), &live);
-                    Box::new(move || churn::run(churn, target, live))
-                }
-                Job::Handshakes(handshakes) => {
-                    let target = self.target();
-                    let ready = self.guarded(Phase::Connecting, None, || {
-                        handshakes::prepare(handshakes, target)
-                    })?;
-                    let live = &live;
-                    Box::new(move || handshakes::run(handshakes, &ready, live))
-                }
-                Job::Datagrams(_) => {
-                    return Err(Failure::new(
-                        "the perf protocol has no datagrams: measure them without `client`",
-                    ));
-                }
-            };
+            let work = self.prepare(job, &live, &mut connections)?;
             let line = self.line(title, job.unit(), &lanes, job.name());
             let before = Reading::of(&self.endpoint);
             let done = self.guarded(Phase::Working, Some(line.printer()), work);

@@ -78,6 +78,19 @@ impl Entry<'_> {
         median(ratios.collect())
     }
 
+    /// Adds a round.
+    fn add(&mut self, index: usize, done: &Done, cpu: [Duration; 2], used: Option<&Used>) {
+        if let Some(used) = used {
+            self.used.get_or_insert_default().add(used);
+        }
+        for (sum, more) in self.cpu.iter_mut().zip(cpu) {
+            *sum += more;
+        }
+        let both = (cpu[0] + cpu[1]).as_secs_f64();
+        self.rounds.push((index, both / done.count() as f64));
+        self.done.add(done);
+    }
+
     fn figures(&self, all: &[Self], rates: Rates) -> Figures {
         let [server, client] = self.cpu.map(|cpu| cpu.as_secs_f64() * 1e6);
         let tables = self.used.as_ref().and_then(|used| used.tables(rates));
@@ -187,6 +200,24 @@ impl Bench {
         Ok((done, [used.ends[0].cpu, used.ends[1].cpu], Some(used)))
     }
 
+    /// What is measured, and on what.
+    fn setup(&self, args: &Local, jobs: &[Job], options: &Options, entries: &[Entry<'_>]) -> Setup {
+        let mut where_to = format!("loopback ({}), {}", self.loopback, self.cores);
+        if !matches!(jobs.first(), Some(Job::Handshakes(_) | Job::Churn(_))) {
+            let numbers: Vec<String> = (args.work.connections.iter())
+                .map(ToString::to_string)
+                .collect();
+            let _ = write!(where_to, ", {} connection(s)", numbers.join(" and "));
+        }
+        Setup {
+            what: jobs.iter().map(Job::describe).collect(),
+            where_to,
+            options: options.to_string(),
+            controls: self.describe(options, entries),
+            interrupted: false,
+        }
+    }
+
     /// What the controls are, in lines.
     fn describe(&self, options: &Options, entries: &[Entry<'_>]) -> Vec<String> {
         let mut lines = Vec::new();
@@ -268,6 +299,71 @@ fn entries<'a>(args: &Local, jobs: &'a [Job]) -> Vec<Entry<'a>> {
     entries
 }
 
+/// One entry's part of a round.
+fn turn(
+    bench: &Bench,
+    args: &Local,
+    entries: &mut [Entry<'_>],
+    at: usize,
+    index: usize,
+    ksoftirqd: &Ksoftirqd,
+) -> Result<Vec<Interval>> {
+    let entry = &entries[at];
+    let (contender, connections) = (entry.contender, entry.connections);
+    let job = entry.job.part(args.rounds);
+    let job = job.settle(closed(entries, at), connections);
+    let entry = &mut entries[at];
+    let live: Arc<Counter> = Arc::default();
+    let title = format!(
+        "round {} of {}, {}, {}",
+        index + 1,
+        args.rounds,
+        job.name(),
+        contender.name()
+    );
+    let lanes = [Lane {
+        direction: None,
+        counter: Arc::clone(&live),
+    }];
+    let name = format!("{:<8}  {:<7}", job.name(), contender.name());
+    let telling = report::telling(&args.work, &args.output, &name);
+    let line = Live::with_intervals(title, job.unit(), &lanes, telling);
+    let before = ksoftirqd.now();
+    let (done, mut cpu, used) = bench.run_one(&job, connections, contender, &live)?;
+    let parts = line.finish(done.ended).into_iter();
+    let soft = ksoftirqd.now() - before;
+    for (end, soft) in [soft.server, soft.client].into_iter().enumerate() {
+        cpu[end] += soft;
+    }
+    entry.target_per_s = job.target_per_s();
+    entry.add(index, &done, cpu, used.as_ref());
+    let intervals = parts.map(|figures| Interval {
+        round: Some(index),
+        contender: Some(contender.name()),
+        workload: Some(entry.job.workload()),
+        connections: (args.work.connections.len() > 1).then_some(connections),
+        mode: job.mode(),
+        figures,
+    });
+    Ok(intervals.collect())
+}
+
+/// What is measured, before the first round.
+fn announce(args: &Local, setup: &Setup) {
+    let controls: String = (setup.controls.iter())
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let heading = format!(
+        "{}\n{}\n{}, {} s each in {} rounds\n{controls}",
+        setup.where_to,
+        setup.what.join("\n"),
+        setup.options,
+        args.work.time.as_secs_f64(),
+        args.rounds
+    );
+    say(&layout::wrap(&heading, layout::width()));
+}
+
 /// Runs the jobs in rounds, each with all contenders that have such a thing, and prints what they
 /// took.
 ///
@@ -288,87 +384,17 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
         return Err(Failure::new(job.unsuited()));
     }
     let bench = Bench::new(args, &options, jobs)?;
-    let (cores, loopback) = (bench.cores, bench.loopback);
-    let numbers: Vec<String> = (args.work.connections.iter())
-        .map(ToString::to_string)
-        .collect();
-    let mut setup = Setup {
-        what: jobs.iter().map(Job::describe).collect(),
-        where_to: format!(
-            "loopback ({loopback}), {cores}, {} connection(s)",
-            numbers.join(", ")
-        ),
-        options: options.to_string(),
-        controls: bench.describe(&options, &entries),
-        interrupted: false,
-    };
-    if matches!(jobs.first(), Some(Job::Handshakes(_) | Job::Churn(_))) {
-        setup.where_to = format!("loopback ({loopback}), {cores}");
-    }
+    let mut setup = bench.setup(args, jobs, &options, &entries);
     if args.output.is_text() {
-        let controls: String = (setup.controls.iter())
-            .map(|line| format!("{line}\n"))
-            .collect();
-        let heading = format!(
-            "{}\n{}\n{}, {} s each in {} rounds\n{controls}",
-            setup.where_to,
-            setup.what.join("\n"),
-            setup.options,
-            args.work.time.as_secs_f64(),
-            args.rounds
-        );
-        say(&layout::wrap(&heading, layout::width()));
+        announce(args, &setup);
     }
-    let ksoftirqd = Ksoftirqd::find(cores);
+    let ksoftirqd = Ksoftirqd::find(bench.cores);
     let ticker = Ticker::start();
     let mut intervals = Vec::new();
     'rounds: for index in 0..args.rounds {
         let order: Vec<usize> = rotated(&(0..entries.len()).collect::<Vec<_>>(), index);
         for at in order {
-            let entry = &entries[at];
-            let job = entry.job.part(args.rounds);
-            let (contender, connections) = (entry.contender, entry.connections);
-            let job = job.settle(closed(&entries, at), connections);
-            let live: Arc<Counter> = Arc::default();
-            let title = format!(
-                "round {} of {}, {}, {}",
-                index + 1,
-                args.rounds,
-                job.name(),
-                entry.contender.name()
-            );
-            let lanes = [Lane {
-                direction: None,
-                counter: Arc::clone(&live),
-            }];
-            let name = format!("{:<8}  {:<7}", job.name(), entry.contender.name());
-            let telling = report::telling(&args.work, &args.output, &name);
-            let line = Live::with_intervals(title, job.unit(), &lanes, telling);
-            let before = ksoftirqd.now();
-            let (done, mut cpu, used) = bench.run_one(&job, connections, contender, &live)?;
-            let entry = &mut entries[at];
-            entry.target_per_s = job.target_per_s();
-            let parts = line.finish(done.ended).into_iter();
-            intervals.extend(parts.map(|figures| Interval {
-                round: Some(index),
-                contender: Some(entry.contender.name()),
-                workload: Some(entry.job.workload()),
-                connections: (numbers.len() > 1).then_some(connections),
-                mode: job.mode(),
-                figures,
-            }));
-            let soft = ksoftirqd.now() - before;
-            let soft = [soft.server, soft.client];
-            if let Some(used) = used {
-                entry.used.get_or_insert_default().add(&used);
-            }
-            for (end, soft) in soft.into_iter().enumerate() {
-                cpu[end] += soft;
-                entry.cpu[end] += cpu[end];
-            }
-            let both = (cpu[0] + cpu[1]).as_secs_f64();
-            entry.rounds.push((index, both / done.count() as f64));
-            entry.done.add(&done);
+            intervals.extend(turn(&bench, args, &mut entries, at, index, &ksoftirqd)?);
             if interrupt::raised() {
                 break 'rounds;
             }
