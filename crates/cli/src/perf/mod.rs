@@ -12,7 +12,7 @@
 //!                 server   answers clients until Ctrl-C
 //!   job                                          requests, handshakes, datagrams: their names
 //!   endpoint, protocol, requests, handshakes, churn, datagrams       what both ends do over QUIC
-//!   liveness                                     whether the client's server is still there
+//!   host, liveness                               where the client's server is, and whether still
 //! ```
 //! Clocks, tables, controls and charts are `squall_yard`'s.
 
@@ -26,6 +26,7 @@ mod contender;
 mod datagrams;
 mod endpoint;
 mod handshakes;
+mod host;
 mod http;
 mod job;
 mod liveness;
