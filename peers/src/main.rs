@@ -5,7 +5,8 @@
 //!    │            └────►  payload    pseudo-random bytes, made as they are sent
 //!    ├─────►  protect     packet protection of squall and seven libraries, interleaved in one run
 //!    └─────►  transport   whole transports, TLS over TCP and plain TCP, interleaved in one run;
-//!                         and squall against the other stacks' ends, bytes compared (interop)
+//!                         squall against the other stacks' ends, bytes compared (interop); and
+//!                         how smoothly they send (smoothness)
 //!  main  ──►  endpoint    the other stacks by the contract of the QUIC interop runner
 //! ```
 
@@ -32,6 +33,7 @@ enum Command {
     Transfer(transfer::Transfer),
     Protect(protect::Protect),
     Transport(transport::Transport),
+    Smoothness(transport::Smoothness),
     /// squall's client against the servers of quinn, s2n-quic and quiche, and their clients against
     /// squall's server: 10 MB up and down again and a part of each workload of `transport`,
     /// SHA-256 compared.
@@ -48,6 +50,9 @@ fn main() -> ExitCode {
         Command::Transfer(args) => transfer::run(&args).map_err(|error| error.to_string()),
         Command::Protect(args) => protect::run(&args),
         Command::Transport(args) => transport::run(&args).map_err(|error| error.to_string()),
+        Command::Smoothness(args) => {
+            transport::smoothness(&args).map_err(|error| error.to_string())
+        }
         Command::Endpoint(args) => return endpoint::run(&args),
         Command::Interop => transport::interop().map_err(|error| error.to_string()),
         Command::TransportEnd => transport::run_end().map_err(|error| error.to_string()),

@@ -104,6 +104,8 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     // A socket's options and bundles, for quiche, which brings no I/O.
     "peers/src/transport/socket.rs",
     "peers/src/transport/quiche/udp.rs",
+    // A device in a namespace, and precise waiting, for the router of `smoothness`.
+    "peers/src/transport/smoothness/tun.rs",
 ];
 
 /// Where time and threads arrive from outside: no clock is read and no thread is started there.

@@ -9,6 +9,7 @@
 //!                          └──► controls   TCP and TLS over TCP, by squall_yard
 //!         report ──► medians and ratios, or rows of JSON
 //!   case  what is measured, in which sizes       network   namespaces with certain links
+//!   smoothness   the same ends with a router between them, which sees how smoothly they send
 //! ```
 //! Each end is a process, so that all that a stack does is counted, on whatever thread. The QUIC
 //! stacks speak draft-banks-quic-performance; TCP and TLS carry the same lengths and answers.
@@ -23,6 +24,7 @@ mod quiche;
 mod quinn;
 mod report;
 mod s2n;
+mod smoothness;
 mod socket;
 mod squall;
 mod stack;
@@ -40,6 +42,7 @@ use squall_yard::options::Suite;
 use squall_yard::sys;
 
 pub(crate) use self::process::SUBCOMMAND;
+pub(crate) use self::smoothness::{Smoothness, run as smoothness};
 
 use self::case::{Case, Mode, Workload};
 use self::job::{Contender, Job, Role, Sample};

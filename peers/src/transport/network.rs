@@ -66,13 +66,22 @@ impl Network {
         })
     }
 
-    /// A link whose server's end cannot cut segments, as a card without that feature.
-    fn without_segmentation() -> Result<Self> {
-        let namespaces: Vec<Namespace> = ENDS
+    /// A namespace for each end, and no link between them.
+    pub(super) fn apart() -> Result<Self> {
+        let namespaces = ENDS
             .iter()
             .map(|(name, _)| Namespace::new(name))
             .collect::<Result<_>>()?;
-        let [server, client] = namespaces.as_slice() else {
+        Ok(Self {
+            namespaces,
+            local: ENDS.map(|(_, address)| address),
+        })
+    }
+
+    /// A link whose server's end cannot cut segments, as a card without that feature.
+    fn without_segmentation() -> Result<Self> {
+        let network = Self::apart()?;
+        let [server, client] = network.namespaces.as_slice() else {
             return Err(Failure::new("two namespaces"));
         };
         server.ip(&[
@@ -87,7 +96,7 @@ impl Network {
             "netns",
             &client.name,
         ])?;
-        for (namespace, (_, address)) in namespaces.iter().zip(ENDS) {
+        for (namespace, address) in network.namespaces.iter().zip(network.local) {
             let address = format!("{address}/24");
             namespace.ip(&["address", "add", &address, "dev", "link0"])?;
             namespace.ip(&["link", "set", "link0", "up"])?;
@@ -96,10 +105,7 @@ impl Network {
             "ethtool",
             &["-K", "link0", "tx-udp-segmentation", "off", "tso", "off"],
         )?;
-        Ok(Self {
-            namespaces,
-            local: ENDS.map(|(_, address)| address),
-        })
+        Ok(network)
     }
 
     /// Where the server runs, and where the client does.
@@ -129,13 +135,18 @@ impl Namespace {
         command
     }
 
-    fn ip(&self, arguments: &[&str]) -> Result<()> {
+    /// What `ip netns` calls it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn ip(&self, arguments: &[&str]) -> Result<()> {
         let mut all = vec!["-netns", &self.name];
         all.extend(arguments);
         run("ip", &all)
     }
 
-    fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
+    pub(super) fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
         let mut all = vec!["netns", "exec", &self.name, program];
         all.extend(arguments);
         run("ip", &all)

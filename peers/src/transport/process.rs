@@ -89,6 +89,11 @@ impl End {
         }
     }
 
+    /// The child's process id.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for a server, and returns its address.
     pub(super) fn listening(&self) -> Result<SocketAddr> {
         match self.next()? {
