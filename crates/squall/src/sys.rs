@@ -4,6 +4,8 @@
 use std::io;
 #[cfg(unix)]
 use std::os::fd::{AsFd, OwnedFd};
+#[cfg(target_os = "linux")]
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
 #[cfg(unix)]
 use std::sync::Arc;
 #[cfg(unix)]
@@ -65,6 +67,80 @@ pub(crate) fn writable(readable: &Readable) -> io::Result<Writable> {
     // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped, and the `AsyncFd`
     // holds a share of it.
     unsafe { AsyncFd::register_with_interest(second, Interest::WRITABLE) }.map_err(Into::into)
+}
+
+/// A timer of the kernel's, which is as precise as the machine's clock. tokio's fires at the end of
+/// a millisecond, and its wait for sockets ends at the end of another one.
+#[cfg(target_os = "linux")]
+pub(crate) struct PreciseTimer(AsyncFd<OwnedFd>);
+
+#[cfg(target_os = "linux")]
+impl PreciseTimer {
+    /// `None` where the system has none left. To be called on a runtime's thread.
+    pub(crate) fn new() -> Option<Self> {
+        let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: the descriptor is new, and nobody else has it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped.
+        let watched = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+        watched.ok().map(Self)
+    }
+
+    /// Fires once, after `time`; what was set before is forgotten.
+    pub(crate) fn set(&self, time: Duration) {
+        let zero = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let value = libc::itimerspec {
+            it_interval: zero,
+            it_value: libc::timespec {
+                tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+                // Zero would turn it off.
+                tv_nsec: libc::c_long::from(time.subsec_nanos().max(1)),
+            },
+        };
+        // SAFETY: `value` is readable until the call returns, and the old setting is not asked for;
+        // the descriptor is open, due to the borrow of its owner.
+        let _ = unsafe {
+            let fd = self.0.get_ref().as_raw_fd();
+            libc::timerfd_settime(fd, 0, &raw const value, std::ptr::null_mut())
+        };
+    }
+
+    /// Ready when it has fired since this was last ready.
+    pub(crate) fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.0.poll_read_ready(cx) {
+            // The count of expirations needs not be read: the next setting erases it.
+            Poll::Ready(Ok(mut guard)) => {
+                guard.clear_ready();
+                Poll::Ready(())
+            }
+            _ => Poll::Pending,
+        }
+    }
+}
+
+/// Elsewhere tokio's timers have to do.
+#[cfg(not(target_os = "linux"))]
+pub(crate) struct PreciseTimer;
+
+#[cfg(not(target_os = "linux"))]
+impl PreciseTimer {
+    pub(crate) fn new() -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn set(&self, _: Duration) {}
+
+    pub(crate) fn poll_fired(&self, _: &mut std::task::Context<'_>) -> std::task::Poll<()> {
+        std::task::Poll::Pending
+    }
 }
 
 /// A sign that the machine's addresses have changed.

@@ -18,11 +18,15 @@ use super::lock::lock;
 use super::shared::{ConnectionShared, Shared};
 use super::{MESSAGE_BYTES, RECV_BYTES, RECV_MESSAGES, Worker};
 use crate::socket::{self, Readable};
-use crate::sys::AddressWatch;
+use crate::sys::{AddressWatch, PreciseTimer};
 
 /// The wait between attempts to send while the socket is full, in case the system does not report
 /// when it has room.
 const BLOCKED_RETRY: Duration = Duration::from_millis(5);
+
+/// Deadlines that are nearer than this are kept to the microsecond: the pacer's. A burst grows with
+/// the time by which it is late.
+const NEAR: Duration = Duration::from_millis(5);
 
 /// Runs a worker until its endpoint is dropped and its last connection is gone.
 ///
@@ -154,6 +158,10 @@ async fn turns(
 /// occasional empty turn costs less than resetting the timer every turn.
 struct Alarm {
     sleep: Pin<Box<Sleep>>,
+    /// For deadlines that are near.
+    precise: Option<PreciseTimer>,
+    /// Whether it is what was set last.
+    is_near: bool,
     armed: Option<Time>,
     shared: Arc<Shared>,
 }
@@ -163,6 +171,8 @@ impl Alarm {
         let sleep = Box::pin(tokio::time::sleep_until(shared.clock.instant(Time::ZERO)));
         Self {
             sleep,
+            precise: PreciseTimer::new(),
+            is_near: false,
             armed: None,
             shared: Arc::clone(shared),
         }
@@ -173,9 +183,13 @@ impl Alarm {
         if let Some(deadline) = deadline
             && self.armed.is_none_or(|armed| deadline < armed)
         {
-            self.sleep
-                .as_mut()
-                .reset(self.shared.clock.instant(deadline));
+            let left = deadline - self.shared.clock.now();
+            let precise = self.precise.as_ref().filter(|_| left < NEAR);
+            self.is_near = precise.is_some();
+            match precise {
+                Some(precise) => precise.set(left),
+                None => (self.sleep.as_mut()).reset(self.shared.clock.instant(deadline)),
+            }
             self.armed = Some(deadline);
         }
     }
@@ -184,7 +198,10 @@ impl Alarm {
         if self.armed.is_none() {
             return Poll::Pending;
         }
-        let poll = self.sleep.as_mut().poll(cx);
+        let poll = match &self.precise {
+            Some(precise) if self.is_near => precise.poll_fired(cx),
+            _ => self.sleep.as_mut().poll(cx),
+        };
         if poll.is_ready() {
             self.armed = None;
         }
