@@ -28,6 +28,9 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// TCP Veno (Fu and Liew, IEEE JSAC 21(2), 2003): only a small window can tell, a few packets of a
 /// large one are within the noise of the round-trip time.
 const RANDOM_LOSS_QUEUE: f64 = 3.0;
+/// And only while less than this share of the window does: the queue of a short buffer, such as a
+/// tenth of what the path holds, never has three packets of a window of thirty.
+const RANDOM_LOSS_SHARE: f64 = 1.0 / 64.0;
 /// What is kept of the window then. RFC 9438 §4.6 recommends 0.7 for any loss.
 const RANDOM_LOSS_BETA: f64 = 0.875;
 
@@ -220,7 +223,9 @@ impl Cubic {
         }));
         self.recovery.start = Some(now);
         let minimum = minimum_window(self.max_datagram) as f64;
-        if self.ssthresh.is_some() && queued < RANDOM_LOSS_QUEUE {
+        let packets = self.window / f64::from(self.max_datagram);
+        let few = RANDOM_LOSS_QUEUE.min(packets * RANDOM_LOSS_SHARE);
+        if self.ssthresh.is_some() && queued < few {
             self.w_max = Some(self.window);
             self.window = (self.window * RANDOM_LOSS_BETA).max(minimum);
             // It grows as Reno's from here on, by a packet each round trip (RFC 9438 §4.3).
@@ -489,6 +494,20 @@ mod tests {
         let (before, queued) = (cubic.window, cubic.queued(&estimate));
         assert!((4.0..5.0).contains(&queued), "{queued}");
         cubic.on_congestion_event(at(400), at(350), queued);
+        assert!((cubic.window / before - 0.7).abs() < 1e-6);
+    }
+
+    // A queue of a tenth of 33 packets holds three. Half of it is a sign, though it is not much.
+    #[test]
+    fn a_loss_in_a_short_queue_costs_as_much_as_any() {
+        let mut estimate = rtt(40);
+        for _ in 0..100 {
+            estimate.update(Duration::from_millis(42), Duration::ZERO);
+        }
+        let mut cubic = after_loss(47_143);
+        let (before, queued) = (cubic.window, cubic.queued(&estimate));
+        assert!((1.5..1.6).contains(&queued), "{queued}");
+        cubic.on_congestion_event(at(200), at(150), queued);
         assert!((cubic.window / before - 0.7).abs() < 1e-6);
     }
 
