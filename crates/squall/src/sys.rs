@@ -301,6 +301,24 @@ mod tests {
     }
 
     #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_precise_timer_fires_once_each_time_and_never_early() {
+        let timer = PreciseTimer::new().expect("a descriptor");
+        for micros in [0, 300, 2_000] {
+            let time = Duration::from_micros(micros);
+            let begin = std::time::Instant::now();
+            // The last setting counts.
+            timer.set(Duration::from_secs(3600));
+            timer.set(time);
+            std::future::poll_fn(|cx| timer.poll_fired(cx)).await;
+            assert!(begin.elapsed() >= time);
+            let again = std::future::poll_fn(|cx| timer.poll_fired(cx));
+            let again = tokio::time::timeout(Duration::from_millis(5), again).await;
+            assert!(again.is_err(), "it fires once");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
     #[test]
     fn a_thread_runs_where_it_was_pinned() {
         std::thread::spawn(|| {

@@ -23,7 +23,7 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 const QUANTUM: Duration = Duration::from_micros(750);
 
 /// A quantum is a third of a queue that holds a tenth of the window. With a quarter of the window,
-/// such a queue lost 4 % of the packets at 10 Mbit/s and 40 ms.
+/// such a queue lost 2 % of the packets at 10 Mbit/s and 40 ms.
 const SHARE_OF_WINDOW: u64 = 32;
 
 /// A quantum grows by half a bundle, a quarter and so on, for each of these in the minimum RTT: on
@@ -208,9 +208,9 @@ impl Pacer {
 
 /// How many bytes are let out at once.
 ///
-/// What the rate gives in 750 µs, or a share of the window where that is more, but then no more than
-/// the initial window, which RFC 9002 §7.7 allows as a burst; and more on short paths. At most a
-/// bundle and half the window, at least two packets, which go before one bundle: without GSO a
+/// What the rate gives in 750 µs, or a share of the window where that is more, but then no more
+/// than the initial window, which RFC 9002 §7.7 allows as a burst; and more on short paths. At most
+/// a bundle and half the window, at least two packets, which go before one bundle: without GSO a
 /// bundle is one packet.
 fn quantum(
     rate: u64,
@@ -403,7 +403,7 @@ mod tests {
     // and the window is full before.
     #[test]
     fn a_full_window_opens_for_no_burst() {
-        // 200 packets of 1,200 bytes in 50 ms: 4,500 bytes in 750 µs, less than a 32nd of the window.
+        // 200 packets of 1,200 bytes in 50 ms: 4,500 bytes in 750 µs, less than the window's 32nd.
         let (rtt, window) = (rtt(50_000), 240_000);
         for (slow_start, longest) in [(false, 7_200), (true, 38_400)] {
             let mut pacer = Pacer::new(true);

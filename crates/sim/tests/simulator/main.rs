@@ -23,6 +23,7 @@ mod path_size;
 mod qlog;
 mod reading;
 mod recovery;
+mod smoothness;
 mod spin;
 mod supplied_controller;
 mod vanish;

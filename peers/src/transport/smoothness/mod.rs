@@ -82,14 +82,15 @@ const DEVICE: &str = "path0";
 /// Packets that a device holds until the router reads them: more than any sender has in flight.
 const DEVICE_QUEUE: &str = "20000";
 /// What sockets begin with, until the control sets CUBIC: where the system's default is BBR, its
-/// pacing would stay with the socket. Reno is the one that a namespace may always choose.
+/// pacing would stay with the socket. Reno is what a namespace may always choose.
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control=reno";
 
 /// Measures and prints.
 pub(crate) fn run(args: &Smoothness) -> Result<()> {
     interrupt::listen()?;
-    // A neighbour's compiler would delay senders as no network does.
-    tun::prefer().map_err(context("only the superuser can build a network"))?;
+    // A compiler on the same core would make bursts: a sender that it keeps waiting sends late, and
+    // then all at once.
+    tun::hurry(1).map_err(context("only the superuser can build a network"))?;
     if let Some(folder) = &args.trace {
         std::fs::create_dir_all(folder).map_err(context("no folder for traces"))?;
     }

@@ -58,7 +58,7 @@ impl Router {
                 if let Some(core) = core {
                     sys::pin(core).map_err(context("cannot pin the router"))?;
                 }
-                tun::hurry().map_err(context("the router's priority"))?;
+                tun::hurry(2).map_err(context("the router's priority"))?;
                 let mut work = Work {
                     start,
                     devices,

@@ -91,17 +91,12 @@ pub(super) fn wait(files: [&File; 2], time: Duration) -> io::Result<()> {
     }
 }
 
-/// Has this thread run before all others of its core, and its timers without slack.
-pub(super) fn hurry() -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
+/// Has this thread, and those and the processes that it will start, run before all others of its
+/// core, but for those in a greater hurry.
+pub(super) fn hurry(sched_priority: i32) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority };
     // SAFETY: the parameters are readable until the call returns; 0 is the calling thread.
     succeed(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) })
-}
-
-/// Has this process and those that it will start run before others that are not in a hurry.
-pub(super) fn prefer() -> io::Result<()> {
-    // SAFETY: no memory is passed; 0 is the calling process.
-    succeed(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) })
 }
 
 fn succeed(answer: libc::c_int) -> io::Result<()> {
