@@ -117,39 +117,63 @@ pub(crate) fn run(args: &Transport) -> Result<()> {
     let cases: Vec<Case> = (workloads.iter())
         .flat_map(|workload| Case::of(*workload, &connections))
         .collect();
-    let bar = ProgressBar::with_draw_target(
-        Some(u64::from(args.rounds) * (cases.len() * contenders.len()) as u64),
-        ProgressDrawTarget::stderr(),
-    );
-    let mut report = Report::new(bench.setup());
-    for case in &cases {
-        let network = Network::of(case)?;
-        let taking_part: Vec<Contender> = contenders
-            .iter()
-            .copied()
-            .filter(|one| case.workload.suits(*one))
-            .collect();
-        for round in 0..args.rounds as usize {
-            // Each round begins with another one: nobody is always behind the same neighbour.
-            for index in 0..taking_part.len() {
-                let contender = taking_part[(index + round) % taking_part.len()];
-                let rate = match case.mode {
-                    Mode::Open => report.half_of_closed(case, contender),
-                    Mode::Closed => None,
-                };
-                let measured = bench.measure(case, contender, rate, &network, args.time)?;
-                report.add(case, contender, measured);
-                bar.inc(1);
-            }
-        }
-    }
-    bar.finish_and_clear();
+    let (report, failures) = measure_all(&bench, &cases, &contenders, args)?;
     if args.json {
         println!("{}", report.json()?);
     } else {
         print!("{report}");
     }
-    Ok(())
+    match failures.as_slice() {
+        [] => Ok(()),
+        some => Err(Failure::new(some.join("\n"))),
+    }
+}
+
+/// Measures all cases in rounds. Returns also what failed: a contender that fails leaves its case, and
+/// the others go on.
+fn measure_all(
+    bench: &Bench,
+    cases: &[Case],
+    contenders: &[Contender],
+    args: &Transport,
+) -> Result<(Report, Vec<String>)> {
+    let bar = ProgressBar::with_draw_target(
+        Some(u64::from(args.rounds) * (cases.len() * contenders.len()) as u64),
+        ProgressDrawTarget::stderr(),
+    );
+    let mut report = Report::new(bench.setup());
+    let mut failures = Vec::new();
+    for case in cases {
+        let network = Network::of(case)?;
+        let mut taking_part: Vec<Contender> = contenders
+            .iter()
+            .copied()
+            .filter(|one| case.workload.suits(*one))
+            // An open loop takes its rate from the closed one.
+            .filter(|one| case.mode == Mode::Closed || report.half_of_closed(case, *one).is_some())
+            .collect();
+        for round in 0..args.rounds as usize {
+            // Each round begins with another one: nobody is always behind the same neighbour.
+            let mut turns = taking_part.clone();
+            turns.rotate_left(round % turns.len().max(1));
+            for contender in turns {
+                let rate = match case.mode {
+                    Mode::Open => report.half_of_closed(case, contender),
+                    Mode::Closed => None,
+                };
+                match bench.measure(case, contender, rate, &network, args.time) {
+                    Ok(measured) => report.add(case, contender, measured),
+                    Err(error) => {
+                        taking_part.retain(|one| *one != contender);
+                        failures.push(format!("{case}: {error}"));
+                    }
+                }
+                bar.inc(1);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    Ok((report, failures))
 }
 
 /// Works squall's client against the other stacks' servers and their clients against squall's, and
