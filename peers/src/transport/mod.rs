@@ -129,8 +129,8 @@ pub(crate) fn run(args: &Transport) -> Result<()> {
     }
 }
 
-/// Measures all cases in rounds. Returns also what failed: a contender that fails leaves its case, and
-/// the others go on.
+/// Measures all cases in rounds. Returns also what failed: a contender that fails leaves its case,
+/// and the others go on.
 fn measure_all(
     bench: &Bench,
     cases: &[Case],

@@ -11,8 +11,8 @@ pub(crate) const MAX_BACKOFF: u32 = 10;
 /// probes, and the least time.
 const QUIET_PROBE_TIMEOUTS: u32 = 3;
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
-/// Silence after which unused memory is given back: longer than a viewer of a film waits for the next
-/// segment. To allocate the records of its packets again for each took a twentieth of the CPU.
+/// Silence after which unused memory is given back: longer than a viewer of a film waits for the
+/// next segment. To allocate the records of its packets again for each took a twentieth of the CPU.
 const SHED_AFTER: Duration = Duration::from_secs(4);
 
 /// What may fall due.
