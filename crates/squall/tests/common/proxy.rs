@@ -109,12 +109,13 @@ async fn forward(
             counts.rebound.fetch_add(1, Ordering::Relaxed);
         }
         let back = Arc::clone(&client.back);
-        client.way.pass(&buffer[..len], move |bytes| {
+        let passing = client.way.pass(&buffer[..len], move |bytes| {
             let back = Arc::clone(&back);
             async move {
                 let _ = back.send(&bytes).await;
             }
         });
+        passing.await;
     }
 }
 
@@ -135,12 +136,13 @@ async fn open(
                 continue;
             };
             let front = Arc::clone(&front);
-            way.pass(&buffer[..len], move |bytes| {
+            let passing = way.pass(&buffer[..len], move |bytes| {
                 let front = Arc::clone(&front);
                 async move {
                     let _ = front.send_to(&bytes, client).await;
                 }
             });
+            passing.await;
         }
     });
     (back, reader.abort_handle())
@@ -179,8 +181,9 @@ impl Way {
         self.state >> 11
     }
 
-    /// Sends a datagram on, or does to it what its number says.
-    fn pass<S, F>(&mut self, bytes: &[u8], send: S)
+    /// Sends a datagram on, or does to it what its number says. Only those that are held back lose
+    /// their place.
+    async fn pass<S, F>(&mut self, bytes: &[u8], send: S)
     where
         S: Fn(Vec<u8>) -> F + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
@@ -212,13 +215,18 @@ impl Way {
             let bit = place as usize % (bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        tokio::spawn(async move {
-            if hold {
-                tokio::time::sleep(HOLD).await;
-            }
+        let pass = async move {
             for _ in 0..copies {
                 send(bytes.clone()).await;
             }
-        });
+        };
+        if hold {
+            tokio::spawn(async move {
+                tokio::time::sleep(HOLD).await;
+                pass.await;
+            });
+        } else {
+            pass.await;
+        }
     }
 }
