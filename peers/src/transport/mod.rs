@@ -154,8 +154,9 @@ fn measure_all(
             .collect();
         for round in 0..args.rounds as usize {
             // Each round begins with another one: nobody is always behind the same neighbour.
+            let first = round % taking_part.len().max(1);
             let mut turns = taking_part.clone();
-            turns.rotate_left(round % turns.len().max(1));
+            turns.rotate_left(first);
             for contender in turns {
                 let rate = match case.mode {
                     Mode::Open => report.half_of_closed(case, contender),
