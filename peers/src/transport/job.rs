@@ -52,6 +52,8 @@ pub(super) enum Contender {
     Quinn,
     /// quinn and the application on one multi-thread runtime.
     QuinnMulti,
+    /// quinn with the packet protection of squall, by `squall-rustls`.
+    QuinnSquall,
     S2nQuic,
     Quiche,
     TlsTcp,
@@ -87,6 +89,7 @@ impl Contender {
             Self::SquallMulti => "squall-multi",
             Self::Quinn => "quinn",
             Self::QuinnMulti => "quinn-multi",
+            Self::QuinnSquall => "quinn-squall",
             Self::S2nQuic => "s2n-quic",
             Self::Quiche => "quiche",
             Self::TlsTcp => "tls-tcp",

@@ -210,7 +210,7 @@ fn work(job: &Job, count: &Arc<Count>) -> Result<()> {
         | Contender::SquallAcross
         | Contender::SquallCurrent
         | Contender::SquallMulti => squall::run(job, count),
-        Contender::Quinn | Contender::QuinnMulti => quinn::run(job, count),
+        Contender::Quinn | Contender::QuinnMulti | Contender::QuinnSquall => quinn::run(job, count),
         Contender::Tcp | Contender::TlsTcp => controls::run(job, count),
         Contender::S2nQuic => s2n::run(job, count),
         Contender::Quiche => quiche::run(job, count),

@@ -1,4 +1,5 @@
-//! quinn with ring, on a current-thread runtime, or a multi-thread one.
+//! quinn with ring, on a current-thread runtime, or a multi-thread one; and with packets protected by
+//! squall's kernels, which it is not changed for.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +27,11 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
 }
 
 async fn work(job: &Job, count: &Arc<Count>) -> Result<()> {
-    let provider = identity::limited(&rustls::crypto::ring::default_provider());
+    let ring = rustls::crypto::ring::default_provider();
+    let provider = identity::limited(&match job.contender {
+        Contender::QuinnSquall => squall_rustls::wrap(ring),
+        _ => ring,
+    });
     let socket = socket::bind((job.local, 0).into()).map_err(context("no UDP port"))?;
     let address = socket.local_addr().map_err(context("local address"))?;
     let transport = Arc::new(transport());
