@@ -1,5 +1,5 @@
-//! quinn with ring, on a current-thread runtime, or a multi-thread one; and with packets protected by
-//! squall's kernels, which it is not changed for.
+//! quinn with ring, on a current-thread runtime, or a multi-thread one; and with packets protected
+//! by squall's kernels, for which it is not changed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
