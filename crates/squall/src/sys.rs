@@ -116,7 +116,7 @@ impl PreciseTimer {
     /// Ready when it has fired since this was last ready.
     pub(crate) fn poll_fired(&self, cx: &mut Context<'_>) -> Poll<()> {
         match self.0.poll_read_ready(cx) {
-            // The count of expirations needs not be read: the next setting erases it.
+            // The count of expirations need not be read: the next `set` erases it.
             Poll::Ready(Ok(mut guard)) => {
                 guard.clear_ready();
                 Poll::Ready(())
