@@ -42,6 +42,19 @@ pub(super) struct Client {
     pub(super) missed: u64,
 }
 
+impl Client {
+    /// What this thread has done since `begin`, when its CPU clock said `start`.
+    fn since(start: Duration, begin: Instant, latency: Histogram) -> Self {
+        Self {
+            cpu: sys::thread_cpu().saturating_sub(start),
+            begin,
+            end: Instant::now(),
+            latency,
+            missed: 0,
+        }
+    }
+}
+
 /// The sum of all threads.
 pub(super) fn sum(servers: &[Duration], clients: &[Client]) -> (Done, Cpu) {
     let begin = clients.iter().map(|one| one.begin).min();
@@ -196,15 +209,9 @@ fn make_requests<P: Protocol>(
             live,
         };
         requests::ask(&mut channel, &pipeline, &mut timed).map_err(context(&name))?;
-        let (cpu, end) = (sys::thread_cpu().saturating_sub(start), Instant::now());
+        let done = Client::since(start, begin, timed.latency);
         leave(&mut channel).map_err(context(&name))?;
-        Ok(Client {
-            cpu,
-            begin,
-            end,
-            latency: timed.latency,
-            missed: 0,
-        })
+        Ok(done)
     })
 }
 
@@ -292,15 +299,9 @@ fn make_in_turn<P: Protocol>(
         let latency = Shared::default();
         let mut turns = InTurn::new(&work, place, begin, &latency, &live);
         in_turn::ask(&mut channel, &request, work.down, &mut turns).map_err(context(&name))?;
-        let (cpu, end) = (sys::thread_cpu().saturating_sub(start), Instant::now());
+        let done = Client::since(start, begin, latency.read());
         leave(&mut channel).map_err(context(&name))?;
-        Ok(Client {
-            cpu,
-            begin,
-            end,
-            latency: latency.read(),
-            missed: 0,
-        })
+        Ok(done)
     })
 }
 
@@ -346,13 +347,7 @@ fn scattered<P: Protocol>(
         let mut turns: Vec<_> = (0..places).map(turns).collect();
         let asked = group.ask(&request(work.up, work.down), down, &mut turns);
         asked.map_err(context(P::NAME))?;
-        Ok(Client {
-            cpu: sys::thread_cpu().saturating_sub(start),
-            begin,
-            end: Instant::now(),
-            latency: latency.read(),
-            missed: 0,
-        })
+        Ok(Client::since(start, begin, latency.read()))
     })?;
     let clients = join(vec![client]);
     let servers = join(vec![server])?;
