@@ -243,6 +243,12 @@ impl Pair {
         self.hosts[side as usize].endpoint.counts().retries
     }
 
+    /// Stateless resets that the endpoint of one side has sent.
+    #[must_use]
+    pub fn stateless_resets(&self, side: Side) -> u64 {
+        self.hosts[side as usize].endpoint.counts().stateless_resets
+    }
+
     /// The next event of one side's connection.
     pub fn poll_event(&mut self, side: Side) -> Option<Event> {
         self.hosts[side as usize].events.pop_front()

@@ -200,6 +200,23 @@ fn ids_cost_no_memory() {
     assert_eq!(siege.duel.closed(), Some(expected));
 }
 
+// test: SECURITY.md row 3: every id is retired as soon as it is announced, and what announces it is
+// acknowledged
+#[test]
+fn retired_ids_cost_no_memory() {
+    let mut siege = Siege::connected();
+    for n in 1..10_000_u64 {
+        let newest = siege.duel.peer.largest_received().unwrap_or(0);
+        let mut payload = frames(|w| write::retire_connection_id(w, n));
+        payload.extend(acknowledge(&[newest..=newest]));
+        siege.send(OneRtt, &payload);
+        assert_eq!(siege.duel.closed(), None, "after {n}");
+    }
+    // Routes here and in the endpoint: a few ids, whatever the peer retires.
+    println!("retired ids: {} bytes at most", siege.most);
+    assert!(siege.most < 32 * 1024, "{} bytes", siege.most);
+}
+
 /// A server with the keys of that kind of packet, whose TLS has not read the last of it.
 fn prepared(packet: PacketType) -> Duel {
     if packet == OneRtt {

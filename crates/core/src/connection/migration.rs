@@ -26,7 +26,8 @@ use crate::path::{self, PathState};
 use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
 
-/// Probe timeouts for which a path out of use is remembered, for packets on their way.
+/// Probe timeouts for which a path out of use, and an id that the peer has retired, are remembered,
+/// for packets on their way.
 const LINGER: u32 = 3;
 
 /// How a client migrates to another path.
@@ -98,7 +99,7 @@ impl Connection {
         let Some((tag, answer, then_move)) = found else {
             return Ok(());
         };
-        let linger = LINGER * self.probe_timeout();
+        let linger = self.linger();
         let active = self.paths.active.tag == tag;
         let Some(state) = self.paths.get_mut(tag) else {
             return Ok(());
@@ -264,7 +265,7 @@ impl Connection {
     /// Sends on another path from now on. `keep_flow`: what is known of the path's capacity still
     /// holds.
     fn activate(&mut self, now: Time, tag: u8, keep_flow: bool) {
-        let linger = LINGER * self.probe_timeout();
+        let linger = self.linger();
         let Some(mut old) = self.paths.swap_active(tag, keep_flow) else {
             return;
         };
@@ -406,6 +407,11 @@ impl Connection {
 
     // ---- time -----------------------------------------------------------------------------------
 
+    /// How long a path out of use, and an id that the peer has retired, are remembered.
+    pub(super) fn linger(&self) -> Duration {
+        LINGER * self.probe_timeout()
+    }
+
     pub(super) fn arm_path_timer(&mut self, now: Time) {
         self.clock.set(Timer::Path, self.paths.next_due(now));
     }
@@ -419,7 +425,7 @@ impl Connection {
                 return;
             }
         }
-        let linger = LINGER * self.probe_timeout();
+        let linger = self.linger();
         let undecided = self.paths.active.validation.is_some();
         let (searching, interval) = (self.paths.is_searching(), self.validation_interval());
         let Some(paths) = &mut self.paths.inactive else {

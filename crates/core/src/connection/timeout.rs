@@ -14,6 +14,7 @@ use crate::time::Time;
 impl Connection {
     /// Handles every timer that is due at `now`.
     pub fn on_timeout(&mut self, now: Time) {
+        (self.endpoint).forget_retired_ids(&mut self.paths.local_ids, now);
         for timer in Timer::ALL {
             if !self.clock.take_due(timer, now) {
                 continue;
@@ -130,6 +131,9 @@ impl Connection {
             self.datagrams.shed();
             self.paths.active.flow.reordering.shed();
             self.endpoint.events.shrink_to_fit();
+            // Rarely: three probe timeouts are longer than this silence.
+            self.clock
+                .set(Timer::Shed, self.paths.local_ids.next_expiry());
         }
     }
 

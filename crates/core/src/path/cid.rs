@@ -11,9 +11,10 @@ use squall_wire::{ConnectionId, TransportErrorCode};
 use super::quic_lb::Encoder;
 use crate::config::{
     ConnectionIdGenerator, EndpointConfig, MAX_ID_GAPS, MAX_LOCAL_IDS, MAX_REMOTE_IDS,
-    MAX_RETIRE_BACKLOG,
+    MAX_RETIRE_BACKLOG, MAX_RETIRED_IDS,
 };
 use crate::range_set::RangeSet;
+use crate::time::Time;
 
 /// Makes connection ids and their stateless-reset tokens.
 pub(crate) struct IdSource {
@@ -83,6 +84,9 @@ impl IdSource {
 pub(crate) struct LocalIds {
     /// Active ids with their sequence numbers.
     active: VecDeque<(u64, ConnectionId)>,
+    /// Ids that the peer has retired and that are still routed: packets under them may be in
+    /// flight, or arrive after the frame that retires them.
+    retired: VecDeque<RetiredId>,
     next_sequence: u64,
     /// How many the peer accepts.
     peer_limit: u64,
@@ -92,6 +96,15 @@ pub(crate) struct LocalIds {
     announced: u64,
     /// Numbers below are to be retired by the peer (RFC 9000 §5.1.2).
     retire_prior_to: u64,
+}
+
+/// An id that the peer has retired.
+#[derive(Debug)]
+struct RetiredId {
+    sequence: u64,
+    id: ConnectionId,
+    /// From then on it is no longer routed.
+    expires: Time,
 }
 
 /// The contents of a NEW_CONNECTION_ID frame.
@@ -111,6 +124,7 @@ impl LocalIds {
     pub(crate) fn new(first: ConnectionId) -> Self {
         Self {
             active: VecDeque::from([(0, first)]),
+            retired: VecDeque::new(),
             next_sequence: 1,
             peer_limit: 1,
             pending: VecDeque::new(),
@@ -197,13 +211,17 @@ impl LocalIds {
         }
     }
 
-    /// The peer retires an id; returns it if it was active.
+    /// The peer retires an id, by a frame that arrived under the id `dcid`. The id is routed until
+    /// `expires`. Returns an id that leaves the routes at once, because too many are retired.
     ///
     /// # Errors
-    /// `PROTOCOL_VIOLATION` for a number that was never sent (RFC 9000 §19.16).
+    /// `PROTOCOL_VIOLATION` for a number that was never sent, and for that of `dcid` (RFC 9000
+    /// §19.16).
     pub(crate) fn retire(
         &mut self,
         sequence: u64,
+        dcid: ConnectionId,
+        expires: Time,
     ) -> Result<Option<ConnectionId>, TransportErrorCode> {
         // A number made and not yet sent counts as never sent: a peer that guesses ahead makes an
         // id a frame, without a round trip between (`SECURITY.md` row 3).
@@ -212,10 +230,60 @@ impl LocalIds {
         }
         // Issued in this order, so that they are sorted.
         let Ok(at) = self.active.binary_search_by_key(&sequence, |(s, _)| *s) else {
-            return Ok(None);
+            // A repetition, which the peer must not send under the id either.
+            let mut retired = self.retired.iter();
+            return match retired.any(|r| r.sequence == sequence && r.id == dcid) {
+                true => Err(TransportErrorCode::PROTOCOL_VIOLATION),
+                false => Ok(None),
+            };
         };
         self.pending.retain(|s| *s != sequence);
-        Ok(self.active.remove(at).map(|(_, id)| id))
+        let Some((_, id)) = self.active.remove(at) else {
+            return Ok(None);
+        };
+        if id == dcid {
+            return Err(TransportErrorCode::PROTOCOL_VIOLATION);
+        }
+        self.retired.push_back(RetiredId {
+            sequence,
+            id,
+            expires,
+        });
+        let full = self.retired.len() > MAX_RETIRED_IDS;
+        let oldest = full.then(|| self.retired.pop_front()).flatten();
+        Ok(oldest.map(|retired| retired.id))
+    }
+
+    /// A retired id whose time is over: it leaves the routes.
+    #[inline]
+    pub(crate) fn take_expired(&mut self, now: Time) -> Option<ConnectionId> {
+        if self.retired.is_empty() {
+            return None;
+        }
+        // Probe timeouts change, so that a later one may expire earlier.
+        let at = self.retired.iter().position(|r| r.expires <= now)?;
+        let expired = self.retired.remove(at)?;
+        if self.retired.is_empty() {
+            self.retired = VecDeque::new();
+        }
+        Some(expired.id)
+    }
+
+    /// When the next retired id expires.
+    pub(crate) fn next_expiry(&self) -> Option<Time> {
+        self.retired.iter().map(|r| r.expires).min()
+    }
+
+    /// Whether datagrams to `id` are for this connection.
+    pub(crate) fn is_routed(&self, id: ConnectionId) -> bool {
+        self.active.iter().any(|(_, active)| *active == id)
+            || self.retired.iter().any(|r| r.id == id)
+    }
+
+    /// Bytes of memory that retired ids take, here and in the endpoint's routes.
+    pub(crate) fn memory(&self) -> usize {
+        const ROUTED: usize = 3 * size_of::<ConnectionId>();
+        self.retired.capacity() * (size_of::<RetiredId>() + ROUTED)
     }
 }
 
@@ -527,6 +595,8 @@ impl RemoteIds {
 mod tests {
     use super::*;
 
+    const VIOLATION: TransportErrorCode = TransportErrorCode::PROTOCOL_VIOLATION;
+
     fn id(n: u8) -> ConnectionId {
         ConnectionId::new(&[n; 8]).unwrap()
     }
@@ -590,6 +660,8 @@ mod tests {
         );
         assert_eq!(ids.current(), id(1));
         assert_eq!(ids.next_pending(), Some(0));
+        // RFC 9000 §10.3.1: the token of a retired id resets nothing.
+        assert!(ids.is_reset(&[1; 16]) && !ids.is_reset(&[0; 16]));
     }
 
     // test: RFC 9000 §9.5
@@ -677,12 +749,15 @@ mod tests {
         assert!(ids.wants_more());
         ids.issue(id(1));
         ids.issue(id(2));
-        assert_eq!(ids.retire(1), Err(TransportErrorCode::PROTOCOL_VIOLATION));
+        let retire = |ids: &mut LocalIds, n| ids.retire(n, id(0), Time::ZERO);
+        assert_eq!(retire(&mut ids, 1), Err(VIOLATION));
         assert_eq!(ids.next_pending().map(|a| a.sequence), Some(1));
-        assert_eq!(ids.retire(2), Err(TransportErrorCode::PROTOCOL_VIOLATION));
+        assert_eq!(retire(&mut ids, 2), Err(VIOLATION));
         ids.on_lost(1);
-        assert_eq!(ids.retire(1), Ok(Some(id(1))));
-        assert_eq!(ids.retire(1), Ok(None), "a repetition is no error");
+        assert_eq!(retire(&mut ids, 1), Ok(None));
+        assert_eq!(ids.take_expired(Time::ZERO), Some(id(1)));
+        assert_eq!(retire(&mut ids, 1), Ok(None), "a repetition is no error");
+        assert_eq!(ids.take_expired(Time::ZERO), None);
         assert_eq!(ids.next_pending().map(|a| a.sequence), Some(2));
         assert_eq!(ids.next_pending(), None, "a retired id is not announced");
     }
@@ -702,9 +777,66 @@ mod tests {
             .map(|a| (a.sequence, a.retire_prior_to))
             .collect();
         assert_eq!(said, [(1, 1), (2, 2), (3, 2)]);
-        ids.retire(0).unwrap();
+        ids.retire(0, id(2), Time::ZERO).unwrap();
         assert!(!ids.rotate(), "1 is not retired yet");
-        ids.retire(1).unwrap();
+        ids.retire(1, id(2), Time::ZERO).unwrap();
         assert!(ids.rotate());
+    }
+
+    // test: RFC 9000 §19.16
+    #[test]
+    fn a_frame_cannot_retire_the_id_under_which_it_arrives() {
+        let mut ids = LocalIds::new(id(0));
+        ids.issue_preferred(id(1));
+        assert_eq!(ids.retire(0, id(1), Time::ZERO), Ok(None));
+        // Packets still arrive under 0, and are no better a place to retire it in.
+        assert_eq!(ids.retire(0, id(0), Time::ZERO), Err(VIOLATION));
+        assert_eq!(ids.retire(0, id(1), Time::ZERO), Ok(None));
+        assert_eq!(ids.retire(1, id(1), Time::ZERO), Err(VIOLATION));
+    }
+
+    #[test]
+    fn retired_ids_are_routed_until_they_expire() {
+        let at = Time::from_nanos;
+        let mut ids = LocalIds::new(id(0));
+        ids.issue_preferred(id(1));
+        // The probe timeout has become shorter in between.
+        ids.retire(0, id(9), at(300)).unwrap();
+        ids.retire(1, id(9), at(200)).unwrap();
+        assert!(ids.is_routed(id(0)) && ids.is_routed(id(1)) && ids.memory() > 0);
+        assert_eq!(
+            (ids.next_expiry(), ids.take_expired(at(199))),
+            (Some(at(200)), None)
+        );
+        assert_eq!(ids.take_expired(at(200)), Some(id(1)));
+        assert_eq!(ids.take_expired(at(299)), None);
+        assert_eq!(ids.take_expired(at(300)), Some(id(0)));
+        assert_eq!((ids.next_expiry(), ids.memory()), (None, 0));
+        assert!(!ids.is_routed(id(0)) && !ids.is_routed(id(1)));
+    }
+
+    // test: SECURITY.md row 3
+    #[test]
+    fn a_peer_that_retires_all_the_time_keeps_few_ids_routed() {
+        let number = |n: u64| ConnectionId::new(&n.to_be_bytes()).unwrap();
+        let mut ids = LocalIds::new(number(0));
+        ids.set_peer_limit(8);
+        let (mut issued, mut gone) = (1, 0);
+        for n in 0..10_000 {
+            while ids.wants_more() {
+                ids.issue(number(issued));
+                issued += 1;
+            }
+            while ids.next_pending().is_some() {}
+            // They never expire.
+            let left = ids.retire(n, number(n + 1), Time::from_nanos(u64::MAX));
+            if let Some(left) = left.unwrap() {
+                assert_eq!(left, number(gone), "the oldest");
+                gone += 1;
+            }
+            let routed = issued - gone;
+            assert!(routed <= MAX_LOCAL_IDS + MAX_RETIRED_IDS as u64, "{routed}");
+        }
+        assert_eq!(gone, 10_000 - MAX_RETIRED_IDS as u64);
     }
 }

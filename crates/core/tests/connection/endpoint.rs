@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use rand::rngs::StdRng;
@@ -14,7 +15,9 @@ use squall_core::{
     ResetTokenDirectory, Route, Time, TransportConfig, worker_of,
 };
 use squall_tls::Session;
-use squall_wire::{ConnectionId, Direction, Path, TransportParameters, VERSION_1, Writer, frame};
+use squall_wire::{
+    ConnectionId, Direction, Path, Side, TransportParameters, VERSION_1, Writer, frame,
+};
 
 use crate::common::link::{Host, Link, initial_with};
 use crate::common::tls;
@@ -310,6 +313,89 @@ fn a_flood_of_one_kind_leaves_the_answers_of_the_others() {
 }
 
 // ---- connection ids ----------------------------------------------------------------------------
+
+/// Packets that one end of a connected pair has sent and that have not arrived, each a stream of
+/// its own, under an id that it retires in the meantime.
+fn late_packets(side: Side, count: usize) -> (Link, usize, Vec<Vec<u8>>) {
+    let (client_tls, server_tls) = tls();
+    let server = Host::server(config(), server_tls, TransportConfig::default());
+    let mut link = Link::new(Host::client(), server);
+    let transport = TransportConfig::default();
+    let handle = link.client.connect(link.now, client_tls, transport);
+    link.run();
+    let now = link.now;
+    let (sender, receiver) = match side {
+        Side::Client => (&mut link.client, &mut link.server),
+        Side::Server => (&mut link.server, &mut link.client),
+    };
+    let mut late = Vec::new();
+    for _ in 0..count {
+        let connection = sender.connections.get_mut(&handle).unwrap();
+        let id = connection.open(Direction::Unidirectional).unwrap();
+        connection
+            .write(id, &mut Bytes::from_static(&[7; 200]))
+            .unwrap();
+        late.push(sender.send(now).remove(0));
+    }
+    assert!(receiver.connections.get_mut(&handle).unwrap().rotate_ids());
+    link.run();
+    (link, handle, late)
+}
+
+/// Hands one end a datagram of the other; returns what goes back without a connection.
+fn arrive(link: &mut Link, sender: Side, datagram: &[u8]) -> Vec<Vec<u8>> {
+    let (from, receiver) = match sender {
+        Side::Client => (link.client.address, &mut link.server),
+        Side::Server => (link.server.address, &mut link.client),
+    };
+    receiver.receive(link.now, from, datagram)
+}
+
+// test: RFC 9000 §5.1.1, §10.3: ids leave the routes after the packets that were sent under them
+#[test]
+fn late_packets_under_a_retired_id_are_processed_for_three_probe_timeouts() {
+    for side in [Side::Client, Side::Server] {
+        let (mut link, handle, late) = late_packets(side, 2);
+        let receiver = |link: &Link| match side {
+            Side::Client => link.server.connections[&handle].stats(),
+            Side::Server => link.client.connections[&handle].stats(),
+        };
+        let before = receiver(&link).packets_received;
+        assert_eq!(
+            arrive(&mut link, side, &late[0]).len(),
+            0,
+            "{side:?}: a reset"
+        );
+        assert_eq!(receiver(&link).packets_received, before + 1, "{side:?}");
+        // Anything that happens later on finds that they have expired.
+        link.rest(Duration::from_millis(200));
+        link.client.connections.get_mut(&handle).unwrap().ping();
+        link.run();
+        assert_eq!(arrive(&mut link, side, &late[1]).len(), 1, "{side:?}");
+        assert_eq!(link.client.closed(handle), None);
+        assert_eq!(link.server.closed(handle), None);
+    }
+}
+
+#[test]
+fn retired_ids_expire_in_silence_and_end_with_the_connection() {
+    for ends in [false, true] {
+        let (mut link, handle, late) = late_packets(Side::Client, 1);
+        if ends {
+            let server = link.server.connections.get_mut(&handle).unwrap();
+            server.close(link.now, 0, b"");
+            // The peer's late packet is still answered by the connection that closes.
+            link.server.send(link.now);
+            assert_eq!(arrive(&mut link, Side::Client, &late[0]).len(), 0);
+            link.server.endpoint.remove(ConnectionHandle(handle));
+            link.server.connections.clear();
+        } else {
+            link.rest(Duration::from_secs(6));
+            assert_eq!(link.server.closed(handle), None);
+        }
+        assert_eq!(arrive(&mut link, Side::Client, &late[0]).len(), 1, "{ends}");
+    }
+}
 
 fn quic_lb(key: Option<[u8; 16]>, nonce_len: usize) -> ConnectionIdGenerator {
     let mut ids = QuicLb::new(2, [0xab, 0xcd, 0xef], nonce_len).encode_length(true);

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use squall_core::{MigrateError, Move};
+use squall_core::{Connection, MigrateError, Move};
 use squall_sim::{Failure, Outgoing, Plan, Rng, Setup, Simulation};
 use squall_wire::{Path, Side};
 
@@ -40,6 +40,11 @@ fn finish(sim: &mut Simulation) -> Result<(usize, usize), Failure> {
     sim.run_until(secs(60), "all bytes", Simulation::is_complete)?;
     sim.run_for(secs(15))?;
     for side in [Side::Client, Side::Server] {
+        // Of a late packet under an id that was retired since.
+        let resets = sim.pair.stateless_resets(side);
+        if resets > 0 {
+            return wrong(sim, &format!("{side:?} has sent {resets} stateless resets"));
+        }
         let paths = sim.pair.connection(side).map_or(0, |c| c.paths());
         if paths != 1 {
             return wrong(sim, &format!("{side:?} still has {paths} paths"));
@@ -238,6 +243,30 @@ fn a_client_may_move_often() {
         finish(&mut sim)?;
         if moves < 6 {
             return wrong(&mut sim, &format!("{moves} moves only"));
+        }
+        Ok(())
+    });
+}
+
+// test: RFC 9000 §5.1.2: packets overtake the frames that retire their ids
+#[test]
+fn late_packets_under_replaced_ids_are_not_reset() {
+    sweep(&seeds(20), |seed| {
+        let mut sim = begun(setup(seed, lossy(0.0)), 3_000_000)?;
+        let mut rng = Rng::new(seed);
+        let mut rotations = 0;
+        while !sim.is_complete() {
+            let side = [Side::Client, Side::Server][usize::from(rng.chance(0.5))];
+            let connection = sim.pair.connection(side);
+            let rotated = connection.is_some_and(Connection::rotate_ids);
+            rotations += usize::from(rotated);
+            sim.pair.pump(side)?;
+            let wait = ms(1) + rng.duration(ms(100));
+            sim.run_for(wait)?;
+        }
+        finish(&mut sim)?;
+        if rotations < 3 {
+            return wrong(&mut sim, &format!("{rotations} rotations only"));
         }
         Ok(())
     });

@@ -10,6 +10,7 @@ use squall_wire::{FixedBit, Side};
 use crate::event::EndpointEvent;
 use crate::path::PathState;
 use crate::path::cid::{IdSource, LocalIds, RemoteIds, TokenChange};
+use crate::time::Time;
 use crate::token::TokenKey;
 
 /// The endpoint as its connection sees it: where ids, tokens and random numbers come from, and
@@ -72,8 +73,19 @@ impl EndpointLink {
     pub(crate) fn issue_ids(&mut self, local_ids: &mut LocalIds) {
         while local_ids.wants_more() {
             let id = self.ids.make(&mut self.rng);
-            local_ids.issue(id);
-            self.events.push_back(EndpointEvent::AddId(id));
+            // Short ids repeat now and then, and a route must not end with an older namesake.
+            if !local_ids.is_routed(id) {
+                local_ids.issue(id);
+                self.events.push_back(EndpointEvent::AddId(id));
+            }
+        }
+    }
+
+    /// Ends the routes of retired ids that have expired by `now`.
+    #[inline]
+    pub(crate) fn forget_retired_ids(&mut self, local_ids: &mut LocalIds, now: Time) {
+        while let Some(id) = local_ids.take_expired(now) {
+            self.events.push_back(EndpointEvent::RemoveId(id));
         }
     }
 }

@@ -118,11 +118,12 @@ impl Paths {
         self.others().iter().find(|p| p.is_sought()).map(|p| p.tag)
     }
 
-    /// Bytes of memory that inactive paths take.
+    /// Bytes of memory that inactive paths and retired ids take.
     pub(crate) fn memory(&self) -> usize {
-        self.inactive.as_ref().map_or(0, |paths| {
+        let inactive = self.inactive.as_ref().map_or(0, |paths| {
             size_of_val(&**paths) + paths.others.capacity() * size_of::<PathState>()
-        })
+        });
+        inactive + self.local_ids.memory()
     }
 
     // ---- where packets come from ----------------------------------------------------------------
@@ -200,7 +201,7 @@ impl Paths {
     }
 
     /// Takes a frame about connection ids that arrived under the id `dcid` (RFC 9000 §19.15,
-    /// §19.16).
+    /// §19.16). An id that it retires is routed until `expires`.
     ///
     /// # Errors
     /// The code, and what the frame does wrong.
@@ -209,6 +210,7 @@ impl Paths {
         &mut self,
         frame: &Frame<'_>,
         dcid: ConnectionId,
+        expires: Time,
         endpoint: &mut EndpointLink,
     ) -> Result<(), (TransportErrorCode, &'static str)> {
         match *frame {
@@ -226,15 +228,9 @@ impl Paths {
             }
             Frame::RetireConnectionId { sequence } => {
                 let offence = "a RETIRE_CONNECTION_ID for an id not issued or in use";
-                let retired = self.local_ids.retire(sequence);
-                let Some(id) = retired.map_err(|code| (code, offence))? else {
-                    return Ok(());
-                };
-                // RFC 9000 §19.16: a frame cannot retire the id under which it arrived.
-                if id == dcid {
-                    return Err((TransportErrorCode::PROTOCOL_VIOLATION, offence));
-                }
-                endpoint.events.push_back(EndpointEvent::RemoveId(id));
+                let retired = self.local_ids.retire(sequence, dcid, expires);
+                let gone = retired.map_err(|code| (code, offence))?;
+                endpoint.events.extend(gone.map(EndpointEvent::RemoveId));
                 endpoint.issue_ids(&mut self.local_ids);
             }
             _ => {}

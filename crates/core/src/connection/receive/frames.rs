@@ -291,8 +291,9 @@ impl Connection {
             Frame::DataBlocked(_) => self.stats.data_blocked_received += 1,
             Frame::StreamsBlocked { .. } => self.stats.streams_blocked_received += 1,
             Frame::NewConnectionId { .. } | Frame::RetireConnectionId { .. } => {
+                let expires = trip.now + self.linger();
                 let (dcid, endpoint) = (trip.dcid, &mut self.endpoint);
-                let taken = self.paths.take_id_frame(frame, dcid, endpoint);
+                let taken = self.paths.take_id_frame(frame, dcid, expires, endpoint);
                 taken.map_err(offence(frame.ty()))?;
             }
             _ => {

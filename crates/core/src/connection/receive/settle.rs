@@ -29,6 +29,7 @@ impl Connection {
             }
             self.streams.renew_used_up_credit();
         }
+        (self.endpoint).forget_retired_ids(&mut self.paths.local_ids, now);
         let deadline = self.spaces.settle_received(now, &trip.eliciting);
         self.clock.set(Timer::AckDelay, deadline);
         if trip.acked.any() {

@@ -1,6 +1,8 @@
 //! Paths that come and go.
 
-use squall_wire::{DatagramBatch, Ecn, Path, Side};
+use std::time::Duration;
+
+use squall_wire::{ConnectionId, DatagramBatch, Ecn, Path, Side};
 
 use crate::common::Pair;
 use crate::congestion::Acknowledged;
@@ -86,4 +88,25 @@ fn nobody_is_followed_to_an_implausible_address() {
         assert_eq!(server.stats().packets_dropped, dropped + 1, "{remote}");
         assert_eq!(server.paths(), 1, "{remote}");
     }
+}
+
+// Nothing happens on the connection, and three probe timeouts are longer than the silence after
+// which it gives memory back.
+#[test]
+fn a_retired_id_expires_in_silence_however_long_its_time() {
+    let mut pair = connected();
+    let expires = pair.now + Duration::from_secs(9);
+    let server = pair.connection(Side::Server);
+    let id = server.paths.local_ids.current();
+    let retired = (server.paths.local_ids).retire(0, ConnectionId::EMPTY, expires);
+    assert_eq!(retired, Ok(None));
+    let mut wakes = Vec::new();
+    while server.paths.local_ids.is_routed(id) {
+        let due = server.next_timeout().expect("a timer runs");
+        assert!(due <= expires, "{wakes:?}");
+        server.on_timeout(due);
+        wakes.push(due);
+    }
+    assert_eq!(wakes.last(), Some(&expires));
+    assert!(wakes.len() <= 3, "{wakes:?}");
 }
