@@ -10,6 +10,7 @@
 
 pub(crate) mod cid;
 pub(crate) mod ecn;
+pub(crate) mod local_ids;
 pub(crate) mod mtu;
 mod quic_lb;
 pub(crate) mod spin;

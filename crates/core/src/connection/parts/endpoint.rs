@@ -9,7 +9,8 @@ use squall_wire::{FixedBit, Side};
 
 use crate::event::EndpointEvent;
 use crate::path::PathState;
-use crate::path::cid::{IdSource, LocalIds, RemoteIds, TokenChange};
+use crate::path::cid::{IdSource, RemoteIds, TokenChange};
+use crate::path::local_ids::LocalIds;
 use crate::time::Time;
 use crate::token::TokenKey;
 

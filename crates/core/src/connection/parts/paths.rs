@@ -11,8 +11,9 @@ use squall_wire::{
 use crate::config::{MIN_UDP_PAYLOAD, TransportConfig};
 use crate::connection::handshake::parameters::parameter_error;
 use crate::event::EndpointEvent;
-use crate::path::cid::{LocalIds, RemoteIds};
+use crate::path::cid::RemoteIds;
 use crate::path::ecn::EcnTotals;
+use crate::path::local_ids::LocalIds;
 use crate::path::mtu::Mtu;
 use crate::path::spin::Spin;
 use crate::path::validation::Validation;
