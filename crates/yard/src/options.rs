@@ -294,15 +294,9 @@ mod tests {
 
     #[test]
     fn an_idle_timeout_is_the_transports() {
-        #[derive(clap::Parser)]
-        struct Line {
-            #[command(flatten)]
-            options: Options,
-        }
         let timeout = |args: &[&str]| {
-            let line = <Line as clap::Parser>::try_parse_from([&["perf"], args].concat());
-            let transport = line.expect("arguments").options.transport(1);
-            transport.max_idle_timeout
+            let options: Options = crate::parse::group(args).expect("arguments");
+            options.transport(1).max_idle_timeout
         };
         let default = TransportConfig::default().max_idle_timeout;
         assert_eq!(timeout(&[]), default);

@@ -4,6 +4,15 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// A group of options from a command line that has no others, for tests of what options mean.
+///
+/// # Errors
+/// What the command would say of `args`.
+pub fn group<A: clap::Args>(args: &[&str]) -> Result<A, clap::Error> {
+    let command = A::augment_args(clap::Command::new("perf").no_binary_name(true));
+    A::from_arg_matches(&command.try_get_matches_from(args)?)
+}
+
 /// A count of things that are made: connections, streams, rounds.
 pub fn count(text: &str) -> Result<usize, String> {
     match text.parse() {

@@ -295,22 +295,14 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
 
     #[test]
     fn each_technique_is_turned_off_alone() {
-        let line = Line::try_parse_from(["perf"]).expect("no arguments");
+        let options: Options = squall_yard::parse::group(&[]).expect("no arguments");
         let all: Vec<String> = (Without::ALL.iter())
             .map(|without| {
-                let options = without.options(&line.options);
+                let options = without.options(&options);
                 format!("{options:?} {:?}", options.transport(1))
             })
             .collect();
@@ -323,9 +315,9 @@ mod tests {
                 "{without:?}"
             );
         }
-        let transport = Without::Runs.options(&line.options).transport(1);
+        let transport = Without::Runs.options(&options).transport(1);
         assert!(transport.ablation.no_runs && !transport.ablation.copies_before_sealing);
-        let transport = Without::SealingInPlace.options(&line.options).transport(1);
+        let transport = Without::SealingInPlace.options(&options).transport(1);
         assert!(transport.ablation.copies_before_sealing && !transport.ablation.no_runs);
     }
 

@@ -374,22 +374,14 @@ pub(crate) fn span(transfers: &[Transfer]) -> Duration {
 mod tests {
     use std::net::Ipv6Addr;
 
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
 
     #[test]
     fn both_ends_use_the_address_that_they_are_given() {
         let certificate = Certificate::generate().expect("a certificate");
-        let line = Line::try_parse_from(["perf"]).expect("no arguments");
+        let options: Options = squall_yard::parse::group(&[]).expect("no arguments");
         let loopback = IpAddr::from(Ipv6Addr::LOCALHOST);
-        let quic = Quic::new(&certificate, &line.options, 1, loopback).expect("both ends");
+        let quic = Quic::new(&certificate, &options, 1, loopback).expect("both ends");
         let pair = quic.bind(Cores::NONE, 1, Tickets::None, &Arc::default());
         let pair = pair.expect("ports");
         assert_eq!(pair.address.ip(), loopback);

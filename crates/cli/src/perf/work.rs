@@ -309,19 +309,13 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Parser, ValueEnum as _};
+    use clap::ValueEnum as _;
+    use squall_yard::parse::group;
 
     use super::*;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        work: Work,
-    }
-
     fn task(args: &[&str]) -> Result<Task> {
-        let line = Line::try_parse_from([&["perf"], args].concat()).expect("arguments");
-        line.work.task()
+        group::<Work>(args).expect("arguments").task()
     }
 
     #[test]
@@ -331,10 +325,10 @@ mod tests {
             &["--parallel", "4", "--duration", "2", "--reverse"],
             &["-s", "4", "-t", "2", "--download"],
         ] {
-            let line = Line::try_parse_from([&["perf"], args].concat()).expect("arguments");
-            assert_eq!(line.work.streams, 4, "{args:?}");
+            let work: Work = group(args).expect("arguments");
+            assert_eq!(work.streams, 4, "{args:?}");
             assert!(matches!(
-                line.work.task(),
+                work.task(),
                 Ok(Task::Bulk(Flow::Down, Amount::Time(time))) if time.as_secs() == 2
             ));
         }
@@ -366,17 +360,14 @@ mod tests {
 
     #[test]
     fn both_directions_take_twice_the_streams_and_exclude_one() {
-        let line = Line::try_parse_from(["perf", "--bidir", "-s", "3"]).expect("arguments");
-        assert_eq!(line.work.open_streams(), 6);
+        let work: Work = group(&["--bidir", "-s", "3"]).expect("arguments");
+        assert_eq!(work.open_streams(), 6);
         assert!(matches!(
-            line.work.task(),
+            work.task(),
             Ok(Task::Bulk(Flow::Both, Amount::Time(_)))
         ));
         for other in ["--upload", "-R", "--requests", "--handshakes"] {
-            assert!(
-                Line::try_parse_from(["perf", "--bidir", other]).is_err(),
-                "{other}"
-            );
+            assert!(group::<Work>(&["--bidir", other]).is_err(), "{other}");
         }
     }
 
@@ -418,7 +409,7 @@ mod tests {
         assert_eq!(churn(&["--churn"]), (3, 10_000, 4));
         let others = ["--churn=1", "--download-size", "1K", "--in-flight", "9"];
         assert_eq!(churn(&others), (1, 1_000, 9));
-        assert!(Line::try_parse_from(["perf", "--churn", "-c", "3"]).is_err());
+        assert!(group::<Work>(&["--churn", "-c", "3"]).is_err());
     }
 
     #[test]

@@ -233,20 +233,12 @@ impl TlsHandshakes {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
 
     #[test]
     fn handshakes_of_another_kind_are_an_error() {
         let certificate = Certificate::generate().expect("a certificate");
-        let options = Line::try_parse_from(["perf"]).expect("arguments").options;
+        let options = crate::parse::group(&[]).expect("no arguments");
         let mut tls = TlsHandshakes::new(&certificate, &options, 2).expect("TLS");
         let work = Handshakes {
             kind: Kind::Resumed,
