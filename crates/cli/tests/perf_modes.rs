@@ -149,6 +149,10 @@ fn one_contender_alone_has_rows_alone() {
         .filter_map(|line| line.split(',').nth(1))
         .collect();
     assert_eq!(names, ["contender", "squall", "tls_tcp", "tcp"], "{text}");
+    let last = |line: &str| line.rsplit(',').take(2).collect::<Vec<_>>().join(" ");
+    let last: Vec<_> = text.lines().map(last).collect();
+    assert_eq!(last[0], "mode connections");
+    assert!(last[1..].iter().all(|row| row == "closed 1"), "{text}");
     let line = failure(&["perf", "--handshakes", "--only", "tcp"]);
     assert!(line.contains("--only"), "{line}");
 }

@@ -30,6 +30,12 @@ pub struct Row {
     pub cpu_unit: &'static str,
     /// How long requests or handshakes took.
     pub latency_us: Option<Percentiles>,
+    /// Connections at a time, where as many were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections: Option<usize>,
+    /// Of requests, `closed`: they follow responses; `open`: they begin by the clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<&'static str>,
 }
 
 /// squall's name in rows, where other stacks may appear too.
@@ -60,7 +66,8 @@ pub fn bulk(connections: usize, streams: usize, is_both: bool, endless: bool) ->
 /// The rows as comma-separated values with a heading. No value holds a comma.
 pub fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
-        "workload,contender,gbit_per_s,per_s,server_cpu,client_cpu,cpu_unit,p50_us,p90_us,p99_us,p99_9_us,max_us",
+        "workload,contender,gbit_per_s,per_s,server_cpu,client_cpu,cpu_unit,p50_us,p90_us,p99_us,p99_9_us,max_us,\
+         connections,mode",
     );
     for row in rows {
         let number =
@@ -80,6 +87,12 @@ pub fn csv(rows: &[Row]) -> String {
         for at in 0..5 {
             let _ = write!(text, ",{}", number(times.map(|times| times[at])));
         }
+        let connections = row.connections.map(|connections| connections.to_string());
+        let (connections, mode) = (
+            connections.unwrap_or_default(),
+            row.mode.unwrap_or_default(),
+        );
+        let _ = write!(text, ",{connections},{mode}");
     }
     text
 }
@@ -99,6 +112,8 @@ mod tests {
             client_cpu: None,
             cpu_unit: PER_GB,
             latency_us: None,
+            connections: None,
+            mode: None,
         };
         let times = Row {
             latency_us: Some(Percentiles {
@@ -108,6 +123,8 @@ mod tests {
                 p99_9: 4.0,
                 max: 5.0,
             }),
+            connections: Some(10),
+            mode: Some("open"),
             ..row.clone()
         };
         let text = csv(&[row, times]);
@@ -115,6 +132,7 @@ mod tests {
         assert_eq!(lines.len(), 3);
         assert!(lines.iter().all(|line| line.len() == lines[0].len()));
         assert_eq!(&lines[1][..4], ["W1", "tcp", "1.5000", ""]);
-        assert_eq!(lines[2][11], "5.0000");
+        assert_eq!(lines[1][12..], ["", ""]);
+        assert_eq!(lines[2][11..], ["5.0000", "10", "open"]);
     }
 }

@@ -215,6 +215,8 @@ impl Report for BulkReport {
             client_cpu: Some(figures.client_cpu_s_per_gb),
             cpu_unit: rows::PER_GB,
             latency_us: None,
+            connections: Some(self.setup.connections),
+            mode: None,
         });
         rows.collect()
     }

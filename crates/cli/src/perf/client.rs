@@ -305,7 +305,7 @@ impl<'a> Session<'a> {
             let cpu_us = sample.cpu.as_secs_f64() * 1e6;
             let tables = Tables::client(&sample, self.ticker.rates());
             let mut figures = Figures::new(unsettled, rows::SQUALL, &done, None, cpu_us, tables);
-            figures.connections = unsettled.connections(self.args.work.connections());
+            figures.row.connections = unsettled.connections(self.args.work.connections());
             figures.target_per_s = job.target_per_s();
             closed = closed.or(figures.row.per_s);
             rows.push(figures);
@@ -446,6 +446,8 @@ impl Report for ClientReport<'_> {
             client_cpu: Some(self.client_cpu_s_per_gb),
             cpu_unit: rows::PER_GB,
             latency_us: None,
+            connections: Some(work.connections()),
+            mode: None,
         }]
     }
 

@@ -18,15 +18,9 @@ const REACHED: f64 = 0.95;
 pub(crate) struct Figures {
     #[serde(flatten)]
     pub(crate) row: Row,
-    /// Those that carry requests or datagrams, at a time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) connections: Option<usize>,
     /// Bytes of a response, a segment or a datagram.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) size: Option<u64>,
-    /// `closed`: requests follow responses; `open`: they begin by the clock.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) mode: Option<&'static str>,
     /// How many were to begin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target_per_s: Option<f64>,
@@ -123,10 +117,10 @@ impl Figures {
                 client_cpu: Some(each(client_cpu_us)),
                 cpu_unit: job.cpu_unit(),
                 latency_us: done.latency.percentiles(),
+                connections: None,
+                mode: job.mode(),
             },
-            connections: None,
             size: job.size(),
-            mode: job.mode(),
             target_per_s: None,
             count,
             seconds,
@@ -372,12 +366,12 @@ mod tests {
                     p99_9: figure,
                     max: figure,
                 }),
+                connections: None,
+                mode: None,
             };
             let rows = vec![Figures {
                 row,
-                connections: None,
                 size: None,
-                mode: None,
                 target_per_s: None,
                 count: 1,
                 seconds: 1.0,

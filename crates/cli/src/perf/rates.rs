@@ -101,7 +101,7 @@ impl Entry<'_> {
         };
         let mut figures = Figures::new(self.job, name, &self.done, Some(server), client, tables);
         figures.target_per_s = self.target_per_s;
-        figures.connections = self.job.connections(self.connections);
+        figures.row.connections = self.job.connections(self.connections);
         figures.ratio_to_fewest = self.to_fewest(all);
         if all.iter().any(|one| one.connections != self.connections) {
             figures.name = format!("{} -c {}", figures.name, self.connections);

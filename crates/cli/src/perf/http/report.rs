@@ -506,6 +506,10 @@ impl Report for HttpReport {
             client_cpu: None,
             cpu_unit: PER_REQUEST,
             latency_us: None,
+            connections: (self.load.iter())
+                .find(|one| (one.work, one.protocol) == (work, protocol))
+                .map(|one| one.connections),
+            mode: None,
         };
         let requests = self.rows.iter().map(|one| Row {
             per_s: Some(one.requests_per_s),
