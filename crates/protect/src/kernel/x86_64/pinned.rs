@@ -9,10 +9,11 @@
 //!   s0..s7      AES states                      low high middle   GHASH, unreduced
 //!   k           round key                       x y               a register of data, a product
 //! ```
-//! One text serves all numbers of states and of data registers: lines that a smaller number has no
-//! use for are turned into comments by a `#` in front. And it serves 256-bit and 512-bit registers,
-//! whose instructions for the same things have other names; these, and a register's bytes, are the
-//! list `$f`.
+//! One text serves all numbers of states: lines that a smaller number has no use for are turned
+//! into comments by a `#` in front. And it serves 256-bit and 512-bit registers, whose instructions
+//! for the same things have other names; these, and a register's bytes, are the list `$f`. Only the
+//! rounds with data differ: with 512 bits there are 32 registers, and an instruction that adds
+//! three.
 
 use std::arch::asm;
 use std::arch::x86_64::{__m128i, __m256i, __m512i};
@@ -27,29 +28,88 @@ use crate::kernel::stitch::{Rounds, Stitch, aes_rounds};
 /// multiplications.
 #[rustfmt::skip]
 macro_rules! round {
-    ([$broadcast:literal $xor:literal $load:literal $width:literal], $r:literal, $i:literal, $h:literal,
+    ([$broadcast:literal $xor:literal $load:literal $width:literal], $r:literal, $i:literal,
      [$s0:literal $s1:literal $s2:literal $s3:literal $s4:literal $s5:literal $s6:literal $s7:literal]) => {
         concat!(
             $broadcast, " {k}, [{rounds} + 16 * ", $r, "]\n",
-            $h, $load, " {x}, [{data} + ", $width, " * ", $i, "]\n",
+            $load, " {x}, [{data} + ", $width, " * ", $i, "]\n",
             $s0, "vaesenc {s0}, {s0}, {k}\n",
             $s1, "vaesenc {s1}, {s1}, {k}\n",
-            $h, "vpshufb {x}, {x}, {reverse}\n",
+            "vpshufb {x}, {x}, {reverse}\n",
             $s2, "vaesenc {s2}, {s2}, {k}\n",
-            $h, "vpclmulqdq {y}, {x}, [{h} + ", $width, " * ", $i, "], 0x00\n",
+            "vpclmulqdq {y}, {x}, [{h} + ", $width, " * ", $i, "], 0x00\n",
             $s3, "vaesenc {s3}, {s3}, {k}\n",
             $s4, "vaesenc {s4}, {s4}, {k}\n",
-            $h, $xor, " {low}, {low}, {y}\n",
-            $h, "vpclmulqdq {y}, {x}, [{h} + ", $width, " * ", $i, "], 0x11\n",
+            $xor, " {low}, {low}, {y}\n",
+            "vpclmulqdq {y}, {x}, [{h} + ", $width, " * ", $i, "], 0x11\n",
             $s5, "vaesenc {s5}, {s5}, {k}\n",
-            $h, $xor, " {high}, {high}, {y}\n",
-            $h, "vpshufd {y}, {x}, 0x4e\n",
+            $xor, " {high}, {high}, {y}\n",
+            "vpshufd {y}, {x}, 0x4e\n",
             $s6, "vaesenc {s6}, {s6}, {k}\n",
-            $h, $xor, " {x}, {x}, {y}\n",
-            $h, "vpclmulqdq {x}, {x}, [{halves} + ", $width, " * ", $i, "], 0x00\n",
+            $xor, " {x}, {x}, {y}\n",
+            "vpclmulqdq {x}, {x}, [{halves} + ", $width, " * ", $i, "], 0x00\n",
             $s7, "vaesenc {s7}, {s7}, {k}\n",
-            $h, $xor, " {middle}, {middle}, {x}\n",
+            $xor, " {middle}, {middle}, {x}\n",
         )
+    };
+}
+
+/// The same for 512 bits. Of two such rounds the first one, `even`, leaves its products to the
+/// second one, `odd`, which adds both in one instruction; `alone` has no second one. A power is
+/// loaded once for its two products.
+#[rustfmt::skip]
+macro_rules! wide_round {
+    (even, $r:literal, $i:literal, $s:tt) => { wide_round!($r, $i, $s, "x", "y", "z", "#", "#") };
+    (odd, $r:literal, $i:literal, $s:tt) => { wide_round!($r, $i, $s, "x2", "y2", "y2", "", "#") };
+    (alone, $r:literal, $i:literal, $s:tt) => { wide_round!($r, $i, $s, "x", "y", "y", "#", "") };
+    ($r:literal, $i:literal,
+     [$s0:literal $s1:literal $s2:literal $s3:literal $s4:literal $s5:literal $s6:literal $s7:literal],
+     $x:literal, $y:literal, $z:literal, $both:literal, $one:literal) => {
+        concat!(
+            "vbroadcasti32x4 {k}, [{rounds} + 16 * ", $r, "]\n",
+            "vmovdqu64 {", $x, "}, [{data} + 64 * ", $i, "]\n",
+            "vmovdqu64 {p}, [{h} + 64 * ", $i, "]\n",
+            $s0, "vaesenc {s0}, {s0}, {k}\n",
+            $s1, "vaesenc {s1}, {s1}, {k}\n",
+            "vpshufb {", $x, "}, {", $x, "}, {reverse}\n",
+            $s2, "vaesenc {s2}, {s2}, {k}\n",
+            "vpclmulqdq {", $y, "}, {", $x, "}, {p}, 0x00\n",
+            $s3, "vaesenc {s3}, {s3}, {k}\n",
+            $s4, "vaesenc {s4}, {s4}, {k}\n",
+            $both, "vpternlogq {low}, {y}, {y2}, 0x96\n",
+            $one, "vpxorq {low}, {low}, {y}\n",
+            "vpclmulqdq {", $z, "}, {", $x, "}, {p}, 0x11\n",
+            $s5, "vaesenc {s5}, {s5}, {k}\n",
+            $both, "vpternlogq {high}, {z}, {y2}, 0x96\n",
+            $one, "vpxorq {high}, {high}, {y}\n",
+            "vpshufd {p}, {", $x, "}, 0x4e\n",
+            $s6, "vaesenc {s6}, {s6}, {k}\n",
+            "vpxorq {", $x, "}, {", $x, "}, {p}\n",
+            "vpclmulqdq {", $x, "}, {", $x, "}, [{halves} + 64 * ", $i, "], 0x00\n",
+            $s7, "vaesenc {s7}, {s7}, {k}\n",
+            $both, "vpternlogq {middle}, {x}, {x2}, 0x96\n",
+            $one, "vpxorq {middle}, {middle}, {x}\n",
+        )
+    };
+}
+
+/// Two rounds, for which there are two registers of data, one, or none.
+#[rustfmt::skip]
+macro_rules! rounds {
+    (ymm_reg, $f:tt, two, $s:tt, $r:literal $i:literal, $r2:literal $i2:literal) => {
+        concat!(round!($f, $r, $i, $s), round!($f, $r2, $i2, $s))
+    };
+    (ymm_reg, $f:tt, one, $s:tt, $r:literal $i:literal, $r2:literal $i2:literal) => {
+        concat!(round!($f, $r, $i, $s), plain_round!($f, "vaesenc", $r2, $s))
+    };
+    (zmm_reg, $f:tt, two, $s:tt, $r:literal $i:literal, $r2:literal $i2:literal) => {
+        concat!(wide_round!(even, $r, $i, $s), wide_round!(odd, $r2, $i2, $s))
+    };
+    (zmm_reg, $f:tt, one, $s:tt, $r:literal $i:literal, $r2:literal $i2:literal) => {
+        concat!(wide_round!(alone, $r, $i, $s), plain_round!($f, "vaesenc", $r2, $s))
+    };
+    ($class:ident, $f:tt, none, $s:tt, $r:literal $i:literal, $r2:literal $i2:literal) => {
+        concat!(plain_round!($f, "vaesenc", $r, $s), plain_round!($f, "vaesenc", $r2, $s))
     };
 }
 
@@ -107,15 +167,17 @@ macro_rules! last_rounds {
     };
 }
 
-/// The whole step: `$s` has an empty string for each state that is in use and a `#` for the others,
-/// `$h` likewise for the registers of data.
+/// The whole step: `$s` has an empty string for each state that is in use and a `#` for the others.
+/// The other lists say how many registers of data each two rounds have, and name the registers to
+/// work in.
 #[rustfmt::skip]
 macro_rules! step {
     ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt,
-     [$h0:literal $h1:literal $h2:literal $h3:literal $h4:literal $h5:literal $h6:literal $h7:literal]) => {{
+     [$d0:ident $d2:ident $d4:ident $d6:ident] [$($t:ident)*]) => {{
         let (s0, s1, s2, s3, s4, s5, s6, s7): ($v, $v, $v, $v, $v, $v, $v, $v);
         // Named, because the compiler writes a wrong name for an unnamed 512-bit register.
-        let (_k, _x, _y): ($v, $v, $v);
+        let _k: $v;
+        $( let $t: $v; )*
         // SAFETY: what is read are the eleven or fifteen round keys of `rounds`, `N` registers at
         // `counters` and `M` each at `data` and the powers, all behind references to arrays of
         // these lengths; nothing is written to memory. The caller's features are those of the
@@ -124,14 +186,10 @@ macro_rules! step {
             asm!(
                 concat!(
                     first_round!($f, $s),
-                    round!($f, 1, 0, $h0, $s),
-                    round!($f, 2, 1, $h1, $s),
-                    round!($f, 3, 2, $h2, $s),
-                    round!($f, 4, 3, $h3, $s),
-                    round!($f, 5, 4, $h4, $s),
-                    round!($f, 6, 5, $h5, $s),
-                    round!($f, 7, 6, $h6, $s),
-                    round!($f, 8, 7, $h7, $s),
+                    rounds!($class, $f, $d0, $s, 1 0, 2 1),
+                    rounds!($class, $f, $d2, $s, 3 2, 4 3),
+                    rounds!($class, $f, $d4, $s, 5 4, 6 5),
+                    rounds!($class, $f, $d6, $s, 7 6, 8 7),
                     last_rounds!($f, $rounds, $s),
                 ),
                 s0 = out($class) s0,
@@ -146,8 +204,7 @@ macro_rules! step {
                 high = inout($class) $work.acc.high,
                 middle = inout($class) $work.acc.middle,
                 k = inout($class) $work.base => _k,
-                x = out($class) _x,
-                y = out($class) _y,
+                $( $t = out($class) $t, )*
                 reverse = in($class) $work.reverse,
                 rounds = in(reg) $work.rounds,
                 counters = in(reg) $work.counters,
@@ -179,14 +236,21 @@ macro_rules! step_of {
 
 #[rustfmt::skip]
 macro_rules! step_with {
-    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 1) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "#" "#" "#" "#" "#" "#" "#"]) };
-    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 2) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "#" "#" "#" "#" "#" "#"]) };
-    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 3) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "" "#" "#" "#" "#" "#"]) };
-    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 4) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "" "" "#" "#" "#" "#"]) };
-    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 5) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "" "" "" "#" "#" "#"]) };
-    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 6) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "" "" "" "" "#" "#"]) };
-    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 7) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "" "" "" "" "" "#"]) };
-    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 8) => { step!($f, $class, $v, $work, $n, $rounds, $s, ["" "" "" "" "" "" "" ""]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 1) => { step_in!($f, $class, $v, $work, $n, $rounds, $s, [one none none none]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 2) => { step_in!($f, $class, $v, $work, $n, $rounds, $s, [two none none none]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 3) => { step_in!($f, $class, $v, $work, $n, $rounds, $s, [two one none none]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 4) => { step_in!($f, $class, $v, $work, $n, $rounds, $s, [two two none none]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 5) => { step_in!($f, $class, $v, $work, $n, $rounds, $s, [two two one none]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 6) => { step_in!($f, $class, $v, $work, $n, $rounds, $s, [two two two none]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 7) => { step_in!($f, $class, $v, $work, $n, $rounds, $s, [two two two one]) };
+    ($f:tt, $class:ident, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, 8) => { step_in!($f, $class, $v, $work, $n, $rounds, $s, [two two two two]) };
+}
+
+/// [`step`] with its registers to work in.
+#[rustfmt::skip]
+macro_rules! step_in {
+    ($f:tt, ymm_reg, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, $data:tt) => { step!($f, ymm_reg, $v, $work, $n, $rounds, $s, $data [x y]) };
+    ($f:tt, zmm_reg, $v:ty, $work:ident, $n:ident, $rounds:tt, $s:tt, $data:tt) => { step!($f, zmm_reg, $v, $work, $n, $rounds, $s, $data [x x2 y y2 z p]) };
 }
 
 /// What the text refers to.
@@ -224,6 +288,7 @@ macro_rules! by_registers {
 macro_rules! define_stitch {
     ($name:ident, $token:ty, $class:ident, $v:ty, $f:tt, $features:literal) => {
         #[inline]
+        #[allow(unused_variables, unused_assignments, reason = "registers to work in")]
         #[target_feature(enable = $features)]
         pub(super) fn $name<const R: usize, const N: usize, const M: usize>(
             stitch: &mut Stitch<'_, $token, N, M>,
