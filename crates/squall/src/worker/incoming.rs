@@ -154,7 +154,7 @@ impl Worker {
     ) -> Result<Handle, CloseReason> {
         let offer = *offer;
         let path = offer.run.path;
-        let held = self.held.decide(&offer.key());
+        let mut held = self.held.decide(&offer.key());
         if self.closing {
             let response = self.endpoint.refuse(offer.incoming);
             self.respond(path, &response);
@@ -182,9 +182,7 @@ impl Worker {
         };
         // Routed again: datagrams of this attempt find its connection, and those that begin another
         // are offered next.
-        for mut run in held {
-            self.dispatch(run.batch(), stages);
-        }
+        self.dispatch(held.iter_mut().map(HeldRun::batch), stages);
         result
     }
 

@@ -216,9 +216,7 @@ impl Worker {
             return self.on_receive_error(error).map(|()| false);
         }
         self.backoff.on_success();
-        for bundle in recv.iter_mut() {
-            self.dispatch(bundle, stages);
-        }
+        self.dispatch(recv.iter_mut(), stages);
         // What other workers forward has no part in this call.
         self.calls.received(None, || 0);
         self.more_to_receive = !recv.drained();
@@ -240,43 +238,80 @@ impl Worker {
         Ok(())
     }
 
-    /// Cuts a bundle into runs and passes each on to where it belongs.
-    fn dispatch(&mut self, bundle: DatagramBatch<'_>, stages: &mut Stages) {
-        let DatagramBatch {
+    /// Cuts bundles into runs and passes each on to where it belongs.
+    ///
+    /// A run is passed on when the next one has been routed, so that the memory of the next one's
+    /// connection is on its way to the cache while this one is processed.
+    fn dispatch<'b>(
+        &mut self,
+        bundles: impl Iterator<Item = DatagramBatch<'b>>,
+        stages: &mut Stages,
+    ) {
+        let mut waiting: Option<(Route, DatagramBatch<'b>)> = None;
+        for mut bundle in bundles {
+            while !bundle.bytes.is_empty() {
+                // What does not go to a connection can change where the next run belongs.
+                if let Some((to, run)) =
+                    waiting.take_if(|(to, _)| !matches!(to, Route::Connection(_)))
+                {
+                    self.pass_on(to, run, stages);
+                }
+                let (to, run) = self.next_run(&mut bundle);
+                if let Route::Connection(handle) = to {
+                    self.prefetch(handle.0);
+                }
+                stages.mark(Stage::FrameParsing);
+                if let Some((to, run)) = waiting.replace((to, run)) {
+                    self.pass_on(to, run, stages);
+                }
+            }
+        }
+        if let Some((to, run)) = waiting {
+            self.pass_on(to, run, stages);
+        }
+    }
+
+    /// Takes the datagrams that belong together off the front of a bundle.
+    fn next_run<'b>(&mut self, bundle: &mut DatagramBatch<'b>) -> (Route, DatagramBatch<'b>) {
+        let (path, segment_size) = (bundle.path, bundle.segment_size);
+        let mut run = (self.endpoint).route(self.now, path, bundle.bytes, segment_size);
+        if let Route::Worker(index) = run.to
+            && (self.workers.get(usize::from(index))).is_some_and(|worker| worker.is_dead())
+        {
+            run = (self.endpoint).route_orphan(self.now, path, bundle.bytes, segment_size);
+        }
+        let bytes = std::mem::take(&mut bundle.bytes);
+        // An empty run would be returned again for ever.
+        let (bytes, rest) = bytes.split_at_mut(run.len.clamp(1, bytes.len()));
+        bundle.bytes = rest;
+        let run_bytes = DatagramBatch {
             path,
-            ecn,
+            ecn: bundle.ecn,
             segment_size,
             bytes,
-        } = bundle;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let mut run = self.endpoint.route(self.now, path, rest, segment_size);
-            if let Route::Worker(index) = run.to
-                && (self.workers.get(usize::from(index))).is_some_and(|worker| worker.is_dead())
-            {
-                run = (self.endpoint).route_orphan(self.now, path, rest, segment_size);
-            }
-            // An empty run would be returned again for ever.
-            let len = run.len.clamp(1, rest.len());
-            let (bytes, tail) = rest.split_at_mut(len);
-            rest = tail;
-            stages.mark(Stage::FrameParsing);
-            let run_bytes = DatagramBatch {
-                path,
-                ecn,
-                segment_size,
-                bytes,
-            };
-            if !matches!(run.to, Route::Connection(_)) {
-                self.coalescing.on_other();
-            }
-            match run.to {
-                Route::Connection(handle) => self.deliver(handle, run_bytes, stages),
-                Route::Incoming(incoming) => self.on_incoming(incoming, &run_bytes),
-                Route::Worker(index) => self.forward(index, &run_bytes),
-                Route::Respond(datagram) => self.respond(path, &datagram),
-                Route::Discard => self.shared.counters.runs_discarded.add(1),
-            }
+        };
+        (run.to, run_bytes)
+    }
+
+    /// Passes a run on.
+    fn pass_on(&mut self, to: Route, run: DatagramBatch<'_>, stages: &mut Stages) {
+        if !matches!(to, Route::Connection(_)) {
+            self.coalescing.on_other();
+        }
+        match to {
+            Route::Connection(handle) => self.deliver(handle, run, stages),
+            Route::Incoming(incoming) => self.on_incoming(incoming, &run),
+            Route::Worker(index) => self.forward(index, &run),
+            Route::Respond(datagram) => self.respond(run.path, &datagram),
+            Route::Discard => self.shared.counters.runs_discarded.add(1),
+        }
+    }
+
+    /// Asks for the memory of a connection that is next in line. Where there are thousands, none is
+    /// in the cache any more when its turn comes.
+    fn prefetch(&self, index: usize) {
+        if let Some(Some(connection)) = self.connections.get(index) {
+            connection.prefetch();
         }
     }
 
@@ -284,9 +319,8 @@ impl Worker {
     fn take_forwarded(&mut self, stages: &mut Stages) {
         let mut runs = std::mem::take(&mut self.forwarded);
         self.shared.take_forwarded(&mut runs);
-        for mut run in runs.drain(..) {
-            self.dispatch(run.batch(), stages);
-        }
+        self.dispatch(runs.iter_mut().map(HeldRun::batch), stages);
+        runs.clear();
         self.forwarded = runs;
     }
 
@@ -365,7 +399,10 @@ impl Worker {
     fn time_out(&mut self, stages: &mut Stages) {
         let mut due = std::mem::take(&mut self.due);
         self.wheel.expire(self.now, &mut due);
-        for index in due.drain(..) {
+        for (at, &index) in due.iter().enumerate() {
+            if let Some(&next) = due.get(at + 1) {
+                self.prefetch(next);
+            }
             let Some(Some(connection)) = self.connections.get(index) else {
                 continue;
             };
@@ -382,6 +419,7 @@ impl Worker {
             }
             self.shared.counters.locks.add(1);
         }
+        due.clear();
         self.due = due;
         stages.mark(Stage::Timers);
     }

@@ -562,6 +562,12 @@ impl ConnectionShared {
         lock(&self.state)
     }
 
+    /// Asks for the state's memory, which is about to be needed.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        crate::sys::prefetch(&self.state);
+    }
+
     /// Runs an application's call, and queues the connection if the call left something to send.
     /// Transmission is the worker's next turn, so that several calls fill a bundle together.
     pub(crate) fn call<R>(self: &Arc<Self>, f: impl FnOnce(&mut State) -> R) -> R {
