@@ -144,6 +144,15 @@ impl LocalIds {
         }
     }
 
+    /// Whether a frame that arrived under the id `dcid` and retires this number repeats an earlier
+    /// one, so that there is nothing to do.
+    #[inline]
+    pub(crate) fn is_repetition(&self, sequence: u64, dcid: ConnectionId) -> bool {
+        sequence < self.announced
+            && !self.active.iter().any(|(s, _)| *s == sequence)
+            && !(self.retired.iter()).any(|r| r.sequence == sequence && r.id == dcid)
+    }
+
     /// The peer retires an id, by a frame that arrived under the id `dcid`. The id is routed until
     /// `expires`. Returns an id that leaves the routes at once, because too many are retired.
     ///

@@ -290,6 +290,9 @@ impl Connection {
             Frame::Datagram { data } => self.on_datagram(frame.ty(), data)?,
             Frame::DataBlocked(_) => self.stats.data_blocked_received += 1,
             Frame::StreamsBlocked { .. } => self.stats.streams_blocked_received += 1,
+            // Thousands may fill a packet.
+            Frame::RetireConnectionId { sequence }
+                if self.paths.local_ids.is_repetition(sequence, trip.dcid) => {}
             Frame::NewConnectionId { .. } | Frame::RetireConnectionId { .. } => {
                 let expires = trip.now + self.linger();
                 let (dcid, endpoint) = (trip.dcid, &mut self.endpoint);
