@@ -172,11 +172,9 @@ impl LocalIds {
         }
         // Issued in this order, so that they are sorted.
         let Ok(at) = self.active.binary_search_by_key(&sequence, |(s, _)| *s) else {
-            // A repetition, which the peer must not send under the id either.
-            let mut retired = self.retired.iter();
-            return match retired.any(|r| r.sequence == sequence && r.id == dcid) {
-                true => Err(TransportErrorCode::PROTOCOL_VIOLATION),
-                false => Ok(None),
+            return match self.is_repetition(sequence, dcid) {
+                true => Ok(None),
+                false => Err(TransportErrorCode::PROTOCOL_VIOLATION),
             };
         };
         self.pending.retain(|s| *s != sequence);
