@@ -20,6 +20,7 @@ use rand::RngCore;
 use sha2::Sha256;
 use squall_wire::{ConnectionId, Reader};
 
+use crate::config::EndpointConfig;
 use crate::time::Time;
 use crate::token_filter::SKEW;
 
@@ -36,14 +37,15 @@ pub(crate) const LONGEST: usize = 1 + SALT + FIXED + ConnectionId::MAX_LEN + TAG
 /// The secret of a server's tokens, and how long they are good.
 #[derive(Clone)]
 pub(crate) struct TokenKey {
-    /// Its holder can make and accept tokens.
-    pub(crate) secret: [u8; 32],
+    /// HMAC with the secret, whose holder can make and accept tokens. What the secret does to the
+    /// hash is done once.
+    mac: Hmac<Sha256>,
     /// Life of a Retry token.
-    pub(crate) retry_lifetime: Duration,
+    retry_lifetime: Duration,
     /// Life of a token for a later connection.
-    pub(crate) lifetime: Duration,
+    lifetime: Duration,
     /// Unix time at `Time::ZERO`.
-    pub(crate) unix_time_at_zero: Duration,
+    unix_time_at_zero: Duration,
 }
 
 /// A good NEW_TOKEN token, spent or not.
@@ -109,6 +111,17 @@ impl Binding {
 }
 
 impl TokenKey {
+    /// The secret and the times of `config`.
+    pub(crate) fn new(config: &EndpointConfig) -> Self {
+        Self {
+            mac: <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(&config.token_key)
+                .expect("HMAC takes keys of any length"),
+            retry_lifetime: config.retry_token_lifetime,
+            lifetime: config.new_token_lifetime,
+            unix_time_at_zero: config.unix_time_at_zero,
+        }
+    }
+
     /// A token for a Retry packet from `retry_scid` to a client whose first packet went to
     /// `original_dcid`.
     pub(crate) fn retry(
@@ -176,11 +189,8 @@ impl TokenKey {
     }
 
     fn cipher(&self, salt: &[u8]) -> Aes256Gcm {
-        let mut mac = <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(&self.secret)
-            .expect("HMAC takes keys of any length");
-        mac.update(b"squall token");
-        mac.update(salt);
-        let key: [u8; 32] = mac.finalize().into_bytes().into();
+        let mac = self.mac.clone().chain_update(b"squall token");
+        let key: [u8; 32] = mac.chain_update(salt).finalize().into_bytes().into();
         Aes256Gcm::new((&key).into())
     }
 
@@ -253,12 +263,12 @@ mod tests {
     const NOW: Time = Time::from_nanos(100_000_000_000);
 
     fn key(byte: u8) -> TokenKey {
-        TokenKey {
-            secret: [byte; 32],
-            retry_lifetime: Duration::from_secs(15),
-            lifetime: Duration::from_secs(1000),
-            unix_time_at_zero: Duration::from_secs(1_700_000_000),
-        }
+        let mut config = EndpointConfig::new([0; 32]);
+        config.token_key = [byte; 32];
+        config.retry_token_lifetime = Duration::from_secs(15);
+        config.new_token_lifetime = Duration::from_secs(1000);
+        config.unix_time_at_zero = Duration::from_secs(1_700_000_000);
+        TokenKey::new(&config)
     }
 
     fn id(byte: u8) -> ConnectionId {

@@ -136,12 +136,7 @@ impl Endpoint {
         let mut answer_key = [0; 16];
         rng.fill_bytes(&mut answer_key);
         let token_filter = Box::new(SpentTokens::new(config.new_token_lifetime, 1));
-        let tokens = Arc::new(TokenKey {
-            secret: config.token_key,
-            retry_lifetime: config.retry_token_lifetime,
-            lifetime: config.new_token_lifetime,
-            unix_time_at_zero: config.unix_time_at_zero,
-        });
+        let tokens = Arc::new(TokenKey::new(&config));
         Self {
             answers: Answers::new(answer_key, config.stateless_resets_per_second),
             config,

@@ -22,8 +22,8 @@ pub(crate) struct IdSource {
     generator: Generator,
     /// Ids made so far, and some.
     count: AtomicU64,
-    /// Key of the tokens.
-    reset_key: [u8; 32],
+    /// Makes the tokens. What its key does to the hash is done once.
+    reset_mac: Hmac<Sha256>,
 }
 
 enum Generator {
@@ -47,7 +47,8 @@ impl IdSource {
             len,
             generator,
             count: AtomicU64::new(start),
-            reset_key: config.reset_key,
+            reset_mac: Hmac::new_from_slice(&config.reset_key)
+                .expect("HMAC takes keys of any length"),
         }
     }
 
@@ -69,11 +70,9 @@ impl IdSource {
     /// The token that resets the connection with `id` (RFC 9000 §10.3.2): any process with the key
     /// can make it.
     pub(crate) fn reset_token(&self, id: &[u8]) -> [u8; 16] {
+        let mac = self.reset_mac.clone().chain_update(id).finalize();
         let mut token = [0; 16];
-        if let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.reset_key) {
-            mac.update(id);
-            token.copy_from_slice(&mac.finalize().into_bytes()[..16]);
-        }
+        token.copy_from_slice(&mac.into_bytes()[..16]);
         token
     }
 }
