@@ -298,6 +298,15 @@ impl Connection {
         )
     }
 
+    /// Whether the peer has closed the connection: nothing more is sent, and what still comes is
+    /// ignored, until [`next_timeout`](Self::next_timeout) (RFC 9000 §10.2.2). The owner may drop
+    /// the connection at once, but should not call `Endpoint::remove` before that time: the ids of
+    /// the connection are still needed to recognise its late packets.
+    #[must_use]
+    pub const fn is_draining(&self) -> bool {
+        matches!(self.state, State::Draining)
+    }
+
     /// Whether the connection is finished: the owner may call `Endpoint::remove` and drop it.
     #[must_use]
     pub const fn is_drained(&self) -> bool {

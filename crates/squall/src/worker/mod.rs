@@ -96,7 +96,7 @@ pub(crate) struct Worker {
     /// The same socket, registered with the runtime, if it is new: the loop takes it.
     rebound: Option<Readable>,
     endpoint: squall_core::Endpoint,
-    /// By handle: small and dense.
+    /// By handle: small and dense. Empty where the endpoint has only the ids of one that drains.
     connections: Vec<Option<Arc<ConnectionShared>>>,
     count: usize,
     wheel: TimerWheel,
@@ -404,6 +404,8 @@ impl Worker {
                 self.prefetch(next);
             }
             let Some(Some(connection)) = self.connections.get(index) else {
+                // It was removed while it drained.
+                self.forget(ConnectionHandle(index));
                 continue;
             };
             let mut state = connection.lock();
@@ -704,6 +706,52 @@ mod tests {
         drop(worker);
         // The relay has it now.
         assert_eq!(Arc::strong_count(&task), 2);
+    }
+
+    #[cfg(feature = "self-signed")]
+    #[test]
+    fn a_connection_that_drains_leaves_its_ids_alone() {
+        let identity = crate::tls::Identity::self_signed(["localhost"]).unwrap();
+        let client = crate::tls::client(identity.roots().unwrap(), &[]).unwrap();
+        let server = crate::tls::server(identity, &[]).unwrap();
+        let server = Arc::new(squall_core::ServerConfig::new(server));
+        let mut config = EndpointConfig::new([1; 32]);
+        config.max_connections = 0;
+        let mut peer = squall_core::Endpoint::new(config, Some(server), [1; 32]);
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (remote, local) = (socket.local_addr().unwrap(), None);
+        let path = Path { remote, local };
+
+        let (mut worker, mut stages) = (worker(), Stages::off());
+        let config = squall_core::ClientConfig::new(client);
+        let connected = (worker.endpoint).connect(worker.now, config, path, "localhost");
+        let (handle, core) = connected.unwrap();
+        let connection = Arc::downgrade(&worker.insert(handle, core));
+        worker.transmit(&mut stages).unwrap();
+        let mut datagram = [0; 2048];
+        let (len, remote) = socket.recv_from(&mut datagram).unwrap();
+        let run = peer.route(worker.now, Path { remote, local }, &datagram[..len], 2048);
+        let Route::Respond(refusal) = run.to else {
+            panic!("the peer takes nobody: {:?}", run.to);
+        };
+        // CONNECTION_CLOSE, and the same once more, late.
+        for discarded in [0, 1] {
+            let mut bytes = refusal.clone();
+            let datagrams = DatagramBatch {
+                path,
+                ecn: Ecn::NotEct,
+                segment_size: 2048,
+                bytes: &mut bytes,
+            };
+            worker.dispatch(std::iter::once(datagrams), &mut stages);
+            worker.transmit(&mut stages).unwrap();
+            assert_eq!(worker.shared.counters.runs_discarded.get(), discarded);
+            assert!(connection.upgrade().is_none());
+            assert_eq!((worker.count, worker.endpoint.connections()), (1, 1));
+        }
+        worker.now += Duration::from_secs(10);
+        worker.time_out(&mut stages);
+        assert_eq!((worker.count, worker.endpoint.connections()), (0, 0));
     }
 
     #[test]

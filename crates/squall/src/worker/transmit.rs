@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use squall_core::{Stage, Stages, Time};
+use squall_core::{ConnectionHandle, Stage, Stages, Time};
 use squall_wire::Side;
 
 use super::calls::Calls;
@@ -57,9 +57,10 @@ impl Share {
 
 /// How a round of transmission ended.
 enum Round {
-    /// The connection has nothing more to send now.
+    /// The connection has nothing more to send now, or ever, if it was removed. `deadline` is when
+    /// its timer is due, or when its ids may be forgotten.
     Done {
-        drained: bool,
+        removed: bool,
         deadline: Option<Time>,
     },
     /// The send buffer has to be flushed first.
@@ -108,8 +109,8 @@ impl Worker {
             stages.mark(Stage::Runtime);
             match round {
                 Round::Gone => return Ok(share.bytes),
-                Round::Done { drained, deadline } => {
-                    self.settle(connection, drained, deadline, stages);
+                Round::Done { removed, deadline } => {
+                    self.settle(connection.handle, removed, deadline, stages);
                     return Ok(share.bytes);
                 }
                 // The buffer is full: never flush with a connection's lock held.
@@ -174,12 +175,14 @@ impl Worker {
         let round = end.unwrap_or_else(|| {
             state.queued = false;
             state.stalled = state.core.wants_transmit();
-            state.removed = state.core.is_drained();
+            // A draining connection ignores whatever arrives, and its ids are enough for that. New
+            // connections get its memory while that is still in the cache.
+            state.removed = state.core.is_drained() || state.core.is_draining();
             if state.removed {
                 connection.end_measuring(&mut state);
             }
             Round::Done {
-                drained: state.removed,
+                removed: state.removed,
                 deadline: state.core.next_timeout(),
             }
         });
@@ -192,31 +195,37 @@ impl Worker {
     /// After a round of transmission: the connection's one timer update, or its end.
     fn settle(
         &mut self,
-        connection: &ConnectionShared,
-        drained: bool,
+        handle: ConnectionHandle,
+        removed: bool,
         deadline: Option<Time>,
         stages: &mut Stages,
     ) {
-        let handle = connection.handle;
-        let deadline = deadline.filter(|_| !drained);
         if self.wheel.set(handle.0, deadline) {
             self.shared.counters.timer_updates.add(1);
         }
         stages.mark(Stage::Timers);
-        if drained
+        if removed
             && self
                 .connections
                 .get_mut(handle.0)
                 .and_then(Option::take)
                 .is_some()
         {
-            self.endpoint.remove(handle);
             self.pinned.remove(&handle.0);
-            self.count -= 1;
-            self.shared.counters.connections.set(self.count as u64);
-            if self.count == 0 {
-                self.shared.common.idle.notify_waiters();
+            if deadline.is_none() {
+                self.forget(handle);
             }
+        }
+    }
+
+    /// Forgets the ids of a connection that was removed: its handle may be that of another one from
+    /// now on.
+    pub(super) fn forget(&mut self, handle: ConnectionHandle) {
+        self.endpoint.remove(handle);
+        self.count -= 1;
+        self.shared.counters.connections.set(self.count as u64);
+        if self.count == 0 {
+            self.shared.common.idle.notify_waiters();
         }
     }
 
