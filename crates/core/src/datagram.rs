@@ -27,7 +27,7 @@ pub(crate) struct Datagrams {
     outgoing_cost: usize,
     /// Whether the reader was notified and has not found the queue empty since.
     pub(crate) reader_told: bool,
-    /// Whether a writer was refused for lack of room and is to be notified.
+    /// Whether a writer was refused for lack of room and has not been notified since.
     pub(crate) writer_waits: bool,
 }
 
@@ -137,10 +137,20 @@ impl Datagrams {
         limit.saturating_sub(self.outgoing_cost + cost(0))
     }
 
-    /// Whether one more fits into the sending queue.
+    /// Whether one more fits into the sending queue. An empty one takes any.
     #[must_use]
-    pub(crate) const fn has_room(&self, data: &Bytes, limit: usize) -> bool {
-        self.outgoing_cost + cost(data.len()) <= limit
+    pub(crate) fn has_room(&self, data: &Bytes, limit: usize) -> bool {
+        self.outgoing_cost + cost(data.len()) <= limit || self.outgoing.is_empty()
+    }
+
+    /// Whether the writer is to be notified now: it waits, and half of the queue is free. Notified
+    /// of each datagram that leaves it would write one at a time; notified of the last one, it
+    /// would let the connection run dry.
+    #[must_use]
+    pub(crate) fn tells_writer(&mut self, limit: usize) -> bool {
+        let tells = self.writer_waits && self.outgoing_cost <= limit / 2;
+        self.writer_waits &= !tells;
+        tells
     }
 
     /// Takes a datagram to be sent; returns how many of the oldest make room for it within `limit`

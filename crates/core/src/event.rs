@@ -42,7 +42,7 @@ pub enum Event {
     MigrationFailed(Path),
     /// Datagrams can be read. Reported again only after a read returned nothing.
     DatagramsReadable,
-    /// Datagrams can be sent again.
+    /// Datagrams can be sent again, after one was refused: half of the queue is free.
     DatagramsWritable,
     /// The connection ended. This is the last event.
     Closed(CloseReason),

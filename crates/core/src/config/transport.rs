@@ -162,7 +162,8 @@ pub struct TransportConfig {
     /// Bytes of received datagrams that wait to be read, counting 64 more per datagram; beyond
     /// that, the oldest are dropped. Zero: datagrams are not accepted (RFC 9221 §3).
     pub datagram_receive_buffer: usize,
-    /// Bytes of datagrams that wait to be sent, counting 64 more per datagram.
+    /// Bytes of datagrams that wait to be sent, counting 64 more per datagram. One alone may exceed
+    /// it.
     pub datagram_send_buffer: usize,
     /// Maximum number of packets that are neither acknowledged nor declared lost. It bounds the
     /// memory that a peer that never acknowledges can cost, at 64 bytes per packet. Data packets

@@ -419,7 +419,8 @@ impl Connection {
     /// `TransportConfig::datagram_send_buffer` bytes.
     ///
     /// # Errors
-    /// `Blocked` if the queue is full (`Event::DatagramsWritable` follows), `TooLarge`,
+    /// `Blocked` if the queue is full (`Event::DatagramsWritable` follows once, when half of it is
+    /// free), `TooLarge`,
     /// `Unsupported`, `Closed`.
     pub fn send_datagram(&mut self, data: Bytes) -> Result<(), DatagramError> {
         self.check_datagram(&data)?;

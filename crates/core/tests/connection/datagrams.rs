@@ -92,6 +92,45 @@ fn queues_are_bounded() {
     );
 }
 
+#[test]
+fn a_writer_is_notified_once_and_before_the_queue_runs_dry() {
+    let mut pair = Pair::with(TransportConfig::default().datagram_send_buffer(10_000));
+    pair.run();
+    let mut buffer = vec![0; 2000];
+    // Each refusal is followed by one event, when 4 of 9 are left.
+    for _ in 0..2 {
+        pair.run();
+        while (pair.connection(Side::Client))
+            .send_datagram(numbered(0, 1000))
+            .is_ok()
+        {}
+        pair.events(Side::Client);
+        let mut told = Vec::new();
+        for sent in 1..=9 {
+            let (now, client) = (pair.now, pair.connection(Side::Client));
+            let transmit = client.transmit(now, &mut buffer, 1, &mut Stages::off());
+            assert!(transmit.is_some());
+            while let Some(event) = client.poll_event() {
+                told.push((sent, event));
+            }
+        }
+        assert_eq!(told, [(5, Event::DatagramsWritable)]);
+    }
+}
+
+#[test]
+fn a_datagram_that_is_larger_than_the_queue_is_sent_all_the_same() {
+    let mut pair = Pair::with(TransportConfig::default().datagram_send_buffer(500));
+    pair.run();
+    let client = pair.connection(Side::Client);
+    client.send_datagram(numbered(0, 1000)).unwrap();
+    let refused = client.send_datagram(numbered(1, 10));
+    assert_eq!(refused, Err(DatagramError::Blocked));
+    pair.run();
+    let server = pair.connection(Side::Server);
+    assert_eq!(server.read_datagram(), Some(numbered(0, 1000)));
+}
+
 /// Sends datagrams of these lengths, and returns what each bundle was.
 fn sent(lens: &[usize]) -> Vec<Transmit> {
     let mut pair = Pair::new();

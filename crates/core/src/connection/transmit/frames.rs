@@ -155,14 +155,14 @@ impl Connection {
                     self.stats.datagram_frames_dropped += 1;
                     continue;
                 }
-                return;
+                break;
             }
             frame::write::datagram_header(w, Some(data.len()));
             w.bytes(data);
             self.datagrams.next();
             self.stats.datagram_frames_sent += 1;
         }
-        if std::mem::take(&mut self.datagrams.writer_waits) {
+        if (self.datagrams).tells_writer(self.config.datagram_send_buffer) {
             self.streams.events.push_back(Event::DatagramsWritable);
         }
     }
