@@ -220,17 +220,22 @@ pub(super) async fn load<C: Client>(
         }
     } else {
         // They live as long as the work.
-        connections = connect_all(&client, address, shape.connections).await?;
+        connections = connect_all(&client, address, shape.connections, |connection| {
+            if job.case.workload == Workload::W7 {
+                // At once: what arrives unread would fill the memory, and be read later.
+                let (count, results) = (Arc::clone(&count), results.clone());
+                let datagrams = connection.datagrams();
+                client.spawn(async move {
+                    let _ = results.send(receive_datagrams(datagrams, shape, check, &count).await);
+                });
+            }
+        })
+        .await?;
     }
     say(&Message::Working);
     let start = Instant::now();
     for (index, connection) in connections.iter().enumerate() {
         if job.case.workload == Workload::W7 {
-            let (count, results) = (Arc::clone(&count), results.clone());
-            let datagrams = connection.datagrams();
-            client.spawn(async move {
-                let _ = results.send(receive_datagrams(datagrams, shape, check, &count).await);
-            });
             continue;
         }
         for stream in 0..shape.streams {
@@ -256,6 +261,7 @@ async fn connect_all<C: Client>(
     client: &C,
     address: SocketAddr,
     number: usize,
+    mut begin: impl FnMut(&C::Connection),
 ) -> Result<Vec<C::Connection>> {
     let (made, mut ready) = mpsc::unbounded_channel();
     for first in 0..CONNECTING {
@@ -271,7 +277,9 @@ async fn connect_all<C: Client>(
     drop(made);
     let mut connections = Vec::with_capacity(number);
     while let Some(connection) = ready.recv().await {
-        connections.push(connection?);
+        let connection = connection?;
+        begin(&connection);
+        connections.push(connection);
     }
     Ok(connections)
 }
