@@ -6,11 +6,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use squall_core::{CloseReason, DatagramError};
+use squall_core::{ChunkPool, CloseReason, DatagramError};
 use squall_wire::Direction;
 
 use crate::stream::{RecvStream, SendStream};
@@ -39,11 +39,20 @@ impl Waiting {
         cx: &Context<'_>,
         poll: impl FnOnce(&mut State) -> Poll<R>,
     ) -> Poll<(Arc<Handle>, R)> {
+        self.poll_with(cx, |state, _| poll(state))
+    }
+
+    /// As [`poll`](Self::poll), with the pool of the connection's worker.
+    fn poll_with<R>(
+        &mut self,
+        cx: &Context<'_>,
+        poll: impl FnOnce(&mut State, &Mutex<ChunkPool>) -> Poll<R>,
+    ) -> Poll<(Arc<Handle>, R)> {
         let Some(handle) = self.handle.take() else {
             return Poll::Pending;
         };
         let result = handle.0.call(|state| {
-            let result = poll(state);
+            let result = poll(state, &handle.0.worker.chunks);
             state.settle(self.line, &mut self.ticket, result, cx.waker())
         });
         match result {
@@ -168,12 +177,15 @@ impl Future for ReadDatagram {
     type Output = Result<Bytes, CloseReason>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let read = |state: &mut State| match (state.core.read_datagram(), &state.closed) {
-            (Some(data), _) => Poll::Ready(Ok(data)),
-            (None, Some(reason)) => Poll::Ready(Err(reason.clone())),
-            (None, None) => Poll::Pending,
+        let read = |state: &mut State, pool: &Mutex<ChunkPool>| {
+            let data = state.read(pool, squall_core::Connection::read_datagram);
+            match (data, &state.closed) {
+                (Some(data), _) => Poll::Ready(Ok(data)),
+                (None, Some(reason)) => Poll::Ready(Err(reason.clone())),
+                (None, None) => Poll::Pending,
+            }
         };
-        let (_, result) = ready!(self.0.poll(cx, read));
+        let (_, result) = ready!(self.0.poll_with(cx, read));
         Poll::Ready(result)
     }
 }

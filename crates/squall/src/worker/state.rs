@@ -403,8 +403,8 @@ impl State {
         }
     }
 
-    /// Takes bytes from a stream, and has the worker's pool take the chunks back that are done
-    /// with. Where the worker uses the pool just now, it finds them with the next run.
+    /// Takes received bytes, and has the worker's pool take the chunks back that are done with.
+    /// Where the worker uses the pool just now, it finds them with the next run.
     pub(crate) fn read<T>(
         &mut self,
         pool: &Mutex<ChunkPool>,
