@@ -389,6 +389,77 @@ pub fn addition_chain(rounds: u64) -> bool {
     cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
 }
 
+/// Runs `rounds` × 64 additions in eight chains that do not wait for each other, and returns
+/// whether this architecture has them here. They fill every unit that adds, so they take longer as
+/// soon as a sibling thread works on the same core. [`addition_chain`] leaves room for it and does
+/// not.
+pub fn additions_side_by_side(rounds: u64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: register arithmetic only: no memory, no stack, the flags declared clobbered by
+    // default.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            ".rept 8",
+            "add {a}, {y}",
+            "add {b}, {y}",
+            "add {c}, {y}",
+            "add {d}, {y}",
+            "add {e}, {y}",
+            "add {f}, {y}",
+            "add {g}, {y}",
+            "add {h}, {y}",
+            ".endr",
+            "dec {n}",
+            "jnz 2b",
+            a = inout(reg) 1_u64 => _,
+            b = inout(reg) 1_u64 => _,
+            c = inout(reg) 1_u64 => _,
+            d = inout(reg) 1_u64 => _,
+            e = inout(reg) 1_u64 => _,
+            f = inout(reg) 1_u64 => _,
+            g = inout(reg) 1_u64 => _,
+            h = inout(reg) 1_u64 => _,
+            y = in(reg) 3_u64,
+            n = inout(reg) rounds.max(1) => _,
+            options(nomem, nostack),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: register arithmetic only: no memory, no stack, the flags declared clobbered by
+    // default.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            ".rept 8",
+            "add {a}, {a}, {y}",
+            "add {b}, {b}, {y}",
+            "add {c}, {c}, {y}",
+            "add {d}, {d}, {y}",
+            "add {e}, {e}, {y}",
+            "add {f}, {f}, {y}",
+            "add {g}, {g}, {y}",
+            "add {h}, {h}, {y}",
+            ".endr",
+            "subs {n}, {n}, #1",
+            "b.ne 2b",
+            a = inout(reg) 1_u64 => _,
+            b = inout(reg) 1_u64 => _,
+            c = inout(reg) 1_u64 => _,
+            d = inout(reg) 1_u64 => _,
+            e = inout(reg) 1_u64 => _,
+            f = inout(reg) 1_u64 => _,
+            g = inout(reg) 1_u64 => _,
+            h = inout(reg) 1_u64 => _,
+            y = in(reg) 3_u64,
+            n = inout(reg) rounds.max(1) => _,
+            options(nomem, nostack),
+        );
+    }
+    let _ = rounds;
+    cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
+}
+
 /// EAX, EBX, ECX and EDX of a leaf of the CPU's own description; sub-leaf 0.
 #[cfg(target_arch = "x86_64")]
 pub fn cpuid(leaf: u32) -> [u32; 4] {
@@ -484,6 +555,22 @@ mod tests {
         .join()
         .expect("no panic");
         assert!(pin(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn additions_side_by_side_fill_more_than_one_unit() {
+        let time = |work: fn(u64) -> bool| {
+            let once = || {
+                let start = thread_cpu();
+                work(20_000);
+                thread_cpu() - start
+            };
+            (0..20).map(|_| once()).min().expect("twenty")
+        };
+        let (chain, side_by_side) = (time(addition_chain), time(additions_side_by_side));
+        if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+            assert!(side_by_side * 3 < chain * 2, "{side_by_side:?} {chain:?}");
+        }
     }
 
     #[test]

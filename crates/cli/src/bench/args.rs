@@ -119,7 +119,7 @@ fn core_rounds(text: &str) -> Result<usize, String> {
 ///
 /// Packets have a 13-byte header (8-byte connection id, 4-byte packet number). 64 distinct packets
 /// are processed in turn in cache-sized buffers, under keys that were expanded beforehand. Runs
-/// without and with header protection alternate; a pair is dropped if a fixed chain of additions
+/// without and with header protection alternate; a pair is dropped if a fixed loop of additions
 /// around it was more than 3 % slower than its best. Figures are lower quartiles; the interval
 /// contains the overhead with 95 % confidence. Bytes are bytes of payload.
 ///
@@ -157,8 +157,8 @@ pub(crate) struct Protect {
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = batch)]
     pub(crate) batch: Vec<usize>,
 
-    /// Bytes of payload, 1 to 65507 [default: 4,16,64,256,600,1000,1200,1450; with --threads and
-    /// --mixed 1450]
+    /// Bytes of payload, 1 to 65507 [default: 4,16,64,256,600,1000,1200,1280,1450; with --threads
+    /// and --mixed 1450]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = size)]
     pub(crate) sizes: Vec<usize>,
 
