@@ -1,6 +1,6 @@
 //! The cost contract of a bundle (`docs/measuring/cost-contract.md`): 64 datagrams of 1,000 bytes,
-//! sent and received through sockets, cost one kernel dispatch an operation, one lock, one timer
-//! update, one wake-up of one stream, and no allocation.
+//! sent and received through sockets, cost one kernel dispatch an operation, one lock for each
+//! round of receiving or sending, one timer update, one wake-up of one stream, and no allocation.
 //!
 //! Alone in its file: the counting allocator counts the whole process. On Linux, where there are
 //! bundles.

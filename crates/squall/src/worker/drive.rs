@@ -24,8 +24,9 @@ use crate::sys::{AddressWatch, PreciseTimer};
 /// when it has room.
 const BLOCKED_RETRY: Duration = Duration::from_millis(5);
 
-/// Deadlines that are nearer than this are kept to the microsecond: the pacer's. A burst grows with
-/// the time by which it is late.
+/// The sleep until a deadline that is nearer than this, such as the pacer's, is exact to the
+/// microsecond: a burst grows with the time by which it is late. The deadlines themselves are whole
+/// milliseconds; see `timer_wheel`.
 const NEAR: Duration = Duration::from_millis(5);
 
 /// Runs a worker until its endpoint is dropped and its last connection is gone.
