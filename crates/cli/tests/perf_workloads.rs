@@ -180,13 +180,16 @@ fn connections_come_and_go() {
 
 #[test]
 fn a_stream_without_end_on_each_connection_is_a_workload_of_its_own() {
-    for (args, workload) in [
-        (&["-c", "3"][..], "W5s"),
-        (&["-c", "3", "-b", "1M"], "bulk"),
-        (&[], "W1"),
+    for (args, workload, connections) in [
+        (&["-c", "3"][..], "W5s", 3),
+        (&["-c", "3", "-b", "1M"], "bulk", 3),
+        (&[], "W1", 1),
     ] {
         let report = report(&[args, &["--only", "quic"]].concat());
         assert_eq!(report["workload"], workload, "{args:?}");
+        assert_eq!(report["connections"], connections, "{args:?}");
+        let filled = number(&report["quic"]["datagrams_per_message"]);
+        assert!(filled >= 1.0, "{args:?}: {filled}");
     }
 }
 

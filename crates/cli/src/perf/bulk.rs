@@ -189,8 +189,8 @@ impl Plan {
                     figures,
                 }));
                 let soft = ksoftirqd.now() - before;
-                if let Some(more) = outcome.used.take() {
-                    used.get_or_insert_default().add(&more);
+                if let Some(more) = &outcome.used {
+                    used.get_or_insert_default().add(more);
                 }
                 outcome.server_cpu += soft.server;
                 outcome.client_cpu += soft.client;

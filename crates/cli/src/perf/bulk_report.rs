@@ -11,6 +11,7 @@ use squall_yard::chart::{Bar, Bars, NOT_SPLIT};
 use squall_yard::latency::Percentiles;
 use squall_yard::layout::{Column, Grid, Group};
 use squall_yard::live::Gauges;
+use squall_yard::meter::Used;
 use squall_yard::outcome::Outcome;
 use squall_yard::rows::{self, Row};
 use squall_yard::stages::Both;
@@ -56,6 +57,9 @@ pub(crate) struct Figures {
     pub(crate) ksoftirqd_cpu_s_per_gb: f64,
     pub(crate) bytes: u64,
     pub(crate) seconds: f64,
+    /// UDP datagrams in a message that QUIC's server gave to the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) datagrams_per_message: Option<f64>,
     /// Both ends' CPU-seconds per GB, round by round.
     pub(crate) rounds_cpu_s_per_gb: Vec<f64>,
 }
@@ -95,6 +99,8 @@ pub(crate) struct Setup {
 pub(crate) struct BulkReport {
     /// `W1`, `W2`, `W5s`, `bidir` or `bulk`.
     pub(crate) workload: &'static str,
+    /// As in the rows of the other workloads; `setup` has it, too.
+    pub(crate) connections: usize,
     pub(crate) quic: Option<Figures>,
     pub(crate) tls_tcp: Option<Figures>,
     pub(crate) tcp: Option<Figures>,
@@ -130,6 +136,7 @@ impl BulkReport {
         let is_both = setup.direction == "bidir";
         Self {
             workload: rows::bulk(setup.connections, setup.streams, is_both, endless),
+            connections: setup.connections,
             quic: figures(rounds, Quic),
             tls_tcp: figures(rounds, TlsTcp),
             tcp: figures(rounds, Tcp),
@@ -291,6 +298,10 @@ fn figures(rounds: &[Round], contender: Contender) -> Option<Figures> {
     let up: u64 = own.iter().map(|round| round.outcome.bytes_up).sum();
     let rate = |bytes: u64| bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9;
     let is_both = up > 0 && up < bytes;
+    let mut used = Used::default();
+    for round in own.iter().filter_map(|round| round.outcome.used.as_ref()) {
+        used.add(round);
+    }
     Some(Figures {
         gbit_per_s: rate(bytes),
         download_gbit_per_s: is_both.then(|| rate(bytes - up)),
@@ -300,6 +311,7 @@ fn figures(rounds: &[Round], contender: Contender) -> Option<Figures> {
         ksoftirqd_cpu_s_per_gb: per_gb(sum(|round| round.ksoftirqd), bytes),
         bytes,
         seconds: elapsed.as_secs_f64(),
+        datagrams_per_message: used.server_sent.datagrams_per_message(),
         rounds_cpu_s_per_gb: own.iter().map(|round| round.cpu_s_per_gb()).collect(),
     })
 }
