@@ -100,10 +100,11 @@ fn the_table_has_a_row_for_every_suite_direction_batch_and_size() {
             let cycles = number(row, "ns_with_hp") * clock / size;
             assert!((number(row, "cycles_per_byte_with_hp") - cycles).abs() < 1e-6);
         }
-        // Limits stand for calls of eight packets.
+        // Limits stand for calls of eight packets, and of one.
         let limit = match (row["batch"].as_u64(), row["size"].as_u64()) {
             (Some(8), Some(64)) => Some(10.0),
             (Some(8), Some(1000)) => Some(2.0),
+            (Some(1), Some(1000)) => Some(4.0),
             _ => None,
         };
         assert_eq!(row["limit_percent"].as_f64(), limit, "{row}");
@@ -521,4 +522,33 @@ fn the_doctor_tells_what_is_there_and_what_was_chosen() {
     ] {
         assert!(text.contains(section), "{section}: {text}");
     }
+}
+
+#[test]
+fn full_packets_are_compared_with_blocks_of_16_kib() {
+    let report = json(
+        None,
+        &[
+            "bench",
+            "protect",
+            "--suite",
+            "aes128,chacha20",
+            "--direction",
+            "open",
+            "--batch",
+            "8",
+            "--sizes",
+            "1000,1450",
+            "--rounds",
+            "20",
+            "--json",
+        ],
+    );
+    let shares: Vec<_> = (rows(&report).iter())
+        .map(|row| row["share_of_16_kib_blocks"].as_f64())
+        .collect();
+    let [None, Some(share), None, None] = shares[..] else {
+        panic!("only AES-GCM at 1,450 bytes has one: {shares:?}");
+    };
+    assert!(share > 0.0, "{share}");
 }
