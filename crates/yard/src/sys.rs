@@ -347,46 +347,54 @@ pub fn terminal_columns<T>(_terminal: &T) -> Option<usize> {
     None
 }
 
-/// Runs `rounds` × 64 additions, each of which waits for the one before, and returns whether
-/// this architecture has such a chain here. Additions of two registers take one cycle on every
-/// core we know and, unlike additions of a constant, are never folded away by renaming.
+/// Adds to each of some registers in turn, `$repeats` times in each of some rounds; whether this
+/// architecture has the loop here. Additions of two registers take one cycle on every core we know
+/// and, unlike additions of a constant, are never folded away by renaming.
+macro_rules! additions {
+    ($rounds:ident, $repeats:literal, $($x:ident)*) => {{
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: register arithmetic only: no memory, no stack, the flags declared clobbered by
+        // default.
+        unsafe {
+            std::arch::asm!(
+                "2:",
+                concat!(".rept ", $repeats),
+                $( concat!("add {", stringify!($x), "}, {y}"), )*
+                ".endr",
+                "dec {n}",
+                "jnz 2b",
+                $( $x = inout(reg) 1_u64 => _, )*
+                y = in(reg) 3_u64,
+                n = inout(reg) $rounds.max(1) => _,
+                options(nomem, nostack),
+            );
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: register arithmetic only: no memory, no stack, the flags declared clobbered by
+        // default.
+        unsafe {
+            std::arch::asm!(
+                "2:",
+                concat!(".rept ", $repeats),
+                $( concat!("add {", stringify!($x), "}, {", stringify!($x), "}, {y}"), )*
+                ".endr",
+                "subs {n}, {n}, #1",
+                "b.ne 2b",
+                $( $x = inout(reg) 1_u64 => _, )*
+                y = in(reg) 3_u64,
+                n = inout(reg) $rounds.max(1) => _,
+                options(nomem, nostack),
+            );
+        }
+        let _ = $rounds;
+        cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
+    }};
+}
+
+/// Runs `rounds` × 64 additions, each of which waits for the one before, and returns whether this
+/// architecture has such a chain here.
 pub fn addition_chain(rounds: u64) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: register arithmetic only: no memory, no stack, the flags declared clobbered by
-    // default.
-    unsafe {
-        std::arch::asm!(
-            "2:",
-            ".rept 64",
-            "add {x}, {y}",
-            ".endr",
-            "dec {n}",
-            "jnz 2b",
-            x = inout(reg) 1_u64 => _,
-            y = in(reg) 3_u64,
-            n = inout(reg) rounds.max(1) => _,
-            options(nomem, nostack),
-        );
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: register arithmetic only: no memory, no stack, the flags declared clobbered by
-    // default.
-    unsafe {
-        std::arch::asm!(
-            "2:",
-            ".rept 64",
-            "add {x}, {x}, {y}",
-            ".endr",
-            "subs {n}, {n}, #1",
-            "b.ne 2b",
-            x = inout(reg) 1_u64 => _,
-            y = in(reg) 3_u64,
-            n = inout(reg) rounds.max(1) => _,
-            options(nomem, nostack),
-        );
-    }
-    let _ = rounds;
-    cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
+    additions!(rounds, 64, a)
 }
 
 /// Runs `rounds` × 64 additions in eight chains that do not wait for each other, and returns
@@ -394,70 +402,7 @@ pub fn addition_chain(rounds: u64) -> bool {
 /// soon as a sibling thread works on the same core. [`addition_chain`] leaves room for it and does
 /// not.
 pub fn additions_side_by_side(rounds: u64) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: register arithmetic only: no memory, no stack, the flags declared clobbered by
-    // default.
-    unsafe {
-        std::arch::asm!(
-            "2:",
-            ".rept 8",
-            "add {a}, {y}",
-            "add {b}, {y}",
-            "add {c}, {y}",
-            "add {d}, {y}",
-            "add {e}, {y}",
-            "add {f}, {y}",
-            "add {g}, {y}",
-            "add {h}, {y}",
-            ".endr",
-            "dec {n}",
-            "jnz 2b",
-            a = inout(reg) 1_u64 => _,
-            b = inout(reg) 1_u64 => _,
-            c = inout(reg) 1_u64 => _,
-            d = inout(reg) 1_u64 => _,
-            e = inout(reg) 1_u64 => _,
-            f = inout(reg) 1_u64 => _,
-            g = inout(reg) 1_u64 => _,
-            h = inout(reg) 1_u64 => _,
-            y = in(reg) 3_u64,
-            n = inout(reg) rounds.max(1) => _,
-            options(nomem, nostack),
-        );
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: register arithmetic only: no memory, no stack, the flags declared clobbered by
-    // default.
-    unsafe {
-        std::arch::asm!(
-            "2:",
-            ".rept 8",
-            "add {a}, {a}, {y}",
-            "add {b}, {b}, {y}",
-            "add {c}, {c}, {y}",
-            "add {d}, {d}, {y}",
-            "add {e}, {e}, {y}",
-            "add {f}, {f}, {y}",
-            "add {g}, {g}, {y}",
-            "add {h}, {h}, {y}",
-            ".endr",
-            "subs {n}, {n}, #1",
-            "b.ne 2b",
-            a = inout(reg) 1_u64 => _,
-            b = inout(reg) 1_u64 => _,
-            c = inout(reg) 1_u64 => _,
-            d = inout(reg) 1_u64 => _,
-            e = inout(reg) 1_u64 => _,
-            f = inout(reg) 1_u64 => _,
-            g = inout(reg) 1_u64 => _,
-            h = inout(reg) 1_u64 => _,
-            y = in(reg) 3_u64,
-            n = inout(reg) rounds.max(1) => _,
-            options(nomem, nostack),
-        );
-    }
-    let _ = rounds;
-    cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
+    additions!(rounds, 8, a b c d e f g h)
 }
 
 /// EAX, EBX, ECX and EDX of a leaf of the CPU's own description; sub-leaf 0.

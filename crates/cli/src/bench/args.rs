@@ -120,8 +120,8 @@ fn core_rounds(text: &str) -> Result<usize, String> {
 /// Packets have a 13-byte header (8-byte connection id, 4-byte packet number). 64 distinct packets
 /// are processed in turn in cache-sized buffers, under keys that were expanded beforehand. Runs
 /// without and with header protection alternate; a pair is dropped if one of the fixed loops of
-/// additions around it was more than 3 % slower than its best. Figures are lower quartiles; the interval
-/// contains the overhead with 95 % confidence. Bytes are bytes of payload.
+/// additions around it was more than 3 % slower than its best. Figures are lower quartiles; the
+/// interval contains the overhead with 95 % confidence. Bytes are bytes of payload.
 ///
 /// Without --ablation, --threads and --mixed, the table has the layout of the WinQuic measurement.
 #[derive(Args, Debug)]

@@ -59,7 +59,7 @@ pub(super) struct Row {
     cycles_per_byte_with_hp: Option<f64>,
     pairs_used: usize,
     pairs_dropped: usize,
-    /// Whether as many pairs as wanted were steady.
+    /// Whether as many pairs as wanted were steady; with a share of blocks, their rounds, too.
     quiet: bool,
     /// Absent where there is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,7 +110,8 @@ impl Row {
         }
     }
 
-    fn line(&self) -> String {
+    /// A line, and below it the comparison with blocks, where there is one.
+    fn text(&self) -> String {
         let cycles = |cycles: Option<f64>| {
             cycles.map_or_else(|| "-".to_owned(), |cycles| format!("{cycles:.2}"))
         };
@@ -137,7 +138,16 @@ impl Row {
             self.pairs_dropped,
             if self.quiet { ' ' } else { '!' },
         );
-        line.trim_end().to_owned()
+        let line = line.trim_end();
+        match self.share_of_16_kib_blocks {
+            None => line.to_owned(),
+            Some(share) => {
+                format!(
+                    "{line}\n{:>6}AEAD: {share:.2} of the speed of 16 KiB blocks",
+                    ""
+                )
+            }
+        }
     }
 }
 
@@ -186,20 +196,9 @@ pub(super) fn main(args: &Protect) -> Result<()> {
         }
         for &cell in &group.cells {
             progress.show(format!("{}, {} bytes", group.title, cell.size));
-            let mut row = row(cell, wanted, &mut reference, &progress)?;
-            if cell.size == FULL_PACKET && cell.suite != Suite::ChaCha20Poly1305 {
-                let size = BLOCK;
-                let block = self::row(Cell { size, ..cell }, wanted, &mut reference, &progress)?;
-                row.share_of_16_kib_blocks = Some(row.mbit_per_s / block.mbit_per_s);
-            }
+            let row = row(cell, wanted, &mut reference, &progress)?;
             if !args.json {
-                progress.say(&row.line());
-                if let Some(share) = row.share_of_16_kib_blocks {
-                    progress.say(&format!(
-                        "{:>6}AEAD: {share:.2} of the speed of 16 KiB blocks",
-                        ""
-                    ));
-                }
+                progress.say(&row.text());
             }
             rows.push(row);
             progress.step();
@@ -246,5 +245,14 @@ fn chart(machine: &str, rows: &[Row]) -> Panels {
 fn row(cell: Cell, wanted: usize, reference: &mut Reference, progress: &Progress) -> Result<Row> {
     let mut course = Course::new(cell)?;
     let samples = measure(&mut course, &SIDES, wanted, reference, progress)?;
-    Ok(Row::new(cell, &samples, reference.core_ghz()))
+    let mut row = Row::new(cell, &samples, reference.core_ghz());
+    if cell.size == FULL_PACKET && cell.suite != Suite::ChaCha20Poly1305 {
+        let size = BLOCK;
+        let mut course = Course::new(Cell { size, ..cell })?;
+        let samples = measure(&mut course, &SIDES[..1], wanted, reference, progress)?;
+        let ns = lower_quartile(samples.sides.first().map_or(&[][..], Vec::as_slice));
+        row.share_of_16_kib_blocks = Some((ns / BLOCK as f64) / (row.ns / cell.size as f64));
+        row.quiet &= samples.quiet;
+    }
+    Ok(row)
 }

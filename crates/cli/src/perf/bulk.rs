@@ -8,14 +8,14 @@ use squall_yard::controls::{bulk as control, tcp, tls};
 use squall_yard::cpu::{Cores, Ksoftirqd};
 use squall_yard::error::{Failure, Result};
 use squall_yard::live::{self, Gauges, Live, Unit};
-use squall_yard::meter::{Ticker, Used};
+use squall_yard::meter::Ticker;
 use squall_yard::outcome::Outcome;
 use squall_yard::suites::{Suite, Suites};
 use squall_yard::work::{Amount, Flow, Load};
 use squall_yard::{interrupt, layout, source, sys};
 
 use super::args::Local;
-use super::bulk_report::{BulkReport, Round, Setup};
+use super::bulk_report::{self, BulkReport, Round, Setup};
 use super::contender::Contender;
 use super::quic::Quic;
 use super::report::{self, Interval};
@@ -163,7 +163,6 @@ impl Plan {
         }
         let ksoftirqd = Ksoftirqd::find(self.cores);
         let ticker = Ticker::start();
-        let mut used: Option<Used> = None;
         let quic = Gauges::default();
         let (mut rounds, mut intervals) = (Vec::new(), Vec::new());
         'rounds: for index in 0..count {
@@ -189,9 +188,6 @@ impl Plan {
                     figures,
                 }));
                 let soft = ksoftirqd.now() - before;
-                if let Some(more) = &outcome.used {
-                    used.get_or_insert_default().add(more);
-                }
                 outcome.server_cpu += soft.server;
                 outcome.client_cpu += soft.client;
                 rounds.push(Round {
@@ -205,6 +201,7 @@ impl Plan {
                 }
             }
         }
+        let used = bulk_report::used(&rounds, Contender::Quic);
         let stages = used.and_then(|used| used.tables(ticker.rates()));
         let setup = self.setup(ksoftirqd.count());
         let mut results = BulkReport::new(&rounds, stages, &quic, setup);

@@ -11,7 +11,7 @@ use squall_yard::chart::{Bar, Bars, NOT_SPLIT};
 use squall_yard::latency::Percentiles;
 use squall_yard::layout::{Column, Grid, Group};
 use squall_yard::live::Gauges;
-use squall_yard::meter::Used;
+use squall_yard::meter::{Sent, Used};
 use squall_yard::outcome::Outcome;
 use squall_yard::rows::{self, Row};
 use squall_yard::stages::Both;
@@ -284,6 +284,17 @@ fn per_gb(cpu: Duration, bytes: u64) -> f64 {
     cpu.as_secs_f64() / (bytes as f64 / 1e9)
 }
 
+/// What a contender's rounds took together; `None` where it was not counted.
+pub(crate) fn used(rounds: &[Round], contender: Contender) -> Option<Used> {
+    let own = (rounds.iter()).filter(|round| round.contender == contender);
+    let counted = own.filter_map(|round| round.outcome.used.as_ref());
+    let mut sum = None;
+    for used in counted {
+        sum.get_or_insert_with(Used::default).add(used);
+    }
+    sum
+}
+
 fn figures(rounds: &[Round], contender: Contender) -> Option<Figures> {
     let own: Vec<&Round> = rounds
         .iter()
@@ -298,10 +309,7 @@ fn figures(rounds: &[Round], contender: Contender) -> Option<Figures> {
     let up: u64 = own.iter().map(|round| round.outcome.bytes_up).sum();
     let rate = |bytes: u64| bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9;
     let is_both = up > 0 && up < bytes;
-    let mut used = Used::default();
-    for round in own.iter().filter_map(|round| round.outcome.used.as_ref()) {
-        used.add(round);
-    }
+    let sent = used(rounds, contender).map(|used| used.server_sent);
     Some(Figures {
         gbit_per_s: rate(bytes),
         download_gbit_per_s: is_both.then(|| rate(bytes - up)),
@@ -311,7 +319,7 @@ fn figures(rounds: &[Round], contender: Contender) -> Option<Figures> {
         ksoftirqd_cpu_s_per_gb: per_gb(sum(|round| round.ksoftirqd), bytes),
         bytes,
         seconds: elapsed.as_secs_f64(),
-        datagrams_per_message: used.server_sent.datagrams_per_message(),
+        datagrams_per_message: sent.and_then(Sent::datagrams_per_message),
         rounds_cpu_s_per_gb: own.iter().map(|round| round.cpu_s_per_gb()).collect(),
     })
 }
