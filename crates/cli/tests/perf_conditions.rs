@@ -154,6 +154,7 @@ fn an_ablation_says_what_each_technique_is_worth() {
             "ack_frequency",
             "runs",
             "sealing_in_place",
+            "fused_header_protection",
             "workers"
         ]
     );

@@ -1,13 +1,14 @@
 //! The operations in pieces, for measurements: what header protection costs on top of the AEAD, and
 //! what each way to combine the two saves (`squall bench protect --ablation`).
 //!
-//! Nothing is sent or received with these: [`PacketKey::seal`](crate::PacketKey::seal),
+//! Outside of measurements, nothing is sent or received with these:
+//! [`PacketKey::seal`](crate::PacketKey::seal),
 //! [`HeaderKey::unprotect`](crate::HeaderKey::unprotect) and
 //! [`PacketKey::open`](crate::PacketKey::open) are the best way that was found. All ways but the
 //! first give the same packets.
 
 use crate::kernel::Fusion;
-use crate::keys::Keys;
+use crate::keys::{HeaderKey, Keys, PacketKey};
 use crate::span::PacketSpan;
 
 /// How header protection is combined with the AEAD.
@@ -45,6 +46,19 @@ pub fn seal(way: Way, keys: &Keys, buf: &mut [u8], spans: &mut [PacketSpan], sou
             keys.header.protect(buf, spans);
         }
     }
+}
+
+/// Seals pending spans, and applies header protection in a pass of its own over all of them, as
+/// MsQuic does: what [`PacketKey::seal`] makes in the AEAD's pass, with the same result.
+pub fn seal_in_two_passes(
+    packet: &PacketKey,
+    header: &HeaderKey,
+    buf: &mut [u8],
+    spans: &mut [PacketSpan],
+    sources: &[&[u8]],
+) {
+    packet.seal_in(None, buf, spans, sources);
+    header.protect(buf, spans);
 }
 
 /// Removes header protection in a way, and opens pending spans of slot 0. Packet numbers must be

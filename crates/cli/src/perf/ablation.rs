@@ -37,11 +37,12 @@ enum Without {
     AckFrequency,
     Runs,
     SealingInPlace,
+    FusedHeaderProtection,
     Workers,
 }
 
 impl Without {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Nothing,
         Self::Gso,
         Self::Gro,
@@ -49,6 +50,7 @@ impl Without {
         Self::AckFrequency,
         Self::Runs,
         Self::SealingInPlace,
+        Self::FusedHeaderProtection,
         Self::Workers,
     ];
 
@@ -62,6 +64,7 @@ impl Without {
             Self::AckFrequency => "ack_frequency",
             Self::Runs => "runs",
             Self::SealingInPlace => "sealing_in_place",
+            Self::FusedHeaderProtection => "fused_header_protection",
             Self::Workers => "workers",
         }
     }
@@ -76,6 +79,7 @@ impl Without {
             Self::AckFrequency => "without ACK frequency",
             Self::Runs => "without runs of packets",
             Self::SealingInPlace => "copied before sealing",
+            Self::FusedHeaderProtection => "header protection apart",
             Self::Workers => "on a tokio runtime",
         }
     }
@@ -91,6 +95,7 @@ impl Without {
             Self::AckFrequency => options.no_ack_frequency = true,
             Self::Runs => options.ablation.no_runs = true,
             Self::SealingInPlace => options.ablation.copies_before_sealing = true,
+            Self::FusedHeaderProtection => options.ablation.header_protection_apart = true,
         }
         options
     }

@@ -273,7 +273,8 @@ pub(crate) struct Local {
 
     /// Instead of comparing with TCP, run the bulk transfer over QUIC without each technique in
     /// turn and print what each is worth: GSO, GRO, pacing, ACK frequency, runs of packets, sealing
-    /// from the application's buffer, workers of its own. -t is each one's time
+    /// from the application's buffer, header protection in the AEAD's pass, workers of its own. -t
+    /// is each one's time
     #[arg(long, conflicts_with_all = ["requests", "handshakes", "segments", "churn", "http", "verify", "only", "interval", "csv", "plot",
           "no_gso", "no_gro", "no_pacing"])]
     pub(crate) ablation: bool,

@@ -10,4 +10,6 @@ pub struct Ablation {
     /// Stream data is copied into its packet and sealed there, instead of being sealed from where
     /// the application left it.
     pub copies_before_sealing: bool,
+    /// Header protection is applied after the AEAD of a whole bundle, instead of in its pass.
+    pub header_protection_apart: bool,
 }

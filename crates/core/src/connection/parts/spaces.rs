@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use rand::Rng;
-use squall_protect::{HeaderKey, Outcome, PacketSpan, Suite};
+use squall_protect::{HeaderKey, Outcome, PacketSpan, Suite, ablation};
 use squall_wire::{
     AckFrequency, Side, TransportError, TransportErrorCode, Writer, frame, packet_number,
 };
@@ -317,11 +317,13 @@ impl Spaces {
 
     // ---- sending --------------------------------------------------------------------------------
 
-    /// Seals packets of one level that were written and booked.
+    /// Seals packets of one level that were written and booked; `apart` applies header protection
+    /// to those of the 1-RTT level in a pass of its own, for the sake of measuring.
     #[inline]
     pub(crate) fn seal(
         &mut self,
         id: SpaceId,
+        apart: bool,
         buffer: &mut [u8],
         spans: &mut [PacketSpan],
         tails: &[&[u8]],
@@ -329,7 +331,12 @@ impl Spaces {
         self[id].sent.check_sealed(spans);
         match &mut self.ring {
             Some(ring) if id == SpaceId::Data => {
-                (ring.local).seal(&ring.local_header, buffer, spans, tails);
+                let (key, header) = (&ring.local, &ring.local_header);
+                if apart {
+                    ablation::seal_in_two_passes(key, header, buffer, spans, tails);
+                } else {
+                    key.seal(header, buffer, spans, tails);
+                }
                 ring.on_sealed(spans.len() as u64);
             }
             _ => {

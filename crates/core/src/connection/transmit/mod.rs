@@ -274,16 +274,20 @@ impl Connection {
 
     /// Seals packets of the 1-RTT level.
     fn seal_bundle(&mut self, buffer: &mut [u8], spans: &mut [PacketSpan], tails: &[StreamRange]) {
-        let copies = self.config.ablation.copies_before_sealing;
+        let ablation = self.config.ablation;
+        let copies = ablation.copies_before_sealing;
         let sources = sources(&self.streams, copies, buffer, spans, tails);
         let sources = &sources[..spans.len()];
-        self.spaces.seal(SpaceId::Data, buffer, spans, sources);
+        let apart = ablation.header_protection_apart;
+        self.spaces
+            .seal(SpaceId::Data, apart, buffer, spans, sources);
         self.stats.seal_calls += 1;
     }
 
     /// Seals one packet that holds all of its bytes.
     fn seal_one(&mut self, id: SpaceId, buffer: &mut [u8], span: PacketSpan) {
-        self.spaces.seal(id, buffer, &mut [span], &[]);
+        let apart = self.config.ablation.header_protection_apart;
+        self.spaces.seal(id, apart, buffer, &mut [span], &[]);
         self.stats.seal_calls += 1;
     }
 
