@@ -113,6 +113,67 @@ impl Ksoftirqd {
     }
 }
 
+/// Time in which cores were not idle, whatever they did.
+///
+/// On a link that is slower than the stack, much of what the kernel does happens in soft interrupts
+/// of a core that has gone idle: a timer lets the next packet out of a queue, and the packet is
+/// delivered, or its acknowledgement lets TCP send more. Nobody is charged with that time, and for
+/// TCP it is far more than for QUIC, whose acknowledgements are read by a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Busy {
+    at: Instant,
+    /// Since the machine started, summed over the cores.
+    idle: Duration,
+    cores: u32,
+}
+
+impl Busy {
+    /// The cores' clocks now; `None` where `/proc/stat` does not have them.
+    pub fn now(cores: &[usize]) -> Option<Self> {
+        let table = std::fs::read_to_string("/proc/stat").ok()?;
+        Some(Self {
+            at: Instant::now(),
+            idle: idle(&table, cores)?,
+            cores: u32::try_from(cores.len()).ok()?,
+        })
+    }
+
+    /// How long the cores were busy since an earlier moment, in steps of 10 ms for each core. That
+    /// is the work of the whole machine, and says something about two ends only while nothing else
+    /// runs.
+    pub fn since(&self, earlier: &Self) -> Duration {
+        let wall = (self.at - earlier.at) * self.cores;
+        wall.saturating_sub(self.idle.saturating_sub(earlier.idle))
+    }
+}
+
+/// The time in which cores had nothing to do, or another machine had them: `idle`, `iowait` and
+/// `steal` of proc(5), in hundredths of a second (`USER_HZ`).
+fn idle(table: &str, cores: &[usize]) -> Option<Duration> {
+    let of = |core: &usize| {
+        let name = format!("cpu{core}");
+        let mut lines = table.lines().map(str::split_ascii_whitespace);
+        let counts = lines.find_map(|mut words| (words.next()? == name).then_some(words))?;
+        let counts: Vec<u64> = counts.map_while(|word| word.parse().ok()).collect();
+        let [
+            _user,
+            _nice,
+            _system,
+            idle,
+            iowait,
+            _irq,
+            _softirq,
+            steal,
+            ..,
+        ] = *counts
+        else {
+            return None;
+        };
+        Some(Duration::from_millis(10 * (idle + iowait + steal)))
+    };
+    cores.iter().map(of).sum()
+}
+
 impl std::ops::Sub for SoftInterrupts {
     type Output = Self;
 
@@ -152,6 +213,37 @@ mod tests {
         assert_eq!((two.server, two.client), (Some(2), Some(5)));
         let one = Cores::pick(&[3]);
         assert_eq!((one.server, one.client), (None, None));
+    }
+
+    #[test]
+    fn idle_time_is_that_of_the_wanted_cores() {
+        let table = "cpu  9 9 9 9 9 9 9 9 0 0\n\
+            cpu0 1 0 2 300 4 0 6 50 0 0\n\
+            cpu1 1 0 2 1000 0 0 6 0 0 0\n\
+            cpu10 1 0 2 7 0 0 6 0 0 0\n\
+            intr 5\n";
+        let millis = |cores: &[usize]| idle(table, cores).map(|time| time.as_millis());
+        assert_eq!(millis(&[0]), Some(3540));
+        assert_eq!(millis(&[1, 10]), Some(10_070));
+        assert_eq!((millis(&[2]), idle("cpu0 1 2", &[0])), (None, None));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_core_that_works_is_busy() {
+        let core = sys::allowed_cores()[0];
+        let measured = std::thread::spawn(move || {
+            sys::pin(core).expect("it is allowed");
+            let before = Busy::now(&[core]).expect("/proc/stat");
+            while before.at.elapsed() < Duration::from_millis(200) {
+                std::hint::spin_loop();
+            }
+            let after = Busy::now(&[core]).expect("/proc/stat");
+            (after.since(&before), after.at - before.at)
+        });
+        let (busy, wall) = measured.join().expect("no panic");
+        // Another machine may take the core away, but a core without work would count nothing.
+        assert!(busy > Duration::from_millis(20) && busy <= wall, "{busy:?}");
     }
 
     #[test]

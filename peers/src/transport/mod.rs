@@ -37,6 +37,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use squall_yard::certificate::Certificate;
 use squall_yard::controls::tls;
+use squall_yard::cpu::Busy;
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::options::Suite;
 use squall_yard::sys;
@@ -290,10 +291,13 @@ impl Bench {
     ) -> Result<Measured> {
         let mut ends = self.start(case, [contender; 2], rate, network, false)?;
         thread::sleep(WARM_UP);
-        let before = sample(&mut ends)?;
+        let cores = self.cores.as_ref().map(<[usize; 2]>::as_slice);
+        let busy = || cores.and_then(Busy::now);
+        let (before, begun) = (sample(&mut ends)?, busy());
         thread::sleep(time);
-        let after = sample(&mut ends)?;
-        Measured::new(case, contender, before, after)
+        let (after, ended) = (sample(&mut ends)?, busy());
+        let busy = ended.zip(begun).map(|(end, begin)| end.since(&begin));
+        Measured::new(case, contender, before, after, busy)
     }
 
     /// Moves a small part of each workload, between servers and clients as they come in pairs, and

@@ -1,6 +1,7 @@
 //! What was measured, as tables or as rows of JSON.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 use squall_yard::error::{Failure, Result, context};
@@ -23,15 +24,19 @@ pub(super) struct Measured {
     /// Of requests, in microseconds; where the clock makes them begin.
     latency: Option<[f64; 5]>,
     datagrams_per_message: Option<f64>,
+    /// Both cores' busy time, by the same unit as CPU.
+    busy: Option<f64>,
 }
 
 impl Measured {
-    /// From both ends' counters (server, client) at begin and end.
+    /// From both ends' counters (server, client) at begin and end, and the time in between in which
+    /// their cores were busy.
     pub(super) fn new(
         case: &Case,
         contender: Contender,
         before: [Sample; 2],
         after: [Sample; 2],
+        busy: Option<Duration>,
     ) -> Result<Self> {
         let workload = case.workload;
         let what = || format!("{case} of {}", contender.name());
@@ -65,6 +70,7 @@ impl Measured {
             per_second: units / seconds,
             server_cpu: server_cpu / work * scale,
             client_cpu: client_cpu / work * scale,
+            busy: busy.map(|busy| busy.as_secs_f64() / work * scale),
         })
     }
 
@@ -97,6 +103,8 @@ struct Row {
     server_cpu: f64,
     client_cpu: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
+    busy_cpu: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio_to_tcp: Option<f64>,
@@ -104,6 +112,8 @@ struct Row {
     squall_of_it: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio_to_fewest: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    squall_of_it_busy: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     datagrams_per_message: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -157,10 +167,22 @@ impl Report {
 
     /// The median over the rounds of one sum against another one in the same round.
     fn ratio(&self, of: (&Case, Contender), to: (&Case, Contender)) -> Option<f64> {
-        let (of, to) = (self.of(of.0, of.1)?, self.of(to.0, to.1)?);
-        Some(median(
-            of.iter().zip(to).map(|(of, to)| of.sum() / to.sum()),
-        ))
+        self.ratio_by(of, to, |one| Some(one.sum()))
+    }
+
+    /// The same of another figure.
+    fn ratio_by(
+        &self,
+        of: (&Case, Contender),
+        to: (&Case, Contender),
+        figure: fn(&Measured) -> Option<f64>,
+    ) -> Option<f64> {
+        let rounds = self.of(of.0, of.1)?.iter().zip(self.of(to.0, to.1)?);
+        stats::median(
+            rounds
+                .filter_map(|(of, to)| Some(figure(of)? / figure(to)?))
+                .collect(),
+        )
     }
 
     /// The same workload on the fewest connections, where it was measured on several numbers.
@@ -218,9 +240,11 @@ impl Report {
             gbit_per_s: (!workload.is_handshakes()).then(|| median(|one| one.gbit_per_s)),
             server_cpu: median(|one| one.server_cpu),
             client_cpu: median(|one| one.client_cpu),
+            busy_cpu: stats::median(rounds.iter().filter_map(|one| one.busy).collect()),
             per_second: workload.is_by_unit().then(|| median(|one| one.per_second)),
             ratio_to_tcp: self.ratio(own, (case, Contender::Tcp)),
             squall_of_it: self.ratio((case, Contender::Squall), own),
+            squall_of_it_busy: self.ratio_by((case, Contender::Squall), own, |one| one.busy),
             ratio_to_fewest: fewest.and_then(|fewest| self.ratio(own, (&fewest, contender))),
             datagrams_per_message: stats::median(
                 rounds
@@ -268,8 +292,16 @@ impl fmt::Display for Report {
                 writeln!(f, "\n{}: {cpu}; medians of {} rounds", row.case, row.rounds)?;
                 writeln!(
                     f,
-                    "{:<16}{rate:>10}{:>10}{:>10}{:>10}{:>10}{:>12}{:>12}",
-                    "", "server", "client", "sum", "of tcp", "squall/it", "of fewest"
+                    "{:<16}{rate:>10}{:>10}{:>10}{:>10}{:>10}{:>11}{:>11}{:>10}{:>11}",
+                    "",
+                    "server",
+                    "client",
+                    "sum",
+                    "of tcp",
+                    "squall/it",
+                    "of fewest",
+                    "busy",
+                    "squall/it"
                 )?;
             }
             let rate = row.per_second.or(row.gbit_per_s).unwrap_or_default();
@@ -277,7 +309,7 @@ impl fmt::Display for Report {
             let ratio = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |it| format!("{it:.2}"));
             write!(
                 f,
-                "{:<16}{rate:>10.rate_places$}{:>10.places$}{:>10.places$}{:>10.places$}{:>10}{:>12}{:>12}",
+                "{:<16}{rate:>10.rate_places$}{:>10.places$}{:>10.places$}{:>10.places$}{:>10}{:>11}{:>11}{:>10}{:>11}",
                 row.contender,
                 row.server_cpu,
                 row.client_cpu,
@@ -285,6 +317,9 @@ impl fmt::Display for Report {
                 ratio(row.ratio_to_tcp),
                 ratio(row.squall_of_it),
                 ratio(row.ratio_to_fewest),
+                row.busy_cpu
+                    .map_or("-".to_owned(), |busy| format!("{busy:.places$}")),
+                ratio(row.squall_of_it_busy),
             )?;
             if let Some(number) = row.datagrams_per_message {
                 write!(f, "  {number:.1} datagrams a message")?;
@@ -322,7 +357,8 @@ mod tests {
 
     fn of(workload: Workload, before: [Sample; 2], after: [Sample; 2]) -> Result<Measured> {
         let case = Case::of(workload, &[])[0];
-        Measured::new(&case, Contender::Squall, before, after)
+        let busy = Some(Duration::from_millis(800));
+        Measured::new(&case, Contender::Squall, before, after, busy)
     }
 
     #[test]
@@ -334,7 +370,7 @@ mod tests {
         ];
         let bulk = of(Workload::W1, before, after).expect("work");
         assert_eq!((bulk.server_cpu, bulk.client_cpu), (0.5, 0.25));
-        assert_eq!(bulk.gbit_per_s, 8.0);
+        assert_eq!((bulk.gbit_per_s, bulk.busy), (8.0, Some(0.4)));
         let requests = of(Workload::W3, before, after).expect("work");
         assert_eq!((requests.server_cpu, requests.client_cpu), (1000.0, 500.0));
         assert_eq!(requests.per_second, 500.0);
