@@ -36,6 +36,12 @@ pub struct Row {
     /// Of requests, `closed`: they follow responses; `open`: they begin by the clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
+    /// Bytes of a response, a segment or a datagram.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// squall's server: UDP datagrams for each message that it gave to the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datagrams_per_message: Option<f64>,
 }
 
 /// squall's name in rows, where other stacks may appear too.
@@ -67,7 +73,7 @@ pub fn bulk(connections: usize, streams: usize, is_both: bool, endless: bool) ->
 pub fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
         "workload,contender,gbit_per_s,per_s,server_cpu,client_cpu,cpu_unit,p50_us,p90_us,p99_us,p99_9_us,max_us,\
-         connections,mode",
+         connections,mode,size,datagrams_per_message",
     );
     for row in rows {
         let number =
@@ -88,11 +94,15 @@ pub fn csv(rows: &[Row]) -> String {
             let _ = write!(text, ",{}", number(times.map(|times| times[at])));
         }
         let connections = row.connections.map(|connections| connections.to_string());
-        let (connections, mode) = (
+        let size = row.size.map(|size| size.to_string());
+        let _ = write!(
+            text,
+            ",{},{},{},{}",
             connections.unwrap_or_default(),
             row.mode.unwrap_or_default(),
+            size.unwrap_or_default(),
+            number(row.datagrams_per_message)
         );
-        let _ = write!(text, ",{connections},{mode}");
     }
     text
 }
@@ -114,6 +124,8 @@ mod tests {
             latency_us: None,
             connections: None,
             mode: None,
+            size: None,
+            datagrams_per_message: None,
         };
         let times = Row {
             latency_us: Some(Percentiles {
@@ -125,6 +137,8 @@ mod tests {
             }),
             connections: Some(10),
             mode: Some("open"),
+            size: Some(1_024),
+            datagrams_per_message: Some(2.5),
             ..row.clone()
         };
         let text = csv(&[row, times]);
@@ -132,7 +146,8 @@ mod tests {
         assert_eq!(lines.len(), 3);
         assert!(lines.iter().all(|line| line.len() == lines[0].len()));
         assert_eq!(&lines[1][..4], ["W1", "tcp", "1.5000", ""]);
-        assert_eq!(lines[1][12..], ["", ""]);
-        assert_eq!(lines[2][11..], ["5.0000", "10", "open"]);
+        assert_eq!(lines[0][14..], ["size", "datagrams_per_message"]);
+        assert_eq!(lines[1][12..], ["", "", "", ""]);
+        assert_eq!(lines[2][11..], ["5.0000", "10", "open", "1024", "2.5000"]);
     }
 }

@@ -224,6 +224,8 @@ impl Report for BulkReport {
             latency_us: None,
             connections: Some(self.setup.connections),
             mode: None,
+            size: None,
+            datagrams_per_message: figures.datagrams_per_message,
         });
         rows.collect()
     }

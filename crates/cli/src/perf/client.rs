@@ -448,6 +448,8 @@ impl Report for ClientReport<'_> {
             latency_us: None,
             connections: Some(work.connections()),
             mode: None,
+            size: None,
+            datagrams_per_message: None,
         }]
     }
 

@@ -107,7 +107,7 @@ impl Entry<'_> {
             figures.name = format!("{} -c {}", figures.name, self.connections);
         }
         if let Some(used) = &self.used {
-            figures.datagrams_per_message = used.server_sent.datagrams_per_message();
+            figures.row.datagrams_per_message = used.server_sent.datagrams_per_message();
         }
         if self.contender == Contender::Quic {
             figures.ratio_to_tls_tcp = self.to_control(all, Contender::TlsTcp);
