@@ -179,15 +179,18 @@ fn connections_come_and_go() {
 }
 
 #[test]
-fn a_stream_without_end_on_each_connection_is_a_workload_of_its_own() {
-    for (args, workload, connections) in [
-        (&["-c", "3"][..], "W5s", 3),
-        (&["-c", "3", "-b", "1M"], "bulk", 3),
-        (&[], "W1", 1),
+fn bulk_data_is_called_by_its_shape_and_has_the_applications_limit() {
+    for (args, workload, connections, limit) in [
+        (&["-c", "3"][..], "W5s", 3, None),
+        (&["-c", "3", "-b", "1M"], "W5s", 3, Some(0.001)),
+        (&["-b", "50M"], "W1r", 1, Some(0.05)),
+        (&["-b", "50M", "--upload"], "W1", 1, Some(0.05)),
+        (&[], "W1", 1, None),
     ] {
         let report = report(&[args, &["--only", "quic"]].concat());
         assert_eq!(report["workload"], workload, "{args:?}");
         assert_eq!(report["connections"], connections, "{args:?}");
+        assert_eq!(report["gbit_limit"].as_f64(), limit, "{args:?}");
         let filled = number(&report["quic"]["datagrams_per_message"]);
         assert!(filled >= 1.0, "{args:?}: {filled}");
     }

@@ -97,10 +97,13 @@ pub(crate) struct Setup {
 /// Everything that `squall perf` prints.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BulkReport {
-    /// `W1`, `W2`, `W5s`, `bidir` or `bulk`.
+    /// `W1`, `W1r`, `W2`, `W5s`, `bidir` or `bulk`.
     pub(crate) workload: &'static str,
     /// As in the rows of the other workloads; `setup` has it, too.
     pub(crate) connections: usize,
+    /// Each stream's limit in Gbit/s, if the application has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gbit_limit: Option<f64>,
     pub(crate) quic: Option<Figures>,
     pub(crate) tls_tcp: Option<Figures>,
     pub(crate) tcp: Option<Figures>,
@@ -130,13 +133,18 @@ impl BulkReport {
         setup: Setup,
     ) -> Self {
         use Contender::{Quic, Tcp, TlsTcp};
-        let endless = setup.direction == "download"
-            && setup.bits_per_second_per_stream.is_none()
-            && setup.bytes_per_stream.is_none();
-        let is_both = setup.direction == "bidir";
+        let endless = setup.direction == "download" && setup.bytes_per_stream.is_none();
+        let workload = rows::bulk(
+            setup.connections,
+            setup.streams,
+            setup.direction == "bidir",
+            endless,
+            setup.bits_per_second_per_stream.is_some(),
+        );
         Self {
-            workload: rows::bulk(setup.connections, setup.streams, is_both, endless),
+            workload,
             connections: setup.connections,
+            gbit_limit: setup.bits_per_second_per_stream.map(rows::gbit),
             quic: figures(rounds, Quic),
             tls_tcp: figures(rounds, TlsTcp),
             tcp: figures(rounds, Tcp),
@@ -226,6 +234,7 @@ impl Report for BulkReport {
             mode: None,
             size: None,
             datagrams_per_message: figures.datagrams_per_message,
+            gbit_limit: self.gbit_limit,
         });
         rows.collect()
     }

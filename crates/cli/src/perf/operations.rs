@@ -115,6 +115,7 @@ impl Figures {
                 mode: job.mode(),
                 size: job.size(),
                 datagrams_per_message: None,
+                gbit_limit: None,
             },
             target_per_s: None,
             count,
@@ -364,6 +365,7 @@ mod tests {
                 mode: None,
                 size: None,
                 datagrams_per_message: None,
+                gbit_limit: None,
             };
             let rows = vec![Figures {
                 row,

@@ -512,6 +512,7 @@ impl Report for HttpReport {
             mode: None,
             size: work.size(),
             datagrams_per_message: None,
+            gbit_limit: None,
         };
         let requests = self.rows.iter().map(|one| Row {
             per_s: Some(one.requests_per_s),
