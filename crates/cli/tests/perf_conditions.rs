@@ -184,6 +184,16 @@ fn a_bitrate_limits_each_stream_in_every_contender() {
         // What a piece of 16 KiB more does to a second, and a machine that has no time for it.
         assert!((0.02..0.09).contains(&rate), "{contender}: {rate} Gbit/s");
     }
+    let output = squall(&["perf", "-b", "40M", "-t", "0.3", "--rounds", "1", "--csv"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let names: Vec<_> = (text.lines().skip(1))
+        .map(|line| line.split(',').take(2).collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(names, ["W1r squall", "W1r tls_tcp", "W1r tcp"]);
+    assert!(
+        text.lines().skip(1).all(|line| line.ends_with(",0.0400")),
+        "{text}"
+    );
     let server = Server::with(&[]);
     let address = server.address();
     let up = json(&[

@@ -14,6 +14,12 @@ fn number(value: &serde_json::Value) -> f64 {
         .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
+/// The columns of each line that `--csv` got last, the heading's among them.
+fn last_values(text: &str) -> Vec<Vec<&str>> {
+    let lines = text.lines().map(|line| line.split(',').skip(12).collect());
+    lines.collect()
+}
+
 /// Percentiles that rise.
 fn assert_latency(latency: &serde_json::Value) {
     let times = ["p50", "p90", "p99", "p99_9", "max"].map(|key| number(&latency[key]));
@@ -149,10 +155,24 @@ fn one_contender_alone_has_rows_alone() {
         .filter_map(|line| line.split(',').nth(1))
         .collect();
     assert_eq!(names, ["contender", "squall", "tls_tcp", "tcp"], "{text}");
-    let last = |line: &str| line.rsplit(',').take(2).collect::<Vec<_>>().join(" ");
-    let last: Vec<_> = text.lines().map(last).collect();
-    assert_eq!(last[0], "mode connections");
-    assert!(last[1..].iter().all(|row| row == "closed 1"), "{text}");
+    let rows = last_values(&text);
+    assert_eq!(
+        rows[0],
+        [
+            "connections",
+            "mode",
+            "size",
+            "datagrams_per_message",
+            "gbit_limit"
+        ]
+    );
+    for row in &rows[1..] {
+        assert_eq!(row[..3], ["1", "closed", "1024"], "{text}");
+    }
+    assert!(rows[1][3].parse::<f64>().is_ok_and(|filled| filled >= 1.0));
+    for row in &rows[2..] {
+        assert_eq!(row[3..], ["", ""], "{text}");
+    }
     let line = failure(&["perf", "--handshakes", "--only", "tcp"]);
     assert!(line.contains("--only"), "{line}");
 }
@@ -342,6 +362,11 @@ fn rows_of_values_have_a_heading_and_a_plot_is_a_picture() {
         lines[1].starts_with("W1,squall,") && lines[3].starts_with("W1,tcp,"),
         "{text}"
     );
+    let rows = last_values(&text);
+    // Bulk data has no size; the kernel gets bundles from squall alone.
+    assert_eq!(rows[1][..3], ["1", "", ""], "{text}");
+    assert!(rows[1][3].parse::<f64>().is_ok_and(|filled| filled >= 1.0));
+    assert_eq!(rows[3], ["1", "", "", "", ""], "{text}");
     let svg = std::fs::read_to_string(&file).expect("the picture");
     std::fs::remove_file(&file).expect("it was there");
     let document = roxmltree::Document::parse(&svg).expect("XML");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, failure, json};
+use common::{Server, failure, json, squall};
 
 fn number(value: &serde_json::Value) -> f64 {
     value
@@ -179,15 +179,18 @@ fn connections_come_and_go() {
 }
 
 #[test]
-fn a_stream_without_end_on_each_connection_is_a_workload_of_its_own() {
-    for (args, workload, connections) in [
-        (&["-c", "3"][..], "W5s", 3),
-        (&["-c", "3", "-b", "1M"], "bulk", 3),
-        (&[], "W1", 1),
+fn bulk_data_is_called_by_its_shape_and_has_the_applications_limit() {
+    for (args, workload, connections, limit) in [
+        (&["-c", "3"][..], "W5s", 3, None),
+        (&["-c", "3", "-b", "1M"], "W5s", 3, Some(0.001)),
+        (&["-b", "50M"], "W1r", 1, Some(0.05)),
+        (&["-b", "50M", "--upload"], "W1", 1, Some(0.05)),
+        (&[], "W1", 1, None),
     ] {
         let report = report(&[args, &["--only", "quic"]].concat());
         assert_eq!(report["workload"], workload, "{args:?}");
         assert_eq!(report["connections"], connections, "{args:?}");
+        assert_eq!(report["gbit_limit"].as_f64(), limit, "{args:?}");
         let filled = number(&report["quic"]["datagrams_per_message"]);
         assert!(filled >= 1.0, "{args:?}: {filled}");
     }
@@ -217,6 +220,64 @@ fn several_numbers_of_connections_are_measured_in_turns() {
         (number(&rows[2]["ratio_to_fewest"]) / growth - 1.0).abs() < 0.01,
         "{growth}"
     );
-    let line = failure(&["perf", "-c", "1,8"]);
-    assert!(line.contains("--segments"), "{line}");
+}
+
+#[test]
+fn bulk_data_on_several_numbers_of_connections_has_a_row_for_each() {
+    let args = ["perf", "-c", "4,1", "-t", "0.6", "--rounds", "2"];
+    let report = json(&[&args[..], &["-i", "0.1", "--json"]].concat());
+    let rows = report["rows"].as_array().expect("rows");
+    let contenders = ["squall", "tls_tcp", "tcp"];
+    let expected: Vec<_> = [("W5s", 4), ("W1", 1)]
+        .into_iter()
+        .flat_map(|(workload, connections)| contenders.map(|one| (workload, one, connections)))
+        .collect();
+    assert_eq!(rows.len(), expected.len());
+    for (row, (workload, contender, connections)) in rows.iter().zip(expected) {
+        assert_eq!(row["workload"], workload);
+        assert_eq!(row["contender"], contender);
+        assert_eq!(row["connections"], connections);
+        assert!(number(&row["gbit_per_s"]) > 0.0 && number(&row["server_cpu"]) > 0.0);
+        assert_eq!(row["rounds_cpu_s_per_gb"].as_array().map(Vec::len), Some(2));
+        assert_eq!(row["stages"].is_object(), contender == "squall");
+        assert_eq!(row["ratio_to_fewest"].is_f64(), connections == 4, "{row}");
+        // Each turn has intervals of its own, which sum to it.
+        let intervals = report["intervals"].as_array().expect("a list");
+        let own = intervals.iter().filter(|one| {
+            let name = one["contender"]
+                .as_str()
+                .map(|name| name.replace("quic", "squall"));
+            name.as_deref() == Some(contender) && one["connections"] == connections
+        });
+        let bytes: u64 = own.filter_map(|one| one["bytes"].as_u64()).sum();
+        assert_eq!(row["bytes"], bytes, "{row}");
+    }
+    let output = squall(&["perf", "-c", "1,3", "-n", "1M", "--rounds", "1"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    let words: Vec<_> = text.split_whitespace().collect();
+    let words = words.join(" ");
+    for part in [
+        ", 1 and 3 connection(s)",
+        "quic -c 3: ",
+        "tcp -c 3: ",
+        "QUIC by stage, -c 3",
+    ] {
+        assert!(words.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn one_number_of_connections_is_for_what_has_one_result() {
+    for args in [
+        &["perf", "-c", "1,8", "--verify"][..],
+        &["perf", "-c", "1,8", "--ablation"],
+        &["perf", "client", "127.0.0.1:1", "-c", "1,8"],
+    ] {
+        let line = failure(args);
+        assert!(line.contains("pass one with -c"), "{args:?}: {line}");
+    }
 }

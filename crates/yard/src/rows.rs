@@ -10,11 +10,12 @@ use crate::latency::Percentiles;
 /// One row.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// `W1` (1 × 1), `W2` (10 × 10), `W5s` (N × 1, endless), `bulk` (other shapes), `bidir` (both
-    /// ways at once), `W3` (requests), `W4`, `W4-resumed` (handshakes), `W5`, `W5t` (segments of
-    /// 256 and 16 KiB, 200 MB/s), `segments` (others), `W6` (one request at a time), `requests`
-    /// (others by the clock), `W7` (datagrams of 1,100 or 200 bytes), `datagrams` (others), `W8`
-    /// (connections with three requests of 10,000 bytes), `churn` (others).
+    /// `W1` (1 × 1), `W1r` (the same, endless and limited by the application), `W2` (10 × 10),
+    /// `W5s` (N × 1, endless), `bulk` (other shapes), `bidir` (both ways at once), `W3` (requests),
+    /// `W4`, `W4-resumed` (handshakes), `W5`, `W5t` (segments of 256 and 16 KiB, 200 MB/s),
+    /// `segments` (others), `W6` (one request at a time), `requests` (others by the clock), `W7`
+    /// (datagrams of 1,100 or 200 bytes), `datagrams` (others), `W8` (connections with three
+    /// requests of 10,000 bytes), `churn` (others).
     pub workload: &'static str,
     /// Who did the work.
     pub contender: &'static str,
@@ -36,6 +37,15 @@ pub struct Row {
     /// Of requests, `closed`: they follow responses; `open`: they begin by the clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
+    /// Bytes of a response, a segment or a datagram.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// squall's server: UDP datagrams for each message that it gave to the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datagrams_per_message: Option<f64>,
+    /// Each stream's limit in 10^9 bits per second, if the application has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gbit_limit: Option<f64>,
 }
 
 /// squall's name in rows, where other stacks may appear too.
@@ -51,12 +61,24 @@ pub const PER_CONNECTION: &str = "us/connection";
 /// CPU of handshakes.
 pub const PER_HANDSHAKE: &str = "us/handshake";
 
+/// A rate in bits per second as rows have it, in 10^9 bits per second.
+pub fn gbit(bits_per_second: u64) -> f64 {
+    bits_per_second as f64 / 1e9
+}
+
 /// The workload's name of a bulk transfer, in both directions at the same time or in one.
-/// `endless`: a download that only the time ends.
-pub fn bulk(connections: usize, streams: usize, is_both: bool, endless: bool) -> &'static str {
+/// `endless`: a download that only the time ends. `limited`: by a rate of the application.
+pub fn bulk(
+    connections: usize,
+    streams: usize,
+    is_both: bool,
+    endless: bool,
+    limited: bool,
+) -> &'static str {
     match (connections, streams) {
         _ if is_both => "bidir",
         (2.., 1) if endless => "W5s",
+        (1, 1) if endless && limited => "W1r",
         (1, 1) => "W1",
         (10, 10) => "W2",
         _ => "bulk",
@@ -67,7 +89,7 @@ pub fn bulk(connections: usize, streams: usize, is_both: bool, endless: bool) ->
 pub fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
         "workload,contender,gbit_per_s,per_s,server_cpu,client_cpu,cpu_unit,p50_us,p90_us,p99_us,p99_9_us,max_us,\
-         connections,mode",
+         connections,mode,size,datagrams_per_message,gbit_limit",
     );
     for row in rows {
         let number =
@@ -88,11 +110,16 @@ pub fn csv(rows: &[Row]) -> String {
             let _ = write!(text, ",{}", number(times.map(|times| times[at])));
         }
         let connections = row.connections.map(|connections| connections.to_string());
-        let (connections, mode) = (
+        let size = row.size.map(|size| size.to_string());
+        let _ = write!(
+            text,
+            ",{},{},{},{},{}",
             connections.unwrap_or_default(),
             row.mode.unwrap_or_default(),
+            size.unwrap_or_default(),
+            number(row.datagrams_per_message),
+            number(row.gbit_limit)
         );
-        let _ = write!(text, ",{connections},{mode}");
     }
     text
 }
@@ -104,7 +131,7 @@ mod tests {
     #[test]
     fn every_line_has_as_many_values_as_the_heading() {
         let row = Row {
-            workload: bulk(1, 1, false, true),
+            workload: bulk(1, 1, false, true, false),
             contender: "tcp",
             gbit_per_s: Some(1.5),
             per_s: None,
@@ -114,6 +141,9 @@ mod tests {
             latency_us: None,
             connections: None,
             mode: None,
+            size: None,
+            datagrams_per_message: None,
+            gbit_limit: None,
         };
         let times = Row {
             latency_us: Some(Percentiles {
@@ -125,6 +155,9 @@ mod tests {
             }),
             connections: Some(10),
             mode: Some("open"),
+            size: Some(1_024),
+            datagrams_per_message: Some(2.5),
+            gbit_limit: Some(0.04),
             ..row.clone()
         };
         let text = csv(&[row, times]);
@@ -132,7 +165,31 @@ mod tests {
         assert_eq!(lines.len(), 3);
         assert!(lines.iter().all(|line| line.len() == lines[0].len()));
         assert_eq!(&lines[1][..4], ["W1", "tcp", "1.5000", ""]);
-        assert_eq!(lines[1][12..], ["", ""]);
-        assert_eq!(lines[2][11..], ["5.0000", "10", "open"]);
+        assert_eq!(
+            lines[0][14..],
+            ["size", "datagrams_per_message", "gbit_limit"]
+        );
+        assert_eq!(lines[1][12..], ["", "", "", "", ""]);
+        assert_eq!(
+            lines[2][11..],
+            ["5.0000", "10", "open", "1024", "2.5000", "0.0400"]
+        );
+    }
+
+    #[test]
+    fn a_limit_names_the_endless_download_of_one_connection_alone() {
+        let name = |connections, streams, endless, limited| {
+            bulk(connections, streams, false, endless, limited)
+        };
+        assert_eq!(name(1, 1, true, true), "W1r");
+        assert_eq!(name(1, 1, true, false), "W1");
+        // As many bytes as asked for, or an upload.
+        assert_eq!(name(1, 1, false, true), "W1");
+        for limited in [false, true] {
+            assert_eq!(name(1_000, 1, true, limited), "W5s");
+            assert_eq!(name(10, 10, true, limited), "W2");
+            assert_eq!(name(1, 2, true, limited), "bulk");
+            assert_eq!(bulk(1, 1, true, true, limited), "bidir");
+        }
     }
 }

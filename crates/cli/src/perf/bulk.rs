@@ -15,7 +15,8 @@ use squall_yard::work::{Amount, Flow, Load};
 use squall_yard::{interrupt, layout, source, sys};
 
 use super::args::Local;
-use super::bulk_report::{self, BulkReport, Round, Setup};
+use super::bulk_report::{Round, Series, Setup};
+use super::bulk_series::SeriesReport;
 use super::contender::Contender;
 use super::quic::Quic;
 use super::report::{self, Interval};
@@ -53,11 +54,16 @@ impl Plan {
             .suite
             .get_or_insert(Suite::Aes128.into())
             .clone();
-        let tcp = args.work.connections() * args.work.streams * flow.directions().len();
+        // Where there are several numbers, the connections of each are a part of the most.
+        let connections = args.work.most_connections();
+        let tcp = connections * args.work.streams * flow.directions().len();
         if tcp > MAX_TCP && contenders.iter().any(|&one| one != Contender::Quic) {
             return Err(Failure::new(format!(
                 "TCP would take {tcp} connections with a thread at each end, more than {MAX_TCP}: add --only quic"
             )));
+        }
+        if args.verify {
+            args.work.one_number()?;
         }
         if args.verify && flow != Flow::Down {
             let option = if flow == Flow::Up {
@@ -72,7 +78,7 @@ impl Plan {
         let quic = Quic::new(
             &certificate,
             &args.options,
-            args.work.connections(),
+            connections,
             args.family.loopback(),
         )?;
         let mut plan = Self {
@@ -110,9 +116,9 @@ impl Plan {
         }
     }
 
-    fn load(&self, amount: Amount, seed: Option<u64>, gauges: Gauges) -> Load {
+    fn load(&self, connections: usize, amount: Amount, seed: Option<u64>, gauges: Gauges) -> Load {
         Load {
-            connections: self.args.work.connections(),
+            connections,
             streams: self.args.work.streams,
             flow: self.flow,
             amount,
@@ -124,15 +130,16 @@ impl Plan {
         }
     }
 
-    /// Runs one contender once, with a live line.
+    /// Runs one contender once, with a live line. Lines for intervals begin with the name.
     fn run_one(
         &self,
         contender: Contender,
         load: &Load,
         title: String,
+        name: &str,
     ) -> Result<(Outcome, Vec<live::Interval>)> {
         let (args, lanes) = (&self.args, load.flow.lanes(&load.gauges));
-        let telling = report::telling(&args.work, &args.output, contender.name());
+        let telling = report::telling(&args.work, &args.output, name);
         let live = Live::with_intervals(title, Unit::Bytes, &lanes, telling);
         let outcome = match (contender, &self.tls) {
             (Contender::Quic, _) => self.quic.bulk(load),
@@ -153,60 +160,88 @@ impl Plan {
             .as_deref()
             .map(File::create)
             .transpose()?;
-        let count = self.args.rounds;
-        let amount = match self.amount {
-            Amount::Bytes(bytes) => Amount::Bytes(bytes),
-            Amount::Time(time) => Amount::Time(time / u32::try_from(count).unwrap_or(u32::MAX)),
-        };
         if self.args.output.is_text() {
             say(&layout::wrap(&self.heading(), layout::width()));
         }
         let ksoftirqd = Ksoftirqd::find(self.cores);
         let ticker = Ticker::start();
-        let quic = Gauges::default();
-        let (mut rounds, mut intervals) = (Vec::new(), Vec::new());
-        'rounds: for index in 0..count {
-            for contender in rotated(&self.contenders, index) {
-                let gauges = match contender {
-                    Contender::Quic => Gauges {
-                        down: Arc::default(),
-                        up: Arc::default(),
-                        ..quic.clone()
-                    },
-                    _ => Gauges::default(),
-                };
-                let load = self.load(amount, None, gauges);
-                let before = ksoftirqd.now();
-                let title = format!("round {} of {count}, {}", index + 1, contender.name());
-                let (mut outcome, parts) = self.run_one(contender, &load, title)?;
-                intervals.extend(parts.into_iter().map(|figures| Interval {
-                    round: Some(index),
-                    contender: Some(contender.name()),
-                    workload: None,
-                    connections: None,
-                    mode: None,
-                    figures,
-                }));
-                let soft = ksoftirqd.now() - before;
-                outcome.server_cpu += soft.server;
-                outcome.client_cpu += soft.client;
-                rounds.push(Round {
-                    contender,
-                    index,
-                    outcome,
-                    ksoftirqd: soft.server + soft.client,
-                });
+        let numbers = self.args.work.connections.iter();
+        let mut series: Vec<Series> = numbers.map(|&number| Series::new(number)).collect();
+        let contenders = |at| self.contenders.iter().map(move |&one| (at, one));
+        let turns: Vec<_> = (0..series.len()).flat_map(contenders).collect();
+        let mut intervals = Vec::new();
+        'rounds: for index in 0..self.args.rounds {
+            for (at, contender) in rotated(&turns, index) {
+                intervals.extend(self.turn(&mut series[at], contender, index, &ksoftirqd)?);
                 if interrupt::raised() {
                     break 'rounds;
                 }
             }
         }
-        let used = bulk_report::used(&rounds, Contender::Quic);
-        let stages = used.and_then(|used| used.tables(ticker.rates()));
-        let setup = self.setup(ksoftirqd.count());
-        let mut results = BulkReport::new(&rounds, stages, &quic, setup);
-        results.intervals = intervals;
-        report::tell(&results, &self.args.output, plot)
+        let (rates, setup) = (ticker.rates(), self.setup(ksoftirqd.count()));
+        series.retain(|one| !one.rounds.is_empty());
+        match series.as_slice() {
+            [only] if !self.args.work.has_several_numbers() => {
+                let mut results = only.report(rates, setup);
+                results.intervals = intervals;
+                report::tell(&results, &self.args.output, plot)
+            }
+            all => {
+                let results = SeriesReport::new(all, rates, intervals, setup);
+                report::tell(&results, &self.args.output, plot)
+            }
+        }
+    }
+
+    /// One contender's part of a round, with one number of connections.
+    fn turn(
+        &self,
+        series: &mut Series,
+        contender: Contender,
+        index: usize,
+        ksoftirqd: &Ksoftirqd,
+    ) -> Result<Vec<Interval>> {
+        let count = self.args.rounds;
+        let amount = match self.amount {
+            Amount::Bytes(bytes) => Amount::Bytes(bytes),
+            Amount::Time(time) => Amount::Time(time / u32::try_from(count).unwrap_or(u32::MAX)),
+        };
+        let gauges = match contender {
+            Contender::Quic => Gauges {
+                down: Arc::default(),
+                up: Arc::default(),
+                ..series.gauges.clone()
+            },
+            _ => Gauges::default(),
+        };
+        let load = self.load(series.connections, amount, None, gauges);
+        let before = ksoftirqd.now();
+        let has_several = self.args.work.has_several_numbers();
+        let mut name = contender.name().to_owned();
+        if has_several {
+            // As wide as all others, since lines of intervals begin with it.
+            name = format!("{name:<7} -c {:<5}", series.connections);
+        }
+        let title = format!("round {} of {count}, {}", index + 1, name.trim_end());
+        let (mut outcome, parts) = self.run_one(contender, &load, title, &name)?;
+        let soft = ksoftirqd.now() - before;
+        outcome.server_cpu += soft.server;
+        outcome.client_cpu += soft.client;
+        series.rounds.push(Round {
+            contender,
+            index,
+            outcome,
+            ksoftirqd: soft.server + soft.client,
+        });
+        let intervals = parts.into_iter().map(|figures| Interval {
+            round: Some(index),
+            contender: Some(contender.name()),
+            workload: None,
+            connections: has_several.then_some(series.connections),
+            mode: None,
+            figures,
+        });
+        Ok(intervals.collect())
     }
 
     /// One transfer of a seeded pattern a contender, digests at both ends.
@@ -222,9 +257,11 @@ impl Plan {
             if interrupt::raised() {
                 return Err(Failure::new("interrupted before anything was compared"));
             }
-            let load = self.load(Amount::Bytes(bytes), Some(1), Gauges::default());
+            let connections = self.args.work.connections();
+            let amount = Amount::Bytes(bytes);
+            let load = self.load(connections, amount, Some(1), Gauges::default());
             let title = format!("verify {}", contender.name());
-            let (outcome, _) = self.run_one(contender, &load, title)?;
+            let (outcome, _) = self.run_one(contender, &load, title, contender.name())?;
             let server = source::combine(outcome.sent);
             let client = source::combine(outcome.received);
             let equal = server == client;
@@ -272,7 +309,7 @@ impl Plan {
             Amount::Time(time) => (None, Some(time.as_secs_f64())),
         };
         Setup {
-            connections: work.connections(),
+            connections: (!work.has_several_numbers()).then_some(work.connections()),
             streams: work.streams,
             direction: self.flow.name(),
             bits_per_second_per_stream: work.bitrate,
@@ -320,7 +357,7 @@ impl Plan {
             "loopback ({}), {}, {direction}, {} connection(s) of {} stream(s){limit},\n{amount},\n{}\n",
             args.family.loopback(),
             self.cores,
-            work.connections(),
+            work.numbers(),
             work.streams,
             args.options
         );

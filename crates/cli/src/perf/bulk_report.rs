@@ -14,7 +14,7 @@ use squall_yard::live::Gauges;
 use squall_yard::meter::{Sent, Used};
 use squall_yard::outcome::Outcome;
 use squall_yard::rows::{self, Row};
-use squall_yard::stages::Both;
+use squall_yard::stages::{Both, Rates};
 use squall_yard::stats::median;
 
 use super::contender::Contender;
@@ -37,6 +37,32 @@ impl Round {
             self.outcome.server_cpu + self.outcome.client_cpu,
             self.outcome.bytes,
         )
+    }
+}
+
+/// What was done with one number of connections.
+pub(crate) struct Series {
+    pub(crate) connections: usize,
+    pub(crate) rounds: Vec<Round>,
+    /// QUIC's times, over all rounds.
+    pub(crate) gauges: Gauges,
+}
+
+impl Series {
+    /// One without rounds.
+    pub(crate) fn new(connections: usize) -> Self {
+        Self {
+            connections,
+            rounds: Vec::new(),
+            gauges: Gauges::default(),
+        }
+    }
+
+    /// The results of this number alone.
+    pub(crate) fn report(&self, rates: Rates, setup: Setup) -> BulkReport {
+        let used = used(&self.rounds, Contender::Quic);
+        let stages = used.and_then(|used| used.tables(rates));
+        BulkReport::new(self, stages, setup)
     }
 }
 
@@ -67,7 +93,9 @@ pub(crate) struct Figures {
 /// What was measured, and on what.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Setup {
-    pub(crate) connections: usize,
+    /// Absent where there are several numbers: rows have theirs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connections: Option<usize>,
     pub(crate) streams: usize,
     /// `download`: the server sends; `upload`; `bidir`: both.
     pub(crate) direction: &'static str,
@@ -97,10 +125,13 @@ pub(crate) struct Setup {
 /// Everything that `squall perf` prints.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BulkReport {
-    /// `W1`, `W2`, `W5s`, `bidir` or `bulk`.
+    /// `W1`, `W1r`, `W2`, `W5s`, `bidir` or `bulk`.
     pub(crate) workload: &'static str,
-    /// As in the rows of the other workloads; `setup` has it, too.
+    /// As in the rows of the other workloads.
     pub(crate) connections: usize,
+    /// Each stream's limit in Gbit/s, if the application has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gbit_limit: Option<f64>,
     pub(crate) quic: Option<Figures>,
     pub(crate) tls_tcp: Option<Figures>,
     pub(crate) tcp: Option<Figures>,
@@ -122,21 +153,22 @@ pub(crate) struct BulkReport {
 }
 
 impl BulkReport {
-    /// Draws the figures out of the rounds; `gauges` are QUIC's.
-    pub(crate) fn new(
-        rounds: &[Round],
-        stages: Option<Both>,
-        gauges: &Gauges,
-        setup: Setup,
-    ) -> Self {
+    /// Draws the figures out of the rounds.
+    pub(crate) fn new(series: &Series, stages: Option<Both>, setup: Setup) -> Self {
         use Contender::{Quic, Tcp, TlsTcp};
-        let endless = setup.direction == "download"
-            && setup.bits_per_second_per_stream.is_none()
-            && setup.bytes_per_stream.is_none();
-        let is_both = setup.direction == "bidir";
+        let (rounds, gauges) = (&series.rounds, &series.gauges);
+        let endless = setup.direction == "download" && setup.bytes_per_stream.is_none();
+        let workload = rows::bulk(
+            series.connections,
+            setup.streams,
+            setup.direction == "bidir",
+            endless,
+            setup.bits_per_second_per_stream.is_some(),
+        );
         Self {
-            workload: rows::bulk(setup.connections, setup.streams, is_both, endless),
-            connections: setup.connections,
+            workload,
+            connections: series.connections,
+            gbit_limit: setup.bits_per_second_per_stream.map(rows::gbit),
             quic: figures(rounds, Quic),
             tls_tcp: figures(rounds, TlsTcp),
             tcp: figures(rounds, Tcp),
@@ -151,37 +183,35 @@ impl BulkReport {
         }
     }
 
-    /// The contenders that ran, with their names.
-    fn contenders(&self) -> impl Iterator<Item = (&'static str, &Figures)> {
+    /// The contenders that ran.
+    pub(super) fn contenders(&self) -> impl Iterator<Item = (Contender, &Figures)> {
         let all = [
             (Contender::Quic, &self.quic),
             (Contender::TlsTcp, &self.tls_tcp),
             (Contender::Tcp, &self.tcp),
         ];
         all.into_iter()
-            .filter_map(|(contender, figures)| Some((contender.name(), figures.as_ref()?)))
+            .filter_map(|(contender, figures)| Some((contender, figures.as_ref()?)))
     }
-}
 
-impl Report for BulkReport {
-    fn text(&self, width: usize) -> String {
-        let rows = [
-            ("quic", &self.quic, self.ratio_to_tcp),
-            ("tls_tcp", &self.tls_tcp, self.tls_tcp_ratio_to_tcp),
-            ("tcp", &self.tcp, None),
-        ];
-        let rows = rows.into_iter();
-        let rows: Vec<_> = rows
-            .filter_map(|(name, figures, ratio)| Some((name, figures.as_ref()?, ratio)))
-            .collect();
-        let mut text = summary(&rows, width);
-        text += "(server, client, sum: CPU-seconds per GB delivered, ksoftirqd included)\n";
+    /// A contender's CPU against plain TCP's.
+    pub(super) fn to_tcp(&self, contender: Contender) -> Option<f64> {
+        match contender {
+            Contender::Quic => self.ratio_to_tcp,
+            Contender::TlsTcp => self.tls_tcp_ratio_to_tcp,
+            Contender::Tcp => None,
+        }
+    }
+
+    /// What the figures say, in lines that begin with this.
+    pub(super) fn remarks(&self, begin: &str) -> String {
+        let mut text = String::new();
         for (control, ratio) in [
             ("TLS over TCP", self.ratio_to_tls_tcp),
             ("plain TCP", self.ratio_to_tcp),
         ] {
             if let Some(ratio) = ratio {
-                text += &format!("QUIC costs {ratio:.2} times the CPU of {control}.\n");
+                text += &format!("{begin}QUIC costs {ratio:.2} times the CPU of {control}.\n");
             }
         }
         for (name, times) in [
@@ -189,32 +219,31 @@ impl Report for BulkReport {
             ("Time to the first byte", &self.first_byte_us),
         ] {
             if let Some(times) = times {
-                text += &format!("{name}: {times}.\n");
+                text += &format!("{begin}{name}: {times}.\n");
             }
         }
-        if self.setup.interrupted {
-            text += "Interrupted: the figures cover the time before.\n";
-        }
+        text
+    }
+
+    /// QUIC's cost by stage, after an empty line.
+    pub(super) fn stage_table(&self, title: &str, width: usize) -> String {
         let ends = match self.setup.direction {
             "upload" => ("server (receives)", "client (sends)"),
             "bidir" => ("server", "client"),
             _ => ("server (sends)", "client (receives)"),
         };
-        if let Some(stages) = &self.stages {
-            text.push('\n');
-            text += &stages.table("QUIC by stage", ends.0, ends.1, width);
-        }
-        text
+        let stages = self.stages.as_ref();
+        stages.map_or_else(String::new, |stages| {
+            format!("\n{}", stages.table(title, ends.0, ends.1, width))
+        })
     }
 
-    /// A row for each contender.
-    fn rows(&self) -> Vec<Row> {
-        let rows = self.contenders().map(|(contender, figures)| Row {
+    pub(super) fn row(&self, contender: Contender, figures: &Figures) -> Row {
+        Row {
             workload: self.workload,
-            contender: if contender == Contender::Quic.name() {
-                rows::SQUALL
-            } else {
-                contender
+            contender: match contender {
+                Contender::Quic => rows::SQUALL,
+                control => control.name(),
             },
             gbit_per_s: Some(figures.gbit_per_s),
             per_s: None,
@@ -222,17 +251,22 @@ impl Report for BulkReport {
             client_cpu: Some(figures.client_cpu_s_per_gb),
             cpu_unit: rows::PER_GB,
             latency_us: None,
-            connections: Some(self.setup.connections),
+            connections: Some(self.connections),
             mode: None,
-        });
-        rows.collect()
+            size: None,
+            datagrams_per_message: figures.datagrams_per_message,
+            gbit_limit: self.gbit_limit,
+        }
     }
 
     /// Two bars a contender, QUIC's by stage.
-    fn chart(&self) -> Bars {
+    pub(super) fn bars(&self, name: impl Fn(Contender) -> String) -> Vec<Bar> {
         let mut bars = Vec::new();
         for (contender, figures) in self.contenders() {
-            let tables = self.stages.as_ref().filter(|_| contender == "quic");
+            let tables = self
+                .stages
+                .as_ref()
+                .filter(|_| contender == Contender::Quic);
             for (end, cpu, table) in [
                 (
                     "server",
@@ -255,25 +289,58 @@ impl Report for BulkReport {
                     None => vec![(NOT_SPLIT, cpu)],
                 };
                 bars.push(Bar {
-                    label: format!("{contender}, {end}"),
+                    label: format!("{}, {end}", name(contender)),
                     parts,
                 });
             }
         }
-        let setup = &self.setup;
-        Bars {
-            title: "squall perf: CPU by stage".to_owned(),
-            subtitle: format!(
-                "{}, {} connection(s) of {} stream(s), {}, datagrams of {} bytes, loopback",
-                setup.direction,
-                setup.connections,
-                setup.streams,
-                setup.cipher_suite,
-                setup.payload
-            ),
-            unit: "CPU-seconds per GB delivered",
-            bars,
+        bars
+    }
+}
+
+impl Report for BulkReport {
+    fn text(&self, width: usize) -> String {
+        let rows = self.contenders().map(|(contender, figures)| {
+            let name = contender.name().to_owned();
+            (name, figures, self.to_tcp(contender))
+        });
+        let mut text = summary(&rows.collect::<Vec<_>>(), width);
+        text += &self.remarks("");
+        if self.setup.interrupted {
+            text += INTERRUPTED;
         }
+        text + &self.stage_table("QUIC by stage", width)
+    }
+
+    /// A row for each contender.
+    fn rows(&self) -> Vec<Row> {
+        let contenders = self.contenders();
+        let rows = contenders.map(|(contender, figures)| self.row(contender, figures));
+        rows.collect()
+    }
+
+    fn chart(&self) -> Bars {
+        chart(
+            self.bars(|contender| contender.name().to_owned()),
+            &self.connections.to_string(),
+            &self.setup,
+        )
+    }
+}
+
+/// The line below the tables of a measurement that Ctrl-C ended.
+pub(super) const INTERRUPTED: &str = "Interrupted: the figures cover the time before.\n";
+
+/// The chart of these bars.
+pub(super) fn chart(bars: Vec<Bar>, connections: &str, setup: &Setup) -> Bars {
+    Bars {
+        title: "squall perf: CPU by stage".to_owned(),
+        subtitle: format!(
+            "{}, {connections} connection(s) of {} stream(s), {}, datagrams of {} bytes, loopback",
+            setup.direction, setup.streams, setup.cipher_suite, setup.payload
+        ),
+        unit: "CPU-seconds per GB delivered",
+        bars,
     }
 }
 
@@ -285,7 +352,7 @@ fn per_gb(cpu: Duration, bytes: u64) -> f64 {
 }
 
 /// What a contender's rounds took together; `None` where it was not counted.
-pub(crate) fn used(rounds: &[Round], contender: Contender) -> Option<Used> {
+fn used(rounds: &[Round], contender: Contender) -> Option<Used> {
     let own = (rounds.iter()).filter(|round| round.contender == contender);
     let counted = own.filter_map(|round| round.outcome.used.as_ref());
     let mut sum = None;
@@ -296,10 +363,7 @@ pub(crate) fn used(rounds: &[Round], contender: Contender) -> Option<Used> {
 }
 
 fn figures(rounds: &[Round], contender: Contender) -> Option<Figures> {
-    let own: Vec<&Round> = rounds
-        .iter()
-        .filter(|round| round.contender == contender)
-        .collect();
+    let own = of(rounds, contender);
     let bytes: u64 = own.iter().map(|round| round.outcome.bytes).sum();
     let elapsed: Duration = own.iter().map(|round| round.outcome.elapsed).sum();
     if bytes == 0 || elapsed.is_zero() {
@@ -326,23 +390,31 @@ fn figures(rounds: &[Round], contender: Contender) -> Option<Figures> {
 
 /// The median over the rounds of `contender`'s CPU per GB against `control`'s in the same round.
 fn ratio(rounds: &[Round], contender: Contender, control: Contender) -> Option<f64> {
-    let of = |contender| {
-        rounds
-            .iter()
-            .filter(move |round| round.contender == contender)
-    };
-    let ratios = of(contender)
-        .filter_map(|own| {
-            let other = of(control).find(|other| other.index == own.index)?;
-            let ratio = own.cpu_s_per_gb() / other.cpu_s_per_gb();
-            ratio.is_finite().then_some(ratio)
-        })
-        .collect();
-    median(ratios)
+    median_ratio(of(rounds, contender), &of(rounds, control))
 }
 
-/// The table of throughput and CPU.
-fn summary(rows: &[(&str, &Figures, Option<f64>)], width: usize) -> String {
+/// The median over the rounds of a contender's CPU per GB against its own in the same round on the
+/// fewest connections.
+pub(super) fn growth(rounds: &[Round], fewest: &[Round], contender: Contender) -> Option<f64> {
+    median_ratio(of(rounds, contender), &of(fewest, contender))
+}
+
+fn of(rounds: &[Round], contender: Contender) -> Vec<&Round> {
+    let own = rounds.iter().filter(|round| round.contender == contender);
+    own.collect()
+}
+
+fn median_ratio(own: Vec<&Round>, others: &[&Round]) -> Option<f64> {
+    let ratios = own.into_iter().filter_map(|own| {
+        let other = others.iter().find(|other| other.index == own.index)?;
+        let ratio = own.cpu_s_per_gb() / other.cpu_s_per_gb();
+        ratio.is_finite().then_some(ratio)
+    });
+    median(ratios.collect())
+}
+
+/// The table of throughput and CPU: of each row the label, the figures, and the ratio to TCP.
+pub(super) fn summary(rows: &[(String, &Figures, Option<f64>)], width: usize) -> String {
     let column = |heading, cell: &dyn Fn(&Figures) -> String| {
         Column::new(heading, rows.iter().map(|(_, figures, _)| cell(figures)))
     };
@@ -372,19 +444,19 @@ fn summary(rows: &[(&str, &Figures, Option<f64>)], width: usize) -> String {
     };
     let grid = Grid {
         title: String::new(),
-        labels: rows.iter().map(|(name, ..)| (*name).to_owned()).collect(),
+        labels: rows.iter().map(|(name, ..)| name.clone()).collect(),
         groups: vec![group],
     };
-    grid.text(width)
+    grid.text(width) + "(server, client, sum: CPU-seconds per GB delivered, ksoftirqd included)\n"
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use squall_yard::layout;
-    use squall_yard::stages::{Clocks, Rates, Sample, Table};
+    use squall_yard::stages::{Clocks, Sample, Table};
 
-    fn round(contender: Contender, index: usize, cpu_ms: u64) -> Round {
+    pub(crate) fn round(contender: Contender, index: usize, cpu_ms: u64) -> Round {
         Round {
             contender,
             index,
@@ -403,9 +475,9 @@ mod tests {
         }
     }
 
-    fn setup() -> Setup {
+    pub(crate) fn setup() -> Setup {
         Setup {
-            connections: 1,
+            connections: Some(1),
             streams: 1,
             direction: "download",
             bits_per_second_per_stream: None,
@@ -426,6 +498,13 @@ mod tests {
             tls_providers_ns: vec![("ring", 4000.0)],
             tcp_congestion_control: None,
         }
+    }
+
+    /// The results of one connection.
+    fn report(rounds: &[Round], stages: Option<Both>) -> BulkReport {
+        let mut series = Series::new(1);
+        series.rounds = rounds.to_vec();
+        BulkReport::new(&series, stages, setup())
     }
 
     fn stages() -> Both {
@@ -492,7 +571,7 @@ mod tests {
             round(Contender::TlsTcp, 0, 150),
             round(Contender::Tcp, 0, 100),
         ];
-        let report = BulkReport::new(&rounds, Some(stages()), &Gauges::default(), setup());
+        let report = report(&rounds, Some(stages()));
         let json = serde_json::to_value(&report).expect("plain data");
         for contender in ["quic", "tls_tcp", "tcp"] {
             for key in ["gbit_per_s", "server_cpu_s_per_gb", "client_cpu_s_per_gb"] {
@@ -513,7 +592,7 @@ mod tests {
             round(Contender::Quic, 0, 200),
             round(Contender::Tcp, 0, 100),
         ];
-        let report = BulkReport::new(&rounds, Some(stages()), &Gauges::default(), setup());
+        let report = report(&rounds, Some(stages()));
         let bars = report.chart().bars;
         let parts: Vec<usize> = bars.iter().map(|bar| bar.parts.len()).collect();
         assert_eq!(parts, [3, 3, 1, 1]);
@@ -524,7 +603,7 @@ mod tests {
     #[test]
     fn contenders_that_did_not_run_are_null_and_absent_from_the_table() {
         let rounds = [round(Contender::Tcp, 0, 100)];
-        let report = BulkReport::new(&rounds, None, &Gauges::default(), setup());
+        let report = report(&rounds, None);
         let json = serde_json::to_value(&report).expect("plain data");
         assert!(json["quic"].is_null() && json["stages"].is_null());
         let text = report.text(80);
@@ -543,7 +622,7 @@ mod tests {
             for row in &mut stages.client.rows {
                 row.ns_per_packet = row.ns_per_packet.map(|ns| ns * scale);
             }
-            let report = BulkReport::new(&rounds, Some(stages), &Gauges::default(), setup());
+            let report = report(&rounds, Some(stages));
             for width in [60, 80, 120] {
                 let text = report.text(width);
                 assert!(text.contains("unattributed") && text.contains("of which stamps"));

@@ -438,7 +438,13 @@ impl Report for ClientReport<'_> {
         let endless =
             self.direction == Flow::Down.name() && work.bytes.or(work.download_size).is_none();
         vec![Row {
-            workload: rows::bulk(work.connections(), work.streams, work.bidir, endless),
+            workload: rows::bulk(
+                work.connections(),
+                work.streams,
+                work.bidir,
+                endless,
+                work.bitrate.is_some(),
+            ),
             contender: rows::SQUALL,
             gbit_per_s: Some(self.gbit_per_s),
             per_s: None,
@@ -448,6 +454,9 @@ impl Report for ClientReport<'_> {
             latency_us: None,
             connections: Some(work.connections()),
             mode: None,
+            size: None,
+            datagrams_per_message: None,
+            gbit_limit: work.bitrate.map(rows::gbit),
         }]
     }
 

@@ -5,6 +5,7 @@
 //!   args, work ─► bulk     round by round, the order rotating      ─► bulk_report ─┐
 //!                  │         quic: squall, both ends in this process               │
 //!                  │         yard::controls: rustls over TCP, plain TCP            ├─► report:
+//!                  │         with several numbers of connections ─► bulk_series ───┤
 //!                 ablation the same without each technique in turn
 //!                 rates    what a Job counts, in turns             ─► operations ──┤   text, JSON,
 //!                 http     requests and a film from squall serve, over HTTP ───────┤   CSV, chart
@@ -20,6 +21,7 @@ mod ablation;
 pub(crate) mod args;
 mod bulk;
 mod bulk_report;
+mod bulk_series;
 mod churn;
 mod client;
 mod contender;
@@ -66,6 +68,7 @@ pub(crate) fn main(perf: Perf) -> Result<()> {
     }
     match perf.local.work.task()? {
         Task::Bulk(flow, amount) if perf.local.ablation => {
+            perf.local.work.one_number()?;
             ablation::measure(&perf.local, flow, amount)
         }
         Task::Bulk(flow, amount) => {

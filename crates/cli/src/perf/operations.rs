@@ -18,9 +18,6 @@ const REACHED: f64 = 0.95;
 pub(crate) struct Figures {
     #[serde(flatten)]
     pub(crate) row: Row,
-    /// Bytes of a response, a segment or a datagram.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) size: Option<u64>,
     /// How many were to begin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target_per_s: Option<f64>,
@@ -29,9 +26,6 @@ pub(crate) struct Figures {
     /// Datagrams that were sent and did not arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lost_percent: Option<f64>,
-    /// squall's server: UDP datagrams for each message that it gave to the kernel.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) datagrams_per_message: Option<f64>,
     /// squall's CPU, both ends', against a control's: the median of the rounds' ratios.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio_to_tls_tcp: Option<f64>,
@@ -119,13 +113,14 @@ impl Figures {
                 latency_us: done.latency.percentiles(),
                 connections: None,
                 mode: job.mode(),
+                size: job.size(),
+                datagrams_per_message: None,
+                gbit_limit: None,
             },
-            size: job.size(),
             target_per_s: None,
             count,
             seconds,
             lost_percent: (done.sent > 0).then(|| lost / done.sent as f64 * 100.0),
-            datagrams_per_message: None,
             ratio_to_tls_tcp: None,
             ratio_to_tcp: None,
             stages,
@@ -221,7 +216,7 @@ impl OperationsReport {
                     "{name}, {contender}: {reached:.0} a second instead of {target:.0}; what never began has no time.\n"
                 );
             }
-            let filled = one.datagrams_per_message.unwrap_or_default();
+            let filled = one.row.datagrams_per_message.unwrap_or_default();
             if let Some(percent) = one.lost_percent {
                 text += &format!(
                     "{percent:.2} % of the datagrams were lost; the kernel was given {filled:.1} UDP datagrams a message.\n"
@@ -368,15 +363,16 @@ mod tests {
                 }),
                 connections: None,
                 mode: None,
+                size: None,
+                datagrams_per_message: None,
+                gbit_limit: None,
             };
             let rows = vec![Figures {
                 row,
-                size: None,
                 target_per_s: None,
                 count: 1,
                 seconds: 1.0,
                 lost_percent: None,
-                datagrams_per_message: None,
                 ratio_to_tls_tcp: Some(figure),
                 ratio_to_tcp: None,
                 stages: None,

@@ -107,7 +107,7 @@ impl Entry<'_> {
             figures.name = format!("{} -c {}", figures.name, self.connections);
         }
         if let Some(used) = &self.used {
-            figures.datagrams_per_message = used.server_sent.datagrams_per_message();
+            figures.row.datagrams_per_message = used.server_sent.datagrams_per_message();
         }
         if self.contender == Contender::Quic {
             figures.ratio_to_tls_tcp = self.to_control(all, Contender::TlsTcp);
@@ -132,7 +132,7 @@ impl Bench {
         let certificate = Certificate::generate()?;
         let suites = options.suite.clone().unwrap_or(Suite::Aes128.into());
         // Where there are several, those of the first number are a part of the others' order.
-        let most = args.work.connections.iter().copied().max().unwrap_or(1);
+        let most = args.work.most_connections();
         let mut connections = most;
         for job in jobs {
             connections = job.at_a_time(most, Some(&suites))?;
@@ -204,10 +204,7 @@ impl Bench {
     fn setup(&self, args: &Local, jobs: &[Job], options: &Options, entries: &[Entry<'_>]) -> Setup {
         let mut where_to = format!("loopback ({}), {}", self.loopback, self.cores);
         if !matches!(jobs.first(), Some(Job::Handshakes(_) | Job::Churn(_))) {
-            let numbers: Vec<String> = (args.work.connections.iter())
-                .map(ToString::to_string)
-                .collect();
-            let _ = write!(where_to, ", {} connection(s)", numbers.join(" and "));
+            let _ = write!(where_to, ", {} connection(s)", args.work.numbers());
         }
         Setup {
             what: jobs.iter().map(Job::describe).collect(),
@@ -341,7 +338,7 @@ fn turn(
         round: Some(index),
         contender: Some(contender.name()),
         workload: Some(entry.job.workload()),
-        connections: (args.work.connections.len() > 1).then_some(connections),
+        connections: args.work.has_several_numbers().then_some(connections),
         mode: job.mode(),
         figures,
     });
@@ -375,8 +372,7 @@ pub(crate) fn measure(args: &Local, jobs: &[Job]) -> Result<()> {
     options.suite.get_or_insert(Suite::Aes128.into());
     if let Some(Job::Datagrams(one)) = jobs.first() {
         datagrams::check(one, &options)?;
-        let most = args.work.connections.iter().max();
-        options.datagram_buffer = Some(datagrams::buffer(most.copied().unwrap_or(1)));
+        options.datagram_buffer = Some(datagrams::buffer(args.work.most_connections()));
     }
     let mut entries = entries(args, jobs);
     let idle = |one: &Contender| !jobs.iter().any(|job| job.suits(*one));

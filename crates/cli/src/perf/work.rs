@@ -24,8 +24,8 @@ pub(crate) const CHURN_RESPONSE: u64 = 10_000;
 /// Options of the work.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Work {
-    /// Number of connections; with --requests, --segments or --datagrams also several numbers, such
-    /// as 1,1000, which are measured in turns
+    /// Number of connections; several numbers, such as 1,1000, are measured in turns (over
+    /// loopback, without --verify or --ablation)
     #[arg(short, long, value_name = "N,...", default_value = "1", value_delimiter = ',', value_parser = count)]
     pub(crate) connections: Vec<usize>,
 
@@ -213,7 +213,6 @@ impl Work {
                 "--in-flight requires --requests, --handshakes or --churn; for bulk transfers, use --streams",
             ));
         }
-        self.one_number()?;
         let (flow, size) = match (self.upload_size, self.download_size) {
             (Some(_), Some(_)) => {
                 return Err(Failure::new(
@@ -278,18 +277,34 @@ impl Work {
         self.connections.first().copied().unwrap_or(1)
     }
 
+    /// The largest of the numbers of connections.
+    pub(crate) fn most_connections(&self) -> usize {
+        self.connections.iter().copied().max().unwrap_or(1)
+    }
+
+    /// Whether there are several numbers of connections.
+    pub(crate) fn has_several_numbers(&self) -> bool {
+        self.connections.len() > 1
+    }
+
+    /// The numbers of connections for people.
+    pub(crate) fn numbers(&self) -> String {
+        let numbers: Vec<String> = self.connections.iter().map(ToString::to_string).collect();
+        numbers.join(" and ")
+    }
+
     /// Refuses several numbers of connections.
     ///
     /// # Errors
     /// There are several.
     pub(crate) fn one_number(&self) -> Result<()> {
-        match self.connections.len() {
-            0 | 1 => Ok(()),
-            _ => Err(Failure::new(
-                "several numbers of connections are for --requests, --segments and --datagrams over loopback: pass one \
-                 with -c",
-            )),
+        if self.has_several_numbers() {
+            return Err(Failure::new(
+                "several numbers of connections are for measurements over loopback, without --verify or --ablation: \
+                 pass one with -c",
+            ));
         }
+        Ok(())
     }
 
     /// How often intermediate figures are wanted.

@@ -510,6 +510,9 @@ impl Report for HttpReport {
                 .find(|one| (one.work, one.protocol) == (work, protocol))
                 .map(|one| one.connections),
             mode: None,
+            size: work.size(),
+            datagrams_per_message: None,
+            gbit_limit: None,
         };
         let requests = self.rows.iter().map(|one| Row {
             per_s: Some(one.requests_per_s),
