@@ -111,8 +111,10 @@ impl PreciseTimer {
         watched.ok().map(Self)
     }
 
-    /// Fires once, after `time`; what was set before is forgotten.
+    /// Fires once, after `time`; what was set before is forgotten, even if it has fired.
     pub(crate) fn set(&self, time: Duration) {
+        // The runtime remembers that the descriptor was readable. Nobody is to be woken for it.
+        let _ = self.poll_fired(&mut Context::from_waker(std::task::Waker::noop()));
         let zero = libc::timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -335,6 +337,13 @@ mod tests {
             let again = std::future::poll_fn(|cx| timer.poll_fired(cx));
             let again = tokio::time::timeout(Duration::from_millis(5), again).await;
             assert!(again.is_err(), "it fires once");
+            // One that has fired before it was set again is not heard of.
+            timer.set(Duration::ZERO);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            timer.set(Duration::from_secs(3600));
+            let stale = std::future::poll_fn(|cx| timer.poll_fired(cx));
+            let stale = tokio::time::timeout(Duration::from_millis(5), stale).await;
+            assert!(stale.is_err(), "what was set before is forgotten");
         }
     }
 

@@ -49,6 +49,8 @@ pub(super) struct Coalescing {
     /// What arrived since `since`.
     arrived: Arrived,
     since: Time,
+    /// Up to when the last nap was to take.
+    until: Time,
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +71,7 @@ impl Coalescing {
             streak: 0,
             arrived: Arrived::default(),
             since: Time::ZERO,
+            until: Time::ZERO,
         }
     }
 
@@ -76,7 +79,13 @@ impl Coalescing {
     #[inline]
     pub(super) fn on_run(&mut self, bytes: usize, segment_size: u16, rtt: Duration) {
         let least = BULK_DATAGRAMS * usize::from(segment_size);
-        if segment_size < BULK_DATAGRAM_BYTES || bytes < least {
+        let is_full_sized = segment_size >= BULK_DATAGRAM_BYTES;
+        if is_full_sized && bytes < least && self.arrived.runs > 0 {
+            // What the pacer let out rarely ends with a whole bundle.
+            self.arrived.bytes += bytes;
+            return;
+        }
+        if !is_full_sized || bytes < least {
             return self.on_other();
         }
         self.streak = (self.streak + 1).min(MOST_STREAK);
@@ -101,8 +110,12 @@ impl Coalescing {
     /// as much.
     pub(super) fn nap(&mut self, now: Time) -> Duration {
         if self.arrived.runs == 0 {
-            return Duration::ZERO;
+            // A timer or a call of the application's comes in between: the nap goes on after it.
+            let left = self.until - now;
+            let goes_on = left >= SHORTEST && self.streak >= STREAK;
+            return if goes_on { left } else { Duration::ZERO };
         }
+        self.until = now;
         let elapsed = now - std::mem::replace(&mut self.since, now);
         let arrived = std::mem::take(&mut self.arrived);
         let Some(rtt) = arrived.rtt.filter(|_| self.streak >= STREAK) else {
@@ -112,7 +125,11 @@ impl Coalescing {
         let until_full = Duration::from_secs_f64(per_byte * self.most_bytes as f64);
         let nap = (self.longest).min(rtt / PART_OF_RTT).min(until_full);
         let least = SHORTEST.max(elapsed * LEAST_RUNS / arrived.runs);
-        if nap >= least { nap } else { Duration::ZERO }
+        if nap < least {
+            return Duration::ZERO;
+        }
+        self.until = now + nap;
+        nap
     }
 }
 
@@ -194,6 +211,33 @@ mod tests {
         assert_eq!(test.turn(nap + micros(50), 0, RTT), Duration::ZERO);
         assert_eq!(test.turn(micros(100_000), 4, RTT), Duration::ZERO);
         assert_eq!(test.turn(micros(518), 1, RTT), LONGEST);
+    }
+
+    #[test]
+    fn a_turn_in_between_does_not_cost_the_rest_of_a_nap() {
+        let mut test = Test::new();
+        let nap = test.bulk(micros(518), RTT);
+        assert_eq!(test.turn(micros(300), 0, RTT), nap - micros(300));
+        assert_eq!(test.turn(micros(300), 0, RTT), nap - micros(600));
+        // The rest is too short, ...
+        assert_eq!(test.turn(nap - micros(650), 0, RTT), Duration::ZERO);
+        // ... or what came in between was a request.
+        assert_eq!(test.turn(micros(518), 4, RTT), LONGEST);
+        for _ in 0..3 {
+            test.coalescing.on_other();
+        }
+        assert_eq!(test.turn(micros(50), 0, RTT), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_short_end_of_a_burst_is_bulk_data() {
+        let mut test = Test::new();
+        test.bulk(micros(518), RTT);
+        for _ in 0..100 {
+            test.coalescing.on_run(BUNDLE, SEGMENT, RTT);
+            test.coalescing.on_run(1472, SEGMENT, RTT);
+            assert_eq!(test.turn(micros(518), 0, RTT), LONGEST);
+        }
     }
 
     #[test]

@@ -179,8 +179,13 @@ impl Alarm {
         }
     }
 
-    /// Fires no later than `deadline`.
-    fn set(&mut self, deadline: Option<Time>) {
+    /// Fires no later than `deadline`, after a turn that began at `now`.
+    fn set(&mut self, deadline: Option<Time>, now: Time) {
+        if self.armed.is_some_and(|armed| armed <= now) {
+            // What was due has been done. It has fired, perhaps together with the socket; if it is
+            // not set again, it would end the next sleep at once.
+            self.armed = None;
+        }
         if let Some(deadline) = deadline
             && self.armed.is_none_or(|armed| deadline < armed)
         {
@@ -251,7 +256,7 @@ async fn sleep(
         .filter(|_| writable.is_none())
         .map(|from| from.max(if ask { now + BLOCKED_RETRY } else { now }));
     let deadlines = [until.deadline, retry_send, until.retry_receive];
-    alarm.set(deadlines.into_iter().flatten().min());
+    alarm.set(deadlines.into_iter().flatten().min(), now);
     // A thread of its own counts the time in which it is parked; here the thread may have other
     // work.
     let is_task = shared.accounting && shared.on_shared_runtime();
