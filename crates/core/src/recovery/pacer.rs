@@ -22,6 +22,11 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// burst.
 const QUANTUM: Duration = Duration::from_micros(750);
 
+/// Behind a queue that does not drain, a quantum may be what the rate gives in this part of it, ...
+const PART_OF_QUEUE: u32 = 8;
+/// ... up to this time: bursts do not reach the path as such, and each costs a wake-up.
+const LONGEST_QUANTUM: Duration = Duration::from_millis(2);
+
 /// A quantum is a third of a queue that holds a tenth of the window. With a quarter of the window,
 /// such a queue lost 2 % of the packets at 10 Mbit/s and 40 ms.
 const SHARE_OF_WINDOW: u64 = 32;
@@ -210,8 +215,9 @@ impl Pacer {
 ///
 /// What the rate gives in 750 µs, or a share of the window where that is more, but then no more
 /// than the initial window, which RFC 9002 §7.7 allows as a burst; and more on short paths. At most
-/// a bundle and half the window, at least two packets, which go before one bundle: without GSO a
-/// bundle is one packet.
+/// a bundle; but behind a long queue, by which the smoothed RTT exceeds the minimum, at least what
+/// an eighth of it takes. At most half the window, at least two packets, which go before one
+/// bundle: without GSO a bundle is one packet.
 fn quantum(
     rate: u64,
     window: u64,
@@ -231,10 +237,16 @@ fn quantum(
         }
         false => 0,
     };
+    let queue = rtt.smoothed().saturating_sub(rtt.min()) / PART_OF_QUEUE;
+    let queued = match rtt.has_sample() && queue > QUANTUM {
+        true => bytes_in(rate, queue.min(LONGEST_QUANTUM)),
+        false => 0,
+    };
     bytes_in(rate, QUANTUM)
         .max(allowed)
         .saturating_add(short)
         .min(bundle)
+        .max(queued)
         .min(window / 2)
         .max(2 * u64::from(max_datagram))
 }
@@ -379,6 +391,36 @@ mod tests {
                 assert!(bytes > quantum - 1200.0, "a release of {bytes}, cut small");
                 assert!((gap * rate - quantum).abs() < 1200.0);
             }
+        }
+    }
+
+    #[test]
+    fn behind_a_long_queue_bursts_are_larger_and_rarer() {
+        // 1 Gbit/s; the path takes 100 µs or 20 ms, and the queue as long as `queue`.
+        for (path, queue, expected_us) in [
+            (100, 4_000, 524),
+            (100, 8_000, 1_000),
+            (100, 40_000, 2_000),
+            (20_000, 2_000, 524),
+            (20_000, 12_000, 1_500),
+        ] {
+            let mut rtt = rtt(path);
+            for _ in 0..200 {
+                rtt.update(Duration::from_micros(path + queue), Duration::ZERO);
+            }
+            let window = 100 * (path + queue);
+            let bursts = send(
+                &mut Pacer::new(true),
+                window,
+                &rtt,
+                false,
+                Duration::from_millis(100),
+                Duration::ZERO,
+            );
+            // 125 bytes in a microsecond; a bundle takes 524.
+            let (_, burst) = bursts[bursts.len() / 2];
+            let expected = expected_us * 125;
+            assert!(burst.abs_diff(expected) <= 2_400, "{path} {queue}: {burst}");
         }
     }
 
