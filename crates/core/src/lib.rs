@@ -59,7 +59,7 @@ pub use config::{
     AckFrequencyConfig, AckFrequencyRequest, ClientConfig, ConnectionIdGenerator, EndpointConfig,
     QuicLb, ServerConfig, TransportConfig, worker_of,
 };
-pub use connection::{Connection, Move, Stats};
+pub use connection::{Closing, Connection, Move, Stats};
 pub use endpoint::{
     AcceptError, ConnectionHandle, Endpoint, EndpointCounts, Incoming, Refusal, RefusalReason,
     Route, Run, StartError,

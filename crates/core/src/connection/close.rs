@@ -1,5 +1,7 @@
 //! The end of a connection (RFC 9000 §10).
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use squall_wire::{TransportError, TransportErrorCode};
 
@@ -20,6 +22,54 @@ pub(super) struct CloseFrame {
     pub(super) due: bool,
     /// Packets that came since it was first sent.
     received: u64,
+    /// What was sent last.
+    pub(super) sent: Option<Closing>,
+}
+
+/// What is left of a connection that this end has closed: the datagram with its CONNECTION_CLOSE,
+/// which answers packets that still come (RFC 9000 §10.2.1). See [`Connection::take_closing`].
+#[derive(Debug)]
+pub struct Closing {
+    remote: SocketAddr,
+    datagram: Box<[u8]>,
+    /// Datagrams that came since it was first sent.
+    received: u64,
+    /// Bytes that may be sent: three times what came (RFC 9000 §8.1), for it is no longer known
+    /// who sent it.
+    allowance: usize,
+}
+
+impl Closing {
+    /// The datagram was sent to `remote` for the first time.
+    pub(super) fn new(remote: SocketAddr, datagram: &[u8]) -> Self {
+        Self {
+            remote,
+            datagram: datagram.into(),
+            received: 0,
+            allowance: 0,
+        }
+    }
+
+    /// Takes note of datagrams for the connection, of so many `bytes` in all, that came from
+    /// `remote`. Returns the datagram that answers them, if one is due: ever more rarely, only to
+    /// the peer's last address, and no more than three times what came from there.
+    pub fn on_received(
+        &mut self,
+        remote: SocketAddr,
+        datagrams: u64,
+        bytes: usize,
+    ) -> Option<&[u8]> {
+        if remote != self.remote {
+            return None;
+        }
+        let before = self.received;
+        self.received = self.received.saturating_add(datagrams);
+        self.allowance = self.allowance.saturating_add(bytes.saturating_mul(3));
+        let is_due = before.checked_ilog2() != self.received.checked_ilog2();
+        let left = self.allowance.checked_sub(self.datagram.len());
+        self.allowance = left.filter(|_| is_due)?;
+        Some(&self.datagram)
+    }
 }
 
 impl Connection {
@@ -104,6 +154,7 @@ impl Connection {
             reason,
             due: true,
             received: 0,
+            sent: None,
         });
         self.end(now);
     }
@@ -141,6 +192,18 @@ impl Connection {
         self.streams.end_sending();
     }
 
+    /// Once CONNECTION_CLOSE has been written, what answers further packets. The connection is
+    /// draining from then on: see [`is_draining`](Self::is_draining). The owner of many connections
+    /// drops them earlier this way; one that never calls this has the connection itself answer.
+    pub fn take_closing(&mut self) -> Option<Closing> {
+        let State::Closing(close) = &mut self.state else {
+            return None;
+        };
+        let closing = close.sent.take_if(|_| !close.due)?;
+        self.state = State::Draining;
+        Some(closing)
+    }
+
     /// A packet came while closing: the answer is repeated, ever more rarely (RFC 9000 §10.2.1).
     pub(super) fn answer_while_closing(&mut self, datagrams: u64) {
         if let State::Closing(close) = &mut self.state {
@@ -149,5 +212,31 @@ impl Connection {
             let due = before.checked_ilog2() != close.received.checked_ilog2();
             close.due |= due;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_become_rare_go_to_the_peer_and_amplify_nothing() {
+        let [peer, other]: [SocketAddr; 2] =
+            ["192.0.2.1:1", "192.0.2.2:1"].map(|address| address.parse().unwrap());
+        let mut closing = Closing::new(peer, &[7; 60]);
+        assert_eq!(closing.on_received(other, 1, 1200), None);
+        let answers = (1..=100).filter(|_| closing.on_received(peer, 1, 40).is_some());
+        assert_eq!(answers.count(), 7);
+        // 100 and 30 more: past 128.
+        assert_eq!(
+            closing.on_received(peer, 30, 1200),
+            Some([7; 60].as_slice())
+        );
+
+        // A datagram of a client's Initial packet, to a few bytes.
+        let mut closing = Closing::new(peer, &[7; 1200]);
+        assert_eq!(closing.on_received(peer, 1, 300), None);
+        assert!(closing.on_received(peer, 1, 100).is_some());
+        assert_eq!(closing.on_received(peer, 2, 399), None);
     }
 }

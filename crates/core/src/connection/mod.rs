@@ -46,6 +46,7 @@ use crate::stream::Streams;
 use crate::time::Time;
 use crate::trace::Trace;
 use close::CloseFrame;
+pub use close::Closing;
 use handshake::parameters::declared;
 pub use migration::Move;
 use parts::clock::{Clock, Timer};

@@ -52,12 +52,14 @@ pub(crate) use start::Start;
 pub(crate) use state::{Line, SendEnd, State, register};
 pub(crate) use waiters::Ticket;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use squall_core::{CloseReason, ConnectionHandle, EndpointCounts, Route, Stage, Stages, Time};
+use squall_core::{
+    CloseReason, Closing, ConnectionHandle, EndpointCounts, Route, Stage, Stages, Time,
+};
 use squall_udp::{RecvBatch, SendBatch};
 use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
 
@@ -96,8 +98,10 @@ pub(crate) struct Worker {
     /// The same socket, registered with the runtime, if it is new: the loop takes it.
     rebound: Option<Readable>,
     endpoint: squall_core::Endpoint,
-    /// By handle: small and dense. Empty where the endpoint has only the ids of one that drains.
+    /// By handle: small and dense. Empty where the endpoint has only the ids of one that has ended.
     connections: Vec<Option<Arc<ConnectionShared>>>,
+    /// By handle: what is left of connections that this end has closed.
+    closed: HashMap<usize, Closing>,
     count: usize,
     wheel: TimerWheel,
     send: SendBatch,
@@ -186,6 +190,7 @@ impl Worker {
             published: EndpointCounts::default(),
             warned_of: 0,
             pinned: HashSet::new(),
+            closed: HashMap::new(),
             end: String::new(),
             more_to_receive: false,
             closing: false,
@@ -341,6 +346,7 @@ impl Worker {
     fn deliver(&mut self, handle: ConnectionHandle, run: DatagramBatch<'_>, stages: &mut Stages) {
         let Some(Some(connection)) = self.connections.get(handle.0) else {
             self.shared.counters.runs_discarded.add(1);
+            self.answer_for_closed(handle, &run);
             return;
         };
         let mut state = connection.lock();
@@ -368,6 +374,18 @@ impl Worker {
         self.shared.counters.locks.add(1);
         self.shared.counters.runs_received.add(1);
         stages.mark(Stage::Runtime);
+    }
+
+    /// Says once more, if that is due, that this end has closed the connection.
+    fn answer_for_closed(&mut self, handle: ConnectionHandle, run: &DatagramBatch<'_>) {
+        let Some(mut closing) = self.closed.remove(&handle.0) else {
+            return;
+        };
+        let (datagrams, bytes) = (run.count() as u64, run.bytes.len());
+        if let Some(answer) = closing.on_received(run.path.remote, datagrams, bytes) {
+            self.respond(run.path, answer);
+        }
+        self.closed.insert(handle.0, closing);
     }
 
     /// Sends one stateless datagram. If there is no room it is lost, as it might be on the way.
@@ -752,6 +770,76 @@ mod tests {
         worker.now += Duration::from_secs(10);
         worker.time_out(&mut stages);
         assert_eq!((worker.count, worker.endpoint.connections()), (0, 0));
+    }
+
+    #[cfg(feature = "self-signed")]
+    #[test]
+    fn a_connection_that_was_closed_leaves_its_last_datagram() {
+        let identity = crate::tls::Identity::self_signed(["localhost"]).unwrap();
+        let client = crate::tls::client(identity.roots().unwrap(), &[]).unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
+        let (remote, local) = (socket.local_addr().unwrap(), None);
+        let path = Path { remote, local };
+        let receive = || {
+            let mut datagram = [0; 2048];
+            let len = socket.recv(&mut datagram).ok()?;
+            Some(datagram[..len].to_vec())
+        };
+
+        let (mut worker, mut stages) = (worker(), Stages::off());
+        let config = squall_core::ClientConfig::new(client);
+        let connected = (worker.endpoint).connect(worker.now, config, path, "localhost");
+        let (handle, core) = connected.unwrap();
+        let connection = worker.insert(handle, core);
+        worker.transmit(&mut stages).unwrap();
+        let hello = receive().expect("an Initial packet");
+        while receive().is_some() {}
+        let weak = Arc::downgrade(&connection);
+        drop(connection);
+        worker.close(7, b"done");
+        worker.transmit(&mut stages).unwrap();
+        let close = receive().expect("CONNECTION_CLOSE");
+        assert!(weak.upgrade().is_none(), "its state is gone");
+        assert_eq!((worker.count, worker.closed.len()), (1, 1));
+
+        // A datagram to the id that the client chose, which stands behind the server's.
+        let id_at = 6 + usize::from(hello[5]);
+        let id = &hello[id_at + 1..][..usize::from(hello[id_at])];
+        let late = [&[0x40], id, &[0; 500]].concat();
+        for (answers, from) in [
+            (1, path),
+            (1, path),
+            (0, path),
+            (
+                0,
+                Path {
+                    remote: ([127, 0, 0, 2], 9).into(),
+                    local,
+                },
+            ),
+        ] {
+            let mut bytes = late.clone();
+            let segment_size = u16::try_from(late.len()).unwrap();
+            let datagrams = DatagramBatch {
+                path: from,
+                ecn: Ecn::NotEct,
+                segment_size,
+                bytes: &mut bytes,
+            };
+            worker.dispatch(std::iter::once(datagrams), &mut stages);
+            worker.flush_marked(&mut stages).unwrap();
+            for _ in 0..answers {
+                assert!(receive() == Some(close.clone()), "the same datagram again");
+            }
+        }
+        assert!(receive().is_none());
+        worker.now += Duration::from_secs(10);
+        worker.time_out(&mut stages);
+        assert_eq!((worker.count, worker.closed.len()), (0, 0));
+        assert_eq!(worker.endpoint.connections(), 0);
     }
 
     #[test]

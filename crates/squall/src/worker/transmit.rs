@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use squall_core::{ConnectionHandle, Stage, Stages, Time};
+use squall_core::{Closing, ConnectionHandle, Stage, Stages, Time};
 use squall_wire::Side;
 
 use super::calls::Calls;
@@ -62,6 +62,7 @@ enum Round {
     Done {
         removed: bool,
         deadline: Option<Time>,
+        closing: Option<Closing>,
     },
     /// The send buffer has to be flushed first.
     Full,
@@ -109,8 +110,15 @@ impl Worker {
             stages.mark(Stage::Runtime);
             match round {
                 Round::Gone => return Ok(share.bytes),
-                Round::Done { removed, deadline } => {
-                    self.settle(connection.handle, removed, deadline, stages);
+                Round::Done {
+                    removed,
+                    deadline,
+                    closing,
+                } => {
+                    let handle = connection.handle;
+                    self.closed
+                        .extend(closing.map(|closing| (handle.0, closing)));
+                    self.settle(handle, removed, deadline, stages);
                     return Ok(share.bytes);
                 }
                 // The buffer is full: never flush with a connection's lock held.
@@ -175,8 +183,10 @@ impl Worker {
         let round = end.unwrap_or_else(|| {
             state.queued = false;
             state.stalled = state.core.wants_transmit();
-            // A draining connection ignores whatever arrives, and its ids are enough for that. New
-            // connections get its memory while that is still in the cache.
+            // A draining connection ignores whatever arrives, and its ids are enough for that; one
+            // that this end has closed needs its last datagram, too. New connections get the memory
+            // while that is still in the cache.
+            let closing = state.core.take_closing();
             state.removed = state.core.is_drained() || state.core.is_draining();
             if state.removed {
                 connection.end_measuring(&mut state);
@@ -184,6 +194,7 @@ impl Worker {
             Round::Done {
                 removed: state.removed,
                 deadline: state.core.next_timeout(),
+                closing,
             }
         });
         if self.shared.common.memory.is_some() {
@@ -222,6 +233,7 @@ impl Worker {
     /// now on.
     pub(super) fn forget(&mut self, handle: ConnectionHandle) {
         self.endpoint.remove(handle);
+        self.closed.remove(&handle.0);
         self.count -= 1;
         self.shared.counters.connections.set(self.count as u64);
         if self.count == 0 {
@@ -229,7 +241,7 @@ impl Worker {
         }
     }
 
-    fn flush_marked(&mut self, stages: &mut Stages) -> std::io::Result<()> {
+    pub(super) fn flush_marked(&mut self, stages: &mut Stages) -> std::io::Result<()> {
         if self.send.is_empty() {
             return Ok(());
         }

@@ -6,6 +6,7 @@ use squall_wire::{Side, Transmit, frame};
 
 use super::packet::{Accounting, PacketWriter};
 use crate::config::MIN_UDP_PAYLOAD;
+use crate::connection::close::Closing;
 use crate::connection::{Connection, State};
 use crate::space::SpaceId;
 use crate::time::Time;
@@ -57,6 +58,10 @@ impl Connection {
             let span = self.book_single(now, &draft, buffer);
             self.seal_one(id, buffer, span);
         }
-        (at > 0).then(|| self.paths.transmit(at, at))
+        let transmit = (at > 0).then(|| self.paths.transmit(at, at))?;
+        if let State::Closing(close) = &mut self.state {
+            close.sent = Some(Closing::new(transmit.path.remote, &buffer[..at]));
+        }
+        Some(transmit)
     }
 }
