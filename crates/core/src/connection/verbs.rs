@@ -299,10 +299,10 @@ impl Connection {
     }
 
     /// Whether the peer has closed the connection, or [`take_closing`](Self::take_closing) has taken
-    /// what this end would answer: nothing more is sent, and what still comes is ignored, until
+    /// the answer to later packets: nothing more is sent, and what still comes is ignored, until
     /// [`next_timeout`](Self::next_timeout) (RFC 9000 §10.2.2). The owner may drop the connection
-    /// at once, but should not call `Endpoint::remove` before that time: the ids of
-    /// the connection are still needed to recognise its late packets.
+    /// at once, but should not call `Endpoint::remove` before that time: the ids of the connection
+    /// are still needed to recognise its late packets.
     #[must_use]
     pub const fn is_draining(&self) -> bool {
         matches!(self.state, State::Draining)
