@@ -296,7 +296,7 @@ impl Bench {
         let (before, begun) = (sample(&mut ends)?, busy());
         thread::sleep(time);
         let (after, ended) = (sample(&mut ends)?, busy());
-        let busy = ended.zip(begun).map(|(end, begin)| end.since(&begin));
+        let busy = ended.zip(begun).map(|(end, begin)| end.cores_since(&begin));
         Measured::new(case, contender, before, after, busy)
     }
 

@@ -1,7 +1,6 @@
 //! What was measured, as tables or as rows of JSON.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::Serialize;
 use squall_yard::error::{Failure, Result, context};
@@ -29,14 +28,14 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// From both ends' counters (server, client) at begin and end, and the time in between in which
-    /// their cores were busy.
+    /// From both ends' counters (server, client) at begin and end, and how many of their cores were
+    /// busy in between.
     pub(super) fn new(
         case: &Case,
         contender: Contender,
         before: [Sample; 2],
         after: [Sample; 2],
-        busy: Option<Duration>,
+        busy_cores: Option<f64>,
     ) -> Result<Self> {
         let workload = case.workload;
         let what = || format!("{case} of {}", contender.name());
@@ -70,7 +69,7 @@ impl Measured {
             per_second: units / seconds,
             server_cpu: server_cpu / work * scale,
             client_cpu: client_cpu / work * scale,
-            busy: busy.map(|busy| busy.as_secs_f64() / work * scale),
+            busy: busy_cores.map(|cores| cores * seconds / work * scale),
         })
     }
 
@@ -357,8 +356,7 @@ mod tests {
 
     fn of(workload: Workload, before: [Sample; 2], after: [Sample; 2]) -> Result<Measured> {
         let case = Case::of(workload, &[])[0];
-        let busy = Some(Duration::from_millis(800));
-        Measured::new(&case, Contender::Squall, before, after, busy)
+        Measured::new(&case, Contender::Squall, before, after, Some(0.4))
     }
 
     #[test]

@@ -298,11 +298,11 @@ impl Connection {
         )
     }
 
-    /// Whether the peer has closed the connection, or [`take_closing`](Self::take_closing) has taken
-    /// the answer to later packets: nothing more is sent, and what still comes is ignored, until
-    /// [`next_timeout`](Self::next_timeout) (RFC 9000 §10.2.2). The owner may drop the connection
-    /// at once, but should not call `Endpoint::remove` before that time: the ids of the connection
-    /// are still needed to recognise its late packets.
+    /// Whether the peer has closed the connection, or the answer to later packets was taken by
+    /// [`take_closing`](Self::take_closing): nothing more is sent, and what still comes is
+    /// ignored, until [`next_timeout`](Self::next_timeout) (RFC 9000 §10.2.2). The owner may drop
+    /// the connection at once, but should not call `Endpoint::remove` before that time: the ids
+    /// of the connection are still needed to recognise its late packets.
     #[must_use]
     pub const fn is_draining(&self) -> bool {
         matches!(self.state, State::Draining)
