@@ -290,7 +290,6 @@ impl Report {
         };
         let mut text = grid.text(width);
         text += "(CPU-s/GB: of both ends and ksoftirqd; ratio: against all techniques on, the median of the rounds' ratios)\n";
-        text += "Header protection in the AEAD's pass has no switch here, since it would cost every packet: squall bench protect --ablation measures it.\n";
         if self.interrupted {
             text += "Interrupted: the figures cover the time before.\n";
         }
