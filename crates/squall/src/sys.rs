@@ -113,7 +113,7 @@ impl PreciseTimer {
 
     /// Fires once, after `time`; what was set before is forgotten, even if it has fired.
     pub(crate) fn set(&self, time: Duration) {
-        // The runtime remembers that the descriptor was readable. Nobody is to be woken for it.
+        // The runtime still remembers if the descriptor was readable: it has to forget that.
         let _ = self.poll_fired(&mut Context::from_waker(std::task::Waker::noop()));
         let zero = libc::timespec {
             tv_sec: 0,

@@ -23,7 +23,7 @@ pub(super) struct Measured {
     /// Of requests, in microseconds; where the clock makes them begin.
     latency: Option<[f64; 5]>,
     datagrams_per_message: Option<f64>,
-    /// Both cores' busy time, by the same unit as CPU.
+    /// Both cores' busy time, in the same unit as CPU.
     busy: Option<f64>,
 }
 

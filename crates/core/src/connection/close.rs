@@ -34,8 +34,8 @@ pub struct Closing {
     datagram: Box<[u8]>,
     /// Datagrams that came since it was first sent.
     received: u64,
-    /// Bytes that may be sent: three times what came (RFC 9000 §8.1), for it is no longer known
-    /// who sent it.
+    /// Bytes that may be sent: three times what came (RFC 9000 §8.1), since packets are no longer
+    /// authenticated.
     allowance: usize,
 }
 
@@ -62,14 +62,20 @@ impl Closing {
         if remote != self.remote {
             return None;
         }
-        let before = self.received;
-        self.received = self.received.saturating_add(datagrams);
+        let is_due = count_is_answered(&mut self.received, datagrams);
         self.allowance = self.allowance.saturating_add(bytes.saturating_mul(3));
-        let is_due = before.checked_ilog2() != self.received.checked_ilog2();
         let left = self.allowance.checked_sub(self.datagram.len());
         self.allowance = left.filter(|_| is_due)?;
         Some(&self.datagram)
     }
+}
+
+/// Counts datagrams that came while closing. Returns whether they are answered: when the count
+/// reaches a power of two (RFC 9000 §10.2.1).
+fn count_is_answered(received: &mut u64, datagrams: u64) -> bool {
+    let before = received.checked_ilog2();
+    *received = received.saturating_add(datagrams);
+    before != received.checked_ilog2()
 }
 
 impl Connection {
@@ -192,9 +198,10 @@ impl Connection {
         self.streams.end_sending();
     }
 
-    /// Once CONNECTION_CLOSE has been written, what answers further packets. The connection is
-    /// draining from then on: see [`is_draining`](Self::is_draining). The owner of many connections
-    /// drops them earlier this way; one that never calls this has the connection itself answer.
+    /// Takes out what answers further packets, once CONNECTION_CLOSE has been written; `None`
+    /// before that, and for a connection that this end has not closed. From then on the connection
+    /// drains ([`is_draining`](Self::is_draining)), so that its owner may drop it at once and keep
+    /// only the answer. Calling this is optional: a connection that is kept answers by itself.
     pub fn take_closing(&mut self) -> Option<Closing> {
         let State::Closing(close) = &mut self.state else {
             return None;
@@ -207,10 +214,7 @@ impl Connection {
     /// A packet came while closing: the answer is repeated, ever more rarely (RFC 9000 §10.2.1).
     pub(super) fn answer_while_closing(&mut self, datagrams: u64) {
         if let State::Closing(close) = &mut self.state {
-            let before = close.received;
-            close.received += datagrams;
-            let due = before.checked_ilog2() != close.received.checked_ilog2();
-            close.due |= due;
+            close.due |= count_is_answered(&mut close.received, datagrams);
         }
     }
 }

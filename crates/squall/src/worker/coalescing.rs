@@ -79,14 +79,14 @@ impl Coalescing {
     #[inline]
     pub(super) fn on_run(&mut self, bytes: usize, segment_size: u16, rtt: Duration) {
         let least = BULK_DATAGRAMS * usize::from(segment_size);
-        let is_full_sized = segment_size >= BULK_DATAGRAM_BYTES;
-        if is_full_sized && bytes < least && self.arrived.runs > 0 {
+        match (segment_size >= BULK_DATAGRAM_BYTES, bytes >= least) {
+            (true, true) => {}
             // What the pacer let out rarely ends with a whole bundle.
-            self.arrived.bytes += bytes;
-            return;
-        }
-        if !is_full_sized || bytes < least {
-            return self.on_other();
+            (true, false) if self.arrived.runs > 0 => {
+                self.arrived.bytes += bytes;
+                return;
+            }
+            _ => return self.on_other(),
         }
         self.streak = (self.streak + 1).min(MOST_STREAK);
         let Arrived {

@@ -378,14 +378,14 @@ impl Worker {
 
     /// Says once more, if that is due, that this end has closed the connection.
     fn answer_for_closed(&mut self, handle: ConnectionHandle, run: &DatagramBatch<'_>) {
-        let Some(mut closing) = self.closed.remove(&handle.0) else {
+        let Some(closing) = self.closed.get_mut(&handle.0) else {
             return;
         };
         let (datagrams, bytes) = (run.count() as u64, run.bytes.len());
-        if let Some(answer) = closing.on_received(run.path.remote, datagrams, bytes) {
-            self.respond(run.path, answer);
+        let answer = closing.on_received(run.path.remote, datagrams, bytes);
+        if let Some(answer) = answer.map(<[u8]>::to_vec) {
+            self.respond(run.path, &answer);
         }
-        self.closed.insert(handle.0, closing);
     }
 
     /// Sends one stateless datagram. If there is no room it is lost, as it might be on the way.
@@ -830,7 +830,7 @@ mod tests {
                 bytes: &mut bytes,
             };
             worker.dispatch(std::iter::once(datagrams), &mut stages);
-            worker.flush_marked(&mut stages).unwrap();
+            worker.transmit(&mut stages).unwrap();
             for _ in 0..answers {
                 assert!(receive() == Some(close.clone()), "the same datagram again");
             }

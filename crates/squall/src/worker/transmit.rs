@@ -241,7 +241,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn flush_marked(&mut self, stages: &mut Stages) -> std::io::Result<()> {
+    fn flush_marked(&mut self, stages: &mut Stages) -> std::io::Result<()> {
         if self.send.is_empty() {
             return Ok(());
         }
