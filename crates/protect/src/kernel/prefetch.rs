@@ -20,12 +20,12 @@ pub(crate) fn ends(data: &[u8]) {
     }
 }
 
-/// Asks for what the next packet has in the place of `here`, and a line more: packets do not end
-/// with a whole number of these.
+/// Asks for what the next packet has in the place of the `len` bytes at `here`, and a line more:
+/// packets do not end with a whole number of these.
 #[inline(always)]
-pub(crate) fn next_packet<T>(here: &T) {
-    let here = std::ptr::from_ref(here).cast::<u8>();
-    for offset in (0..=size_of::<T>()).step_by(LINE) {
+pub(crate) fn next_packet<T>(here: &[T], len: usize) {
+    let here = here.as_ptr().cast::<u8>();
+    for offset in (0..=len).step_by(LINE) {
         line(here.wrapping_add(NEXT_PACKET + offset));
     }
 }

@@ -73,7 +73,7 @@ impl<'a> Plaintext<'a> {
         pad: [L::V; CHUNK],
     ) {
         if let Some(source) = self.chunk::<L>(at) {
-            prefetch::next_packet(source);
+            prefetch::next_packet(source, CHUNK * L::WIDTH);
             for i in 0..CHUNK {
                 l.store(&mut chunk[i], l.xor(pad[i], l.load(&source[i])));
             }
@@ -103,6 +103,11 @@ impl<'a> Plaintext<'a> {
         pad: [L::V; N],
         stash: &mut [L::Bytes; CHUNK],
     ) {
+        if let Some(from) = at.checked_sub(self.head)
+            && let Some(source) = self.source.get(from..)
+        {
+            prefetch::next_packet(source, N * L::WIDTH);
+        }
         let (full, last) = tail.split_at_mut((N - 1) * L::WIDTH);
         for (i, register) in L::vectors_mut(full).0.iter_mut().enumerate() {
             let from = self.register::<L>(at + i * L::WIDTH).unwrap_or(register);
