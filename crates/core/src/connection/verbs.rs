@@ -357,6 +357,15 @@ impl Connection {
         self.paths.active.flow.rtt.smoothed()
     }
 
+    /// How many ack-eliciting packets may arrive, and for how long, before the peer wants an
+    /// acknowledgement: what it asked for by ACK_FREQUENCY (draft-ietf-quic-ack-frequency §4), or
+    /// one packet (RFC 9000 §13.2.2) and this end's `max_ack_delay`.
+    #[must_use]
+    pub const fn ack_allowance(&self) -> (u64, Duration) {
+        let policy = &self.spaces.ack_policy;
+        (policy.eliciting_threshold, policy.max_ack_delay)
+    }
+
     /// Counters since the connection began.
     #[must_use]
     pub fn stats(&self) -> Stats {

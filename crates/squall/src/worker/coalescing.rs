@@ -8,7 +8,8 @@
 //! ```text
 //! hardly anything but bulk data ─▶ all tasks have run ─▶ nap ─▶ receive all that has come ─▶ …
 //! ```
-//! A nap is short compared with the round-trip time. Anything but bulk data has to be rare, as are
+//! A nap is short compared with the round-trip time, or ends when the sender wants an
+//! acknowledgement. Anything but bulk data has to be rare, as are
 //! acknowledgements of the few packets that a receiver sends: a worker that also serves many
 //! requests takes no naps. An application's call from another thread ends a nap at once.
 
@@ -57,8 +58,51 @@ pub(super) struct Coalescing {
 struct Arrived {
     runs: u32,
     bytes: usize,
-    /// The shortest round-trip time of the connections that it came for.
-    rtt: Option<Duration>,
+    /// The least of the connections that it came for.
+    patience: Option<Patience>,
+}
+
+/// How long a connection's data may wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// The smoothed round-trip time.
+    rtt: Duration,
+    /// How much may arrive, and for how long, before the sender wants an acknowledgement.
+    ack_bytes: u64,
+    ack_delay: Duration,
+}
+
+impl Patience {
+    /// Of a connection whose packets have `segment_size` bytes.
+    pub(super) fn of(connection: &squall_core::Connection, segment_size: u16) -> Self {
+        let (packets, ack_delay) = connection.ack_allowance();
+        Self {
+            rtt: connection.rtt(),
+            ack_bytes: packets.saturating_mul(segment_size.into()),
+            ack_delay,
+        }
+    }
+
+    /// The least of each.
+    fn min(self, other: Self) -> Self {
+        Self {
+            rtt: self.rtt.min(other.rtt),
+            ack_bytes: self.ack_bytes.min(other.ack_bytes),
+            ack_delay: self.ack_delay.min(other.ack_delay),
+        }
+    }
+
+    /// How long data may wait that arrives at a byte each `per_byte` seconds. A sender that has
+    /// asked for fewer acknowledgements paces its packets, and does not wait for them.
+    fn limit(&self, per_byte: f64) -> Duration {
+        let until_ack = seconds(per_byte * self.ack_bytes as f64).min(self.ack_delay);
+        until_ack.max(self.rtt / PART_OF_RTT)
+    }
+}
+
+/// A time that floating-point numbers measure.
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 impl Coalescing {
@@ -75,9 +119,9 @@ impl Coalescing {
         }
     }
 
-    /// A run has arrived for a connection whose smoothed round-trip time is `rtt`.
+    /// A run has arrived for a connection.
     #[inline]
-    pub(super) fn on_run(&mut self, bytes: usize, segment_size: u16, rtt: Duration) {
+    pub(super) fn on_run(&mut self, bytes: usize, segment_size: u16, patience: Patience) {
         let least = BULK_DATAGRAMS * usize::from(segment_size);
         match (segment_size >= BULK_DATAGRAM_BYTES, bytes >= least) {
             (true, true) => {}
@@ -92,12 +136,12 @@ impl Coalescing {
         let Arrived {
             runs,
             bytes: sum,
-            rtt: shortest,
+            patience: least,
         } = &mut self.arrived;
         // A worker that never sleeps never asks for a nap, which would begin anew.
         *runs = runs.saturating_add(1);
         *sum += bytes;
-        *shortest = Some(shortest.map_or(rtt, |shortest| shortest.min(rtt)));
+        *least = Some(least.map_or(patience, |least| least.min(patience)));
     }
 
     /// Something other than bulk data has arrived.
@@ -118,12 +162,12 @@ impl Coalescing {
         self.until = now;
         let elapsed = now - std::mem::replace(&mut self.since, now);
         let arrived = std::mem::take(&mut self.arrived);
-        let Some(rtt) = arrived.rtt.filter(|_| self.streak >= STREAK) else {
+        let Some(patience) = arrived.patience.filter(|_| self.streak >= STREAK) else {
             return Duration::ZERO;
         };
         let per_byte = elapsed.as_secs_f64() / arrived.bytes.max(1) as f64;
-        let until_full = Duration::from_secs_f64(per_byte * self.most_bytes as f64);
-        let nap = (self.longest).min(rtt / PART_OF_RTT).min(until_full);
+        let until_full = seconds(per_byte * self.most_bytes as f64);
+        let nap = (self.longest).min(patience.limit(per_byte)).min(until_full);
         let least = SHORTEST.max(elapsed * LEAST_RUNS / arrived.runs);
         if nap < least {
             return Duration::ZERO;
@@ -141,6 +185,15 @@ mod tests {
     const SEGMENT: u16 = 1472;
     const RTT: Duration = Duration::from_millis(20);
     const LONGEST: Duration = Duration::from_millis(2);
+
+    /// Of a sender that wants its acknowledgements as RFC 9000 says.
+    fn of_rtt(rtt: Duration) -> Patience {
+        Patience {
+            rtt,
+            ack_bytes: SEGMENT.into(),
+            ack_delay: Duration::from_millis(25),
+        }
+    }
 
     fn micros(n: u64) -> Duration {
         Duration::from_micros(n)
@@ -163,7 +216,7 @@ mod tests {
         fn turn(&mut self, after: Duration, runs: u32, rtt: Duration) -> Duration {
             self.now += after;
             for _ in 0..runs {
-                self.coalescing.on_run(BUNDLE, SEGMENT, rtt);
+                self.coalescing.on_run(BUNDLE, SEGMENT, of_rtt(rtt));
             }
             self.coalescing.nap(self.now)
         }
@@ -185,6 +238,43 @@ mod tests {
         let mut small = Test::new();
         small.coalescing = Coalescing::new(LONGEST, 212_992);
         assert_eq!(small.bulk(micros(518), RTT), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_nap_may_take_until_the_sender_wants_an_acknowledgement() {
+        // On a round trip of 1.5 ms no nap is short enough, ...
+        let rtt = micros(1500);
+        assert_eq!(Test::new().bulk(micros(518), rtt), Duration::ZERO);
+        // ... unless the sender asks for an acknowledgement every 122 packets.
+        let nap = |ack_delay| {
+            let patience = Patience {
+                rtt,
+                ack_bytes: 122 * u64::from(SEGMENT),
+                ack_delay,
+            };
+            let mut test = Test::new();
+            (0..100).fold(Duration::ZERO, |_, _| {
+                test.now += micros(518);
+                test.coalescing.on_run(BUNDLE, SEGMENT, patience);
+                test.coalescing.nap(test.now)
+            })
+        };
+        assert_eq!(nap(micros(5000)).as_micros(), 1436);
+        assert_eq!(nap(micros(1100)), micros(1100), "or after this time");
+        assert_eq!(nap(micros(1000)), Duration::ZERO, "less than two bundles");
+    }
+
+    #[test]
+    fn the_least_patience_of_a_turn_counts() {
+        let mut test = Test::new();
+        let patient = Patience {
+            ack_bytes: 1 << 30,
+            ..of_rtt(RTT)
+        };
+        for _ in 0..100 {
+            test.coalescing.on_run(BUNDLE, SEGMENT, patient);
+            assert_eq!(test.turn(micros(2000), 2, micros(2000)), Duration::ZERO);
+        }
     }
 
     #[test]
@@ -234,8 +324,8 @@ mod tests {
         let mut test = Test::new();
         test.bulk(micros(518), RTT);
         for _ in 0..100 {
-            test.coalescing.on_run(BUNDLE, SEGMENT, RTT);
-            test.coalescing.on_run(1472, SEGMENT, RTT);
+            test.coalescing.on_run(BUNDLE, SEGMENT, of_rtt(RTT));
+            test.coalescing.on_run(1472, SEGMENT, of_rtt(RTT));
             assert_eq!(test.turn(micros(518), 0, RTT), LONGEST);
         }
     }
@@ -245,9 +335,9 @@ mod tests {
         let other: [fn(&mut Coalescing); 4] = [
             Coalescing::on_other,
             // An acknowledgement, a request of one datagram, and small datagrams in a bundle.
-            |coalescing| coalescing.on_run(40, 40, RTT),
-            |coalescing| coalescing.on_run(1400, 1400, RTT),
-            |coalescing| coalescing.on_run(30 * 200, 200, RTT),
+            |coalescing| coalescing.on_run(40, 40, of_rtt(RTT)),
+            |coalescing| coalescing.on_run(1400, 1400, of_rtt(RTT)),
+            |coalescing| coalescing.on_run(30 * 200, 200, of_rtt(RTT)),
         ];
         for other in other {
             let mut test = Test::new();
@@ -281,7 +371,7 @@ mod tests {
     fn the_shortest_round_trip_of_a_turn_counts() {
         let mut test = Test::new();
         test.bulk(micros(518), RTT);
-        test.coalescing.on_run(BUNDLE, SEGMENT, micros(400));
+        test.coalescing.on_run(BUNDLE, SEGMENT, of_rtt(micros(400)));
         assert_eq!(test.turn(micros(518), 1, RTT), Duration::ZERO);
     }
 }

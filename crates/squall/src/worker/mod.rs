@@ -65,7 +65,7 @@ use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
 
 use backoff::ReceiveBackoff;
 use calls::Calls;
-use coalescing::Coalescing;
+use coalescing::{Coalescing, Patience};
 use incoming::Held;
 use limits::{OwnMemory, apply_endpoint_events};
 use offer::HeldRun;
@@ -350,7 +350,8 @@ impl Worker {
             return;
         };
         let mut state = connection.lock();
-        (self.coalescing).on_run(run.bytes.len(), run.segment_size, state.core.rtt());
+        let patience = Patience::of(&state.core, run.segment_size);
+        (self.coalescing).on_run(run.bytes.len(), run.segment_size, patience);
         self.calls.deliver(&mut state, run.bytes.len());
         state.measure(stages, Stage::Runtime, |state, stages| {
             {
