@@ -1,6 +1,7 @@
 //! The cost contract of a bundle (`docs/measuring/cost-contract.md`): 64 datagrams of 1,000 bytes,
 //! sent and received through sockets, cost one kernel dispatch an operation, one lock for each
 //! round of receiving or sending, one timer update, one wake-up of one stream, and no allocation.
+//! The same holds for DATAGRAM frames, with the task that reads them in the place of the stream.
 //!
 //! Alone in its file: the counting allocator counts the whole process. On Linux, where there are
 //! bundles.
@@ -55,6 +56,8 @@ const PAYLOAD: usize = DATAGRAM as usize - 11 - 16 - 6;
 /// 63 full packets and half of one: room for an acknowledgement, and the bundle has 64 datagrams
 /// still.
 const BUNDLE: usize = 63 * PAYLOAD + PAYLOAD / 2;
+/// Bytes of a datagram of RFC 9221: a packet has room for one, and for an acknowledgement.
+const DATA: usize = 900;
 const WARM_UP: u64 = 200;
 const BUNDLES: u64 = 100;
 /// A busy machine can only add to the costs, by timers that fire and bundles that come in parts:
@@ -68,9 +71,11 @@ struct Counters {
     connection: Stats,
 }
 
-#[tokio::test]
-async fn a_bundle_costs_one_of_everything() {
-    let transport = TransportConfig::default()
+/// One test at a time: the allocator counts for all of them.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+fn transport() -> TransportConfig {
+    TransportConfig::default()
         .max_udp_payload(DATAGRAM)
         // One window for the whole test: no credit frames, and bundles that pacing leaves whole.
         .initial_stream_window(64 << 20)
@@ -81,8 +86,46 @@ async fn a_bundle_costs_one_of_everything() {
         // A lone PING is acknowledged with the next bundle, however slow the machine is.
         .max_ack_delay(Duration::from_secs(10))
         // The contract counts an acknowledgement a bundle.
-        .ack_frequency(AckFrequencyRequest::Nothing);
-    let pair = within(Pair::with(transport.clone(), transport, |builder| builder)).await;
+        .ack_frequency(AckFrequencyRequest::Nothing)
+}
+
+/// The counters of the server and of the client.
+fn counters(pair: &Pair) -> [Counters; 2] {
+    let of = |endpoint: &squall::Endpoint, connection: &squall::Connection| Counters {
+        endpoint: endpoint.stats(),
+        connection: connection.stats(),
+    };
+    [of(&pair.server, &pair.far), of(&pair.client, &pair.near)]
+}
+
+/// Lets `send` move bundles until the contract is held, after some to warm up.
+async fn holds(pair: &Pair, mut send: impl AsyncFnMut(u64)) {
+    send(WARM_UP).await;
+    let mut attempt = 0;
+    loop {
+        let (before, allocations) = (counters(pair), ALLOCATIONS.load(Ordering::Relaxed));
+        send(BUNDLES).await;
+        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - allocations;
+        attempt += 1;
+        match check(&before, &counters(pair), allocations) {
+            Ok(()) => break,
+            Err(why) if attempt == ATTEMPTS => panic!("{why}, in the last of {attempt} attempts"),
+            Err(_) => {}
+        }
+    }
+}
+
+/// The acknowledgement is under way: lets it arrive, so that each round is complete.
+fn await_acknowledgement(pair: &Pair) {
+    while pair.far.stats().bytes_in_flight > 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[tokio::test]
+async fn a_bundle_costs_one_of_everything() {
+    let _alone = ALONE.lock().await;
+    let pair = within(Pair::with(transport(), transport(), |builder| builder)).await;
     let (server, client) = (pair.far.clone(), pair.near.clone());
     let arrived = Arc::new(Semaphore::new(0));
 
@@ -98,16 +141,9 @@ async fn a_bundle_costs_one_of_everything() {
             }
         }
     });
-    let read = || {
-        let of = |endpoint: &squall::Endpoint, connection: &squall::Connection| Counters {
-            endpoint: endpoint.stats(),
-            connection: connection.stats(),
-        };
-        [of(&pair.server, &pair.far), of(&pair.client, &pair.near)]
-    };
     let mut stream = server.open_uni().await.expect("within the limit");
     let data = Bytes::from(vec![42; BUNDLE]);
-    let mut send = async |bundles: u64| {
+    let send = async |bundles: u64| {
         for _ in 0..bundles {
             stream
                 .write_chunk(data.clone())
@@ -117,25 +153,60 @@ async fn a_bundle_costs_one_of_everything() {
                 .await
                 .expect("never closed")
                 .forget();
-            // The acknowledgement is under way: let it arrive, so that each round is complete.
-            while pair.far.stats().bytes_in_flight > 0 {
-                std::thread::yield_now();
-            }
+            await_acknowledgement(&pair);
         }
     };
-    send(WARM_UP).await;
-    let mut attempt = 0;
-    loop {
-        let (before, allocations) = (read(), ALLOCATIONS.load(Ordering::Relaxed));
-        send(BUNDLES).await;
-        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - allocations;
-        attempt += 1;
-        match check(&before, &read(), allocations) {
-            Ok(()) => break,
-            Err(why) if attempt == ATTEMPTS => panic!("{why}, in the last of {attempt} attempts"),
-            Err(_) => {}
+    holds(&pair, send).await;
+    reader.abort();
+}
+
+#[tokio::test]
+async fn a_bundle_of_datagrams_costs_one_of_everything() {
+    let _alone = ALONE.lock().await;
+    let transport = || {
+        transport()
+            .datagram_send_buffer(1 << 20)
+            .datagram_receive_buffer(1 << 20)
+    };
+    let pair = within(Pair::with(transport(), transport(), |builder| builder)).await;
+    let (server, client) = (pair.far.clone(), pair.near.clone());
+    let (asked, arrived) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+
+    // On the worker, so that all datagrams of a bundle wait when its turn comes.
+    let writer_asked = Arc::clone(&asked);
+    let writer = pair.server.spawn(async move {
+        let data = Bytes::from(vec![42; DATA]);
+        while let Ok(permit) = writer_asked.acquire().await {
+            permit.forget();
+            for _ in 0..SEGMENTS {
+                server
+                    .send_datagram(data.clone())
+                    .expect("the client takes datagrams");
+            }
         }
-    }
+    });
+    let reader_arrived = Arc::clone(&arrived);
+    let reader = pair.client.spawn(async move {
+        let mut datagrams = 0;
+        while client.read_datagram().await.is_ok() {
+            datagrams += 1;
+            if datagrams % SEGMENTS == 0 {
+                reader_arrived.add_permits(1);
+            }
+        }
+    });
+    let send = async |bundles: u64| {
+        for _ in 0..bundles {
+            asked.add_permits(1);
+            within(arrived.acquire())
+                .await
+                .expect("never closed")
+                .forget();
+            await_acknowledgement(&pair);
+        }
+    };
+    holds(&pair, send).await;
+    writer.abort();
     reader.abort();
 }
 
@@ -174,6 +245,6 @@ fn check(before: &[Counters; 2], after: &[Counters; 2], allocations: u64) -> Res
     let what = "one timer update a bundle sent, one its acknowledgement";
     equal(server.max(2 * BUNDLES), 2 * BUNDLES, what)?;
     let [_, wakeups] = of(|c| c.endpoint.wakeups);
-    equal(wakeups, BUNDLES, "one wake-up of one stream a bundle")?;
+    equal(wakeups, BUNDLES, "one wake-up of one task a bundle")?;
     equal(allocations, 0, "no allocation after warm-up")
 }
