@@ -80,9 +80,10 @@ pub struct Builder {
     /// Requested size of the socket send buffer, in bytes.
     pub send_buffer: usize,
     /// How long bulk data may wait in the socket for more, so that the worker is woken less often.
-    /// At most 2 ms by default, and never longer than an eighth of the round-trip time; zero turns
-    /// it off. It saves a receiver that is faster than its link up to a third of its CPU time, as
-    /// `SO_RCVLOWAT` does for TCP.
+    /// At most 2 ms by default, and never longer than an eighth of the round-trip time or, if the
+    /// sender has asked for fewer acknowledgements (draft-ietf-quic-ack-frequency), than until it
+    /// wants one. Zero turns it off. It saves a receiver that is faster than its link up to a third
+    /// of its CPU time, as `SO_RCVLOWAT` does for TCP.
     ///
     /// A worker waits only on a thread of its own, on a UDP socket, and while it receives hardly
     /// anything but full-sized datagrams, several at a time. The tasks on the worker wait as long.
