@@ -115,8 +115,10 @@ async fn holds(pair: &Pair, mut send: impl AsyncFnMut(u64)) {
     }
 }
 
-/// The acknowledgement is under way: lets it arrive, so that each round is complete.
-fn await_acknowledgement(pair: &Pair) {
+/// Waits for a bundle and for its acknowledgement, so that each round is complete.
+async fn await_bundle(pair: &Pair, arrived: &Semaphore) {
+    let permit = within(arrived.acquire()).await;
+    permit.expect("never closed").forget();
     while pair.far.stats().bytes_in_flight > 0 {
         std::thread::yield_now();
     }
@@ -149,11 +151,7 @@ async fn a_bundle_costs_one_of_everything() {
                 .write_chunk(data.clone())
                 .await
                 .expect("the stream is open");
-            within(arrived.acquire())
-                .await
-                .expect("never closed")
-                .forget();
-            await_acknowledgement(&pair);
+            await_bundle(&pair, &arrived).await;
         }
     };
     holds(&pair, send).await;
@@ -198,11 +196,7 @@ async fn a_bundle_of_datagrams_costs_one_of_everything() {
     let send = async |bundles: u64| {
         for _ in 0..bundles {
             asked.add_permits(1);
-            within(arrived.acquire())
-                .await
-                .expect("never closed")
-                .forget();
-            await_acknowledgement(&pair);
+            await_bundle(&pair, &arrived).await;
         }
     };
     holds(&pair, send).await;
