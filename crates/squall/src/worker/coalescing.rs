@@ -9,9 +9,9 @@
 //! hardly anything but bulk data ─▶ all tasks have run ─▶ nap ─▶ receive all that has come ─▶ …
 //! ```
 //! A nap is short compared with the round-trip time, or ends when the sender wants an
-//! acknowledgement. Anything but bulk data has to be rare, as are
-//! acknowledgements of the few packets that a receiver sends: a worker that also serves many
-//! requests takes no naps. An application's call from another thread ends a nap at once.
+//! acknowledgement. Anything but bulk data has to be rare, as are acknowledgements of the few
+//! packets that a receiver sends: a worker that also serves many requests takes no naps. An
+//! application's call from another thread ends a nap at once.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub(super) struct Coalescing {
 struct Arrived {
     runs: u32,
     bytes: usize,
-    /// The least of the connections that it came for.
+    /// The least patience of the connections that it came for.
     patience: Option<Patience>,
 }
 
@@ -67,8 +67,9 @@ struct Arrived {
 pub(super) struct Patience {
     /// The smoothed round-trip time.
     rtt: Duration,
-    /// How much may arrive, and for how long, before the sender wants an acknowledgement.
+    /// Bytes that may arrive before the sender wants an acknowledgement, ...
     ack_bytes: u64,
+    /// ... and the time after which it wants one anyway.
     ack_delay: Duration,
 }
 
