@@ -39,8 +39,12 @@ struct Inner {
     workers: Vec<WorkerFace>,
     /// The same, as the workers see each other.
     shared: Arc<[Arc<Shared>]>,
-    /// Which worker gets the next connection that begins here, and the next task.
-    next: AtomicUsize,
+    /// Which worker gets the next connection that begins here. Counted apart from tasks: a program
+    /// that spawns a task for each connection would otherwise have all connections on every second
+    /// worker.
+    next_connection: AtomicUsize,
+    /// Which worker gets the next task.
+    next_task: AtomicUsize,
     /// The configuration for new connections. Locked while it is passed to the workers, so that one
     /// that starts meanwhile gets it too.
     server: Mutex<Option<Arc<ServerConfig>>>,
@@ -55,15 +59,13 @@ struct WorkerFace {
 }
 
 impl Inner {
-    /// The next worker that runs; if there is none, one that does not.
-    fn next_worker(&self) -> &Arc<Shared> {
-        let next = self.next.fetch_add(1, Ordering::Relaxed);
-        let in_turn = |step: usize| &self.workers[(next + step) % self.workers.len()].shared;
-        let running = (0..self.workers.len()).map(in_turn);
-        running
-            .into_iter()
-            .find(|worker| !worker.is_dead())
-            .unwrap_or_else(|| in_turn(0))
+    /// The next worker in turn that runs; if there is none, one that does not.
+    fn in_turn(&self, turn: &AtomicUsize) -> &Arc<Shared> {
+        let next = turn.fetch_add(1, Ordering::Relaxed);
+        let after = |step: usize| &self.workers[(next + step) % self.workers.len()].shared;
+        let mut all = (0..self.workers.len()).map(after);
+        all.find(|worker| !worker.is_dead())
+            .unwrap_or_else(|| after(0))
     }
 
     /// Sends each worker a command; `false` when none of them runs.
@@ -185,7 +187,8 @@ impl Endpoint {
             server_name: server_name.to_owned(),
             reply,
         };
-        if !self.0.next_worker().command(command) {
+        let worker = self.0.in_turn(&self.0.next_connection);
+        if !worker.command(command) {
             return Err(ConnectError::EndpointClosed);
         }
         let local = None;
@@ -458,7 +461,7 @@ impl Endpoint {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        worker::spawn(self.0.next_worker(), task)
+        worker::spawn(self.0.in_turn(&self.0.next_task), task)
     }
 
     /// For tests: makes each worker's next send call fail once with `errno`.
@@ -543,7 +546,8 @@ impl Builder {
             common,
             workers: Vec::new(),
             shared,
-            next: AtomicUsize::new(0),
+            next_connection: AtomicUsize::new(0),
+            next_task: AtomicUsize::new(0),
             server: Mutex::new(self.server.clone().map(Arc::new)),
             settings: self,
         };
