@@ -9,10 +9,14 @@
 //!   team       two packets whose Poly1305 runs in step in 64-bit limbs (`pair`), or eight in
 //!              vector registers (`parallel`)
 //! ```
+//! Packets that fill the registers by themselves, and one that comes alone, are worked on one by
+//! one (`alone`).
+//!
 //! The cipher occupies the vector units and a pair the multiplier, and neither fills the machine
 //! alone. A packet is many lanes and lanes do not ask whose they are, so short packets fill the
 //! registers as well as full ones. What a forged packet decrypts to is wiped by the caller.
 
+pub(super) mod alone;
 pub(super) mod block;
 pub(super) mod entry;
 pub(super) mod meanwhile;
@@ -137,6 +141,38 @@ fn team_after<W: Rows>(start: usize, jobs: usize) -> Range<usize> {
 
 /// Hashing in parallel takes the same time for any number of messages: fewer are hashed in pairs.
 const LEAST_PARALLEL: usize = 4;
+
+/// From how many payload bytes on a packet is faster by itself than beside others: it fills the
+/// registers anyway, and its single blocks and its mask cost nothing beside a pass.
+pub(super) struct Alone {
+    /// Where there are at most [`FEW`] of them.
+    pub(super) of_few: usize,
+    pub(super) of_many: usize,
+}
+
+/// Jobs that do not fill the registers while they are short.
+const FEW: usize = 4;
+
+/// The first jobs, which are worked on one by one, and those that share registers.
+#[inline(always)]
+pub(super) fn divide<'j, 'a, W: Rows>(
+    jobs: &'j mut [Job<'a>],
+) -> (&'j mut [Job<'a>], &'j mut [Job<'a>]) {
+    let least = if jobs.len() <= FEW {
+        W::ALONE.of_few
+    } else {
+        W::ALONE.of_many
+    };
+    let is_long = |job: &&Job<'_>| job.public_lens().1.cast_signed() >= least.cast_signed();
+    let long = jobs.iter().take_while(is_long).count();
+    // The last one has nobody to share with.
+    let alone = if long + 1 == jobs.len() {
+        long + 1
+    } else {
+        long
+    };
+    jobs.split_at_mut(alone)
+}
 
 /// What is known of a job while its lanes are made.
 #[derive(Copy, Clone)]
@@ -643,7 +679,16 @@ pub(super) fn open<W: Rows, const G: usize, const MIDDLE: usize, const LANES: us
     run::<W, G, MIDDLE, LANES, false>(w, key, jobs)
 }
 
-/// RFC 9001 §5.4.4, for the samples of some packets at a time: a sample is a counter and a nonce.
+/// A sample as the last row of a state: a counter and a nonce (RFC 9001 §5.4.4).
+#[inline(always)]
+fn sample_row(sample: &[u8; SAMPLE_LEN]) -> Row {
+    let ([a, b, c, d], _) = sample.as_chunks() else {
+        unreachable!("a sample is four words");
+    };
+    [*a, *b, *c, *d].map(u32::from_le_bytes)
+}
+
+/// RFC 9001 §5.4.4, for the samples of some packets at a time.
 #[inline(always)]
 pub(super) fn masks<W: Rows, const G: usize, const MIDDLE: usize, const LANES: usize>(
     w: W,
@@ -651,12 +696,6 @@ pub(super) fn masks<W: Rows, const G: usize, const MIDDLE: usize, const LANES: u
     samples: &mut [[u8; SAMPLE_LEN]],
 ) {
     for samples in samples.chunks_mut(LANES) {
-        let row = |sample: &[u8; SAMPLE_LEN]| {
-            let ([a, b, c, d], _) = sample.as_chunks() else {
-                unreachable!("a sample is four words");
-            };
-            [*a, *b, *c, *d].map(u32::from_le_bytes)
-        };
         let bytes = |row: Row| {
             let mut bytes = [0; SAMPLE_LEN];
             bytes
@@ -668,12 +707,12 @@ pub(super) fn masks<W: Rows, const G: usize, const MIDDLE: usize, const LANES: u
             bytes
         };
         if let [sample] = samples {
-            *sample = bytes(first_row(&key.0, &row(sample)));
+            *sample = bytes(first_row(&key.0, &sample_row(sample)));
             continue;
         }
         let mut lanes = [Lane::EMPTY; LANES];
         for (lane, sample) in lanes.iter_mut().zip(&*samples) {
-            lane.nonce = row(sample);
+            lane.nonce = sample_row(sample);
         }
         let mut rows = [[0; 4]; LANES];
         if samples.len() <= W::WIDTH {

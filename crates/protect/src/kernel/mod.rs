@@ -231,6 +231,20 @@ impl Header {
         }
     }
 
+    /// The key itself, where the kernel is one of ChaCha20's.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn chacha_key(&self) -> Option<&chacha::HeaderKey> {
+        match self {
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(header) => Some(header.key()),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(header) => Some(header.key()),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(header) => Some(header.key()),
+            _ => None,
+        }
+    }
+
     /// Applies header protection (RFC 9001 §5.4.1) to sealed packets.
     pub(crate) fn protect(&self, jobs: &mut [Job<'_>]) {
         dispatch!(self, header => header.toggle(jobs, Toggle::Protect));

@@ -7,6 +7,7 @@
 //!   pass       twenty rounds of one or more groups, with some other work between the rounds
 //! ```
 
+use super::Alone;
 use super::meanwhile::{Meanwhile, Nothing};
 use super::parallel::Parallel;
 use super::poly1305::{self, POLY_BLOCK_LEN};
@@ -43,6 +44,8 @@ pub(in crate::kernel) trait Rows: Copy {
     const HAS_PARALLEL: bool;
     /// Blocks in a register.
     const WIDTH: usize;
+    /// Which packets are worked on one by one.
+    const ALONE: Alone;
 
     /// The same row for all blocks.
     fn splat(self, row: &Row) -> Self::V;
@@ -71,6 +74,15 @@ pub(in crate::kernel) trait Rows: Copy {
     #[inline(always)]
     fn absorb(self, h: &mut [u64; 3], r: &[u64; 3], block: &[u8; POLY_BLOCK_LEN]) {
         poly1305::absorb(h, r, u128::from_le_bytes(*block));
+    }
+
+    /// Adds some blocks to Poly1305's h, multiplying by r after each: one after the other, unless
+    /// the CPU has a better way.
+    #[inline(always)]
+    fn absorb_all(self, h: &mut [u64; 3], r: &[u64; 3], blocks: &[[u8; POLY_BLOCK_LEN]]) {
+        for block in blocks {
+            self.absorb(h, r, block);
+        }
     }
 
     /// The blocks of `G` groups, with some other work between the rounds: this way, unless the CPU
@@ -179,39 +191,106 @@ pub(super) fn first_rows<W: Rows, const G: usize>(
     }
 }
 
-/// The first row of one block, without vector registers: a lone block takes two thirds of the time
-/// of a pass so.
+/// One block without vector registers. A lone block takes two thirds of the time of a pass so, and
+/// beside a pass it takes hardly any.
+pub(super) struct Scalar {
+    input: [u32; 16],
+    x: [u32; 16],
+}
+
+impl Scalar {
+    #[inline(always)]
+    pub(super) fn new(key: &[u32; 8], input: &Row) -> Self {
+        let mut x = [0; 16];
+        x[..4].copy_from_slice(&CONSTANTS);
+        x[4..12].copy_from_slice(key);
+        x[12..].copy_from_slice(input);
+        Self { input: x, x }
+    }
+
+    /// Two of the twenty rounds.
+    #[inline(always)]
+    pub(super) fn double_round(&mut self) {
+        double_round(&mut self.x);
+    }
+
+    /// The first row, after ten times two rounds.
+    #[inline(always)]
+    pub(super) fn row(&self) -> Row {
+        [0, 1, 2, 3].map(|i| self.x[i].wrapping_add(self.input[i]))
+    }
+
+    /// The block, after ten times two rounds.
+    #[inline(always)]
+    pub(super) fn block(&self) -> Block {
+        let mut block = Block::ZERO;
+        let words = block.0.as_chunks_mut().0;
+        for ((bytes, x), input) in words.iter_mut().zip(self.x).zip(self.input) {
+            *bytes = x.wrapping_add(input).to_le_bytes();
+        }
+        block
+    }
+}
+
+/// The first row of one block, without vector registers.
 #[inline(always)]
 pub(super) fn first_row(key: &[u32; 8], input: &Row) -> Row {
     let mut x = [0; 16];
     x[..4].copy_from_slice(&CONSTANTS);
     x[4..12].copy_from_slice(key);
     x[12..].copy_from_slice(input);
-    macro_rules! quarter_round {
-        ($a:literal, $b:literal, $c:literal, $d:literal) => {
-            x[$a] = x[$a].wrapping_add(x[$b]);
-            x[$d] = (x[$d] ^ x[$a]).rotate_left(16);
-            x[$c] = x[$c].wrapping_add(x[$d]);
-            x[$b] = (x[$b] ^ x[$c]).rotate_left(12);
-            x[$a] = x[$a].wrapping_add(x[$b]);
-            x[$d] = (x[$d] ^ x[$a]).rotate_left(8);
-            x[$c] = x[$c].wrapping_add(x[$d]);
-            x[$b] = (x[$b] ^ x[$c]).rotate_left(7);
-        };
-    }
     for _ in 0..10 {
-        quarter_round!(0, 4, 8, 12);
-        quarter_round!(1, 5, 9, 13);
-        quarter_round!(2, 6, 10, 14);
-        quarter_round!(3, 7, 11, 15);
-        quarter_round!(0, 5, 10, 15);
-        quarter_round!(1, 6, 11, 12);
-        quarter_round!(2, 7, 8, 13);
-        quarter_round!(3, 4, 9, 14);
+        double_round(&mut x);
     }
     let mut row = CONSTANTS;
     for (row, x) in row.iter_mut().zip(x) {
         *row = row.wrapping_add(x);
     }
     row
+}
+
+/// Hides a word from the optimizer, which otherwise finds four quarter rounds side by side and
+/// makes vectors of them.
+#[inline(always)]
+fn opaque(word: u32) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let same;
+        // SAFETY: there is no instruction.
+        unsafe {
+            std::arch::asm!(
+                "/* {0:e} */",
+                inlateout(reg) word => same,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        same
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    word
+}
+
+/// Two of the twenty rounds.
+#[inline(always)]
+fn double_round(x: &mut [u32; 16]) {
+    macro_rules! quarter_round {
+        ($a:literal, $b:literal, $c:literal, $d:literal) => {
+            x[$a] = opaque(x[$a].wrapping_add(x[$b]));
+            x[$d] = (x[$d] ^ x[$a]).rotate_left(16);
+            x[$c] = opaque(x[$c].wrapping_add(x[$d]));
+            x[$b] = (x[$b] ^ x[$c]).rotate_left(12);
+            x[$a] = opaque(x[$a].wrapping_add(x[$b]));
+            x[$d] = (x[$d] ^ x[$a]).rotate_left(8);
+            x[$c] = opaque(x[$c].wrapping_add(x[$d]));
+            x[$b] = (x[$b] ^ x[$c]).rotate_left(7);
+        };
+    }
+    quarter_round!(0, 4, 8, 12);
+    quarter_round!(1, 5, 9, 13);
+    quarter_round!(2, 6, 10, 14);
+    quarter_round!(3, 7, 11, 15);
+    quarter_round!(0, 5, 10, 15);
+    quarter_round!(1, 6, 11, 12);
+    quarter_round!(2, 7, 8, 13);
+    quarter_round!(3, 4, 9, 14);
 }

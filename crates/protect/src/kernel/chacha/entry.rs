@@ -22,14 +22,28 @@ macro_rules! define_chacha {
 
             pub(crate) fn shrink(&mut self) {}
 
-            /// Masks are made afterwards: they are key stream of another key.
+            /// The masks of packets by themselves are made beside the rest, those of several
+            /// afterwards.
             pub(crate) fn seal_fused(
                 &self,
-                _: &mut [Job<'_>],
-                _: &$crate::kernel::Header,
+                jobs: &mut [Job<'_>],
+                header: &$crate::kernel::Header,
                 _: $crate::kernel::Fusion,
             ) -> bool {
-                false
+                let Some(key) = header.chacha_key() else {
+                    return false;
+                };
+                let (alone, together) = chacha::divide::<$token>(jobs);
+                for job in alone {
+                    // SAFETY: the token proves the entry point's features.
+                    unsafe { seal_alone(self.token, &self.key, Some(key), job) }
+                }
+                if !together.is_empty() {
+                    // SAFETY: the token proves the entry point's features.
+                    unsafe { seal(self.token, &self.key, together) }
+                    header.protect(together);
+                }
+                true
             }
 
             /// Masks are made before.
@@ -43,13 +57,28 @@ macro_rules! define_chacha {
             }
 
             pub(crate) fn seal(&self, jobs: &mut [Job<'_>]) {
-                // SAFETY: the token proves the entry point's features.
-                unsafe { seal(self.token, &self.key, jobs) }
+                let (alone, together) = chacha::divide::<$token>(jobs);
+                for job in alone {
+                    // SAFETY: the token proves the entry point's features.
+                    unsafe { seal_alone(self.token, &self.key, None, job) }
+                }
+                if !together.is_empty() {
+                    // SAFETY: the token proves the entry point's features.
+                    unsafe { seal(self.token, &self.key, together) }
+                }
             }
 
             pub(crate) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {
-                // SAFETY: the token proves the entry point's features.
-                let authentic = unsafe { open(self.token, &self.key, jobs) };
+                let mut authentic = 0;
+                let (alone, together) = chacha::divide::<$token>(jobs);
+                for (i, job) in alone.iter_mut().enumerate() {
+                    // SAFETY: the token proves the entry point's features.
+                    authentic |= unsafe { open_alone(self.token, &self.key, job) } << i;
+                }
+                if !together.is_empty() {
+                    // SAFETY: the token proves the entry point's features.
+                    authentic |= unsafe { open(self.token, &self.key, together) } << alone.len();
+                }
                 jobs.iter_mut().for_each(Job::fill_short_target);
                 authentic
             }
@@ -67,6 +96,10 @@ macro_rules! define_chacha {
                 let key = (material.suite() == Suite::ChaCha20Poly1305)
                     .then(|| HeaderKey::new(material))?;
                 Some(Self { token, key })
+            }
+
+            pub(in crate::kernel) fn key(&self) -> &HeaderKey {
+                &self.key
             }
 
             pub(crate) fn toggle(
@@ -93,6 +126,21 @@ macro_rules! define_chacha {
             chacha::open::<$token, { $groups }, { $middle }, { $groups * <$token as Rows>::WIDTH }>(
                 token, key, jobs,
             )
+        }
+
+        #[target_feature(enable = $features)]
+        fn seal_alone(token: $token, key: &Key, header: Option<&HeaderKey>, job: &mut Job<'_>) {
+            chacha::alone::seal::<$token, { $middle }, { $groups }, { $groups * <$token as Rows>::WIDTH }>(
+                token, key, header, job,
+            );
+        }
+
+        #[target_feature(enable = $features)]
+        fn open_alone(token: $token, key: &Key, job: &mut Job<'_>) -> u32 {
+            chacha::alone::open::<$token, { $middle }, { $groups }, { $groups * <$token as Rows>::WIDTH }>(
+                token, key, job,
+            )
+            .into()
         }
 
         #[target_feature(enable = $features)]

@@ -112,4 +112,36 @@ mod tests {
             }
         }
     }
+
+    /// The same edges, in one message that is hashed eight blocks at a time.
+    #[test]
+    fn a_long_message_is_hashed_as_block_by_block() {
+        let Some(token) = Avx512::detect() else {
+            return;
+        };
+        let numbers = [
+            u128::MAX,
+            0,
+            1,
+            u128::MAX - 4,
+            ((1 << 88) - 1) ^ ((1 << 44) - 1),
+            0x0123_4567_89ab_cdef_fedc_ba98_7654_3210,
+        ];
+        for key in numbers {
+            for count in [23, 24, 31, 32, 40, 91, 700] {
+                for step in 0..3 {
+                    let number = |i: usize| numbers[i * step % numbers.len()].to_le_bytes();
+                    let blocks: Vec<[u8; POLY_BLOCK_LEN]> = (0..count).map(number).collect();
+                    let mut poly = Poly::new(key, 0);
+                    poly.block(u128::MAX);
+                    let mut long = poly;
+                    token.absorb_all(&mut long.h, &long.r, &blocks);
+                    (blocks.iter()).for_each(|block| poly.block(u128::from_le_bytes(*block)));
+                    assert_eq!(long.tag(), poly.tag(), "{key:x} {count} {step}");
+                    // What a block needs of the limb above 2^128.
+                    assert!(long.h[2] < 8);
+                }
+            }
+        }
+    }
 }

@@ -37,13 +37,19 @@ fn wide(a: u64, b: u64) -> u128 {
 
 /// Adds a block to h and multiplies by r.
 #[inline(always)]
-pub(in crate::kernel) fn absorb(h: &mut [u64; 3], [r0, r1, s]: &[u64; 3], block: u128) {
-    let (r0, r1, s) = (*r0, *r1, *s);
+pub(in crate::kernel) fn absorb(h: &mut [u64; 3], r: &[u64; 3], block: u128) {
     let [h0, h1, h2] = *h;
     let (h0, carry) = h0.overflowing_add(block as u64);
     let sum = u128::from(h1) + (block >> 64) + u128::from(carry);
-    let (h1, h2) = (sum as u64, h2 + (sum >> 64) as u64 + 1);
+    *h = [h0, sum as u64, h2 + (sum >> 64) as u64 + 1];
+    multiply(h, r);
+}
 
+/// Multiplies h by r.
+#[inline(always)]
+pub(in crate::kernel) fn multiply(h: &mut [u64; 3], [r0, r1, s]: &[u64; 3]) {
+    let (r0, r1, s) = (*r0, *r1, *s);
+    let [h0, h1, h2] = *h;
     // h2 stays below 8, so its products fit 64 bits.
     let d0 = wide(h0, r0) + wide(h1, s);
     let d1 = wide(h0, r1) + wide(h1, r0) + u128::from(h2 * s) + (d0 >> 64);

@@ -3,12 +3,13 @@
 
 use std::arch::x86_64::*;
 
-use super::poly1305x8::Poly1305x8;
+use super::poly1305x8::{Poly1305x8, long_message};
 use super::tokens::Avx512;
 use crate::kernel::Job;
 use crate::kernel::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
 use crate::kernel::chacha::entry::define_chacha;
-use crate::kernel::chacha::{self, HeaderKey, Key};
+use crate::kernel::chacha::poly1305::POLY_BLOCK_LEN;
+use crate::kernel::chacha::{self, Alone, HeaderKey, Key};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
 use crate::suite::Suite;
@@ -16,6 +17,10 @@ use crate::suite::Suite;
 /// Groups of registers in a pass. Zen 5 takes 9.2 ns a block with four and 8.0 ns with six; eight
 /// do not fit the 32 registers.
 const GROUPS: usize = 6;
+
+/// Blocks of one message from which on eight of them at a time are faster, powers of the key
+/// included.
+const LEAST_LONG: usize = 24;
 
 impl Rows for Avx512 {
     type V = __m512i;
@@ -25,6 +30,11 @@ impl Rows for Avx512 {
 
     const HAS_PARALLEL: bool = true;
     const WIDTH: usize = 4;
+    // Zen 5: at 1,450 bytes 0.90 of the time in calls of eight, 0.72 in calls of two.
+    const ALONE: Alone = Alone {
+        of_few: 700,
+        of_many: 1250,
+    };
 
     #[inline(always)]
     fn splat(self, row: &Row) -> __m512i {
@@ -129,6 +139,20 @@ impl Rows for Avx512 {
             _mm512_storeu_si512(to.add(1), _mm512_shuffle_i32x4::<0xdd>(ab_low, cd_low));
             _mm512_storeu_si512(to.add(2), _mm512_shuffle_i32x4::<0x88>(ab_high, cd_high));
             _mm512_storeu_si512(to.add(3), _mm512_shuffle_i32x4::<0xdd>(ab_high, cd_high));
+        }
+    }
+
+    #[inline(always)]
+    fn absorb_all(self, h: &mut [u64; 3], r: &[u64; 3], blocks: &[[u8; POLY_BLOCK_LEN]]) {
+        let mut rest = blocks;
+        if blocks.len() >= LEAST_LONG {
+            let (eights, after) = blocks.as_chunks();
+            // SAFETY: the token proves AVX-512 F and IFMA.
+            unsafe { long_message(h, r, eights) };
+            rest = after;
+        }
+        for block in rest {
+            self.absorb(h, r, block);
         }
     }
 

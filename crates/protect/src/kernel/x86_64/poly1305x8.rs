@@ -12,7 +12,8 @@ use std::arch::x86_64::*;
 use super::tokens::Avx512;
 use crate::kernel::chacha::meanwhile::{Meanwhile, PAUSES};
 use crate::kernel::chacha::parallel::{Messages, PARALLEL, Parallel};
-use crate::kernel::chacha::poly1305::POLY_BLOCK_LEN;
+use crate::kernel::chacha::poly1305::{POLY_BLOCK_LEN, multiply};
+use crate::kernel::registers::wipe;
 
 /// Eight messages on their way.
 pub(crate) struct Poly1305x8<'a> {
@@ -122,6 +123,9 @@ fn gather([a, b, c, d, e, f, g, h]: [&[u8; POLY_BLOCK_LEN]; PARALLEL]) -> (__m51
 /// The order of the messages in a register.
 const ORDER: [usize; PARALLEL] = [0, 4, 1, 5, 2, 6, 3, 7];
 
+/// The other way round: where in a register a message is.
+const LANE: [usize; PARALLEL] = [0, 2, 4, 6, 1, 3, 5, 7];
+
 impl<'a> Parallel<'a> for Poly1305x8<'a> {
     type Token = Avx512;
 
@@ -214,4 +218,76 @@ impl Meanwhile for Poly1305x8<'_> {
             }
         }
     }
+}
+
+/// Adds blocks to h, multiplying by r after each: eight blocks at a time, by the powers of r that
+/// their places ask for.
+///
+/// ```text
+///   h = (h + b0) r^8 + b1 r^7 + … + b7 r     each lane has r^8 until the last eight blocks
+/// ```
+#[inline]
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn long_message(
+    h: &mut [u64; 3],
+    r: &[u64; 3],
+    blocks: &[[[u8; POLY_BLOCK_LEN]; PARALLEL]],
+) {
+    let Some((last, before)) = blocks.split_last() else {
+        return;
+    };
+    let mut columns = [[0; PARALLEL]; 3];
+    let mut power = [r[0], r[1], 0];
+    for exponent in 1..=PARALLEL {
+        let lane = LANE[PARALLEL - exponent];
+        for (column, limb) in columns.iter_mut().zip(power) {
+            column[lane] = limb;
+        }
+        if exponent < PARALLEL {
+            multiply(&mut power, r);
+        }
+    }
+    let twenty = |v| _mm512_add_epi64(_mm512_slli_epi64::<4>(v), _mm512_slli_epi64::<2>(v));
+    let key = |[r0, r1, r2]: [__m512i; 3]| {
+        let r = split(r0, r1, r2);
+        (r, [twenty(r[1]), twenty(r[2])])
+    };
+    let (eighth, eighth_20) = key(power.map(|limb| _mm512_set1_epi64(limb.cast_signed())));
+    // SAFETY: each column is 64 readable bytes, and the loads are unaligned ones.
+    let (powers, powers_20) =
+        key(columns.map(|column| unsafe { _mm512_loadu_si512(column.as_ptr().cast()) }));
+    let first = |limb: u64| _mm512_zextsi128_si512(_mm_cvtsi64_si128(limb.cast_signed()));
+    let mut sum = split(first(h[0]), first(h[1]), first(h[2]));
+    for eight in before {
+        let (low, high) = load_eight(eight);
+        sum = round(sum, &eighth, &eighth_20, low, high);
+    }
+    let (low, high) = load_eight(last);
+    sum = round(sum, &powers, &powers_20, low, high);
+    let [l0, l1, l2] = sum.map(|limb| _mm512_reduce_add_epi64(limb).cast_unsigned());
+    // The limbs are longer than 44 bits: they are added, not joined.
+    let (low, carry) =
+        (u128::from(l0) + (u128::from(l1) << 44)).overflowing_add(u128::from(l2) << 88);
+    let above = (l2 >> 40) + u64::from(carry);
+    // What lies above 2^130 comes back times five.
+    let (low, carry) = low.overflowing_add(u128::from((above >> 2) * 5));
+    *h = [
+        low as u64,
+        (low >> 64) as u64,
+        (above & 3) + u64::from(carry),
+    ];
+    wipe(&mut columns, [0; PARALLEL]);
+}
+
+/// Eight blocks of one message: their low halves and their high halves, in the order of [`ORDER`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_eight(blocks: &[[u8; POLY_BLOCK_LEN]; PARALLEL]) -> (__m512i, __m512i) {
+    let from: *const __m512i = blocks.as_ptr().cast();
+    // SAFETY: the blocks are 128 readable bytes, and the loads are unaligned ones.
+    let (first, second) = unsafe { (_mm512_loadu_si512(from), _mm512_loadu_si512(from.add(1))) };
+    (
+        _mm512_unpacklo_epi64(first, second),
+        _mm512_unpackhi_epi64(first, second),
+    )
 }

@@ -1,0 +1,348 @@
+//! One packet by itself: nobody else's blocks fill the registers, so what counts is how long its
+//! chains of operations are, and what can be done beside each of them. While the vector registers
+//! are in a pass, the others work out single blocks and Poly1305.
+//!
+//! ```text
+//!   seal   pass ║ block 1, and the mask from what it encrypts ─▶ Poly1305 ─▶ tag
+//!   open   pass ║ block 0, then Poly1305 ─▶ the rest of it ─▶ tag
+//! ```
+//! A packet that is longer than a pass has more of them, and Poly1305 is beside those.
+
+use std::slice::{self, Iter};
+
+use zeroize::Zeroize;
+
+use super::block::{BLOCK_LEN, Block, Lane, Rows, Scalar, first_row};
+use super::meanwhile::{Meanwhile, Nothing, PAUSES};
+use super::pair::Pair;
+use super::poly1305::{POLY_BLOCK_LEN, Poly};
+use super::{HeaderKey, Key, apply, block_at, sample_row};
+use crate::kernel::Job;
+use crate::kernel::job::{Headers, Toggle};
+use crate::kernel::registers::wipe;
+use crate::span::TAG_LEN;
+
+/// Pauses of a pass in which a single block is made: two rounds in each.
+const ROUNDS: usize = PAUSES / 2;
+
+/// Blocks that Poly1305 takes in a pause at most, where it is faster after the pass.
+const MOST_BESIDE: usize = 3;
+
+/// A packet on its way.
+struct Alone<'j, 'a, W, const LANES: usize> {
+    w: W,
+    job: &'j mut Job<'a>,
+    lanes: [Lane; LANES],
+    blocks: [Block; LANES],
+    /// How many of them were made in the widest pass.
+    used: usize,
+    /// The next block to be made in a pass.
+    next: usize,
+    poly: Poly,
+    /// Payload bytes that Poly1305 took, in whole blocks.
+    hashed: usize,
+}
+
+impl<W, const LANES: usize> Drop for Alone<'_, '_, W, LANES> {
+    fn drop(&mut self) {
+        // The Poly1305 key was in the key stream.
+        wipe(&mut self.blocks[..self.used], Block::ZERO);
+        self.poly.zeroize();
+    }
+}
+
+impl<'j, 'a, W: Rows, const LANES: usize> Alone<'j, 'a, W, LANES> {
+    #[inline(always)]
+    fn new(w: W, key: &Key, job: &'j mut Job<'a>) -> Self {
+        let lane = Lane {
+            nonce: key.nonce(job.path_and_number()),
+            counter: 0,
+        };
+        Self {
+            w,
+            job,
+            lanes: [lane; LANES],
+            blocks: [Block::ZERO; LANES],
+            used: LANES,
+            next: 1,
+            poly: Poly::EMPTY,
+            hashed: 0,
+        }
+    }
+
+    /// Blocks of the payload that are still to be made.
+    #[inline(always)]
+    fn blocks_left(&self) -> usize {
+        let end = 1 + self.job.payload_len().div_ceil(BLOCK_LEN);
+        end - self.next
+    }
+
+    /// A pass after the first, beside Poly1305 of the payload up to `until`. Returns how many
+    /// blocks it made.
+    #[inline(always)]
+    fn pass<const MIDDLE: usize, const G: usize>(&mut self, key: &Key, until: usize) -> usize {
+        let waiting = waiting(self.job, self.hashed, until);
+        self.hashed += waiting.len() * POLY_BLOCK_LEN;
+        let wanted = self.blocks_left();
+        let (lanes, blocks) = (&mut self.lanes, &mut self.blocks);
+        let counters = self.next as u32..;
+        let made = if W::HAS_PARALLEL {
+            let made =
+                pass::<W, MIDDLE, G>(self.w, key, lanes, counters, blocks, wanted, &mut Nothing);
+            self.w.absorb_all(&mut self.poly.h, &self.poly.r, waiting);
+            made
+        } else {
+            let mut hash = Pair::new(self.w, (&self.poly, waiting), (&Poly::EMPTY, &[]));
+            let made =
+                pass::<W, MIDDLE, G>(self.w, key, lanes, counters, blocks, wanted, &mut hash);
+            hash.finish();
+            self.poly.h = hash.a.h;
+            made
+        };
+        self.next += made;
+        made
+    }
+
+    /// Hashes the rest of the payload up to an offset.
+    #[inline(always)]
+    fn hash(&mut self, until: usize) {
+        let rest = waiting(self.job, self.hashed, until);
+        self.hashed += rest.len() * POLY_BLOCK_LEN;
+        self.w.absorb_all(&mut self.poly.h, &self.poly.r, rest);
+    }
+
+    /// Hashes the rest of the payload, and the lengths (RFC 8439 §2.8).
+    #[inline(always)]
+    fn tag(&mut self) -> [u8; TAG_LEN] {
+        let len = self.job.payload_len();
+        self.hash(len);
+        let (packet, header_len) = self.job.packet_and_header_len();
+        let last = block_at(packet, header_len + self.hashed);
+        self.poly.part(last, len - self.hashed);
+        self.poly.block((len as u128) << 64 | header_len as u128);
+        self.poly.tag()
+    }
+}
+
+/// Makes at least as many blocks as are wanted, or as many as fill the registers, and says how
+/// many.
+#[inline(always)]
+fn pass<W: Rows, const MIDDLE: usize, const G: usize>(
+    w: W,
+    key: &Key,
+    lanes: &mut [Lane],
+    counters: impl Iterator<Item = u32>,
+    blocks: &mut [Block],
+    wanted: usize,
+    meanwhile: &mut impl Meanwhile,
+) -> usize {
+    let groups = match wanted.div_ceil(W::WIDTH) {
+        groups @ ..=2 => groups,
+        groups if groups <= MIDDLE => MIDDLE,
+        _ => G,
+    };
+    let count = groups * W::WIDTH;
+    for (lane, counter) in lanes[..count].iter_mut().zip(counters) {
+        lane.counter = counter;
+    }
+    let (lanes, blocks) = (&lanes[..count], &mut blocks[..count]);
+    match groups {
+        ..=1 => w.pass::<1>(&key.key, lanes, blocks, meanwhile),
+        2 => w.pass::<2>(&key.key, lanes, blocks, meanwhile),
+        groups if groups == MIDDLE => w.pass::<MIDDLE>(&key.key, lanes, blocks, meanwhile),
+        _ => w.pass::<G>(&key.key, lanes, blocks, meanwhile),
+    }
+    count
+}
+
+/// Whole blocks of a payload from an offset on that end before another.
+#[inline(always)]
+fn waiting<'j>(job: &'j Job<'_>, from: usize, until: usize) -> &'j [[u8; POLY_BLOCK_LEN]] {
+    let (_, payload) = job.header_and_payload();
+    payload[from..until].as_chunks().0
+}
+
+/// Poly1305 by the key in a block 0, with the header.
+#[inline(always)]
+fn keyed<W: Rows>(w: W, block: &Block, job: &Job<'_>) -> Poly {
+    let ([r, pad, ..], _) = block.0.as_chunks() else {
+        unreachable!("a block is longer than a key");
+    };
+    let mut poly = Poly::new(u128::from_le_bytes(*r), u128::from_le_bytes(*pad));
+    let (packet, header_len) = job.packet_and_header_len();
+    let (header, rest) = packet[..header_len].as_chunks();
+    for block in header {
+        w.absorb(&mut poly.h, &poly.r, block);
+    }
+    poly.part(block_at(packet, header_len - rest.len()), rest.len());
+    poly
+}
+
+/// Beside the first pass of sealing: block 1, which encrypts the sample, and the mask.
+struct Mask<'j, 'a, 'k, W> {
+    w: W,
+    job: &'j mut Job<'a>,
+    /// `None` once there is no mask to be made.
+    header: Option<&'k HeaderKey>,
+    scalar: Scalar,
+    pauses: usize,
+}
+
+impl<W: Rows> Meanwhile for Mask<'_, '_, '_, W> {
+    #[inline(always)]
+    fn step(&mut self) {
+        self.scalar.double_round();
+        self.pauses += 1;
+        if self.pauses == ROUNDS {
+            apply(self.w, self.job, 0, &[self.scalar.block()]);
+            let (_, payload) = self.job.header_and_payload();
+            let sample = self.job.sample_in_payload();
+            let sample = sample.and_then(|at| payload[at..].first_chunk());
+            if let (Some(header), Some(sample)) = (self.header, sample) {
+                self.scalar = Scalar::new(&header.0, &sample_row(sample));
+            } else {
+                self.header = None;
+            }
+        }
+    }
+}
+
+/// Encrypts the payload, writes the tag, and applies header protection where there is a key for it.
+#[inline(always)]
+pub(in crate::kernel) fn seal<W: Rows, const MIDDLE: usize, const G: usize, const LANES: usize>(
+    w: W,
+    key: &Key,
+    header: Option<&HeaderKey>,
+    job: &mut Job<'_>,
+) {
+    let mut this = Alone::<W, LANES>::new(w, key, job);
+    let len = this.job.payload_len();
+    let [counter, nonce @ ..] = this.lanes[0].nonce;
+    let [a, b, c] = nonce;
+    let mut beside = Mask {
+        w,
+        job: &mut *this.job,
+        header,
+        scalar: Scalar::new(&key.key, &[counter + 1, a, b, c]),
+        pauses: 0,
+    };
+    // Block 0, and those after block 1.
+    let counters = std::iter::once(0).chain(2..);
+    let blocks = len.div_ceil(BLOCK_LEN).max(1);
+    let made = pass::<W, MIDDLE, G>(
+        w,
+        key,
+        &mut this.lanes,
+        counters,
+        &mut this.blocks,
+        blocks,
+        &mut beside,
+    );
+    let mask = beside.header.map(|_| beside.scalar.row());
+    (this.used, this.next) = (made, made + 1);
+    this.poly = keyed(w, &this.blocks[0], this.job);
+    let mut ready = len.min(BLOCK_LEN);
+    if ready < len {
+        apply(w, this.job, ready, &this.blocks[1..made]);
+        ready = (made * BLOCK_LEN).min(len);
+    }
+    while ready < len {
+        let made = this.pass::<MIDDLE, G>(key, ready);
+        apply(w, this.job, ready, &this.blocks[..made]);
+        ready = (ready + made * BLOCK_LEN).min(len);
+    }
+    let tag = this.tag();
+    let (_, _, place) = this.job.parts();
+    *place = tag;
+    if let Some(header) = header {
+        let mut jobs = slice::from_mut(&mut *this.job);
+        // The sample of a very short packet reaches into the tag.
+        let mask = mask.unwrap_or_else(|| first_row(&header.0, &sample_row(jobs.sample(0))));
+        let mask = u64::from(mask[1]) << 32 | u64::from(mask[0]);
+        jobs.toggle(0, mask, Toggle::Protect);
+    }
+}
+
+/// Beside the first pass of opening: block 0, then Poly1305.
+struct Hash<'j, 'a, W> {
+    w: W,
+    job: &'j Job<'a>,
+    scalar: Scalar,
+    pauses: usize,
+    poly: Poly,
+    waiting: Iter<'j, [u8; POLY_BLOCK_LEN]>,
+    /// Blocks in each pause.
+    stride: usize,
+}
+
+impl<W: Rows> Meanwhile for Hash<'_, '_, W> {
+    #[inline(always)]
+    fn step(&mut self) {
+        self.pauses += 1;
+        if self.pauses <= ROUNDS {
+            self.scalar.double_round();
+            if self.pauses == ROUNDS {
+                self.poly = keyed(self.w, &self.scalar.block(), self.job);
+            }
+        } else {
+            for _ in 0..self.stride {
+                if let Some(block) = self.waiting.next() {
+                    self.w.absorb(&mut self.poly.h, &self.poly.r, block);
+                }
+            }
+        }
+    }
+}
+
+/// Decrypts the payload, and says whether the tag is right.
+#[inline(always)]
+pub(in crate::kernel) fn open<W: Rows, const MIDDLE: usize, const G: usize, const LANES: usize>(
+    w: W,
+    key: &Key,
+    job: &mut Job<'_>,
+) -> bool {
+    let mut this = Alone::<W, LANES>::new(w, key, job);
+    let len = this.job.payload_len();
+    let ahead = waiting(this.job, 0, len.min(LANES * BLOCK_LEN));
+    let mut stride = ahead.len().div_ceil(PAUSES - ROUNDS);
+    if W::HAS_PARALLEL {
+        stride = stride.min(MOST_BESIDE);
+    }
+    let mut beside = Hash {
+        w,
+        job: this.job,
+        scalar: Scalar::new(&key.key, &this.lanes[0].nonce),
+        pauses: 0,
+        poly: Poly::EMPTY,
+        waiting: ahead.iter(),
+        stride,
+    };
+    let blocks = this.blocks_left();
+    let mut made = pass::<W, MIDDLE, G>(
+        w,
+        key,
+        &mut this.lanes,
+        1..,
+        &mut this.blocks,
+        blocks,
+        &mut beside,
+    );
+    this.hashed = (ahead.len() - beside.waiting.len()) * POLY_BLOCK_LEN;
+    this.poly = beside.poly;
+    (this.used, this.next) = (made, made + 1);
+    let mut opened = 0;
+    while opened + made * BLOCK_LEN < len {
+        // What is decrypted in place is hashed before.
+        let until = opened + made * BLOCK_LEN;
+        this.hash(until);
+        apply(w, this.job, opened, &this.blocks[..made]);
+        opened = until;
+        let until = len.min(opened + LANES * BLOCK_LEN);
+        made = this.pass::<MIDDLE, G>(key, until);
+    }
+    let tag = this.tag();
+    apply(w, this.job, opened, &this.blocks[..made]);
+    let (_, _, place) = this.job.parts();
+    // No byte decides alone when the comparison ends: all are compared at once.
+    u128::from_le_bytes(tag) == u128::from_le_bytes(*place)
+}
