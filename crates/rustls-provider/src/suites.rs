@@ -5,16 +5,17 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::{CipherSuiteCommon, CryptoProvider};
 use rustls::{CipherSuite, SupportedCipherSuite, Tls13CipherSuite};
-use squall_protect::Suite;
+use squall_protect::{KernelKind, Suite, chosen_kernel};
 
 use crate::keys::Algorithm;
 
 /// A provider that is `base` in all but QUIC packet protection, which is squall's for AES-128-GCM
 /// and AES-256-GCM.
 ///
-/// ChaCha20-Poly1305 stays with `base`, unless it has none for QUIC: one packet at a time, as
-/// rustls hands them over, squall takes 1.2 to 1.8 times as long as ring and aws-lc-rs on Zen 4.
-/// [`wrap_all`] wraps it as well. Other suites are kept as they are, and so is all that TLS over
+/// ChaCha20-Poly1305 is squall's as well where its kernel has 512-bit registers
+/// (`squall_protect::chosen_kernel`), or `base` has none for QUIC. Otherwise it stays with `base`:
+/// one packet at a time, as rustls hands them over, squall is no faster in narrower registers.
+/// [`wrap_all`] wraps it everywhere. Other suites are kept as they are, and so is all that TLS over
 /// TCP uses. The kernels are not validated (FIPS 140-3), so suites that were do not report it any
 /// more.
 ///
@@ -22,9 +23,12 @@ use crate::keys::Algorithm;
 /// call it once for a provider, and keep the result.
 #[must_use]
 pub fn wrap(base: CryptoProvider) -> CryptoProvider {
-    let is_wanted = |suite: &Tls13CipherSuite| {
-        suite.common.suite != CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 || suite.quic.is_none()
+    let is_chacha = |suite: &Tls13CipherSuite| {
+        suite.common.suite == CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
     };
+    let has_wide_chacha = || chosen_kernel(Suite::ChaCha20Poly1305) == KernelKind::Avx512;
+    let is_wanted =
+        |suite: &Tls13CipherSuite| !is_chacha(suite) || suite.quic.is_none() || has_wide_chacha();
     wrap_if(base, is_wanted)
 }
 

@@ -13,7 +13,7 @@ use std::arch::is_aarch64_feature_detected;
 use super::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
 use super::chacha::entry::define_chacha;
 use super::chacha::parallel::NoParallel;
-use super::chacha::{self, Alone, HeaderKey, Key};
+use super::chacha::{self, Alone, HeaderKey, Key, NEVER};
 use crate::kernel::Job;
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
@@ -43,8 +43,8 @@ impl Rows for Neon {
     const WIDTH: usize = 1;
     // Not measured.
     const ALONE: Alone = Alone {
-        of_few: usize::MAX >> 1,
-        of_many: usize::MAX >> 1,
+        of_few: NEVER,
+        of_many: NEVER,
     };
 
     #[inline(always)]

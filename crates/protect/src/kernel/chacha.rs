@@ -150,6 +150,9 @@ pub(super) struct Alone {
     pub(super) of_many: usize,
 }
 
+/// More bytes than any packet has.
+pub(super) const NEVER: usize = 1 << 30;
+
 /// Jobs that do not fill the registers while they are short.
 const FEW: usize = 4;
 

@@ -45,6 +45,13 @@ const FAMILIES: &[Family] = &[
         is_wide: false,
         why: "Rocket Lake: 512 bits are no faster",
     },
+    Family {
+        vendor: b"GenuineIntel",
+        family: 0x06,
+        models: 0xcf..=0xcf,
+        is_wide: true,
+        why: "Emerald Rapids: 1.2 to 1.4 times the speed of 256 bits at 1,450 bytes, and no slow-down of other work",
+    },
 ];
 
 /// A CPU as reported by CPUID: vendor, family with its extended part, model likewise.
@@ -73,6 +80,7 @@ mod tests {
         assert!(!is_wide && why.contains("clock"));
         let (is_wide, why) = known(b"GenuineIntel", 6, 0xa7).unwrap();
         assert!(!is_wide && why.contains("Rocket Lake"));
+        assert!(known(b"GenuineIntel", 6, 0xcf).is_some_and(|(is_wide, _)| is_wide));
         assert!(known(b"GenuineIntel", 6, 0x8f).is_none(), "not measured");
         assert!(is_wide_family(None).is_none());
     }
