@@ -17,6 +17,7 @@
 mod common;
 
 use std::hint::black_box;
+use std::ops::Range;
 use std::time::Instant;
 
 use common::{Batch, for_every_kernel};
@@ -281,16 +282,16 @@ fn times_do_not_tell() {
                 }
             }
         }
-        // Around the longest packets that have a lane each, where the number's length decides how
-        // many blocks there are. One at a time, as forgeries come; many, since the clock's steps
-        // are coarse. The portable kernel takes up to a quarter longer over a block that is not
-        // whole, at every length: it is there for machines that have nothing better.
-        let lens = if kind == KernelKind::Portable {
-            0..0
-        } else {
-            61..68
+        // Around the longest packets that have a lane each, and those that fill registers, where
+        // the number's length decides how many blocks there are. One at a time, as forgeries come;
+        // many, since the clock's steps are coarse. The portable kernel takes up to a quarter
+        // longer over a block that is not whole, at every length: it is there for machines that
+        // have nothing better.
+        let lens: &[Range<usize>] = match kind {
+            KernelKind::Portable => &[],
+            _ => &[61..68, 253..260, 509..516],
         };
-        for payload_len in lens {
+        for payload_len in lens.iter().cloned().flatten() {
             let batch = Batch::new(payload_len, 16);
             let Difference { t, share } = receipt_of_number_lengths(&batch, 1, keys);
             let line = format!(

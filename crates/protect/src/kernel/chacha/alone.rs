@@ -20,7 +20,7 @@ use super::{HeaderKey, Key, apply, block_at, sample_row};
 use crate::kernel::Job;
 use crate::kernel::job::{Headers, Toggle};
 use crate::kernel::registers::wipe;
-use crate::span::TAG_LEN;
+use crate::span::{MAX_NUMBER_LEN, TAG_LEN};
 
 /// Pauses of a pass in which a single block is made: two rounds in each.
 const ROUNDS: usize = PAUSES / 2;
@@ -36,8 +36,9 @@ struct Alone<'j, 'a, W, const LANES: usize> {
     blocks: [Block; LANES],
     /// How many of them were made in the widest pass.
     used: usize,
-    /// The next block to be made in a pass.
+    /// The next block to be made in a pass, and the end of those that are needed.
     next: usize,
+    end: usize,
     poly: Poly,
     /// Payload bytes that Poly1305 took, in whole blocks.
     hashed: usize,
@@ -52,8 +53,9 @@ impl<W, const LANES: usize> Drop for Alone<'_, '_, W, LANES> {
 }
 
 impl<'j, 'a, W: Rows, const LANES: usize> Alone<'j, 'a, W, LANES> {
+    /// Makes key stream for `payload_len` bytes, at least as many as the job has.
     #[inline(always)]
-    fn new(w: W, key: &Key, job: &'j mut Job<'a>) -> Self {
+    fn new(w: W, key: &Key, job: &'j mut Job<'a>, payload_len: usize) -> Self {
         let lane = Lane {
             nonce: key.nonce(job.path_and_number()),
             counter: 0,
@@ -65,6 +67,7 @@ impl<'j, 'a, W: Rows, const LANES: usize> Alone<'j, 'a, W, LANES> {
             blocks: [Block::ZERO; LANES],
             used: LANES,
             next: 1,
+            end: 1 + payload_len.div_ceil(BLOCK_LEN),
             poly: Poly::EMPTY,
             hashed: 0,
         }
@@ -73,8 +76,7 @@ impl<'j, 'a, W: Rows, const LANES: usize> Alone<'j, 'a, W, LANES> {
     /// Blocks of the payload that are still to be made.
     #[inline(always)]
     fn blocks_left(&self) -> usize {
-        let end = 1 + self.job.payload_len().div_ceil(BLOCK_LEN);
-        end - self.next
+        self.end.saturating_sub(self.next)
     }
 
     /// A pass after the first, beside Poly1305 of the payload up to `until`. Returns how many
@@ -215,8 +217,8 @@ pub(in crate::kernel) fn seal<W: Rows, const MIDDLE: usize, const G: usize, cons
     header: Option<&HeaderKey>,
     job: &mut Job<'_>,
 ) {
-    let mut this = Alone::<W, LANES>::new(w, key, job);
-    let len = this.job.payload_len();
+    let len = job.payload_len();
+    let mut this = Alone::<W, LANES>::new(w, key, job, len);
     let [counter, nonce @ ..] = this.lanes[0].nonce;
     let [a, b, c] = nonce;
     let mut beside = Mask {
@@ -301,8 +303,12 @@ pub(in crate::kernel) fn open<W: Rows, const MIDDLE: usize, const G: usize, cons
     key: &Key,
     job: &mut Job<'_>,
 ) -> bool {
-    let mut this = Alone::<W, LANES>::new(w, key, job);
-    let len = this.job.payload_len();
+    let len = job.payload_len();
+    // As with a number of one byte: its length is hidden by header protection, and must not decide
+    // on passes (RFC 9001 §9.5).
+    let longest = job.public_lens().1.wrapping_add(MAX_NUMBER_LEN - 1);
+    let longest = longest.clamp(len, len + MAX_NUMBER_LEN);
+    let mut this = Alone::<W, LANES>::new(w, key, job, longest);
     let ahead = waiting(this.job, 0, len.min(LANES * BLOCK_LEN));
     let mut stride = ahead.len().div_ceil(PAUSES - ROUNDS);
     if W::HAS_PARALLEL {
@@ -330,19 +336,24 @@ pub(in crate::kernel) fn open<W: Rows, const MIDDLE: usize, const G: usize, cons
     this.hashed = (ahead.len() - beside.waiting.len()) * POLY_BLOCK_LEN;
     this.poly = beside.poly;
     (this.used, this.next) = (made, made + 1);
-    let mut opened = 0;
-    while opened + made * BLOCK_LEN < len {
+    let (mut opened, mut tag) = (0, None);
+    loop {
         // What is decrypted in place is hashed before.
-        let until = opened + made * BLOCK_LEN;
-        this.hash(until);
+        let until = len.min(opened + made * BLOCK_LEN);
+        if until < len {
+            this.hash(until);
+        } else {
+            tag = tag.or_else(|| Some(this.tag()));
+        }
         apply(w, this.job, opened, &this.blocks[..made]);
+        if this.blocks_left() == 0 {
+            break;
+        }
         opened = until;
         let until = len.min(opened + LANES * BLOCK_LEN);
         made = this.pass::<MIDDLE, G>(key, until);
     }
-    let tag = this.tag();
-    apply(w, this.job, opened, &this.blocks[..made]);
     let (_, _, place) = this.job.parts();
     // No byte decides alone when the comparison ends: all are compared at once.
-    u128::from_le_bytes(tag) == u128::from_le_bytes(*place)
+    tag.is_some_and(|tag| u128::from_le_bytes(tag) == u128::from_le_bytes(*place))
 }
