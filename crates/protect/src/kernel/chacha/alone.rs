@@ -277,6 +277,12 @@ struct Hash<'j, 'a, W> {
     stride: usize,
 }
 
+impl<W> Drop for Hash<'_, '_, W> {
+    fn drop(&mut self) {
+        self.poly.zeroize();
+    }
+}
+
 impl<W: Rows> Meanwhile for Hash<'_, '_, W> {
     #[inline(always)]
     fn step(&mut self) {
@@ -284,7 +290,9 @@ impl<W: Rows> Meanwhile for Hash<'_, '_, W> {
         if self.pauses <= ROUNDS {
             self.scalar.double_round();
             if self.pauses == ROUNDS {
-                self.poly = keyed(self.w, &self.scalar.block(), self.job);
+                let mut block = self.scalar.block();
+                self.poly = keyed(self.w, &block, self.job);
+                wipe(slice::from_mut(&mut block), Block::ZERO);
             }
         } else {
             for _ in 0..self.stride {
@@ -335,6 +343,7 @@ pub(in crate::kernel) fn open<W: Rows, const MIDDLE: usize, const G: usize, cons
     );
     this.hashed = (ahead.len() - beside.waiting.len()) * POLY_BLOCK_LEN;
     this.poly = beside.poly;
+    drop(beside);
     (this.used, this.next) = (made, made + 1);
     let (mut opened, mut tag) = (0, None);
     loop {
