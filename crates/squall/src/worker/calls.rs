@@ -143,7 +143,7 @@ impl Calls {
     /// The receive call that began then has brought this many bytes.
     pub(super) fn received(&mut self, begun: Option<u64>, bytes: impl FnOnce() -> u64) {
         self.received = match begun {
-            Some(begun) => (sys::ticks().wrapping_sub(begun), bytes()),
+            Some(begun) => (sys::ticks().saturating_sub(begun), bytes()),
             None => (0, 0),
         };
     }
@@ -187,7 +187,7 @@ impl Worker {
         if self.calls.of_measured.is_empty() {
             return;
         }
-        let ticks = begun.map_or(0, |begun| sys::ticks().wrapping_sub(begun));
+        let ticks = begun.map_or(0, |begun| sys::ticks().saturating_sub(begun));
         for (connection, bytes) in std::mem::take(&mut self.calls.of_measured) {
             connection.attribute(Stage::UdpSend, part(ticks, bytes, all));
         }
