@@ -191,8 +191,8 @@ impl Stages {
     pub fn mark(&mut self, stage: Stage) {
         if let Some(clock) = self.clock {
             let now = clock();
-            // On a runtime with several threads a task may be on another core than at the last
-            // mark, whose counter is a little behind.
+            // A task of a multi-thread runtime may have moved to a core whose counter is a little
+            // behind.
             self.ticks[stage as usize] += now.saturating_sub(self.last);
             self.last = now;
             self.stamps += 1;

@@ -13,7 +13,7 @@ use std::arch::is_aarch64_feature_detected;
 use super::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
 use super::chacha::entry::define_chacha;
 use super::chacha::parallel::NoParallel;
-use super::chacha::{self, Alone, HeaderKey, Key, NEVER};
+use super::chacha::{self, HeaderKey, Key, LeastAlone, NEVER};
 use crate::kernel::Job;
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
@@ -42,7 +42,7 @@ impl Rows for Neon {
     const HAS_PARALLEL: bool = false;
     const WIDTH: usize = 1;
     // Not measured.
-    const ALONE: Alone = Alone {
+    const LEAST_ALONE: LeastAlone = LeastAlone {
         of_few: NEVER,
         of_many: NEVER,
     };

@@ -9,8 +9,8 @@
 //!   team       two packets whose Poly1305 runs in step in 64-bit limbs (`pair`), or eight in
 //!              vector registers (`parallel`)
 //! ```
-//! Packets that fill the registers by themselves, and one that comes alone, are worked on one by
-//! one (`alone`).
+//! A packet that comes alone, or that is long enough to fill the registers, is worked on by itself
+//! (`alone`).
 //!
 //! The cipher occupies the vector units and a pair the multiplier, and neither fills the machine
 //! alone. A packet is many lanes and lanes do not ask whose they are, so short packets fill the
@@ -142,39 +142,37 @@ fn team_after<W: Rows>(start: usize, jobs: usize) -> Range<usize> {
 /// Hashing in parallel takes the same time for any number of messages: fewer are hashed in pairs.
 const LEAST_PARALLEL: usize = 4;
 
-/// From how many payload bytes on a packet is faster by itself than beside others: it fills the
-/// registers anyway, and its single blocks and its mask cost nothing beside a pass.
-pub(super) struct Alone {
-    /// Where there are at most [`FEW`] of them.
+/// The least payload with which a packet is faster by itself than beside others, in bytes: it fills
+/// the registers anyway, and its single blocks and its mask cost nothing beside a pass.
+pub(super) struct LeastAlone {
+    /// In a call of at most [`FEW`] packets.
     pub(super) of_few: usize,
+    /// In a call of more.
     pub(super) of_many: usize,
 }
 
 /// More bytes than any packet has.
 pub(super) const NEVER: usize = 1 << 30;
 
-/// Jobs that do not fill the registers while they are short.
+/// So many short packets do not fill the registers.
 const FEW: usize = 4;
 
-/// The first jobs, which are worked on one by one, and those that share registers.
+/// Divides the jobs into the first ones, each of which is worked on by itself, and those that share
+/// registers.
 #[inline(always)]
 pub(super) fn divide<'j, 'a, W: Rows>(
     jobs: &'j mut [Job<'a>],
 ) -> (&'j mut [Job<'a>], &'j mut [Job<'a>]) {
     let least = if jobs.len() <= FEW {
-        W::ALONE.of_few
+        W::LEAST_ALONE.of_few
     } else {
-        W::ALONE.of_many
+        W::LEAST_ALONE.of_many
     };
     let is_long = |job: &&Job<'_>| job.public_lens().1.cast_signed() >= least.cast_signed();
     let long = jobs.iter().take_while(is_long).count();
-    // The last one has nobody to share with.
-    let alone = if long + 1 == jobs.len() {
-        long + 1
-    } else {
-        long
-    };
-    jobs.split_at_mut(alone)
+    // One that is left has none to share with.
+    let left = jobs.len() - long;
+    jobs.split_at_mut(if left == 1 { jobs.len() } else { long })
 }
 
 /// What is known of a job while its lanes are made.
@@ -236,6 +234,22 @@ fn block_at(packet: &[u8], at: usize) -> &[u8; POLY_BLOCK_LEN] {
     packet[at..]
         .first_chunk()
         .expect("a packet ends with room for a tag")
+}
+
+/// Poly1305 by the key in a block 0, with the header.
+#[inline(always)]
+fn keyed<W: Rows>(w: W, block: &Block, job: &Job<'_>) -> Poly {
+    let ([r, pad, ..], _) = block.0.as_chunks() else {
+        unreachable!("a block is longer than a key");
+    };
+    let mut poly = Poly::new(u128::from_le_bytes(*r), u128::from_le_bytes(*pad));
+    let (packet, header_len) = job.packet_and_header_len();
+    let (header, rest) = packet[..header_len].as_chunks();
+    for block in header {
+        w.absorb(&mut poly.h, &poly.r, block);
+    }
+    poly.part(block_at(packet, header_len - rest.len()), rest.len());
+    poly
 }
 
 impl Queue<'_, '_> {
@@ -341,10 +355,8 @@ impl Queue<'_, '_> {
             }
             let poly = &mut self.polys[index];
             let (packet, header_len) = job.packet_and_header_len();
-            poly.part(block_at(packet, header_len + progress.hashed), rest);
-            // RFC 8439 §2.8: the lengths.
-            poly.block((len as u128) << 64 | header_len as u128);
-            let tag = poly.tag();
+            let last = block_at(packet, header_len + progress.hashed);
+            let tag = poly.end(last, rest, header_len, len);
             let (_, _, place) = job.parts();
             if SEAL {
                 *place = tag;
@@ -513,23 +525,13 @@ impl<'w, 'a, const LANES: usize> Work<'w, 'a, LANES> {
 
     /// Gives Poly1305 of the jobs whose block 0 was made its key, and the header.
     #[inline(always)]
-    fn take_keys(&mut self) {
+    fn take_keys<W: Rows>(&mut self, w: W) {
         for (run, block) in self.runs[..self.run_count].iter().zip(&self.blocks) {
             if run.block > 0 {
                 break;
             }
             let job = usize::from(run.job);
-            let ([r, pad, ..], _) = block.0.as_chunks() else {
-                unreachable!("a block is longer than a key");
-            };
-            let mut poly = Poly::new(u128::from_le_bytes(*r), u128::from_le_bytes(*pad));
-            let (packet, header_len) = self.queue.jobs[job].packet_and_header_len();
-            let (blocks, rest) = packet[..header_len].as_chunks();
-            for block in blocks {
-                poly.block(u128::from_le_bytes(*block));
-            }
-            poly.part(block_at(packet, header_len - rest.len()), rest.len());
-            self.queue.polys[job] = poly;
+            self.queue.polys[job] = keyed(w, block, &self.queue.jobs[job]);
             self.queue.keyed = job + 1;
         }
     }
@@ -649,7 +651,7 @@ fn run<W: Rows, const G: usize, const MIDDLE: usize, const LANES: usize, const S
         }
         work.queue.settle::<SEAL>();
         work.pass::<W, G, MIDDLE>(w, &key.key, count);
-        work.take_keys();
+        work.take_keys(w);
         if !SEAL {
             work.queue.drain::<W, SEAL>(w);
         }

@@ -1,12 +1,12 @@
-//! One packet by itself: nobody else's blocks fill the registers, so what counts is how long its
-//! chains of operations are, and what can be done beside each of them. While the vector registers
-//! are in a pass, the others work out single blocks and Poly1305.
+//! One packet by itself. Its own blocks rarely fill the vector registers, so latency counts, not
+//! throughput: while a pass runs in vector registers, the general registers make single blocks and
+//! compute Poly1305.
 //!
 //! ```text
 //!   seal   pass ║ block 1, and the mask from what it encrypts ─▶ Poly1305 ─▶ tag
 //!   open   pass ║ block 0, then Poly1305 ─▶ the rest of it ─▶ tag
 //! ```
-//! A packet that is longer than a pass has more of them, and Poly1305 is beside those.
+//! A packet that needs more than one pass computes Poly1305 beside the later ones, too.
 
 use std::slice::{self, Iter};
 
@@ -16,7 +16,7 @@ use super::block::{BLOCK_LEN, Block, Lane, Rows, Scalar, first_row};
 use super::meanwhile::{Meanwhile, Nothing, PAUSES};
 use super::pair::Pair;
 use super::poly1305::{POLY_BLOCK_LEN, Poly};
-use super::{HeaderKey, Key, apply, block_at, sample_row};
+use super::{HeaderKey, Key, apply, block_at, keyed, sample_row};
 use crate::kernel::Job;
 use crate::kernel::job::{Headers, Toggle};
 use crate::kernel::registers::wipe;
@@ -34,7 +34,7 @@ struct Alone<'j, 'a, W, const LANES: usize> {
     job: &'j mut Job<'a>,
     lanes: [Lane; LANES],
     blocks: [Block; LANES],
-    /// How many of them were made in the widest pass.
+    /// How many of them the first pass made; no later one is wider.
     used: usize,
     /// The next block to be made in a pass, and the end of those that are needed.
     next: usize,
@@ -120,9 +120,7 @@ impl<'j, 'a, W: Rows, const LANES: usize> Alone<'j, 'a, W, LANES> {
         self.hash(len);
         let (packet, header_len) = self.job.packet_and_header_len();
         let last = block_at(packet, header_len + self.hashed);
-        self.poly.part(last, len - self.hashed);
-        self.poly.block((len as u128) << 64 | header_len as u128);
-        self.poly.tag()
+        self.poly.end(last, len - self.hashed, header_len, len)
     }
 }
 
@@ -164,22 +162,6 @@ fn waiting<'j>(job: &'j Job<'_>, from: usize, until: usize) -> &'j [[u8; POLY_BL
     payload[from..until].as_chunks().0
 }
 
-/// Poly1305 by the key in a block 0, with the header.
-#[inline(always)]
-fn keyed<W: Rows>(w: W, block: &Block, job: &Job<'_>) -> Poly {
-    let ([r, pad, ..], _) = block.0.as_chunks() else {
-        unreachable!("a block is longer than a key");
-    };
-    let mut poly = Poly::new(u128::from_le_bytes(*r), u128::from_le_bytes(*pad));
-    let (packet, header_len) = job.packet_and_header_len();
-    let (header, rest) = packet[..header_len].as_chunks();
-    for block in header {
-        w.absorb(&mut poly.h, &poly.r, block);
-    }
-    poly.part(block_at(packet, header_len - rest.len()), rest.len());
-    poly
-}
-
 /// Beside the first pass of sealing: block 1, which encrypts the sample, and the mask.
 struct Mask<'j, 'a, 'k, W> {
     w: W,
@@ -219,13 +201,12 @@ pub(in crate::kernel) fn seal<W: Rows, const MIDDLE: usize, const G: usize, cons
 ) {
     let len = job.payload_len();
     let mut this = Alone::<W, LANES>::new(w, key, job, len);
-    let [counter, nonce @ ..] = this.lanes[0].nonce;
-    let [a, b, c] = nonce;
+    let [_, a, b, c] = this.lanes[0].nonce;
     let mut beside = Mask {
         w,
         job: &mut *this.job,
         header,
-        scalar: Scalar::new(&key.key, &[counter + 1, a, b, c]),
+        scalar: Scalar::new(&key.key, &[1, a, b, c]),
         pauses: 0,
     };
     // Block 0, and those after block 1.
@@ -312,8 +293,8 @@ pub(in crate::kernel) fn open<W: Rows, const MIDDLE: usize, const G: usize, cons
     job: &mut Job<'_>,
 ) -> bool {
     let len = job.payload_len();
-    // As with a number of one byte: its length is hidden by header protection, and must not decide
-    // on passes (RFC 9001 §9.5).
+    // The payload's length with a packet number of one byte, which is public. The number's real
+    // length is hidden by header protection and must not decide on passes (RFC 9001 §9.5).
     let longest = job.public_lens().1.wrapping_add(MAX_NUMBER_LEN - 1);
     let longest = longest.clamp(len, len + MAX_NUMBER_LEN);
     let mut this = Alone::<W, LANES>::new(w, key, job, longest);

@@ -7,7 +7,7 @@
 //!   pass       twenty rounds of one or more groups, with some other work between the rounds
 //! ```
 
-use super::Alone;
+use super::LeastAlone;
 use super::meanwhile::{Meanwhile, Nothing};
 use super::parallel::Parallel;
 use super::poly1305::{self, POLY_BLOCK_LEN};
@@ -44,8 +44,8 @@ pub(in crate::kernel) trait Rows: Copy {
     const HAS_PARALLEL: bool;
     /// Blocks in a register.
     const WIDTH: usize;
-    /// Which packets are worked on one by one.
-    const ALONE: Alone;
+    /// Which packets are worked on by themselves.
+    const LEAST_ALONE: LeastAlone;
 
     /// The same row for all blocks.
     fn splat(self, row: &Row) -> Self::V;
@@ -191,8 +191,8 @@ pub(super) fn first_rows<W: Rows, const G: usize>(
     }
 }
 
-/// One block without vector registers. A lone block takes two thirds of the time of a pass so, and
-/// beside a pass it takes hardly any.
+/// One block in general registers. That takes two thirds of the time of a pass, and hardly any
+/// beside one.
 pub(super) struct Scalar {
     input: [u32; 16],
     x: [u32; 16],
@@ -201,11 +201,8 @@ pub(super) struct Scalar {
 impl Scalar {
     #[inline(always)]
     pub(super) fn new(key: &[u32; 8], input: &Row) -> Self {
-        let mut x = [0; 16];
-        x[..4].copy_from_slice(&CONSTANTS);
-        x[4..12].copy_from_slice(key);
-        x[12..].copy_from_slice(input);
-        Self { input: x, x }
+        let input = state(key, input);
+        Self { input, x: input }
     }
 
     /// Two of the twenty rounds.
@@ -232,13 +229,20 @@ impl Scalar {
     }
 }
 
-/// The first row of one block, without vector registers.
+/// The state before the rounds (RFC 8439 §2.3), its last row given.
 #[inline(always)]
-pub(super) fn first_row(key: &[u32; 8], input: &Row) -> Row {
+fn state(key: &[u32; 8], last: &Row) -> [u32; 16] {
     let mut x = [0; 16];
     x[..4].copy_from_slice(&CONSTANTS);
     x[4..12].copy_from_slice(key);
-    x[12..].copy_from_slice(input);
+    x[12..].copy_from_slice(last);
+    x
+}
+
+/// The first row of one block, without vector registers.
+#[inline(always)]
+pub(super) fn first_row(key: &[u32; 8], input: &Row) -> Row {
+    let mut x = state(key, input);
     for _ in 0..10 {
         double_round(&mut x);
     }
@@ -249,8 +253,8 @@ pub(super) fn first_row(key: &[u32; 8], input: &Row) -> Row {
     row
 }
 
-/// Hides a word from the optimizer, which otherwise finds four quarter rounds side by side and
-/// makes vectors of them.
+/// Hides a word from the optimizer, which would otherwise put the four quarter rounds side by side
+/// into vector registers.
 #[inline(always)]
 fn opaque(word: u32) -> u32 {
     #[cfg(target_arch = "x86_64")]

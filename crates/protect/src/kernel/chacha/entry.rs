@@ -22,8 +22,7 @@ macro_rules! define_chacha {
 
             pub(crate) fn shrink(&mut self) {}
 
-            /// The masks of packets by themselves are made beside the rest, those of several
-            /// afterwards.
+            /// A packet by itself gets its mask while it is sealed, several get theirs afterwards.
             pub(crate) fn seal_fused(
                 &self,
                 jobs: &mut [Job<'_>],
@@ -33,17 +32,27 @@ macro_rules! define_chacha {
                 let Some(key) = header.chacha_key() else {
                     return false;
                 };
+                header.protect(self.seal_divided(jobs, Some(key)));
+                true
+            }
+
+            /// Seals, and applies header protection to packets by themselves, where there is a key
+            /// for it. Returns the others.
+            fn seal_divided<'j, 'a>(
+                &self,
+                jobs: &'j mut [Job<'a>],
+                header: Option<&HeaderKey>,
+            ) -> &'j mut [Job<'a>] {
                 let (alone, together) = chacha::divide::<$token>(jobs);
                 for job in alone {
                     // SAFETY: the token proves the entry point's features.
-                    unsafe { seal_alone(self.token, &self.key, Some(key), job) }
+                    unsafe { seal_alone(self.token, &self.key, header, job) }
                 }
                 if !together.is_empty() {
                     // SAFETY: the token proves the entry point's features.
                     unsafe { seal(self.token, &self.key, together) }
-                    header.protect(together);
                 }
-                true
+                together
             }
 
             /// Masks are made before.
@@ -57,15 +66,7 @@ macro_rules! define_chacha {
             }
 
             pub(crate) fn seal(&self, jobs: &mut [Job<'_>]) {
-                let (alone, together) = chacha::divide::<$token>(jobs);
-                for job in alone {
-                    // SAFETY: the token proves the entry point's features.
-                    unsafe { seal_alone(self.token, &self.key, None, job) }
-                }
-                if !together.is_empty() {
-                    // SAFETY: the token proves the entry point's features.
-                    unsafe { seal(self.token, &self.key, together) }
-                }
+                self.seal_divided(jobs, None);
             }
 
             pub(crate) fn open(&self, jobs: &mut [Job<'_>]) -> u32 {

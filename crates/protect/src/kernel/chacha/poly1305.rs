@@ -98,6 +98,21 @@ impl Poly {
         }
     }
 
+    /// Takes the last `len` bytes of a payload, up to 15, and the lengths (RFC 8439 §2.8). Returns
+    /// the tag.
+    #[inline(always)]
+    pub(super) fn end(
+        &mut self,
+        last: &[u8; POLY_BLOCK_LEN],
+        len: usize,
+        header_len: usize,
+        payload_len: usize,
+    ) -> [u8; TAG_LEN] {
+        self.part(last, len);
+        self.block((payload_len as u128) << 64 | header_len as u128);
+        self.tag()
+    }
+
     #[inline(always)]
     pub(super) fn tag(&self) -> [u8; TAG_LEN] {
         let [h0, h1, h2] = self.h;

@@ -10,7 +10,7 @@ use crate::kernel::chacha::entry::define_chacha;
 use crate::kernel::chacha::meanwhile::Meanwhile;
 use crate::kernel::chacha::parallel::NoParallel;
 use crate::kernel::chacha::poly1305::POLY_BLOCK_LEN;
-use crate::kernel::chacha::{self, Alone, HeaderKey, Key, NEVER};
+use crate::kernel::chacha::{self, HeaderKey, Key, LeastAlone, NEVER};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
 use crate::suite::Suite;
@@ -43,7 +43,7 @@ impl Rows for Avx2 {
     const WIDTH: usize = 2;
     // In calls of two at 1,450 bytes 0.87 of the time on Zen 5 and 1.0 on Emerald Rapids; in calls
     // of eight 0.9 to 1.08.
-    const ALONE: Alone = Alone {
+    const LEAST_ALONE: LeastAlone = LeastAlone {
         of_few: 1300,
         of_many: NEVER,
     };

@@ -9,7 +9,7 @@ use crate::kernel::Job;
 use crate::kernel::chacha::block::{BLOCK_LEN, Block, Lane, Row, Rows};
 use crate::kernel::chacha::entry::define_chacha;
 use crate::kernel::chacha::poly1305::POLY_BLOCK_LEN;
-use crate::kernel::chacha::{self, Alone, HeaderKey, Key};
+use crate::kernel::chacha::{self, HeaderKey, Key, LeastAlone};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::span::SAMPLE_LEN;
 use crate::suite::Suite;
@@ -32,7 +32,7 @@ impl Rows for Avx512 {
     const WIDTH: usize = 4;
     // At 1,450 bytes 0.90 of the time in calls of eight and 0.72 in calls of two on Zen 5, 0.87 to
     // 0.94 and 0.85 on Emerald Rapids.
-    const ALONE: Alone = Alone {
+    const LEAST_ALONE: LeastAlone = LeastAlone {
         of_few: 700,
         of_many: 1250,
     };
