@@ -61,7 +61,8 @@ pub struct Stats {
     pub unprotect_calls: u64,
     /// Calls of the AEAD kernel when receiving.
     pub open_calls: u64,
-    /// Calls of the AEAD and header-protection kernel when sending.
+    /// Calls of the AEAD and header-protection kernel when sending; one more for each that applies
+    /// header protection apart ([`Ablation`](crate::Ablation)).
     pub seal_calls: u64,
     /// Key updates so far, by either side (RFC 9001 §6).
     pub key_updates: u64,

@@ -318,7 +318,8 @@ impl Spaces {
     // ---- sending --------------------------------------------------------------------------------
 
     /// Seals packets of one level that were written and booked; `apart` applies header protection
-    /// to those of the 1-RTT level in a pass of its own, for the sake of measuring.
+    /// to those of the 1-RTT level in a pass of its own, for the sake of measuring. Returns the number
+    /// of passes.
     #[inline]
     pub(crate) fn seal(
         &mut self,
@@ -327,29 +328,33 @@ impl Spaces {
         buffer: &mut [u8],
         spans: &mut [PacketSpan],
         tails: &[&[u8]],
-    ) {
+    ) -> u64 {
         self[id].sent.check_sealed(spans);
-        match &mut self.ring {
+        let passes = match &mut self.ring {
             Some(ring) if id == SpaceId::Data => {
+                ring.on_sealed(spans.len() as u64);
                 let (key, header) = (&ring.local, &ring.local_header);
                 if apart {
                     ablation::seal_in_two_passes(key, header, buffer, spans, tails);
+                    2
                 } else {
                     key.seal(header, buffer, spans, tails);
+                    1
                 }
-                ring.on_sealed(spans.len() as u64);
             }
             _ => {
                 let Some(LevelKeys { local, .. }) = &self[id].keys else {
-                    return;
+                    return 0;
                 };
                 (local.packet).seal(&local.header, buffer, spans, tails);
+                1
             }
-        }
+        };
         debug_assert!(
             spans.iter().all(|s| s.outcome == Outcome::Open),
             "what is written here can be sealed"
         );
+        passes
     }
 
     /// Puts an ACK frame for a space, if one is owed or to be repeated, and fits; returns whether.

@@ -100,3 +100,18 @@ fn copies_are_in_the_packet_before_it_is_sealed() {
         assert_eq!(counts_up, copies);
     }
 }
+
+#[test]
+fn header_protection_apart_takes_a_second_pass_over_each_bundle() {
+    let seal_calls = [false, true].map(|header_protection_apart| {
+        let mut pair = pair(Ablation {
+            header_protection_apart,
+            ..Ablation::default()
+        });
+        let before = pair.connection(Side::Server).stats().seal_calls;
+        pair.run();
+        pair.connection(Side::Server).stats().seal_calls - before
+    });
+    assert!(seal_calls[0] > 1);
+    assert_eq!(seal_calls[1], 2 * seal_calls[0]);
+}

@@ -279,16 +279,15 @@ impl Connection {
         let sources = sources(&self.streams, copies, buffer, spans, tails);
         let sources = &sources[..spans.len()];
         let apart = ablation.header_protection_apart;
-        self.spaces
+        self.stats.seal_calls += self
+            .spaces
             .seal(SpaceId::Data, apart, buffer, spans, sources);
-        self.stats.seal_calls += 1;
     }
 
     /// Seals one packet that holds all of its bytes.
     fn seal_one(&mut self, id: SpaceId, buffer: &mut [u8], span: PacketSpan) {
         let apart = self.config.ablation.header_protection_apart;
-        self.spaces.seal(id, apart, buffer, &mut [span], &[]);
-        self.stats.seal_calls += 1;
+        self.stats.seal_calls += self.spaces.seal(id, apart, buffer, &mut [span], &[]);
     }
 
     fn settle_bundle(&mut self, now: Time, packets: usize, wants_data: bool) {
