@@ -20,9 +20,7 @@ pub(super) struct CloseFrame {
     pub(super) reason: Bytes,
     /// Whether it is to be sent now.
     pub(super) due: bool,
-    /// Packets that came since it was first sent.
-    received: u64,
-    /// What was sent last.
+    /// What was sent, and is sent again.
     pub(super) sent: Option<Closing>,
 }
 
@@ -31,7 +29,7 @@ pub(super) struct CloseFrame {
 #[derive(Debug)]
 pub struct Closing {
     remote: SocketAddr,
-    datagram: Box<[u8]>,
+    pub(super) datagram: Box<[u8]>,
     /// Datagrams that came since it was first sent.
     received: u64,
     /// Bytes that may be sent: three times what came (RFC 9000 §8.1), since packets are no longer
@@ -62,20 +60,15 @@ impl Closing {
         if remote != self.remote {
             return None;
         }
-        let is_due = count_is_answered(&mut self.received, datagrams);
+        // RFC 9000 §10.2.1: when the count reaches a power of two.
+        let before = self.received.checked_ilog2();
+        self.received = self.received.saturating_add(datagrams);
+        let is_due = before != self.received.checked_ilog2();
         self.allowance = self.allowance.saturating_add(bytes.saturating_mul(3));
         let left = self.allowance.checked_sub(self.datagram.len());
         self.allowance = left.filter(|_| is_due)?;
         Some(&self.datagram)
     }
-}
-
-/// Counts datagrams that came while closing. Returns whether they are answered: when the count
-/// reaches a power of two (RFC 9000 §10.2.1).
-fn count_is_answered(received: &mut u64, datagrams: u64) -> bool {
-    let before = received.checked_ilog2();
-    *received = received.saturating_add(datagrams);
-    before != received.checked_ilog2()
 }
 
 impl Connection {
@@ -159,7 +152,6 @@ impl Connection {
             frame_type,
             reason,
             due: true,
-            received: 0,
             sent: None,
         });
         self.end(now);
@@ -211,10 +203,27 @@ impl Connection {
         Some(closing)
     }
 
-    /// A packet came while closing: the answer is repeated, ever more rarely (RFC 9000 §10.2.1).
-    pub(super) fn answer_while_closing(&mut self, datagrams: u64) {
-        if let State::Closing(close) = &mut self.state {
-            close.due |= count_is_answered(&mut close.received, datagrams);
+    /// Datagrams came from `remote` while closing: they are answered as by [`Closing`]. While the
+    /// amplification limit holds back the first CONNECTION_CLOSE, they raise it.
+    pub(super) fn answer_while_closing(
+        &mut self,
+        remote: SocketAddr,
+        datagrams: u64,
+        bytes: usize,
+    ) {
+        let State::Closing(close) = &mut self.state else {
+            return;
+        };
+        match &mut close.sent {
+            Some(closing) => {
+                let answer = closing.on_received(remote, datagrams, bytes);
+                close.due |= answer.is_some();
+            }
+            None if remote == self.paths.active.path.remote => {
+                self.paths.active.on_received(bytes);
+                close.due = true;
+            }
+            None => {}
         }
     }
 }

@@ -47,7 +47,9 @@ impl Connection {
         self.stats.bytes_received += bytes.len() as u64;
         match self.state {
             State::Draining | State::Drained => return,
-            State::Closing(_) => return self.answer_while_closing(datagrams),
+            State::Closing(_) => {
+                return self.answer_while_closing(path.remote, datagrams, bytes.len());
+            }
             State::Handshaking | State::Established => {}
         }
         let new_address = !same(&path, &self.paths.active.path);

@@ -2,6 +2,7 @@
 
 mod ablation;
 mod acked_runs;
+mod closing;
 mod fixed_bit;
 mod moves;
 mod probes;

@@ -19,12 +19,17 @@ const OVERHEAD: usize = 64;
 const APPLICATION_ERROR: u64 = 0x0c;
 
 impl Connection {
-    /// One datagram that says why the connection is closed.
+    /// One datagram that says why the connection is closed; the same one whenever it is sent again.
     pub(super) fn transmit_close(&mut self, now: Time, buffer: &mut [u8]) -> Option<Transmit> {
         let State::Closing(close) = &mut self.state else {
             return None;
         };
         close.due = false;
+        if let Some(Closing { datagram, .. }) = &close.sent {
+            let again = buffer.get_mut(..datagram.len())?;
+            again.copy_from_slice(datagram);
+            return Some(self.paths.transmit(again.len(), again.len()));
+        }
         let (code, frame_type, reason) = (close.code, close.frame_type, close.reason.clone());
         let limit = usize::from(MIN_UDP_PAYLOAD)
             .min(buffer.len())

@@ -1,0 +1,44 @@
+//! Datagrams that come for a connection that this end has closed and not yet given up.
+
+use squall_wire::{DatagramBatch, Ecn, Path, Side};
+
+use crate::common::Pair;
+use crate::stages::Stages;
+
+/// Hands the server a datagram from `remote`; returns what it answers.
+fn answer(pair: &mut Pair, remote: &str, len: usize) -> Option<Vec<u8>> {
+    let run = DatagramBatch {
+        path: Path {
+            remote: remote.parse().expect("an address"),
+            local: None,
+        },
+        ecn: Ecn::NotEct,
+        segment_size: 1200,
+        bytes: &mut vec![0x40; len],
+    };
+    let now = pair.now;
+    pair.connection(Side::Server)
+        .receive(now, run, &mut Stages::off());
+    pair.take_datagram(Side::Server)
+}
+
+// test: RFC 9000 §10.2.1 — the same packet is sent again, to the peer's address and no other.
+#[test]
+fn only_the_peers_address_is_answered() {
+    let mut pair = Pair::new();
+    pair.run();
+    let peer = "192.0.2.2:5000";
+    let now = pair.now;
+    pair.connection(Side::Server).close(now, 7, b"enough");
+    let first = pair.take_datagram(Side::Server).expect("CONNECTION_CLOSE");
+    for stranger in ["192.0.2.66:5000", "192.0.2.2:5001"] {
+        for _ in 0..16 {
+            assert_eq!(answer(&mut pair, stranger, 1200), None);
+        }
+    }
+    assert_eq!(answer(&mut pair, peer, 1200), Some(first.clone()));
+    let answers = (2..=100).filter_map(|_| answer(&mut pair, peer, 1200));
+    let answers: Vec<_> = answers.collect();
+    assert_eq!(answers.len(), 6);
+    assert!(answers.iter().all(|answer| *answer == first));
+}
