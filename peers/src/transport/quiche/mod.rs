@@ -141,7 +141,7 @@ fn config(job: &Job) -> std::result::Result<Config, Box<dyn std::error::Error>> 
     config.set_initial_max_streams_bidi(MAX_STREAMS.into());
     config.set_initial_max_streams_uni(MAX_STREAMS.into());
     config.set_cc_algorithm(quiche::CongestionControlAlgorithm::CUBIC);
-    // It would only tell when to send.
+    // It paces with BBR only: with CUBIC, `SendInfo::at` is always the present.
     config.enable_pacing(false);
     if job.case.workload == Workload::W7 {
         let queue = (DATAGRAM_BUFFER as u64 / job.case.size.max(1)) as usize;

@@ -318,8 +318,8 @@ impl Spaces {
     // ---- sending --------------------------------------------------------------------------------
 
     /// Seals packets of one level that were written and booked; `apart` applies header protection
-    /// to those of the 1-RTT level in a pass of its own, for the sake of measuring. Returns the number
-    /// of passes.
+    /// to those of the 1-RTT level in a pass of its own, for the sake of measuring. Returns the
+    /// number of passes.
     #[inline]
     pub(crate) fn seal(
         &mut self,
