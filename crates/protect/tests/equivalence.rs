@@ -344,6 +344,35 @@ fn every_payload_length_alone_and_with_neighbours() {
 }
 
 #[test]
+fn rows_of_every_length() {
+    for_every_kernel(|suite, kind, _| {
+        let random = &mut Random(17);
+        let material = material(random, suite);
+        let keys = keys(&material, kind).unwrap();
+        let mut full = Plan::new(0);
+        (0..12).for_each(|_| full.push(random, 9, 4, 1433));
+        check_plan(random, &full, &material, &keys, "grows the key");
+        for payload_len in 0..=1530 {
+            let what = format!("{suite:?} {kind:?} payload {payload_len}");
+            // A row to be sealed, and what ends it.
+            let mut plan = Plan::new(0);
+            for _ in 0..2 + payload_len % 3 {
+                plan.push(random, 9, 1 + payload_len % 4, payload_len);
+            }
+            let other_len = random.within(0..=1500);
+            plan.push(random, 9, 1, other_len);
+            check_plan(random, &plan, &material, &keys, &what);
+            // A row to be opened: the lengths of the numbers cannot be seen.
+            let mut plan = Plan::new(0);
+            for pn_len in [4, 1, 3, 2, 4] {
+                plan.push(random, 9, pn_len, payload_len + 4 - pn_len);
+            }
+            check_plan(random, &plan, &material, &keys, &what);
+        }
+    });
+}
+
+#[test]
 fn long_packets() {
     for_every_kernel(|suite, kind, _| {
         let random = &mut Random(11);

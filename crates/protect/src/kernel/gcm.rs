@@ -12,9 +12,10 @@
 //! interleaved: one step of GHASH after each round of AES. `seal` hashes the previous chunk, since
 //! it hashes what it encrypts; its pipeline runs on across packets.
 //!
-//! Short packets are another matter (`short`): a packet in each lane. A packet that comes alone is
-//! worked on in an order without preparations (`single`). Header protection (`mask`)
-//! goes along: its cipher needs nothing but sixteen bytes of ciphertext, and runs alongside the
+//! This is for packets of one length (`row`), as most packets of a call are: what depends on the
+//! length alone is found out once. Short packets are another matter (`short`): a packet in each lane.
+//! A packet that comes alone is worked on in an order without preparations (`single`). Header
+//! protection (`mask`) goes along: its cipher needs nothing but sixteen bytes of ciphertext, and runs alongside the
 //! AEAD of other packets.
 //!
 //! The blocks that encrypt the tags, one for each packet, are made for sixteen packets in one pass.
@@ -39,6 +40,7 @@ mod aead;
 mod mask;
 mod open;
 mod place;
+mod row;
 mod seal;
 mod short;
 mod single;
@@ -47,7 +49,8 @@ use std::sync::OnceLock;
 
 use zeroize::Zeroize;
 
-use super::ghash::{Hash, Powers, Table};
+use super::acc::Acc;
+use super::ghash::{Hash, Powers, PowersFor, Table};
 use super::lanes::Lanes;
 use super::registers::{Block, Registers, wipe};
 use super::stitch::{Rounds, Stitch};
@@ -282,6 +285,7 @@ fn tag_pads<L: Lanes, const R: usize, const S: usize>(
 }
 
 /// Where a packet's registers are: whole chunks, then a tail.
+#[derive(Copy, Clone, PartialEq, Eq)]
 struct Shape {
     /// Chunks before the tail.
     chunks: usize,
@@ -306,45 +310,74 @@ impl Shape {
     }
 }
 
-/// A packet while it is worked on.
-struct Stream<'k, L: Lanes> {
+/// What a packet's cipher takes: round keys, and the nonce and the first round key in each lane.
+struct Cipher<'k, L: Lanes> {
     rounds: &'k Rounds,
-    /// The nonce and the first round key, in each lane.
     base: L::V,
-    hash: Hash<'k, L>,
 }
 
-impl<'k, L: Lanes> Stream<'k, L> {
+impl<'k, L: Lanes> Cipher<'k, L> {
     #[inline(always)]
     fn new<const R: usize, const S: usize>(l: L, key: &'k Key<R, S>, job: &Job<'_>) -> Self {
         let (low, high) = key.nonce(job.path_and_number());
         Self {
             rounds: &key.rounds,
             base: l.xor(l.splat(low, high), l.broadcast(&key.rounds.0[0])),
+        }
+    }
+
+    /// The key stream of some registers.
+    #[inline(always)]
+    fn start<const R: usize, const N: usize>(&self, l: L, counters: &[L::Bytes]) -> [L::V; N] {
+        key_stream::<L, R, N>(l, self.rounds, self.base, first(counters))
+    }
+
+    /// The same, while some registers of data, each times its power, are added to a sum.
+    #[inline(always)]
+    fn step<const R: usize, const N: usize, const M: usize>(
+        &self,
+        l: L,
+        counters: &[L::Bytes],
+        acc: &mut Acc<L>,
+        data: &[L::Bytes],
+        powers: PowersFor<'_, L::Bytes, M>,
+    ) -> [L::V; N] {
+        l.stitch::<R, N, M>(&mut Stitch {
+            rounds: self.rounds,
+            base: self.base,
+            counters: first(counters),
+            acc,
+            data: first(data),
+            powers,
+        })
+    }
+}
+
+/// A packet while it is worked on, whose hash may take several passes.
+struct Stream<'k, L: Lanes> {
+    cipher: Cipher<'k, L>,
+    hash: Hash<'k, L>,
+}
+
+impl<'k, L: Lanes> Stream<'k, L> {
+    #[inline(always)]
+    fn new<const R: usize, const S: usize>(l: L, key: &'k Key<R, S>, job: &Job<'_>) -> Self {
+        Self {
+            cipher: Cipher::new(l, key, job),
             hash: Hash::new(l, key.table(), job),
         }
     }
 
-    /// The key stream of `N` registers, while `M` registers of data go into the hash of this
-    /// packet.
+    /// The key stream of `N` registers, while `M` registers of data go into the hash.
     #[inline(always)]
     fn step<const R: usize, const N: usize, const M: usize>(
         &mut self,
         l: L,
-        counters: &[L::Bytes; CHUNK],
-        data: &[L::Bytes; CHUNK],
+        counters: &[L::Bytes],
+        data: &[L::Bytes],
     ) -> [L::V; N] {
-        stitch::<L, R, N, M>(l, self.rounds, self.base, counters, &mut self.hash, data)
-    }
-
-    /// The key stream of `N` registers.
-    #[inline(always)]
-    fn start<const R: usize, const N: usize>(
-        &self,
-        l: L,
-        counters: &[L::Bytes; CHUNK],
-    ) -> [L::V; N] {
-        key_stream::<L, R, N>(l, self.rounds, self.base, first(counters))
+        let powers = self.hash.step::<M>(l);
+        (self.cipher).step::<R, N, M>(l, counters, &mut self.hash.acc, data, powers)
     }
 }
 
@@ -364,34 +397,18 @@ fn key_stream<L: Lanes, const R: usize, const N: usize>(
     states
 }
 
-/// See [`Stitch`]; the hash may be of another packet than the counters.
-#[inline(always)]
-fn stitch<L: Lanes, const R: usize, const N: usize, const M: usize>(
-    l: L,
-    rounds: &Rounds,
-    base: L::V,
-    counters: &[L::Bytes],
-    hash: &mut Hash<'_, L>,
-    data: &[L::Bytes],
-) -> [L::V; N] {
-    let powers = hash.step::<M>(l);
-    let (counters, data, acc) = (first(counters), first(data), &mut hash.acc);
-    l.stitch::<R, N, M>(&mut Stitch {
-        rounds,
-        base,
-        counters,
-        acc,
-        data,
-        powers,
-    })
-}
-
 /// The first of a chunk's registers.
 #[inline(always)]
 fn first<T, const N: usize>(registers: &[T]) -> &[T; N] {
     registers
         .first_chunk()
         .expect("at most a chunk is asked for")
+}
+
+/// The static counters of each chunk.
+#[inline(always)]
+fn chunks_of<L: Lanes>(counters: &'static Counters) -> &'static [[L::Bytes; CHUNK]] {
+    L::vectors(counters.0.as_flattened()).0.as_chunks().0
 }
 
 /// Counters from the static table while it lasts, then made here.
@@ -410,10 +427,7 @@ impl<L: Lanes> CounterSource<L> {
     /// The counters of a chunk of the packet.
     #[inline(always)]
     fn chunk(&mut self, l: L, chunk: usize) -> &[L::Bytes; CHUNK] {
-        let vectors = L::vectors(COUNTERS.0.as_flattened())
-            .0
-            .as_chunks::<CHUNK>()
-            .0;
+        let vectors = chunks_of::<L>(&COUNTERS);
         if let Some(counters) = vectors.get(chunk) {
             return counters;
         }

@@ -34,6 +34,12 @@ pub(super) struct Table<'k> {
 }
 
 impl Table<'_> {
+    /// Blocks that one pass can hash, those of the edge not counted.
+    #[inline(always)]
+    pub(super) fn blocks(&self) -> usize {
+        self.count - 2
+    }
+
     #[inline(always)]
     fn power<S: Lanes<Bytes = Block>>(&self, s: S, at: usize) -> S::V {
         match self.h.get(at) {
@@ -152,7 +158,91 @@ impl<L: Lanes> Acc<L> {
     }
 }
 
-/// The hash of one packet on its way.
+/// Powers of H for `M` registers of data, and the sums of their halves.
+pub(super) type PowersFor<'k, B, const M: usize> = (&'k [B; M], &'k [B; M]);
+
+/// How a packet is hashed for which one pass is enough.
+pub(super) struct Pass<'k, L: Lanes> {
+    table: Table<'k>,
+    /// The powers for the payload's registers, and the sums of their halves.
+    h: &'k [L::Bytes],
+    halves: &'k [L::Bytes],
+    /// The power for the associated data.
+    first: L::Lane,
+    lengths: L::Lane,
+}
+
+impl<'k, L: Lanes> Pass<'k, L> {
+    /// For a job and others of the same lengths. `None` if the table has too few powers.
+    #[inline(always)]
+    pub(super) fn new(l: L, table: Table<'k>, job: &Job<'_>) -> Option<Self> {
+        let blocks = job.payload_len().div_ceil(16);
+        let registers = blocks.div_ceil(L::BLOCKS);
+        let at = table.count.checked_sub(blocks + 1)?;
+        let powers =
+            |powers: &'k [Block]| (L::vectors(powers.get(at..)?.as_flattened()).0).get(..registers);
+        Some(Self {
+            table,
+            h: powers(table.h)?,
+            halves: powers(table.halves)?,
+            first: table.power(l.single(), at.checked_sub(1)?),
+            lengths: lengths(l.single(), job),
+        })
+    }
+
+    /// The sum that a packet's payload is added to.
+    #[inline(always)]
+    pub(super) fn start(&self, l: L, job: &Job<'_>) -> Acc<L> {
+        let s = l.single();
+        let (packet, header_len) = job.packet_and_header_len();
+        let associated = associated_data(s, self.table, packet, header_len);
+        edge(l, [associated, self.lengths], [self.first, self.table.h(s)])
+    }
+
+    /// The powers for each `M` registers of the payload.
+    #[inline(always)]
+    pub(super) fn chunks<const M: usize>(&self) -> (&'k [[L::Bytes; M]], &'k [[L::Bytes; M]]) {
+        (self.h.as_chunks().0, self.halves.as_chunks().0)
+    }
+
+    /// The powers for the payload's last `M` registers.
+    #[inline(always)]
+    pub(super) fn last<const M: usize>(&self) -> PowersFor<'k, L::Bytes, M> {
+        let powers = self.h.last_chunk().zip(self.halves.last_chunk());
+        powers.expect("powers for every register")
+    }
+}
+
+/// The sum of two blocks, each times a power.
+#[inline(always)]
+fn edge<L: Lanes>(l: L, blocks: [L::Lane; 2], powers: [L::Lane; 2]) -> Acc<L> {
+    let mut acc = Acc::zero(l);
+    if L::BLOCKS == 1 {
+        // There is no second lane: one after the other.
+        for (block, h) in blocks.into_iter().zip(powers) {
+            let (block, h) = (l.lanes([block; 4]), l.lanes([h; 4]));
+            acc.add_register(l, block, h, l.xor(h, l.swap(h)));
+        }
+    } else {
+        let [first, second] = powers;
+        let h = l.pair(first, second);
+        let [first, second] = blocks;
+        acc.add_register(l, l.pair(first, second), h, l.xor(h, l.swap(h)));
+    }
+    acc
+}
+
+/// The tag that a sum of products and a packet's pad make.
+#[inline(always)]
+pub(super) fn tag<L: Lanes>(l: L, acc: Acc<L>, pad: L::Lane) -> Block {
+    let s = l.single();
+    let hash = acc.fold(l).reduce(s);
+    let mut tag = [0; 16];
+    s.store(&mut tag, s.xor(s.reverse(hash), pad));
+    tag
+}
+
+/// The hash of one packet on its way, in as many passes as it takes.
 pub(super) struct Hash<'k, L: Lanes> {
     pub(super) acc: Acc<L>,
     table: Table<'k>,
@@ -212,19 +302,8 @@ impl<'k, L: Lanes> Hash<'k, L> {
     #[inline(always)]
     fn edge(&mut self, l: L, first: L::Lane, second: L::Lane, at: usize) {
         let s = l.single();
-        self.acc = Acc::zero(l);
-        let powers = (self.table.power(s, at), self.table.h(s));
-        if L::BLOCKS == 1 {
-            // There is no second lane: one after the other.
-            for (block, h) in [(first, powers.0), (second, powers.1)] {
-                let (block, h) = (l.lanes([block; 4]), l.lanes([h; 4]));
-                self.acc.add_register(l, block, h, l.xor(h, l.swap(h)));
-            }
-            return;
-        }
-        let h = l.pair(powers.0, powers.1);
-        self.acc
-            .add_register(l, l.pair(first, second), h, l.xor(h, l.swap(h)));
+        let powers = [self.table.power(s, at), self.table.h(s)];
+        self.acc = edge(l, [first, second], powers);
     }
 
     /// Starts a pass that takes up the hash so far, with `blocks` to go.
@@ -252,10 +331,9 @@ impl<'k, L: Lanes> Hash<'k, L> {
         }
     }
 
-    /// The powers, and their halves' sums, for the next `M` registers, which the caller adds to
-    /// `acc`.
+    /// The powers for the next `M` registers, which the caller adds to `acc`.
     #[inline(always)]
-    pub(super) fn step<const M: usize>(&mut self, l: L) -> (&'k [L::Bytes; M], &'k [L::Bytes; M]) {
+    pub(super) fn step<const M: usize>(&mut self, l: L) -> PowersFor<'k, L::Bytes, M> {
         self.pass_if_due(l);
         let at = self.at;
         self.at += M * L::BLOCKS;
@@ -292,11 +370,7 @@ impl<'k, L: Lanes> Hash<'k, L> {
     #[inline(always)]
     pub(super) fn finish_with(mut self, l: L, pad: L::Lane) -> Block {
         self.pass_if_due(l);
-        let s = l.single();
-        let hash = self.acc.fold(l).reduce(s);
-        let mut tag = [0; 16];
-        s.store(&mut tag, s.xor(s.reverse(hash), pad));
-        tag
+        tag(l, self.acc, pad)
     }
 }
 

@@ -429,6 +429,20 @@ impl<'a> Job<'a> {
         (header_len, payload_len)
     }
 
+    /// Whether the header ends with a number of one to four bytes, as that of every packet of QUIC
+    /// does.
+    #[inline(always)]
+    pub(super) fn has_number(&self) -> bool {
+        let len = self.header_len.wrapping_sub(u32::from(self.number_at));
+        len.wrapping_sub(1) < MAX_NUMBER_LEN as u32
+    }
+
+    /// Bytes up to the payload, and of the packet.
+    #[inline(always)]
+    pub(super) fn lens(&self) -> (u32, usize) {
+        (self.header_len, self.packet.len())
+    }
+
     pub(super) fn header_and_payload(&self) -> (&[u8], &[u8]) {
         let (header, body) = self.packet.split_at(self.header_len as usize);
         (header, &body[..body.len() - TAG_LEN])

@@ -103,17 +103,32 @@ impl<'a> Plaintext<'a> {
         pad: [L::V; N],
         stash: &mut [L::Bytes; CHUNK],
     ) {
+        let (full, last) = tail.split_at_mut((N - 1) * L::WIDTH);
+        let full = L::vectors_mut(full).0;
         if let Some(from) = at.checked_sub(self.head)
             && let Some(source) = self.source.get(from..)
+            && source.len() >= (N - 1) * L::WIDTH
         {
             prefetch::next_packet(source, N * L::WIDTH);
-        }
-        let (full, last) = tail.split_at_mut((N - 1) * L::WIDTH);
-        for (i, register) in L::vectors_mut(full).0.iter_mut().enumerate() {
-            let from = self.register::<L>(at + i * L::WIDTH).unwrap_or(register);
-            let sealed = l.xor(pad[i], l.load(from));
-            l.store(register, sealed);
-            l.store(&mut stash[i], sealed);
+            let source = L::vectors(source).0;
+            for i in 0..N - 1 {
+                let sealed = l.xor(pad[i], l.load(&source[i]));
+                l.store(&mut full[i], sealed);
+                l.store(&mut stash[i], sealed);
+            }
+        } else if at + (N - 1) * L::WIDTH <= self.head {
+            for i in 0..N - 1 {
+                let sealed = l.xor(pad[i], l.load(&full[i]));
+                l.store(&mut full[i], sealed);
+                l.store(&mut stash[i], sealed);
+            }
+        } else {
+            for (i, register) in full.iter_mut().enumerate() {
+                let from = self.register::<L>(at + i * L::WIDTH).unwrap_or(register);
+                let sealed = l.xor(pad[i], l.load(from));
+                l.store(register, sealed);
+                l.store(&mut stash[i], sealed);
+            }
         }
         let sealed = l.and(
             l.xor(pad[N - 1], l.load_part(last)),

@@ -2,69 +2,20 @@
 //! packets.
 
 use super::place::Plaintext;
+use super::row::{self, Stash};
 use super::short::{self, Run};
 use super::single;
-use super::{CHUNK, CounterSource, Key, Masking, Shape, Stream, mask, stitch, tag_pads};
+use super::{
+    CHUNK, COUNTERS, Cipher, CounterSource, Key, Masking, Shape, Stream, chunks_of, mask, tag_pads,
+};
 use crate::kernel::Job;
-use crate::kernel::ghash::Hash;
+use crate::kernel::acc::Acc;
+use crate::kernel::ghash::{self, Pass};
 use crate::kernel::job::Toggle;
 use crate::kernel::lanes::{Lanes, Work};
-use crate::kernel::registers::Block;
+use crate::kernel::registers::{Block, Registers as _};
 use crate::kernel::stitch::Rounds;
 use crate::span::TAG_LEN;
-
-/// A packet that is encrypted and whose tail is not yet hashed: it lies in the stash.
-struct Unfinished<'a, 'k, L: Lanes> {
-    hash: Hash<'k, L>,
-    /// Registers in the stash.
-    registers: usize,
-    pad: &'k Block,
-    tag: &'a mut [u8; TAG_LEN],
-}
-
-impl<L: Lanes> Unfinished<'_, '_, L> {
-    /// Hashes what is in the stash, and writes the tag.
-    #[inline(always)]
-    fn finish(self, l: L, stash: &[L::Bytes; CHUNK]) {
-        *self.tag = tag(l, self.hash, self.registers, stash, self.pad);
-    }
-
-    /// The key stream of `N` registers of the next packet, while `M` registers in the stash are
-    /// hashed; writes the tag.
-    #[inline(always)]
-    fn finish_meanwhile<const R: usize, const N: usize, const M: usize>(
-        mut self,
-        l: L,
-        next: &Stream<'_, L>,
-        counters: &[L::Bytes; CHUNK],
-        stash: &[L::Bytes; CHUNK],
-    ) -> [L::V; N] {
-        let (rounds, base) = (next.rounds, next.base);
-        let key_stream = stitch::<L, R, N, M>(l, rounds, base, counters, &mut self.hash, stash);
-        *self.tag = self.hash.finish(l, self.pad);
-        key_stream
-    }
-}
-
-/// The tag of a packet whose tail is in the stash.
-#[inline(always)]
-fn tag<L: Lanes>(
-    l: L,
-    mut hash: Hash<'_, L>,
-    registers: usize,
-    stash: &[L::Bytes; CHUNK],
-    pad: &Block,
-) -> Block {
-    macro_rules! run {
-        ($m:literal) => {
-            hash.add_registers::<$m>(l, stash)
-        };
-    }
-    if registers > 0 {
-        by_count!(registers, run);
-    }
-    hash.finish(l, pad)
-}
 
 /// Encrypts the payloads, writes the tags, and masks the headers where that is asked for.
 pub(super) fn seal<L: Lanes, const R: usize, const S: usize>(
@@ -95,199 +46,237 @@ fn seal_batch<L: Lanes, const R: usize, const S: usize>(
         jobs = rest;
         match run {
             Run::Short(run) => short::seal(l, key, run, header),
-            Run::Long(jobs) => l.call(SealLong { key, jobs, header }),
+            Run::Long(jobs) => seal_long(l, key, jobs, header),
         }
     }
 }
 
-struct SealLong<'k, 'r, 'a, const R: usize, const S: usize> {
+/// Long packets, row by row.
+fn seal_long<L: Lanes, const R: usize, const S: usize>(
+    l: L,
+    key: &Key<R, S>,
+    mut jobs: &mut [Job<'_>],
+    header: Option<&Rounds>,
+) {
+    while let Some(first) = jobs.first() {
+        let lens = first.lens();
+        let count = (jobs.iter().take_while(|job| job.lens() == lens)).count();
+        let (row, rest) = jobs.split_at_mut(count);
+        jobs = rest;
+        if let [job] = &mut *row
+            && single::fits::<L>(job)
+        {
+            l.call(single::Seal { key, job, header });
+        } else if let Some(shape) = row::shape::<L, R, S>(key, row[0].payload_len()) {
+            macro_rules! run {
+                ($n:literal) => {
+                    l.call(SealRow::<R, S, $n> {
+                        key,
+                        jobs: row,
+                        shape,
+                        header,
+                    })
+                };
+            }
+            by_count!(shape.registers, run);
+        } else {
+            l.call(SealEach {
+                key,
+                jobs: row,
+                header,
+            });
+        }
+    }
+}
+
+/// A row whose packets have tails of `N` registers.
+struct SealRow<'k, 'r, 'a, const R: usize, const S: usize, const N: usize> {
+    key: &'k Key<R, S>,
+    jobs: &'r mut [Job<'a>],
+    shape: Shape,
+    header: Option<&'k Rounds>,
+}
+
+impl<L: Lanes, const R: usize, const S: usize, const N: usize> Work<L, ()>
+    for SealRow<'_, '_, '_, R, S, N>
+{
+    #[inline(always)]
+    fn run(self, l: L) {
+        let Self {
+            key,
+            jobs,
+            shape,
+            header,
+        } = self;
+        seal_row::<L, R, S, N>(l, key, jobs, shape);
+        if let Some(rounds) = header {
+            mask::passes::<L, R>(l, rounds, jobs, Toggle::Protect);
+        }
+    }
+}
+
+/// A packet that is encrypted and whose tail is not yet hashed: it lies in the stash.
+struct Unfinished<'a, 'k, L: Lanes> {
+    acc: Acc<L>,
+    pad: &'k Block,
+    tag: &'a mut [u8; TAG_LEN],
+}
+
+impl<L: Lanes> Unfinished<'_, '_, L> {
+    #[inline(always)]
+    fn finish(self, l: L) {
+        *self.tag = ghash::tag(l, self.acc, l.single().load(self.pad));
+    }
+}
+
+/// Encrypts the payloads and writes the tags. The tail of a packet is hashed beside the cipher of the
+/// next one.
+#[inline(always)]
+fn seal_row<L: Lanes, const R: usize, const S: usize, const N: usize>(
+    l: L,
+    key: &Key<R, S>,
+    jobs: &mut [Job<'_>],
+    Shape {
+        chunks, last_len, ..
+    }: Shape,
+) {
+    let Some(pass) = (jobs.first()).and_then(|job| Pass::new(l, key.table(), job)) else {
+        return;
+    };
+    let (h, halves) = pass.chunks::<CHUNK>();
+    let tail_powers = pass.last::<N>();
+    let (counters, tail_counters) = chunks_of::<L>(&COUNTERS).split_at(chunks);
+    let tail_counters = &tail_counters[0];
+    let tail_at = chunks * CHUNK * L::WIDTH;
+    let pads = tag_pads(l, key, jobs);
+    let mut stash = Stash([L::ZEROS; CHUNK]);
+    let Stash(stash) = &mut stash;
+    let mut unfinished: Option<Unfinished<'_, '_, L>> = None;
+    for (job, pad) in jobs.iter_mut().zip(&pads.0) {
+        let cipher = Cipher::new(l, key, job);
+        let mut acc = pass.start(l, job);
+        let (body, source) = job.body_and_source();
+        let payload_len = body.len() - TAG_LEN;
+        let plaintext = Plaintext::new::<L>(&mut body[..payload_len], source);
+        let (whole, tail) = body.split_at_mut(tail_at);
+        let whole = L::vectors_mut(whole).0.as_chunks_mut::<CHUNK>().0;
+        macro_rules! first {
+            ($n:expr, $counters:expr) => {
+                match unfinished.take() {
+                    Some(mut previous) => {
+                        let (acc, data) = (&mut previous.acc, &*stash);
+                        let key_stream =
+                            cipher.step::<R, { $n }, N>(l, $counters, acc, data, tail_powers);
+                        previous.finish(l);
+                        key_stream
+                    }
+                    None => cipher.start::<R, { $n }>(l, $counters),
+                }
+            };
+        }
+        let key_stream = if let Some((mut last, others)) = whole.split_first_mut() {
+            plaintext.encrypt_chunk(l, last, 0, first!(CHUNK, &counters[0]));
+            let mut at = CHUNK * L::WIDTH;
+            let powers = h.iter().zip(halves);
+            for ((chunk, counters), powers) in others.iter_mut().zip(&counters[1..]).zip(powers) {
+                let key_stream =
+                    cipher.step::<R, CHUNK, CHUNK>(l, counters, &mut acc, last, powers);
+                plaintext.encrypt_chunk(l, chunk, at, key_stream);
+                at += CHUNK * L::WIDTH;
+                last = chunk;
+            }
+            let powers = (&h[chunks - 1], &halves[chunks - 1]);
+            cipher.step::<R, N, CHUNK>(l, tail_counters, &mut acc, last, powers)
+        } else {
+            first!(N, tail_counters)
+        };
+        plaintext.encrypt_tail(l, (&mut *tail, last_len), tail_at, key_stream, stash);
+        let tag = tail.last_chunk_mut();
+        unfinished = Some(Unfinished {
+            acc,
+            pad,
+            tag: tag.expect("a job has room for a tag"),
+        });
+    }
+    if let Some(mut last) = unfinished {
+        for (data, (h, halves)) in stash.iter().zip(tail_powers.0.iter().zip(tail_powers.1)) {
+            last.acc.add(l, data, h, halves);
+        }
+        last.finish(l);
+    }
+}
+
+/// Packets that are no row: their hash takes several passes, or they have no payload.
+struct SealEach<'k, 'r, 'a, const R: usize, const S: usize> {
     key: &'k Key<R, S>,
     jobs: &'r mut [Job<'a>],
     header: Option<&'k Rounds>,
 }
 
-impl<L: Lanes, const R: usize, const S: usize> Work<L, ()> for SealLong<'_, '_, '_, R, S> {
+impl<L: Lanes, const R: usize, const S: usize> Work<L, ()> for SealEach<'_, '_, '_, R, S> {
     #[inline(always)]
     fn run(self, l: L) {
-        seal_long(l, self.key, self.jobs, self.header);
-    }
-}
-
-/// Where a packet is encrypted: whole chunks, then a tail with room for the tag.
-struct Target<'a, L: Lanes> {
-    plaintext: Plaintext<'a>,
-    chunks: &'a mut [[L::Bytes; CHUNK]],
-    tail: &'a mut [u8],
-    shape: Shape,
-}
-
-impl<'a, L: Lanes> Target<'a, L> {
-    #[inline(always)]
-    fn of(job: &'a mut Job<'_>) -> Self {
-        let shape = Shape::of::<L>(job.payload_len());
-        let (body, source) = job.body_and_source();
-        let payload_len = body.len() - TAG_LEN;
-        let plaintext = Plaintext::new::<L>(&mut body[..payload_len], source);
-        let (chunks, tail) = body.split_at_mut(shape.chunks * CHUNK * L::WIDTH);
-        Self {
-            plaintext,
-            chunks: L::vectors_mut(chunks).0.as_chunks_mut::<CHUNK>().0,
-            tail,
-            shape,
+        let Self { key, jobs, header } = self;
+        let pads = tag_pads(l, key, jobs);
+        let mut counters = CounterSource::<L>::new();
+        for (job, pad) in jobs.iter_mut().zip(&pads.0) {
+            let stream = Stream::new(l, key, job);
+            *job.tag_mut() = seal_one::<L, R>(l, stream, job, pad, &mut counters);
+        }
+        if let Some(rounds) = header {
+            mask::passes::<L, R>(l, rounds, jobs, Toggle::Protect);
         }
     }
+}
 
-    #[inline(always)]
-    fn encrypt_tail<const N: usize>(
-        &mut self,
-        l: L,
-        key_stream: [L::V; N],
-        stash: &mut [L::Bytes; CHUNK],
-    ) {
-        let at = self.shape.chunks * CHUNK * L::WIDTH;
-        let tail = (&mut *self.tail, self.shape.last_len);
-        (self.plaintext).encrypt_tail(l, tail, at, key_stream, stash);
+/// Encrypts the payload of one packet; its tag.
+#[inline(always)]
+fn seal_one<L: Lanes, const R: usize>(
+    l: L,
+    mut stream: Stream<'_, L>,
+    job: &mut Job<'_>,
+    pad: &Block,
+    counters: &mut CounterSource<L>,
+) -> Block {
+    let shape = Shape::of::<L>(job.payload_len());
+    let (body, source) = job.body_and_source();
+    let payload_len = body.len() - TAG_LEN;
+    let plaintext = Plaintext::new::<L>(&mut body[..payload_len], source);
+    let tail_at = shape.chunks * CHUNK * L::WIDTH;
+    let (whole, tail) = body.split_at_mut(tail_at);
+    let whole = L::vectors_mut(whole).0.as_chunks_mut::<CHUNK>().0;
+    let mut stash = Stash([L::ZEROS; CHUNK]);
+    let Stash(stash) = &mut stash;
+    macro_rules! seal_tail {
+        ($n:literal, $key_stream:expr) => {{
+            let tail = (&mut *tail, shape.last_len);
+            plaintext.encrypt_tail::<L, $n>(l, tail, tail_at, $key_stream, stash);
+            stream.hash.add_registers::<$n>(l, stash);
+        }};
     }
-
-    /// Encrypts a packet with at least one chunk. The tail of the packet before is hashed
-    /// meanwhile.
-    #[inline(always)]
-    fn seal_chunks<const R: usize>(
-        &mut self,
-        l: L,
-        stream: &mut Stream<'_, L>,
-        counters: &mut CounterSource<L>,
-        previous: Option<Unfinished<'_, '_, L>>,
-        stash: &mut [L::Bytes; CHUNK],
-    ) {
-        let Some((mut last, rest)) = std::mem::take(&mut self.chunks).split_first_mut() else {
-            return;
-        };
-        let first_counters = counters.chunk(l, 0);
-        let key_stream = match previous {
-            Some(previous) if previous.registers > 0 => {
-                macro_rules! run {
-                    ($m:literal) => {
-                        previous.finish_meanwhile::<R, 8, $m>(l, stream, first_counters, stash)
-                    };
-                }
-                by_count!(previous.registers, run)
-            }
-            previous => {
-                if let Some(previous) = previous {
-                    *previous.tag = previous.hash.finish(l, previous.pad);
-                }
-                stream.start::<R, 8>(l, first_counters)
-            }
-        };
-        (self.plaintext).encrypt_chunk(l, last, 0, key_stream);
-        for (index, chunk) in (1..).zip(rest) {
-            let key_stream = stream.step::<R, 8, 8>(l, counters.chunk(l, index), last);
-            (self.plaintext).encrypt_chunk(l, chunk, index * CHUNK * L::WIDTH, key_stream);
+    if let Some((mut last, others)) = whole.split_first_mut() {
+        let key_stream = stream.cipher.start::<R, CHUNK>(l, counters.chunk(l, 0));
+        plaintext.encrypt_chunk(l, last, 0, key_stream);
+        for (index, chunk) in (1..).zip(others) {
+            let key_stream = stream.step::<R, CHUNK, CHUNK>(l, counters.chunk(l, index), last);
+            plaintext.encrypt_chunk(l, chunk, index * CHUNK * L::WIDTH, key_stream);
             last = chunk;
         }
-        let counters = counters.chunk(l, self.shape.chunks);
+        let counters = counters.chunk(l, shape.chunks);
         macro_rules! run {
-            ($n:literal) => {{
-                let key_stream = stream.step::<R, $n, 8>(l, counters, last);
-                self.encrypt_tail(l, key_stream, stash);
-            }};
+            ($n:literal) => {
+                seal_tail!($n, stream.step::<R, $n, CHUNK>(l, counters, last))
+            };
         }
-        by_count!(self.shape.registers, run);
-    }
-
-    /// Encrypts a packet of less than a chunk. The packet before is hashed meanwhile if its tail is
-    /// of the same length.
-    #[inline(always)]
-    fn seal_tail<const R: usize>(
-        &mut self,
-        l: L,
-        stream: &Stream<'_, L>,
-        counters: &[L::Bytes; CHUNK],
-        previous: Option<Unfinished<'_, '_, L>>,
-        stash: &mut [L::Bytes; CHUNK],
-    ) {
-        let registers = self.shape.registers;
-        match previous {
-            Some(previous) if previous.registers == registers && registers > 0 => {
-                macro_rules! run {
-                    ($n:literal) => {{
-                        let key_stream =
-                            previous.finish_meanwhile::<R, $n, $n>(l, stream, counters, stash);
-                        self.encrypt_tail(l, key_stream, stash);
-                    }};
-                }
-                by_count!(registers, run);
-            }
-            previous => {
-                if let Some(previous) = previous {
-                    previous.finish(l, stash);
-                }
-                macro_rules! run {
-                    ($n:literal) => {{
-                        let key_stream = stream.start::<R, $n>(l, counters);
-                        self.encrypt_tail(l, key_stream, stash);
-                    }};
-                }
-                if registers > 0 {
-                    by_count!(registers, run);
-                }
-            }
+        by_count!(shape.registers, run);
+    } else if shape.registers > 0 {
+        let counters = counters.chunk(l, 0);
+        macro_rules! run {
+            ($n:literal) => {
+                seal_tail!($n, stream.cipher.start::<R, $n>(l, counters))
+            };
         }
+        by_count!(shape.registers, run);
     }
-}
-
-/// Encrypts the payloads, writes the tags, and masks the headers if there are round keys for that.
-/// Its parts are inlined: as functions of their own they took 5 % longer.
-#[inline(always)]
-fn seal_long<L: Lanes, const R: usize, const S: usize>(
-    l: L,
-    key: &Key<R, S>,
-    jobs: &mut [Job<'_>],
-    header: Option<&Rounds>,
-) {
-    let pads = tag_pads(l, key, jobs);
-    let mut counters = CounterSource::<L>::new();
-    let mut stash = [L::ZEROS; CHUNK];
-    let mut unfinished: Option<Unfinished<'_, '_, L>> = None;
-    for (job, pad) in jobs.iter_mut().zip(&pads.0) {
-        let mut stream = Stream::new(l, key, job);
-        let mut target = Target::<L>::of(job);
-        let (previous, registers) = (unfinished.take(), target.shape.registers);
-        if target.shape.chunks > 0 {
-            target.seal_chunks::<R>(l, &mut stream, &mut counters, previous, &mut stash);
-        } else {
-            let counters = counters.chunk(l, 0);
-            target.seal_tail::<R>(l, &stream, counters, previous, &mut stash);
-        }
-        let tag = target.tail.last_chunk_mut();
-        unfinished = Some(Unfinished {
-            hash: stream.hash,
-            registers,
-            pad,
-            tag: tag.expect("a job has room for a tag"),
-        });
-    }
-    let Some(Unfinished {
-        hash,
-        registers,
-        pad,
-        ..
-    }) = unfinished
-    else {
-        return;
-    };
-    // The samples are there before the last tag is; only those of very short packets reach into it.
-    // Neither waits for the other: the hash has to wait for itself most of the time.
-    let early = jobs.iter().all(|job| job.sample_in_payload().is_some());
-    if let (Some(rounds), true) = (header, early) {
-        mask::passes::<L, R>(l, rounds, &mut *jobs, Toggle::Protect);
-    }
-    let tag = tag(l, hash, registers, &stash, pad);
-    if let Some(job) = jobs.last_mut() {
-        *job.tag_mut() = tag;
-    }
-    if let (Some(rounds), false) = (header, early) {
-        mask::headers::<L, R>(l, rounds, &mut *jobs, Toggle::Protect);
-    }
+    stream.hash.finish(l, pad)
 }

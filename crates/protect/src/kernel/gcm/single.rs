@@ -10,7 +10,8 @@
 //! its own. What comes last is hashed from registers.
 
 use super::place::{Destination, Plaintext, is_right};
-use super::{CHUNK, COUNTERS_WITH_TAG, Key, LONG, Shape, first, key_stream, mask, stitch};
+use super::row::Stash;
+use super::{CHUNK, COUNTERS_WITH_TAG, Cipher, Key, LONG, Shape, chunks_of, mask};
 use crate::kernel::Job;
 use crate::kernel::ghash::{self, Hash};
 use crate::kernel::job::{Headers, Toggle};
@@ -59,43 +60,17 @@ impl<L: Lanes, const R: usize, const S: usize> Work<L, bool> for Open<'_, '_, '_
     }
 }
 
-/// What a packet's cipher takes: the nonce and the first round key in each lane, round keys, and
-/// counters.
-struct Cipher<'k, L: Lanes> {
-    rounds: &'k Rounds,
-    base: L::V,
-    counters: &'static [[L::Bytes; CHUNK]],
-}
-
-impl<'k, L: Lanes> Cipher<'k, L> {
-    #[inline(always)]
-    fn new<const R: usize, const S: usize>(l: L, key: &'k Key<R, S>, job: &Job<'_>) -> Self {
-        let (low, high) = key.nonce(job.path_and_number());
-        let counters = L::vectors(COUNTERS_WITH_TAG.0.as_flattened()).0;
-        Self {
-            rounds: &key.rounds,
-            base: l.xor(l.splat(low, high), l.broadcast(&key.rounds.0[0])),
-            counters: counters.as_chunks().0,
-        }
-    }
-
-    /// The key stream of the first registers of a chunk.
-    #[inline(always)]
-    fn start<const R: usize, const N: usize>(&self, l: L, chunk: usize) -> [L::V; N] {
-        key_stream::<L, R, N>(l, self.rounds, self.base, first(&self.counters[chunk]))
-    }
-
-    /// The same, while some registers of data go into the hash.
-    #[inline(always)]
-    fn step<const R: usize, const N: usize, const M: usize>(
-        &self,
-        l: L,
-        chunk: usize,
-        hash: &mut Hash<'_, L>,
-        data: &[L::Bytes; M],
-    ) -> [L::V; N] {
-        stitch::<L, R, N, M>(l, self.rounds, self.base, &self.counters[chunk], hash, data)
-    }
+/// The key stream of the first registers of a chunk, while some registers of data go into the hash.
+#[inline(always)]
+fn step<L: Lanes, const R: usize, const N: usize, const M: usize>(
+    l: L,
+    cipher: &Cipher<'_, L>,
+    counters: &[L::Bytes],
+    hash: &mut Hash<'_, L>,
+    data: &[L::Bytes],
+) -> [L::V; N] {
+    let powers = hash.step::<M>(l);
+    cipher.step::<R, N, M>(l, counters, &mut hash.acc, data, powers)
 }
 
 /// A block in the first lane, zeros in the others.
@@ -123,6 +98,7 @@ fn seal<L: Lanes, const R: usize, const S: usize>(
     let payload_len = job.payload_len();
     let shape = Shape::of::<L>(payload_len + 16);
     let cipher = Cipher::<L>::new(l, key, job);
+    let counters = chunks_of::<L>(&COUNTERS_WITH_TAG);
     let (mut hash, associated) = Hash::with_associated_data(l, key.table(), job);
     let (body, source) = job.body_and_source();
     let plaintext = Plaintext::new::<L>(&mut body[..payload_len], source);
@@ -136,7 +112,7 @@ fn seal<L: Lanes, const R: usize, const S: usize>(
         end.tail = rest;
         macro_rules! run {
             ($n:literal) => {{
-                let mut key_stream = cipher.start::<R, $n>(l, 0);
+                let mut key_stream = cipher.start::<R, $n>(l, &counters[0]);
                 pad = take_pad(l, &mut key_stream[0]);
                 let sealed = end.seal::<$n, true>(l, &plaintext, key_stream);
                 mask = mask_of(job);
@@ -146,8 +122,9 @@ fn seal<L: Lanes, const R: usize, const S: usize>(
         by_count!(shape.registers, run);
     } else {
         // The first chunk in one piece, for the hash.
-        let mut stash = [L::ZEROS; CHUNK];
-        let mut key_stream = cipher.start::<R, CHUNK>(l, 0);
+        let mut stash = Stash([L::ZEROS; CHUNK]);
+        let Stash(stash) = &mut stash;
+        let mut key_stream = cipher.start::<R, CHUNK>(l, &counters[0]);
         pad = take_pad(l, &mut key_stream[0]);
         l.store(&mut stash[0], end.seal_start(l, key_stream[0]));
         let seven = L::vectors_mut(rest).0.iter_mut().take(CHUNK - 1);
@@ -163,16 +140,18 @@ fn seal<L: Lanes, const R: usize, const S: usize>(
         let (mut end, rest) = Tail::<L>::new(body, associated, &shape);
         let (chunks, tail) = rest.split_at_mut(shape.chunks * CHUNK * L::WIDTH - L::WIDTH);
         let chunks = &mut L::vectors_mut(chunks).0[CHUNK - 1..];
-        let mut last = &stash;
+        let mut last = &*stash;
         for (index, chunk) in (1..).zip(chunks.as_chunks_mut::<CHUNK>().0) {
-            let key_stream = cipher.step::<R, CHUNK, CHUNK>(l, index, &mut hash, last);
+            let key_stream =
+                step::<L, R, CHUNK, CHUNK>(l, &cipher, &counters[index], &mut hash, last);
             plaintext.encrypt_chunk(l, chunk, index * CHUNK * L::WIDTH - 16, key_stream);
             last = chunk;
         }
         end.tail = tail;
         macro_rules! run {
             ($n:literal) => {{
-                let key_stream = cipher.step::<R, $n, CHUNK>(l, shape.chunks, &mut hash, last);
+                let key_stream =
+                    step::<L, R, $n, CHUNK>(l, &cipher, &counters[shape.chunks], &mut hash, last);
                 let sealed = end.seal::<$n, false>(l, &plaintext, key_stream);
                 hash.add_values(l, &sealed);
             }};
@@ -282,11 +261,11 @@ impl<'t, L: Lanes> Tail<'t, L> {
     fn open<const R: usize, const N: usize, const FIRST: bool>(
         &mut self,
         l: L,
-        (cipher, chunk): (&Cipher<'_, L>, usize),
+        (cipher, counters): (&Cipher<'_, L>, &[L::Bytes]),
         hash: &mut Hash<'_, L>,
         destination: &mut Destination<'_>,
     ) -> L::Lane {
-        let key_stream = cipher.start::<R, N>(l, chunk);
+        let key_stream = cipher.start::<R, N>(l, counters);
         let start = usize::from(FIRST);
         let mask = ghash::mask(l, self.last_len);
         let mut data = key_stream;
@@ -325,6 +304,7 @@ pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
     let payload_len = job.payload_len();
     let shape = Shape::of::<L>(payload_len + 16);
     let cipher = Cipher::<L>::new(l, key, job);
+    let counters = chunks_of::<L>(&COUNTERS_WITH_TAG);
     let (mut hash, associated) = Hash::with_associated_data(l, key.table(), job);
     let (body, target) = job.body_and_target();
     let mut destination = Destination::new(payload_len, target);
@@ -334,7 +314,7 @@ pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
         end.tail = rest;
         macro_rules! run {
             ($n:literal) => {
-                end.open::<R, $n, true>(l, (&cipher, 0), &mut hash, &mut destination)
+                end.open::<R, $n, true>(l, (&cipher, &counters[0]), &mut hash, &mut destination)
             };
         }
         pad = by_count!(shape.registers, run);
@@ -344,19 +324,26 @@ pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
         let seven: &mut [L::Bytes; CHUNK - 1] = seven.first_chunk_mut().expect("a chunk");
         let data = end.start(l);
         hash.add_values(l, &[data]);
-        let key_stream = cipher.step::<R, CHUNK, { CHUNK - 1 }>(l, 0, &mut hash, seven);
+        let key_stream =
+            step::<L, R, CHUNK, { CHUNK - 1 }>(l, &cipher, &counters[0], &mut hash, seven);
         pad = l.lane(key_stream[0], 0);
         l.store_after_first(end.start, l.xor(key_stream[0], data));
         let [_, others @ ..] = key_stream;
         destination.decrypt(l, seven, L::WIDTH - 16, others);
         for (index, chunk) in (1..).zip(chunks.as_chunks_mut::<CHUNK>().0) {
-            let key_stream = cipher.step::<R, CHUNK, CHUNK>(l, index, &mut hash, chunk);
+            let key_stream =
+                step::<L, R, CHUNK, CHUNK>(l, &cipher, &counters[index], &mut hash, chunk);
             destination.decrypt(l, chunk, index * CHUNK * L::WIDTH - 16, key_stream);
         }
         end.tail = tail;
         macro_rules! run {
             ($n:literal) => {
-                end.open::<R, $n, false>(l, (&cipher, shape.chunks), &mut hash, &mut destination)
+                end.open::<R, $n, false>(
+                    l,
+                    (&cipher, &counters[shape.chunks]),
+                    &mut hash,
+                    &mut destination,
+                )
             };
         }
         by_count!(shape.registers, run);
