@@ -161,6 +161,9 @@ impl<L: Lanes> Acc<L> {
 /// Powers of H for `M` registers of data, and the sums of their halves.
 pub(super) type PowersFor<'k, B, const M: usize> = (&'k [B; M], &'k [B; M]);
 
+/// The same for each `M` registers.
+type PowersForChunks<'k, B, const M: usize> = (&'k [[B; M]], &'k [[B; M]]);
+
 /// How a packet is hashed for which one pass is enough.
 pub(super) struct Pass<'k, L: Lanes> {
     table: Table<'k>,
@@ -201,7 +204,7 @@ impl<'k, L: Lanes> Pass<'k, L> {
 
     /// The powers for each `M` registers of the payload.
     #[inline(always)]
-    pub(super) fn chunks<const M: usize>(&self) -> (&'k [[L::Bytes; M]], &'k [[L::Bytes; M]]) {
+    pub(super) fn chunks<const M: usize>(&self) -> PowersForChunks<'k, L::Bytes, M> {
         (self.h.as_chunks().0, self.halves.as_chunks().0)
     }
 

@@ -1,18 +1,18 @@
-//! Rows: neighbours of one length, as most packets of a call are. What depends on the length alone is
-//! found out once for all of them, and the numbers of registers are constants: a packet of 1,450 bytes
-//! is sealed with 900 instructions instead of 1,160.
+//! Rows: neighbours of one length, as most packets of a call are. What depends on the length alone
+//! is found out once for all of them, and the numbers of registers are constants: a packet of 1,450
+//! bytes is sealed with 900 instructions instead of 1,160.
 
 use super::{CHUNK, COUNTERS, Key, Shape};
 use crate::kernel::lanes::Lanes;
 use crate::span::MAX_NUMBER_LEN;
 
-/// Registers that wait to be hashed. They begin a cache line: where the stack happens to put them
-/// across two, a packet takes up to a fifth longer.
+/// Registers that wait to be hashed. They begin a cache line: across two of them, where the stack
+/// puts them half of the time, a packet takes up to a fifth longer.
 #[repr(align(64))]
 pub(super) struct Stash<T>(pub(super) [T; CHUNK]);
 
-/// The shape of a row's packets with so many bytes of payload. `None` if they have no payload, or one
-/// that takes several passes of the hash or other counters than the static ones.
+/// The shape of a row's packets with so many bytes of payload. `None` if they have no payload, or
+/// one that takes several passes of the hash or other counters than the static ones.
 #[inline(always)]
 pub(super) fn shape<L: Lanes, const R: usize, const S: usize>(
     key: &Key<R, S>,
@@ -23,9 +23,9 @@ pub(super) fn shape<L: Lanes, const R: usize, const S: usize>(
     is_row.then(|| Shape::of::<L>(payload_len))
 }
 
-/// The shape of received packets that have at least so many bytes of payload, and more if their
-/// numbers are shorter than four bytes. `None` where it depends on the length of the number, which
-/// nothing may tell (RFC 9001 §9.5), or where a row gains nothing: for packets of less than a chunk.
+/// The shape of received packets that have so many bytes of payload, or more if their numbers are
+/// shorter than four bytes. `None` where it depends on the length of the number, which nothing may
+/// tell (RFC 9001 §9.5), or where a row gains nothing: for packets of less than a chunk.
 #[inline(always)]
 pub(super) fn shape_of_received<L: Lanes, const R: usize, const S: usize>(
     key: &Key<R, S>,

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::kernel::Job;
 use crate::kernel::acc::Acc;
-use crate::kernel::ghash::{self, Pass};
+use crate::kernel::ghash::{self, Pass, PowersFor};
 use crate::kernel::job::Toggle;
 use crate::kernel::lanes::{Lanes, Work};
 use crate::kernel::registers::{Block, Registers as _};
@@ -115,6 +115,28 @@ impl<L: Lanes, const R: usize, const S: usize, const N: usize> Work<L, ()>
     }
 }
 
+/// Where a packet is encrypted: whole chunks, then a tail with room for the tag.
+struct Target<'a, L: Lanes> {
+    plaintext: Plaintext<'a>,
+    chunks: &'a mut [[L::Bytes; CHUNK]],
+    tail: &'a mut [u8],
+}
+
+impl<'a, L: Lanes> Target<'a, L> {
+    #[inline(always)]
+    fn of(job: &'a mut Job<'_>, tail_at: usize) -> Self {
+        let (body, source) = job.body_and_source();
+        let payload_len = body.len() - TAG_LEN;
+        let plaintext = Plaintext::new::<L>(&mut body[..payload_len], source);
+        let (chunks, tail) = body.split_at_mut(tail_at);
+        Self {
+            plaintext,
+            chunks: L::vectors_mut(chunks).0.as_chunks_mut().0,
+            tail,
+        }
+    }
+}
+
 /// A packet that is encrypted and whose tail is not yet hashed: it lies in the stash.
 struct Unfinished<'a, 'k, L: Lanes> {
     acc: Acc<L>,
@@ -127,55 +149,72 @@ impl<L: Lanes> Unfinished<'_, '_, L> {
     fn finish(self, l: L) {
         *self.tag = ghash::tag(l, self.acc, l.single().load(self.pad));
     }
+
+    /// Hashes what is in the stash, and writes the tag.
+    #[inline(always)]
+    fn finish_alone<const M: usize>(
+        mut self,
+        l: L,
+        stash: &[L::Bytes],
+        (h, halves): PowersFor<'_, L::Bytes, M>,
+    ) {
+        for (data, (h, halves)) in stash.iter().zip(h.iter().zip(halves)) {
+            self.acc.add(l, data, h, halves);
+        }
+        self.finish(l);
+    }
 }
 
-/// Encrypts the payloads and writes the tags. The tail of a packet is hashed beside the cipher of the
-/// next one.
+/// The first key stream of a packet, while the one before is finished.
+#[inline(always)]
+fn begin<L: Lanes, const R: usize, const N: usize, const M: usize>(
+    l: L,
+    (cipher, counters): (&Cipher<'_, L>, &[L::Bytes]),
+    previous: Option<Unfinished<'_, '_, L>>,
+    stash: &[L::Bytes],
+    powers: PowersFor<'_, L::Bytes, M>,
+) -> [L::V; N] {
+    let Some(mut previous) = previous else {
+        return cipher.start::<R, N>(l, counters);
+    };
+    let key_stream = cipher.step::<R, N, M>(l, counters, &mut previous.acc, stash, powers);
+    previous.finish(l);
+    key_stream
+}
+
+/// Encrypts the payloads and writes the tags. The tail of a packet is hashed beside the cipher of
+/// the next one.
 #[inline(always)]
 fn seal_row<L: Lanes, const R: usize, const S: usize, const N: usize>(
     l: L,
     key: &Key<R, S>,
     jobs: &mut [Job<'_>],
-    Shape {
-        chunks, last_len, ..
-    }: Shape,
+    shape: Shape,
 ) {
     let Some(pass) = (jobs.first()).and_then(|job| Pass::new(l, key.table(), job)) else {
         return;
     };
     let (h, halves) = pass.chunks::<CHUNK>();
     let tail_powers = pass.last::<N>();
-    let (counters, tail_counters) = chunks_of::<L>(&COUNTERS).split_at(chunks);
+    let (counters, tail_counters) = chunks_of::<L>(&COUNTERS).split_at(shape.chunks);
     let tail_counters = &tail_counters[0];
-    let tail_at = chunks * CHUNK * L::WIDTH;
+    let tail_at = shape.chunks * CHUNK * L::WIDTH;
     let pads = tag_pads(l, key, jobs);
     let mut stash = Stash([L::ZEROS; CHUNK]);
     let Stash(stash) = &mut stash;
-    let mut unfinished: Option<Unfinished<'_, '_, L>> = None;
+    let mut previous: Option<Unfinished<'_, '_, L>> = None;
     for (job, pad) in jobs.iter_mut().zip(&pads.0) {
         let cipher = Cipher::new(l, key, job);
         let mut acc = pass.start(l, job);
-        let (body, source) = job.body_and_source();
-        let payload_len = body.len() - TAG_LEN;
-        let plaintext = Plaintext::new::<L>(&mut body[..payload_len], source);
-        let (whole, tail) = body.split_at_mut(tail_at);
-        let whole = L::vectors_mut(whole).0.as_chunks_mut::<CHUNK>().0;
-        macro_rules! first {
-            ($n:expr, $counters:expr) => {
-                match unfinished.take() {
-                    Some(mut previous) => {
-                        let (acc, data) = (&mut previous.acc, &*stash);
-                        let key_stream =
-                            cipher.step::<R, { $n }, N>(l, $counters, acc, data, tail_powers);
-                        previous.finish(l);
-                        key_stream
-                    }
-                    None => cipher.start::<R, { $n }>(l, $counters),
-                }
-            };
-        }
-        let key_stream = if let Some((mut last, others)) = whole.split_first_mut() {
-            plaintext.encrypt_chunk(l, last, 0, first!(CHUNK, &counters[0]));
+        let Target {
+            plaintext,
+            chunks,
+            tail,
+        } = Target::<L>::of(job, tail_at);
+        let key_stream = if let Some((mut last, others)) = chunks.split_first_mut() {
+            let from = (&cipher, counters[0].as_slice());
+            let key_stream = begin::<L, R, CHUNK, N>(l, from, previous.take(), stash, tail_powers);
+            plaintext.encrypt_chunk(l, last, 0, key_stream);
             let mut at = CHUNK * L::WIDTH;
             let powers = h.iter().zip(halves);
             for ((chunk, counters), powers) in others.iter_mut().zip(&counters[1..]).zip(powers) {
@@ -185,24 +224,18 @@ fn seal_row<L: Lanes, const R: usize, const S: usize, const N: usize>(
                 at += CHUNK * L::WIDTH;
                 last = chunk;
             }
-            let powers = (&h[chunks - 1], &halves[chunks - 1]);
+            let powers = (&h[shape.chunks - 1], &halves[shape.chunks - 1]);
             cipher.step::<R, N, CHUNK>(l, tail_counters, &mut acc, last, powers)
         } else {
-            first!(N, tail_counters)
+            let from = (&cipher, tail_counters.as_slice());
+            begin::<L, R, N, N>(l, from, previous.take(), stash, tail_powers)
         };
-        plaintext.encrypt_tail(l, (&mut *tail, last_len), tail_at, key_stream, stash);
-        let tag = tail.last_chunk_mut();
-        unfinished = Some(Unfinished {
-            acc,
-            pad,
-            tag: tag.expect("a job has room for a tag"),
-        });
+        plaintext.encrypt_tail(l, (&mut *tail, shape.last_len), tail_at, key_stream, stash);
+        let tag = tail.last_chunk_mut().expect("a job has room for a tag");
+        previous = Some(Unfinished { acc, pad, tag });
     }
-    if let Some(mut last) = unfinished {
-        for (data, (h, halves)) in stash.iter().zip(tail_powers.0.iter().zip(tail_powers.1)) {
-            last.acc.add(l, data, h, halves);
-        }
-        last.finish(l);
+    if let Some(last) = previous {
+        last.finish_alone(l, stash, tail_powers);
     }
 }
 
@@ -239,12 +272,12 @@ fn seal_one<L: Lanes, const R: usize>(
     counters: &mut CounterSource<L>,
 ) -> Block {
     let shape = Shape::of::<L>(job.payload_len());
-    let (body, source) = job.body_and_source();
-    let payload_len = body.len() - TAG_LEN;
-    let plaintext = Plaintext::new::<L>(&mut body[..payload_len], source);
     let tail_at = shape.chunks * CHUNK * L::WIDTH;
-    let (whole, tail) = body.split_at_mut(tail_at);
-    let whole = L::vectors_mut(whole).0.as_chunks_mut::<CHUNK>().0;
+    let Target {
+        plaintext,
+        chunks,
+        tail,
+    } = Target::<L>::of(job, tail_at);
     let mut stash = Stash([L::ZEROS; CHUNK]);
     let Stash(stash) = &mut stash;
     macro_rules! seal_tail {
@@ -254,7 +287,7 @@ fn seal_one<L: Lanes, const R: usize>(
             stream.hash.add_registers::<$n>(l, stash);
         }};
     }
-    if let Some((mut last, others)) = whole.split_first_mut() {
+    if let Some((mut last, others)) = chunks.split_first_mut() {
         let key_stream = stream.cipher.start::<R, CHUNK>(l, counters.chunk(l, 0));
         plaintext.encrypt_chunk(l, last, 0, key_stream);
         for (index, chunk) in (1..).zip(others) {

@@ -60,17 +60,48 @@ impl<L: Lanes, const R: usize, const S: usize> Work<L, bool> for Open<'_, '_, '_
     }
 }
 
-/// The key stream of the first registers of a chunk, while some registers of data go into the hash.
-#[inline(always)]
-fn step<L: Lanes, const R: usize, const N: usize, const M: usize>(
-    l: L,
-    cipher: &Cipher<'_, L>,
-    counters: &[L::Bytes],
-    hash: &mut Hash<'_, L>,
-    data: &[L::Bytes],
-) -> [L::V; N] {
-    let powers = hash.step::<M>(l);
-    cipher.step::<R, N, M>(l, counters, &mut hash.acc, data, powers)
+/// A packet while it is worked on.
+struct Packet<'k, L: Lanes> {
+    cipher: Cipher<'k, L>,
+    counters: &'static [[L::Bytes; CHUNK]],
+    hash: Hash<'k, L>,
+}
+
+impl<'k, L: Lanes> Packet<'k, L> {
+    /// Also returns the associated data as a block.
+    #[inline(always)]
+    fn new<const R: usize, const S: usize>(
+        l: L,
+        key: &'k Key<R, S>,
+        job: &Job<'_>,
+    ) -> (Self, L::Lane) {
+        let (hash, associated) = Hash::with_associated_data(l, key.table(), job);
+        let packet = Self {
+            cipher: Cipher::new(l, key, job),
+            counters: chunks_of::<L>(&COUNTERS_WITH_TAG),
+            hash,
+        };
+        (packet, associated)
+    }
+
+    /// The key stream of the first registers of a chunk.
+    #[inline(always)]
+    fn start<const R: usize, const N: usize>(&self, l: L, chunk: usize) -> [L::V; N] {
+        self.cipher.start::<R, N>(l, &self.counters[chunk])
+    }
+
+    /// The same, while some registers of data go into the hash.
+    #[inline(always)]
+    fn step<const R: usize, const N: usize, const M: usize>(
+        &mut self,
+        l: L,
+        chunk: usize,
+        data: &[L::Bytes],
+    ) -> [L::V; N] {
+        let powers = self.hash.step::<M>(l);
+        let counters = &self.counters[chunk];
+        (self.cipher).step::<R, N, M>(l, counters, &mut self.hash.acc, data, powers)
+    }
 }
 
 /// A block in the first lane, zeros in the others.
@@ -97,9 +128,7 @@ fn seal<L: Lanes, const R: usize, const S: usize>(
 ) {
     let payload_len = job.payload_len();
     let shape = Shape::of::<L>(payload_len + 16);
-    let cipher = Cipher::<L>::new(l, key, job);
-    let counters = chunks_of::<L>(&COUNTERS_WITH_TAG);
-    let (mut hash, associated) = Hash::with_associated_data(l, key.table(), job);
+    let (mut packet, associated) = Packet::<L>::new(l, key, job);
     let (body, source) = job.body_and_source();
     let plaintext = Plaintext::new::<L>(&mut body[..payload_len], source);
     let (mut end, rest) = Tail::<L>::new(body, associated, &shape);
@@ -112,27 +141,26 @@ fn seal<L: Lanes, const R: usize, const S: usize>(
         end.tail = rest;
         macro_rules! run {
             ($n:literal) => {{
-                let mut key_stream = cipher.start::<R, $n>(l, &counters[0]);
+                let mut key_stream = packet.start::<R, $n>(l, 0);
                 pad = take_pad(l, &mut key_stream[0]);
                 let sealed = end.seal::<$n, true>(l, &plaintext, key_stream);
                 mask = mask_of(job);
-                hash.add_values(l, &sealed);
+                packet.hash.add_values(l, &sealed);
             }};
         }
         by_count!(shape.registers, run);
     } else {
         // The first chunk in one piece, for the hash.
         let mut stash = Stash([L::ZEROS; CHUNK]);
-        let Stash(stash) = &mut stash;
-        let mut key_stream = cipher.start::<R, CHUNK>(l, &counters[0]);
+        let mut key_stream = packet.start::<R, CHUNK>(l, 0);
         pad = take_pad(l, &mut key_stream[0]);
-        l.store(&mut stash[0], end.seal_start(l, key_stream[0]));
+        l.store(&mut stash.0[0], end.seal_start(l, key_stream[0]));
         let seven = L::vectors_mut(rest).0.iter_mut().take(CHUNK - 1);
         for (i, register) in (1..).zip(seven) {
             let from = plaintext.register::<L>(i * L::WIDTH - 16);
             let sealed = l.xor(key_stream[i], l.load(from.unwrap_or(register)));
             l.store(register, sealed);
-            l.store(&mut stash[i], sealed);
+            l.store(&mut stash.0[i], sealed);
         }
         // Here it does not wait for anything, and nothing for it.
         mask = mask_of(job);
@@ -140,25 +168,23 @@ fn seal<L: Lanes, const R: usize, const S: usize>(
         let (mut end, rest) = Tail::<L>::new(body, associated, &shape);
         let (chunks, tail) = rest.split_at_mut(shape.chunks * CHUNK * L::WIDTH - L::WIDTH);
         let chunks = &mut L::vectors_mut(chunks).0[CHUNK - 1..];
-        let mut last = &*stash;
+        let mut last = &stash.0;
         for (index, chunk) in (1..).zip(chunks.as_chunks_mut::<CHUNK>().0) {
-            let key_stream =
-                step::<L, R, CHUNK, CHUNK>(l, &cipher, &counters[index], &mut hash, last);
+            let key_stream = packet.step::<R, CHUNK, CHUNK>(l, index, last);
             plaintext.encrypt_chunk(l, chunk, index * CHUNK * L::WIDTH - 16, key_stream);
             last = chunk;
         }
         end.tail = tail;
         macro_rules! run {
             ($n:literal) => {{
-                let key_stream =
-                    step::<L, R, $n, CHUNK>(l, &cipher, &counters[shape.chunks], &mut hash, last);
+                let key_stream = packet.step::<R, $n, CHUNK>(l, shape.chunks, last);
                 let sealed = end.seal::<$n, false>(l, &plaintext, key_stream);
-                hash.add_values(l, &sealed);
+                packet.hash.add_values(l, &sealed);
             }};
         }
         by_count!(shape.registers, run);
     }
-    *job.tag_mut() = hash.finish_with(l, pad);
+    *job.tag_mut() = packet.hash.finish_with(l, pad);
     if let Some(mask) = mask {
         (std::slice::from_mut(job)).toggle(0, mask, Toggle::Protect);
     }
@@ -261,11 +287,10 @@ impl<'t, L: Lanes> Tail<'t, L> {
     fn open<const R: usize, const N: usize, const FIRST: bool>(
         &mut self,
         l: L,
-        (cipher, counters): (&Cipher<'_, L>, &[L::Bytes]),
-        hash: &mut Hash<'_, L>,
+        (packet, chunk): (&mut Packet<'_, L>, usize),
         destination: &mut Destination<'_>,
     ) -> L::Lane {
-        let key_stream = cipher.start::<R, N>(l, counters);
+        let key_stream = packet.start::<R, N>(l, chunk);
         let start = usize::from(FIRST);
         let mask = ghash::mask(l, self.last_len);
         let mut data = key_stream;
@@ -290,7 +315,7 @@ impl<'t, L: Lanes> Tail<'t, L> {
         data[N - 1] = l.and(received, mask);
         // The tag follows the payload, and is left as it is.
         l.store_part(last, l.xor(received, l.and(key_stream[N - 1], mask)));
-        hash.add_values(l, &data);
+        packet.hash.add_values(l, &data);
         l.lane(key_stream[0], 0)
     }
 }
@@ -303,9 +328,7 @@ pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
 ) -> bool {
     let payload_len = job.payload_len();
     let shape = Shape::of::<L>(payload_len + 16);
-    let cipher = Cipher::<L>::new(l, key, job);
-    let counters = chunks_of::<L>(&COUNTERS_WITH_TAG);
-    let (mut hash, associated) = Hash::with_associated_data(l, key.table(), job);
+    let (mut packet, associated) = Packet::<L>::new(l, key, job);
     let (body, target) = job.body_and_target();
     let mut destination = Destination::new(payload_len, target);
     let (mut end, rest) = Tail::<L>::new(body, associated, &shape);
@@ -314,7 +337,7 @@ pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
         end.tail = rest;
         macro_rules! run {
             ($n:literal) => {
-                end.open::<R, $n, true>(l, (&cipher, &counters[0]), &mut hash, &mut destination)
+                end.open::<R, $n, true>(l, (&mut packet, 0), &mut destination)
             };
         }
         pad = by_count!(shape.registers, run);
@@ -323,32 +346,25 @@ pub(super) fn open<L: Lanes, const R: usize, const S: usize>(
         let (seven, chunks) = L::vectors_mut(chunks).0.split_at_mut(CHUNK - 1);
         let seven: &mut [L::Bytes; CHUNK - 1] = seven.first_chunk_mut().expect("a chunk");
         let data = end.start(l);
-        hash.add_values(l, &[data]);
-        let key_stream =
-            step::<L, R, CHUNK, { CHUNK - 1 }>(l, &cipher, &counters[0], &mut hash, seven);
+        packet.hash.add_values(l, &[data]);
+        let key_stream = packet.step::<R, CHUNK, { CHUNK - 1 }>(l, 0, seven);
         pad = l.lane(key_stream[0], 0);
         l.store_after_first(end.start, l.xor(key_stream[0], data));
         let [_, others @ ..] = key_stream;
         destination.decrypt(l, seven, L::WIDTH - 16, others);
         for (index, chunk) in (1..).zip(chunks.as_chunks_mut::<CHUNK>().0) {
-            let key_stream =
-                step::<L, R, CHUNK, CHUNK>(l, &cipher, &counters[index], &mut hash, chunk);
+            let key_stream = packet.step::<R, CHUNK, CHUNK>(l, index, chunk);
             destination.decrypt(l, chunk, index * CHUNK * L::WIDTH - 16, key_stream);
         }
         end.tail = tail;
         macro_rules! run {
             ($n:literal) => {
-                end.open::<R, $n, false>(
-                    l,
-                    (&cipher, &counters[shape.chunks]),
-                    &mut hash,
-                    &mut destination,
-                )
+                end.open::<R, $n, false>(l, (&mut packet, shape.chunks), &mut destination)
             };
         }
         by_count!(shape.registers, run);
     }
-    let expected = hash.finish_with(l, pad);
+    let expected = packet.hash.finish_with(l, pad);
     let (payload, tag) = body.split_at(body.len() - TAG_LEN);
     let is_right = is_right(tag, &expected);
     destination.complete::<L>(payload, 16, shape.last_len);
