@@ -29,9 +29,9 @@ pub struct HeaderKey {
 /// A call of at least this many packets ...
 const BUSY_PACKETS: usize = 8;
 /// ... of this many bytes makes a key build the long class of powers.
-const BUSY_LEN: u32 = 1000;
+const BUSY_LEN: u32 = 500;
 
-/// Whether a call is the start of a stream of full packets.
+/// Whether a call is the start of a stream of packets that need more powers than every key has.
 fn is_busy(spans: &[PacketSpan]) -> bool {
     (spans.first_chunk::<BUSY_PACKETS>())
         .is_some_and(|spans| spans.iter().all(|span| span.len >= BUSY_LEN))
