@@ -63,6 +63,15 @@ impl<'a> Plaintext<'a> {
             .first_chunk()
     }
 
+    /// The registers of a chunk after its first one, if that is read from the packet, as at the
+    /// beginning of most packets.
+    #[inline(always)]
+    fn after_first<L: Lanes>(&self, at: usize) -> Option<&'a [L::Bytes; CHUNK - 1]> {
+        L::vectors(self.source.get((at + L::WIDTH).checked_sub(self.head)?..)?)
+            .0
+            .first_chunk()
+    }
+
     /// Encrypts the chunk at an offset of the payload.
     #[inline(always)]
     pub(super) fn encrypt_chunk<L: Lanes>(
@@ -81,6 +90,12 @@ impl<'a> Plaintext<'a> {
             for i in 0..CHUNK {
                 let sealed = l.xor(pad[i], l.load(&chunk[i]));
                 l.store(&mut chunk[i], sealed);
+            }
+        } else if let Some(source) = self.after_first::<L>(at) {
+            let sealed = l.xor(pad[0], l.load(&chunk[0]));
+            l.store(&mut chunk[0], sealed);
+            for i in 1..CHUNK {
+                l.store(&mut chunk[i], l.xor(pad[i], l.load(&source[i - 1])));
             }
         } else {
             for i in 0..CHUNK {

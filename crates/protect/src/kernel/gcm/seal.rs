@@ -124,11 +124,10 @@ struct Target<'a, L: Lanes> {
 
 impl<'a, L: Lanes> Target<'a, L> {
     #[inline(always)]
-    fn of(job: &'a mut Job<'_>, tail_at: usize) -> Self {
+    fn of(job: &'a mut Job<'_>, payload_len: usize, tail_at: usize) -> Self {
         let (body, source) = job.body_and_source();
-        let payload_len = body.len() - TAG_LEN;
         let plaintext = Plaintext::new::<L>(&mut body[..payload_len], source);
-        let (chunks, tail) = body.split_at_mut(tail_at);
+        let (chunks, tail) = body[..payload_len + TAG_LEN].split_at_mut(tail_at);
         Self {
             plaintext,
             chunks: L::vectors_mut(chunks).0.as_chunks_mut().0,
@@ -191,9 +190,11 @@ fn seal_row<L: Lanes, const R: usize, const S: usize, const N: usize>(
     jobs: &mut [Job<'_>],
     shape: Shape,
 ) {
-    let Some(pass) = (jobs.first()).and_then(|job| Pass::new(l, key.table(), job)) else {
+    let Some(job) = jobs.first() else {
         return;
     };
+    let payload_len = job.payload_len();
+    let pass = Pass::new(l, key.table(), job).expect("a row's packets take one pass");
     let (h, halves) = pass.chunks::<CHUNK>();
     let tail_powers = pass.last::<N>();
     let (counters, tail_counters) = chunks_of::<L>(&COUNTERS).split_at(shape.chunks);
@@ -210,7 +211,7 @@ fn seal_row<L: Lanes, const R: usize, const S: usize, const N: usize>(
             plaintext,
             chunks,
             tail,
-        } = Target::<L>::of(job, tail_at);
+        } = Target::<L>::of(job, payload_len, tail_at);
         let key_stream = if let Some((mut last, others)) = chunks.split_first_mut() {
             let from = (&cipher, counters[0].as_slice());
             let key_stream = begin::<L, R, CHUNK, N>(l, from, previous.take(), stash, tail_powers);
@@ -271,13 +272,14 @@ fn seal_one<L: Lanes, const R: usize>(
     pad: &Block,
     counters: &mut CounterSource<L>,
 ) -> Block {
-    let shape = Shape::of::<L>(job.payload_len());
+    let payload_len = job.payload_len();
+    let shape = Shape::of::<L>(payload_len);
     let tail_at = shape.chunks * CHUNK * L::WIDTH;
     let Target {
         plaintext,
         chunks,
         tail,
-    } = Target::<L>::of(job, tail_at);
+    } = Target::<L>::of(job, payload_len, tail_at);
     let mut stash = Stash([L::ZEROS; CHUNK]);
     let Stash(stash) = &mut stash;
     macro_rules! seal_tail {
