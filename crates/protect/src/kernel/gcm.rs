@@ -13,7 +13,7 @@
 //! it hashes what it encrypts; its pipeline runs on across packets.
 //!
 //! This is for packets of one length (`row`), as most packets of a call are: what depends on the
-//! length alone is found out once. Short packets are another matter (`short`): a packet in each
+//! length alone is worked out once. Short packets are another matter (`short`): a packet in each
 //! lane. A packet that comes alone is worked on in an order without preparations (`single`). Header
 //! protection (`mask`) goes along: its cipher needs nothing but sixteen bytes of ciphertext, and
 //! runs alongside the AEAD of other packets.
