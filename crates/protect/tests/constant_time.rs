@@ -251,7 +251,7 @@ fn times_do_not_tell() {
     let mut found = Vec::new();
     for_every_kernel(|suite, kind, keys| {
         // As long with a number of one byte as with one of four, counted in blocks.
-        for (payload_len, count) in [(20, 1), (60, 8), (600, 2)] {
+        for (payload_len, count) in [(20, 1), (60, 8), (600, 2), (1400, 8)] {
             let batch = Batch::new(payload_len, count);
             for (what, difference, allowed) in [
                 (
