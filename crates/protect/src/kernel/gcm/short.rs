@@ -180,11 +180,17 @@ impl<
 {
     #[inline(always)]
     fn run(self, l: L) {
+        // One pass behind: a sample that reaches into the tag is two stores, which must have left the
+        // core before it can be read.
+        let mut sealed: Option<&mut [Job<'_>; P]> = None;
         for jobs in self.passes {
             seal_pass::<L, R, S, N, G, P, T>(l, self.key, jobs);
-            if let Some(rounds) = self.header {
+            if let (Some(rounds), Some(jobs)) = (self.header, sealed.replace(jobs)) {
                 mask::pass::<L, R, G>(l, rounds, &mut jobs[..], Toggle::Protect);
             }
+        }
+        if let (Some(rounds), Some(jobs)) = (self.header, sealed) {
+            mask::pass::<L, R, G>(l, rounds, &mut jobs[..], Toggle::Protect);
         }
     }
 }
