@@ -1,6 +1,6 @@
 //! Rows: neighbours of one length, as most packets of a call are. What depends on the length alone
-//! is worked out once for all of them, and the numbers of registers are constants: a packet of 1,450
-//! bytes is sealed with 900 instructions instead of 1,160.
+//! is worked out once for all of them, and the numbers of registers are constants. So a packet of
+//! 1,450 bytes is sealed with 900 instructions instead of 1,160.
 
 use super::{CHUNK, COUNTERS, Key, Shape};
 use crate::kernel::lanes::Lanes;

@@ -180,8 +180,8 @@ impl<
 {
     #[inline(always)]
     fn run(self, l: L) {
-        // One pass behind: a sample that reaches into the tag is two stores, which must have left the
-        // core before it can be read.
+        // One pass behind: a sample that reaches into the tag spans two stores, and can be read
+        // when both have left the core.
         let mut sealed: Option<&mut [Job<'_>; P]> = None;
         for jobs in self.passes {
             seal_pass::<L, R, S, N, G, P, T>(l, self.key, jobs);
