@@ -370,6 +370,8 @@ impl RawPeer {
             Some(last) if *last.end() + 1 == span.packet_number => {
                 *last = *last.start()..=span.packet_number;
             }
+            // An end that is closing sends its last packet again (RFC 9000 §10.2.1).
+            Some(last) if last.contains(&span.packet_number) => {}
             _ => numbers.push(span.packet_number..=span.packet_number),
         }
         let payload = bytes[span.header_len.into()..bytes.len() - TAG_LEN].to_vec();
