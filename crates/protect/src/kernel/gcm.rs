@@ -15,8 +15,8 @@
 //! This is for packets of one length (`row`), as most packets of a call are: what depends on the
 //! length alone is worked out once. Short packets are another matter (`short`): a packet in each
 //! lane. A packet that comes alone is worked on in an order without preparations (`single`). Header
-//! protection (`mask`) goes along: its cipher needs nothing but sixteen bytes of ciphertext, and
-//! runs alongside the AEAD of other packets.
+//! protection (`mask`) is applied in the same call: its cipher needs nothing but sixteen bytes of
+//! ciphertext.
 //!
 //! The blocks that encrypt the tags, one for each packet, are made for sixteen packets in one pass.
 
@@ -285,7 +285,7 @@ fn tag_pads<L: Lanes, const R: usize, const S: usize>(
 }
 
 /// Where a packet's registers are: whole chunks, then a tail.
-#[derive(Copy, Clone, PartialEq, Eq)]
+#[derive(Copy, Clone)]
 struct Shape {
     /// Chunks before the tail.
     chunks: usize,

@@ -332,15 +332,16 @@ impl Spaces {
         self[id].sent.check_sealed(spans);
         let passes = match &mut self.ring {
             Some(ring) if id == SpaceId::Data => {
-                ring.on_sealed(spans.len() as u64);
                 let (key, header) = (&ring.local, &ring.local_header);
-                if apart {
+                let passes = if apart {
                     ablation::seal_in_two_passes(key, header, buffer, spans, tails);
                     2
                 } else {
                     key.seal(header, buffer, spans, tails);
                     1
-                }
+                };
+                ring.on_sealed(spans.len() as u64);
+                passes
             }
             _ => {
                 let Some(LevelKeys { local, .. }) = &self[id].keys else {

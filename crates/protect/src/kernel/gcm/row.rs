@@ -6,8 +6,8 @@ use super::{CHUNK, COUNTERS, Key, Shape};
 use crate::kernel::lanes::Lanes;
 use crate::span::MAX_NUMBER_LEN;
 
-/// Registers that wait to be hashed. They begin a cache line: across two of them, where the stack
-/// puts them half of the time, a packet takes up to a fifth longer.
+/// Registers that wait to be hashed. They begin a cache line: where each lay across two, by chance
+/// of the stack, a packet took up to a fifth longer.
 #[repr(align(64))]
 pub(super) struct Stash<T>(pub(super) [T; CHUNK]);
 
