@@ -42,3 +42,22 @@ fn only_the_peers_address_is_answered() {
     assert_eq!(answers.len(), 6);
     assert!(answers.iter().all(|answer| *answer == first));
 }
+
+// test: RFC 9000 §8.1 — before the peer's address is validated, three times what came is sent.
+#[test]
+fn a_close_that_the_limit_holds_back_waits_for_the_peers_datagrams() {
+    let mut pair = Pair::new();
+    assert!(pair.pump(Side::Client), "a ClientHello");
+    let (peer, now) = ("192.0.2.2:5000", pair.now);
+    let server = pair.connection(Side::Server);
+    let allowance = server.paths.active.allowance();
+    server
+        .paths
+        .active
+        .on_sent(usize::try_from(allowance).expect("a limit"));
+    server.close(now, 7, b"enough");
+    assert_eq!(pair.take_datagram(Side::Server), None);
+    assert_eq!(answer(&mut pair, "192.0.2.66:5000", 1200), None);
+    assert_eq!(answer(&mut pair, peer, 10), None);
+    assert!(answer(&mut pair, peer, 400).is_some());
+}
