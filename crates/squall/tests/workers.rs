@@ -16,7 +16,9 @@ use bytes::Bytes;
 use common::proxy::{Faults, Proxy};
 use common::{ALPN, ANY, Identity, meet, pattern, within};
 use squall::rustls::HandshakeKind;
-use squall::{Builder, Connection, Endpoint, RecvStream, SendStream, TransportConfig};
+use squall::{
+    AckFrequencyRequest, Builder, Connection, Endpoint, RecvStream, SendStream, TransportConfig,
+};
 use squall_udp::{Options, RecvBatch, SendBatch, Socket};
 use squall_wire::{Ecn, Path, Transmit};
 use tokio::task::JoinSet;
@@ -427,4 +429,61 @@ async fn connections_to_one_peer_share_messages_but_not_across_its_workers() {
         "{messages} messages, {datagrams} datagrams"
     );
     assert_eq!(client.stats().runs_forwarded, forwarded);
+}
+
+#[tokio::test]
+async fn acknowledgements_of_many_connections_have_one_length() {
+    const CONNECTIONS: usize = 32;
+    /// A header of 11 bytes, 22 of ACK, and the tag.
+    const LENGTH: u64 = 49;
+    let identity = Identity::new();
+    // RFC 9000 §13.2.2: two packets are reason enough for an acknowledgement.
+    let transport = || TransportConfig::default().ack_frequency(AckFrequencyRequest::Nothing);
+    let server = Builder::new(ANY)
+        .server(identity.server(ALPN, transport()))
+        .bind()
+        .unwrap();
+    let client = Builder::new(ANY)
+        .client(identity.client(ALPN, transport()))
+        .bind()
+        .unwrap();
+    let mut pairs = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let connecting = client.connect(server.local_addr().unwrap(), "localhost");
+        let (near, far) = meet(connecting.unwrap(), &server).await;
+        pairs.push((near.unwrap(), far.unwrap()));
+    }
+    let sent = || -> Vec<_> {
+        let stats = pairs.iter().map(|(near, _)| near.stats());
+        stats
+            .map(|one| (one.datagrams_sent, one.bytes_sent))
+            .collect()
+    };
+    // On a busy machine a round takes longer than a rate is known.
+    for _ in 0..500 {
+        let before = sent();
+        let senders: Vec<Connection> = pairs.iter().map(|(_, far)| far.clone()).collect();
+        let sending = pairs[0].1.spawn(async move {
+            for sender in &senders {
+                for _ in 0..2 {
+                    sender.send_datagram(Bytes::from(vec![7; 1000])).unwrap();
+                }
+            }
+        });
+        within(sending).await.unwrap();
+        for (near, _) in &pairs {
+            for _ in 0..2 {
+                within(near.read_datagram()).await.unwrap();
+            }
+        }
+        let after = sent();
+        let like_all = before.iter().zip(&after).filter(|(before, after)| {
+            let datagrams = after.0 - before.0;
+            datagrams > 0 && after.1 - before.1 == datagrams * LENGTH
+        });
+        if like_all.count() > CONNECTIONS / 2 {
+            return;
+        }
+    }
+    panic!("acknowledgements of many lengths");
 }

@@ -323,6 +323,18 @@ impl<'a> Writer<'a> {
         self.bytes(word.to_be_bytes().get(..len).unwrap_or_default());
     }
 
+    /// Puts `v` as a variable-length integer of `size` bytes: 1, 2, 4 or 8. A `v` that needs more
+    /// is treated as one that does not fit.
+    #[inline]
+    pub fn varint_of_size(&mut self, v: u64, size: usize) {
+        if v > varint::MAX || varint::size(v) > size || !matches!(size, 1 | 2 | 4 | 8) {
+            self.overflow = true;
+            return;
+        }
+        let word = (v << (64 - 8 * size)) | (u64::from(size.trailing_zeros()) << 62);
+        self.bytes(word.to_be_bytes().get(..size).unwrap_or_default());
+    }
+
     /// Puts `v` as a two-byte variable-length integer, also where one byte would do. A `v` above
     /// 16,383 is treated as one that does not fit.
     #[inline]

@@ -427,3 +427,24 @@ fn an_ack_without_ranges_or_room_is_not_written() {
     assert_eq!(write::ack(&mut w, [3..=9].into_iter(), 0, None), 1);
     assert_eq!(buf, [2, 9, 0, 0, 6]);
 }
+
+// test: RFC 9000 §16
+#[test]
+fn an_ack_is_lengthened_to_the_byte() {
+    // Largest 300, delay 5, one range of four more and one further down: 8 bytes.
+    let ranges = [296..=300, 280..=289];
+    for (len, end) in [(7, 8), (8, 8), (9, 9), (16, 16), (24, 24), (80, 8)] {
+        let mut buf = [0; 40];
+        let mut w = Writer::new(&mut buf);
+        write::ack(&mut w, ranges.iter().cloned(), 5, None);
+        write::lengthen_ack(&mut w, 0, len);
+        assert_eq!((w.len(), w.overflow()), (end, false), "{len}");
+    }
+    let mut buf = [0; 10];
+    let mut w = Writer::new(&mut buf);
+    write::ack(&mut w, ranges.iter().cloned(), 5, None);
+    write::lengthen_ack(&mut w, 0, 11);
+    assert_eq!((w.len(), w.overflow()), (8, false), "there is no room");
+    write::lengthen_ack(&mut w, 0, 10);
+    assert_eq!((w.len(), w.overflow()), (10, false));
+}

@@ -463,6 +463,27 @@ proptest! {
         }
     }
 
+    // test: RFC 9000 §16 — a number may take more bytes than it needs.
+    #[test]
+    fn a_lengthened_ack_says_the_same(
+        ranges in ranges(), delay in int(), ecn in ecn(), before in 0usize..3, more in 0usize..40,
+    ) {
+        let mut buf = vec![0; 2000];
+        let mut w = Writer::new(&mut buf);
+        for _ in 0..before {
+            write::ping(&mut w);
+        }
+        write::ack(&mut w, ranges.iter().cloned(), delay, ecn);
+        let len = w.len();
+        write::lengthen_ack(&mut w, before, len - before + more);
+        prop_assert!(!w.overflow());
+        prop_assert!(w.len() == len + more || w.len() == len);
+        let whole = w.len();
+        let Some(Ok(Frame::Ack(ack))) = Frames::new(&buf[before..whole]).next() else { panic!() };
+        prop_assert_eq!(ack.ranges().collect::<Vec<_>>(), ranges);
+        prop_assert_eq!((ack.delay, ack.ecn), (delay, ecn));
+    }
+
     // An ACK that does not fit whole holds the largest ranges, and no more could have been put in.
     #[test]
     fn an_ack_takes_the_ranges_that_fit(ranges in ranges(), ecn in ecn(), room in 0usize..400) {

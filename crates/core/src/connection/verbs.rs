@@ -351,6 +351,15 @@ impl Connection {
         id.as_slice().first().copied().filter(|_| fits)
     }
 
+    /// Says how many bytes per second this connection and others of the same sender send to the
+    /// address of the active path together; 0, as at first, if nobody knows. What they send in 750
+    /// µs may leave the pacer at once, up to the congestion window and the initial window (RFC 9002
+    /// §7.7): a path that many connections share sees such bursts anyway, and fewer and longer ones
+    /// of each connection cost less. Another path begins with 0.
+    pub const fn set_rate_together(&mut self, bytes_per_second: u64) {
+        self.paths.active.flow.together = bytes_per_second;
+    }
+
     /// The smoothed round-trip time of the active path (RFC 9002 §5.3); `Stats::rtt` alone.
     #[must_use]
     pub fn rtt(&self) -> Duration {

@@ -50,6 +50,8 @@ pub(crate) struct Flow {
     /// When it may leave.
     pub(crate) pacer: Pacer,
     bytes_in_flight: u64,
+    /// Bytes per second that this connection and others send to the same address; 0: not known.
+    pub(crate) together: u64,
     /// Whether the path carries ECN marks.
     pub(crate) ecn: EcnPath,
 }
@@ -63,6 +65,7 @@ impl Flow {
             congestion: Controller::of(config, max_datagram),
             pacer: Pacer::new(config.pacing),
             bytes_in_flight: 0,
+            together: 0,
             ecn: EcnPath::new(config.ecn),
         }
     }
@@ -120,6 +123,7 @@ impl Flow {
         }
         let allowed = Allowed {
             rate: self.congestion.pacing_rate(),
+            together: self.together,
             window: self.congestion.window(),
             slow_start: self.congestion.is_slow_start(),
             path_empty: self.bytes_in_flight == 0,

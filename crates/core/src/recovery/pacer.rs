@@ -77,6 +77,8 @@ struct Bucket {
 pub(crate) struct Allowed {
     /// Bytes per second, where congestion control says it.
     pub(crate) rate: Option<u64>,
+    /// Bytes per second that all connections together send to the same address; 0: not known.
+    pub(crate) together: u64,
     /// The congestion window, in bytes.
     pub(crate) window: u64,
     /// Whether the window still doubles every round trip.
@@ -109,6 +111,7 @@ impl Pacer {
     ) -> u64 {
         let &Allowed {
             rate,
+            together,
             window,
             slow_start,
             path_empty,
@@ -135,7 +138,11 @@ impl Pacer {
         let rate = rate.max(1);
 
         let datagram = u64::from(max_datagram);
-        let quantum = quantum(rate, window, rtt, max_datagram, max_bundle);
+        let quantum = quantum(rate, window, rtt, max_datagram, max_bundle).max(shared_quantum(
+            together,
+            window,
+            max_datagram,
+        ));
         // RFC 9002 §7.7: bursts are limited to the initial window, which is all that may leave
         // before the path is known; later, to what a late worker needs where that is more.
         let burst = initial_window(max_datagram);
@@ -251,6 +258,15 @@ fn quantum(
         .max(2 * u64::from(max_datagram))
 }
 
+/// How many bytes one of many connections to an address lets out at once: what they send together
+/// in a quantum's time. The path sees such bursts anyway, from one connection or from several. At
+/// most the window, and the initial one.
+fn shared_quantum(together: u64, window: u64, max_datagram: u16) -> u64 {
+    bytes_in(together, QUANTUM)
+        .min(window)
+        .min(initial_window(max_datagram))
+}
+
 impl Bucket {
     /// Credits the time up to `now`: at the rate that was in force, then the new one takes over.
     fn fill(&mut self, now: Time, rate: u64, capacity: u64) {
@@ -290,6 +306,7 @@ mod tests {
     fn allowed(window: u64, slow_start: bool) -> Allowed {
         Allowed {
             rate: None,
+            together: 0,
             window,
             slow_start,
             path_empty: false,
@@ -503,6 +520,35 @@ mod tests {
         let next = pacer.next_release(Time::from_nanos(START + 10_000_000));
         // 1.25 windows a round trip: 1,250 bytes in a millisecond.
         assert_eq!(next, Some(Time::from_nanos(START + 11_920_000)));
+    }
+
+    // test: RFC 9002 §7.7 — bursts of up to the initial window, where the path sees them anyway.
+    #[test]
+    fn one_of_many_connections_sends_its_small_window_at_once() {
+        let burst = |together, packets| {
+            let (rtt, window) = (rtt(10_000), packets * u64::from(DATAGRAM));
+            let allowed = Allowed {
+                together,
+                ..allowed(window, false)
+            };
+            let mut pacer = Pacer::new(true);
+            pacer.budget(Time::from_nanos(START), &allowed, &rtt, DATAGRAM, BUNDLE);
+            pacer.on_sent(1 << 20);
+            let mut now = Time::from_nanos(START);
+            loop {
+                let budget = pacer.budget(now, &allowed, &rtt, DATAGRAM, BUNDLE);
+                if budget > 0 {
+                    return budget / u64::from(DATAGRAM);
+                }
+                now = pacer.next_release(now).expect("the pacer holds it");
+            }
+        };
+        assert_eq!(burst(0, 6), 2);
+        // 1 Gbit/s: 93,750 bytes in 750 µs.
+        assert_eq!(burst(125_000_000, 6), 6, "the window");
+        assert_eq!(burst(125_000_000, 16), 10, "the initial window");
+        // 48 Mbit/s: 4,500 bytes.
+        assert_eq!(burst(6_000_000, 16), 3);
     }
 
     // test: RFC 9002 §7.8 — a sender that paces is not limited by its application.

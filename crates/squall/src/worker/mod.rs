@@ -35,6 +35,7 @@ mod start;
 mod state;
 mod timer_wheel;
 mod to_wake;
+mod together;
 mod totals;
 mod transmit;
 mod waiters;
@@ -73,6 +74,7 @@ use report::Reports;
 use shared::Inbox;
 use timer_wheel::TimerWheel;
 use to_wake::ToWake;
+use together::Together;
 
 use crate::socket::{Readable, Socket};
 
@@ -105,6 +107,8 @@ pub(crate) struct Worker {
     count: usize,
     wheel: TimerWheel,
     send: SendBatch,
+    /// What several connections send to one address.
+    together: Together,
     /// Connections with something to send, in turn; `queued` is set in each.
     ready: VecDeque<Arc<ConnectionShared>>,
     inbox: Inbox,
@@ -172,6 +176,7 @@ impl Worker {
             count: 0,
             wheel: TimerWheel::new(now),
             send: SendBatch::packed(SEND_MESSAGES, MESSAGE_BYTES, SEND_BYTES),
+            together: Together::default(),
             ready: VecDeque::new(),
             inbox: Inbox::with_room(),
             forwarded: Vec::new(),

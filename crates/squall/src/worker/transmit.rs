@@ -148,6 +148,11 @@ impl Worker {
             return Round::Gone;
         }
         let before = share.bytes;
+        let remote = state.core.path().remote;
+        if self.count > 1 {
+            let together = self.together.rate(self.now, remote);
+            state.core.set_rate_together(together);
+        }
         let end = state.measure(stages, Stage::Runtime, |state, stages| {
             let end = loop {
                 if share.is_used() {
@@ -177,8 +182,12 @@ impl Worker {
             self.to_wake.collect(state);
             end
         });
-        self.calls
-            .fill(connection, &mut state, share.bytes - before);
+        let sent = share.bytes - before;
+        if self.count > 1 && sent > 0 {
+            let handle = connection.handle.0;
+            self.together.add(self.now, remote, handle, sent);
+        }
+        self.calls.fill(connection, &mut state, sent);
         self.reports.collect(&mut state);
         let round = end.unwrap_or_else(|| {
             state.queued = false;

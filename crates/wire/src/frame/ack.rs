@@ -176,6 +176,58 @@ pub(super) fn write(
     written
 }
 
+/// Makes the ACK frame that `w` ends with, and that begins at `at`, `len` bytes long, by longer
+/// encodings of its first four numbers: a varint need not be short (RFC 9000 §16). Changes nothing
+/// where that is not possible: the frame is longer, there is no room, or the difference is too
+/// large.
+pub(super) fn lengthen(w: &mut Writer<'_>, at: usize, len: usize) {
+    let before = w.len();
+    let Some(more) = (at + len).checked_sub(before).filter(|more| *more > 0) else {
+        return;
+    };
+    if more > w.remaining() {
+        return;
+    }
+    let mut reader = Reader::new(w.written_mut().get(at + 1..).unwrap_or_default());
+    let (mut values, mut sizes) = ([0; 4], [0; 4]);
+    for (value, size) in values.iter_mut().zip(&mut sizes) {
+        let Ok(read) = reader.varint() else {
+            return;
+        };
+        (*value, *size) = (read, varint::size(read));
+    }
+    let short = reader.position();
+    let Some(sizes) = sizes_of_sum(sizes, short + more) else {
+        return;
+    };
+    w.advance(more);
+    let Some(numbers) = w.written_mut().get_mut(at + 1..) else {
+        return;
+    };
+    numbers.copy_within(short..before - at - 1, short + more);
+    let mut numbers = Writer::new(numbers);
+    for (value, size) in values.into_iter().zip(sizes) {
+        numbers.varint_of_size(value, size);
+    }
+}
+
+/// Sizes of encodings, none of them below that in `least`, whose sum is `sum`.
+fn sizes_of_sum(least: [usize; 4], sum: usize) -> Option<[usize; 4]> {
+    const SIZES: [usize; 4] = [1, 2, 4, 8];
+    let [a, b, c, d] = least.map(|least| SIZES.into_iter().filter(move |size| *size >= least));
+    for d in d {
+        for c in c.clone() {
+            for b in b.clone() {
+                let rest = sum.checked_sub(b + c + d);
+                if let Some(a) = a.clone().find(|a| Some(*a) == rest) {
+                    return Some([a, b, c, d]);
+                }
+            }
+        }
+    }
+    None
+}
+
 /// Turns ranges into the pairs of gap and length that the frame holds.
 #[derive(Clone)]
 struct Gaps<I> {

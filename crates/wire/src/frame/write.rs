@@ -82,6 +82,13 @@ pub fn ack(
     ack::write(w, ranges_descending, delay, ecn)
 }
 
+/// Makes the ACK frame that `w` ends with, and that begins at byte `at`, `len` bytes long, by
+/// longer encodings of its numbers (RFC 9000 §16). It stays as it is if it is longer already, if
+/// more than some 20 bytes are missing, or if there is no room.
+pub fn lengthen_ack(w: &mut Writer<'_>, at: usize, len: usize) {
+    ack::lengthen(w, at, len);
+}
+
 /// Puts RESET_STREAM (RFC 9000 §19.4).
 pub fn reset_stream(w: &mut Writer<'_>, id: StreamId, error_code: u64, final_size: u64) {
     put_type(w, ty::RESET_STREAM);

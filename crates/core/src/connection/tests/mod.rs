@@ -9,4 +9,5 @@ mod probes;
 mod received_runs;
 mod sent_runs;
 mod spent_numbers;
+mod together;
 mod twins;

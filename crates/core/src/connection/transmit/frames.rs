@@ -15,6 +15,18 @@ use crate::token;
 /// ACK-only packets after which a PING asks for a sign that they arrive (RFC 9000 §13.2.4).
 const MAX_ACK_ONLY: u32 = 64;
 
+/// The lengths of ACK frames that share bundles with those of other connections: this one, which
+/// has room for some five ranges, ...
+const ACK_LEN: usize = 22;
+/// ... and those that exceed it by multiples of this. The numbers of a frame can make up for nearly
+/// any smaller difference.
+const ACK_STEP: usize = 12;
+
+/// The next such length from `len` on.
+const fn common_ack_len(len: usize) -> usize {
+    ACK_LEN + len.saturating_sub(ACK_LEN).next_multiple_of(ACK_STEP)
+}
+
 /// What went into a packet.
 pub(super) struct Written {
     /// Whether it asks for an acknowledgement.
@@ -46,17 +58,13 @@ impl Connection {
             // peer backs off (RFC 9002 §6.2.1) until it gets another.
             let probe = self.spaces[id].probes > 0 || self.duties.ping;
             let repeat = id == SpaceId::Data && probe;
+            let at = w.len();
             let acked = self.spaces.write_ack(id, now, repeat, w);
             self.stats.acks_sent += u64::from(acked);
-        }
-        if ack_only {
-            // RFC 9000 §13.2.4: an endpoint that only acknowledges asks for an acknowledgement now
-            // and then.
-            if id == SpaceId::Data && self.spaces.ack_only_run >= MAX_ACK_ONLY {
-                frame::write::ping(w);
-                written.ack_eliciting = true;
+            if ack_only {
+                written.ack_eliciting = self.finish_ack(id, w, at);
+                return written;
             }
-            return written;
         }
         let before = w.len();
         let space = &self.spaces[id];
@@ -90,6 +98,24 @@ impl Connection {
         written.ack_eliciting = w.len() > before;
         written.in_flight = written.ack_eliciting;
         written
+    }
+
+    /// Ends a packet with nothing but the ACK frame at `at`; returns whether it asks for an
+    /// acknowledgement.
+    fn finish_ack(&self, id: SpaceId, w: &mut Writer<'_>, at: usize) -> bool {
+        // RFC 9000 §13.2.4: an endpoint that only acknowledges asks for an acknowledgement now and
+        // then.
+        let asks = id == SpaceId::Data && self.spaces.ack_only_run >= MAX_ACK_ONLY;
+        let ping = usize::from(asks);
+        if self.paths.active.flow.together > 0 && w.len() > at {
+            // The acknowledgements of many connections fill a bundle if they have one size.
+            let len = common_ack_len(w.len() - at + ping);
+            frame::write::lengthen_ack(w, at, len - ping);
+        }
+        if asks {
+            frame::write::ping(w);
+        }
+        asks
     }
 
     /// Frames of the connection as a whole, and control frames of streams.
