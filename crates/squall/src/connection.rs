@@ -1,5 +1,6 @@
 //! A connection, as the application sees it.
 
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -129,6 +130,58 @@ impl Connection {
     /// The connection ended and all datagrams that arrived have been read.
     pub fn read_datagram(&self) -> ReadDatagram {
         ReadDatagram::new(&self.0)
+    }
+
+    /// Queues datagrams from the front of `datagrams` until it is empty; waits as often as the
+    /// queue has no room. One call for many takes less time than
+    /// [`send_datagram_wait`](Self::send_datagram_wait) for each. Cancel-safe: a future that is
+    /// dropped while it waits has queued what is no longer in `datagrams`.
+    ///
+    /// # Errors
+    /// As [`send_datagram`](Self::send_datagram); the datagram at the front was not queued.
+    pub async fn send_datagrams_wait(
+        &self,
+        datagrams: &mut VecDeque<Bytes>,
+    ) -> Result<(), DatagramError> {
+        let send = |state: &mut State| {
+            while let Some(data) = datagrams.front() {
+                match state.core.send_datagram(data.clone()) {
+                    Ok(()) => drop(datagrams.pop_front()),
+                    Err(DatagramError::Blocked) => return Poll::Pending,
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+            Poll::Ready(Ok(()))
+        };
+        self.0.0.wait(Line::DatagramWrite, send).await
+    }
+
+    /// Waits for datagrams from the peer, and adds those that are there, up to `limit`, to
+    /// `datagrams`, oldest first. Returns their number: at least 1, unless `limit` is 0. One call
+    /// for many takes less time than [`read_datagram`](Self::read_datagram) for each. Cancel-safe:
+    /// a future that is dropped has taken no datagram.
+    ///
+    /// # Errors
+    /// As [`read_datagram`](Self::read_datagram).
+    pub async fn read_datagrams(
+        &self,
+        datagrams: &mut Vec<Bytes>,
+        limit: usize,
+    ) -> Result<usize, CloseReason> {
+        let shared = &self.0.0;
+        let read = |state: &mut State| {
+            let before = datagrams.len();
+            state.read(&shared.worker.chunks, |core| {
+                let arrived = std::iter::from_fn(|| core.read_datagram());
+                datagrams.extend(arrived.take(limit));
+            });
+            match (datagrams.len() - before, &state.closed) {
+                (0, Some(reason)) if limit > 0 => Poll::Ready(Err(reason.clone())),
+                (0, None) if limit > 0 => Poll::Pending,
+                (read, _) => Poll::Ready(Ok(read)),
+            }
+        };
+        shared.wait(Line::DatagramRead, read).await
     }
 
     /// Closes the connection immediately. The peer receives `code` and `reason`; undelivered data

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use common::{ALPN, ANY, Identity, Pair, meet, ticket, within};
 use squall::{
-    Builder, Bytes, Connection, Endpoint, ReadError, RecvStream, SendStream, TransportConfig,
+    Builder, Bytes, Connection, DatagramError, Endpoint, ReadError, RecvStream, SendStream,
+    TransportConfig,
 };
 
 const TABLE: &str = include_str!("../../../docs/cancel-safety.md");
@@ -368,6 +369,57 @@ async fn datagrams_are_sent_and_read_once_each() {
         number += 6;
     }
     assert!(reader.cancelled > 0);
+}
+
+#[tokio::test]
+async fn lists_of_datagrams_are_sent_and_read_once_each() {
+    // Room for two: a list of six waits twice.
+    let transport = || TransportConfig::default().datagram_send_buffer(2 * (1000 + 64));
+    let pair = Pair::with(transport(), transport(), |builder| builder).await;
+    let (mut sender, mut reader) = (Canceller::new(), Canceller::new());
+    for _ in 0..30 {
+        let mut list: VecDeque<Bytes> = (0..6).map(|n| Bytes::from(vec![n; 1000])).collect();
+        let sending = async {
+            while (sender.once(pair.near.send_datagrams_wait(&mut list)).await).is_none() {
+                sender.let_go().await;
+            }
+        };
+        let mut arrived = Vec::new();
+        let reading = async {
+            while arrived.len() < 6 {
+                let before = arrived.len();
+                match reader.once(pair.far.read_datagrams(&mut arrived, 4)).await {
+                    Some(read) => assert_eq!(read, Ok(arrived.len() - before)),
+                    None => assert_eq!(arrived.len(), before),
+                }
+                assert!(arrived.len() <= before + 4);
+                reader.let_go().await;
+            }
+        };
+        within(async { tokio::join!(sending, reading) }).await;
+        assert!(arrived.iter().map(|one| one[0]).eq(0..6));
+        assert!(list.is_empty());
+    }
+    assert!(sender.cancelled > 0 && reader.cancelled > 0);
+
+    assert_eq!(
+        within(pair.far.read_datagrams(&mut Vec::new(), 0)).await,
+        Ok(0)
+    );
+    let mut list = VecDeque::from([vec![1; 10].into(), vec![0; 70_000].into()]);
+    let sent = within(pair.near.send_datagrams_wait(&mut list)).await;
+    assert_eq!(sent, Err(DatagramError::TooLarge));
+    assert_eq!(list.len(), 1);
+    pair.near.close(7, b"");
+    // What has arrived is read first.
+    let mut arrived = Vec::new();
+    let mut read = within(pair.far.read_datagrams(&mut arrived, 9)).await;
+    while read.is_ok() {
+        read = within(pair.far.read_datagrams(&mut arrived, 9)).await;
+    }
+    assert!(arrived.len() <= 1);
+    let sent = within(pair.near.send_datagrams_wait(&mut list)).await;
+    assert_eq!(sent, Err(DatagramError::Closed));
 }
 
 #[tokio::test]

@@ -147,8 +147,12 @@ impl Opener for quinn::Connection {
 }
 
 impl Datagrams for quinn::Connection {
-    async fn send(&mut self, datagram: Bytes) -> Result<()> {
-        (self.send_datagram_wait(datagram).await).map_err(context("a datagram"))
+    async fn send(&mut self, datagram: &Bytes, copies: usize) -> Result<()> {
+        for _ in 0..copies {
+            let sent = self.send_datagram_wait(datagram.clone()).await;
+            sent.map_err(context("a datagram"))?;
+        }
+        Ok(())
     }
 
     async fn receive(&mut self) -> Result<Bytes> {

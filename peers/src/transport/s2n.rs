@@ -254,17 +254,20 @@ impl Opener for Handle {
 }
 
 impl Datagrams for Handle {
-    async fn send(&mut self, datagram: Bytes) -> Result<()> {
-        let mut waiting = datagram;
-        poll_fn(|cx| {
-            // It takes the datagram when it is ready.
-            let sent = self.datagram_mut(|sender: &mut DatagramSender| {
-                sender.poll_send_datagram(&mut waiting, cx)
-            });
-            let sent = ready!(sent.map_err(context("no datagrams"))?);
-            Poll::Ready(sent.map_err(|error| Failure::new(format!("a datagram: {error}"))))
-        })
-        .await
+    async fn send(&mut self, datagram: &Bytes, copies: usize) -> Result<()> {
+        for _ in 0..copies {
+            let mut waiting = datagram.clone();
+            poll_fn(|cx| {
+                // It takes the datagram when it is ready.
+                let sent = self.datagram_mut(|sender: &mut DatagramSender| {
+                    sender.poll_send_datagram(&mut waiting, cx)
+                });
+                let sent = ready!(sent.map_err(context("no datagrams"))?);
+                Poll::Ready(sent.map_err(|error| Failure::new(format!("a datagram: {error}"))))
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     async fn receive(&mut self) -> Result<Bytes> {

@@ -7,6 +7,7 @@
 //! | `squall-current` | on the tasks' runtime | on a current-thread runtime |
 //! | `squall-multi` | on the tasks' runtime | on a multi-thread runtime |
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use super::job::{
     Role, SOCKET_BUFFER, STREAM_WINDOW, Sent,
 };
 use super::process::Count;
-use super::stack::{self, Client, Connection, Datagrams, Opener, Rx, Server, Spawn, Tx};
+use super::stack::{self, AT_ONCE, Client, Connection, Datagrams, Opener, Rx, Server, Spawn, Tx};
 
 /// Does one end's work.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
@@ -156,14 +157,18 @@ impl Connection for squall::Connection {
     type Opener = Self;
     type Tx = squall::SendStream;
     type Rx = squall::RecvStream;
-    type Datagrams = Self;
+    type Datagrams = Several;
 
     fn opener(&self) -> Self {
         self.clone()
     }
 
-    fn datagrams(&self) -> Self {
-        self.clone()
+    fn datagrams(&self) -> Several {
+        Several {
+            connection: self.clone(),
+            sending: VecDeque::new(),
+            arrived: Vec::new(),
+        }
     }
 
     async fn accept(&mut self) -> Option<(Self::Tx, Self::Rx)> {
@@ -184,13 +189,30 @@ impl Opener for squall::Connection {
     }
 }
 
-impl Datagrams for squall::Connection {
-    async fn send(&mut self, datagram: Bytes) -> Result<()> {
-        (self.send_datagram_wait(datagram).await).map_err(context("a datagram"))
+/// A connection's datagrams, some at a time.
+pub(super) struct Several {
+    connection: squall::Connection,
+    sending: VecDeque<Bytes>,
+    /// Newest first.
+    arrived: Vec<Bytes>,
+}
+
+impl Datagrams for Several {
+    async fn send(&mut self, datagram: &Bytes, copies: usize) -> Result<()> {
+        (self.sending).extend(std::iter::repeat_n(datagram, copies).cloned());
+        let sent = self.connection.send_datagrams_wait(&mut self.sending).await;
+        sent.map_err(context("a datagram"))
     }
 
     async fn receive(&mut self) -> Result<Bytes> {
-        self.read_datagram().await.map_err(context("a datagram"))
+        loop {
+            if let Some(datagram) = self.arrived.pop() {
+                return Ok(datagram);
+            }
+            let read = self.connection.read_datagrams(&mut self.arrived, AT_ONCE);
+            read.await.map_err(context("a datagram"))?;
+            self.arrived.reverse();
+        }
     }
 }
 

@@ -108,8 +108,8 @@ pub(super) trait Rx: Send + 'static {
 
 /// A connection's datagrams.
 pub(super) trait Datagrams: Send + 'static {
-    /// Waits until the stack takes it.
-    fn send(&mut self, datagram: Bytes) -> impl Future<Output = Result<()>> + Send;
+    /// Waits until the stack takes as many copies.
+    fn send(&mut self, datagram: &Bytes, copies: usize) -> impl Future<Output = Result<()>> + Send;
     fn receive(&mut self) -> impl Future<Output = Result<Bytes>> + Send;
 }
 
@@ -188,9 +188,12 @@ async fn answer(mut tx: impl Tx, mut rx: impl Rx, workload: Workload) -> Result<
 async fn send_datagrams(mut datagrams: impl Datagrams, size: u64) -> Result<()> {
     let datagram = datagram(size);
     loop {
-        datagrams.send(datagram.clone()).await?;
+        datagrams.send(&datagram, AT_ONCE).await?;
     }
 }
+
+/// Datagrams that a sender has ready at a time.
+pub(super) const AT_ONCE: usize = 64;
 
 /// What W7 sends, again and again.
 pub(super) fn datagram(size: u64) -> Bytes {

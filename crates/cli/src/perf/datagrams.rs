@@ -7,6 +7,7 @@
 //! ```
 //! The perf protocol has no datagrams, so both ends are in this process.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -34,6 +35,9 @@ const LOOKS: usize = 100;
 /// the frame's type and length, and the tag (RFC 9000 §17.3, RFC 9221 §4).
 const AROUND: usize = 1 + 20 + 4 + 3 + 16;
 
+/// Datagrams of one call.
+const AT_ONCE: usize = 64;
+
 /// Whether a datagram fits into a packet.
 ///
 /// # Errors
@@ -50,9 +54,9 @@ pub(crate) fn check(work: &Datagrams, options: &Options) -> Result<()> {
 }
 
 /// Bytes of datagrams that wait at each end of a connection: 16 MB over all, so that what waits at
-/// the end is soon read.
+/// the end is soon read, but room for some bundles.
 pub(crate) fn buffer(connections: usize) -> usize {
-    ((16 << 20) / connections).clamp(64 << 10, 1 << 20)
+    ((16 << 20) / connections).clamp(256 << 10, 1 << 20)
 }
 
 /// What a server's connections share.
@@ -87,15 +91,24 @@ impl Supply {
             }
             tokio::time::sleep(LOOK).await;
         }
-        let mut sent = 0;
+        let (mut sent, mut queue) = (0, VecDeque::with_capacity(AT_ONCE));
         let sending = async {
-            while (connection.send_datagram_wait(self.datagram.clone()).await).is_ok() {
-                sent += 1;
+            loop {
+                queue.resize(AT_ONCE, self.datagram.clone());
+                if connection.send_datagrams_wait(&mut queue).await.is_err() {
+                    break;
+                }
+                sent += AT_ONCE as u64;
             }
         };
         // The connection's end is seen at the client.
         let _ = interrupt::unless_due(deadline, sending).await;
-        self.sent.fetch_add(sent, Ordering::Relaxed);
+        let begun = if queue.is_empty() {
+            0
+        } else {
+            AT_ONCE - queue.len()
+        };
+        self.sent.fetch_add(sent + begun as u64, Ordering::Relaxed);
     }
 }
 
@@ -156,10 +169,12 @@ async fn receive(
         }
     };
     let ended = context("the datagrams ended early");
+    let mut arrived = Vec::with_capacity(AT_ONCE);
     let reading = async {
         loop {
-            let datagram = connection.read_datagram().await.map_err(&ended)?;
-            take(&datagram)?;
+            let read = connection.read_datagrams(&mut arrived, AT_ONCE);
+            read.await.map_err(&ended)?;
+            arrived.drain(..).try_for_each(|datagram| take(&datagram))?;
         }
     };
     let read: Option<Result<()>> = interrupt::unless_due(Some(deadline), reading).await;
