@@ -86,6 +86,8 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     // What C calls.
     "crates/protect-c/src/",
     "crates/udp/src/",
+    // Pages, socket options and a CPU clock for a benchmark.
+    "crates/udp/benches/kernel.rs",
     // The thread's CPU clock, its affinity, and the time-stamp counter.
     "crates/squall/src/sys.rs",
     // The counting allocators of tests.
