@@ -254,7 +254,7 @@ async fn bundles_of_many_connections_are_taken_apart() {
     }
     within(asking.join_all()).await;
     let stats = server.stats();
-    assert!(stats.runs_forwarded > 100, "{stats:?}");
+    assert!(stats.runs_forwarded > 30, "{stats:?}");
     assert_eq!(stats.forwards_dropped, 0);
 }
 

@@ -149,10 +149,11 @@ impl Worker {
         }
         let before = share.bytes;
         let remote = state.core.path().remote;
-        if self.count > 1 {
-            let together = self.together.rate(self.now, remote);
-            state.core.set_rate_together(together);
-        }
+        let together = match self.count {
+            0 | 1 => 0,
+            _ => self.together.rate(self.now, remote),
+        };
+        state.core.set_rate_together(together);
         let end = state.measure(stages, Stage::Runtime, |state, stages| {
             let end = loop {
                 if share.is_used() {

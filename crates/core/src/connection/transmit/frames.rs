@@ -107,7 +107,8 @@ impl Connection {
         // then.
         let asks = id == SpaceId::Data && self.spaces.ack_only_run >= MAX_ACK_ONLY;
         let ping = usize::from(asks);
-        if self.paths.active.flow.together > 0 && w.len() > at {
+        let shares = id == SpaceId::Data && self.paths.active.flow.together > 0;
+        if shares && w.len() > at {
             // The acknowledgements of many connections fill a bundle if they have one size.
             let len = common_ack_len(w.len() - at + ping);
             frame::write::lengthen_ack(w, at, len - ping);
