@@ -132,34 +132,29 @@ impl Connection {
         ReadDatagram::new(&self.0)
     }
 
-    /// Queues datagrams from the front of `datagrams` until it is empty; waits as often as the
-    /// queue has no room. One call for many takes less time than
-    /// [`send_datagram_wait`](Self::send_datagram_wait) for each. Cancel-safe: a future that is
-    /// dropped while it waits has queued what is no longer in `datagrams`.
+    /// Queues the datagrams of a list, front first, and waits for room as often as necessary; the
+    /// list is empty afterwards. It takes less time than a call of
+    /// [`send_datagram_wait`](Self::send_datagram_wait) for each datagram. Cancel-safe: if the
+    /// future is dropped, what it has not queued is still in the list.
     ///
     /// # Errors
-    /// As [`send_datagram`](Self::send_datagram); the datagram at the front was not queued.
+    /// As [`send_datagram`](Self::send_datagram). The datagram that was refused is then the first
+    /// of the list.
     pub async fn send_datagrams_wait(
         &self,
         datagrams: &mut VecDeque<Bytes>,
     ) -> Result<(), DatagramError> {
-        let send = |state: &mut State| {
-            while let Some(data) = datagrams.front() {
-                match state.core.send_datagram(data.clone()) {
-                    Ok(()) => drop(datagrams.pop_front()),
-                    Err(DatagramError::Blocked) => return Poll::Pending,
-                    Err(error) => return Poll::Ready(Err(error)),
-                }
-            }
-            Poll::Ready(Ok(()))
+        let send = |state: &mut State| match state.core.send_datagrams(datagrams) {
+            Err(DatagramError::Blocked) => Poll::Pending,
+            result => Poll::Ready(result),
         };
         self.0.0.wait(Line::DatagramWrite, send).await
     }
 
-    /// Waits for datagrams from the peer, and adds those that are there, up to `limit`, to
-    /// `datagrams`, oldest first. Returns their number: at least 1, unless `limit` is 0. One call
-    /// for many takes less time than [`read_datagram`](Self::read_datagram) for each. Cancel-safe:
-    /// a future that is dropped has taken no datagram.
+    /// Waits until a datagram has arrived from the peer, then appends up to `limit` of those that
+    /// have arrived to `datagrams`, oldest first. Returns how many: at least 1, unless `limit` is
+    /// 0. It takes less time than a call of [`read_datagram`](Self::read_datagram) for each
+    /// datagram. Cancel-safe: a future that is dropped has taken no datagram.
     ///
     /// # Errors
     /// As [`read_datagram`](Self::read_datagram).

@@ -247,14 +247,14 @@ async fn bundles_of_many_connections_are_taken_apart() {
     for (seed, connection) in connections.into_iter().enumerate() {
         let connection = connection.unwrap();
         asking.spawn(async move {
-            for part in 0..3 {
-                ask(&connection, 20_000, (seed * 3 + part) as u64).await;
+            for part in 0..6 {
+                ask(&connection, 20_000, (seed * 6 + part) as u64).await;
             }
         });
     }
     within(asking.join_all()).await;
     let stats = server.stats();
-    assert!(stats.runs_forwarded > 30, "{stats:?}");
+    assert!(stats.runs_forwarded > 100, "{stats:?}");
     assert_eq!(stats.forwards_dropped, 0);
 }
 
@@ -382,6 +382,21 @@ async fn quic_lb_ids_name_the_server_and_the_worker() {
     assert!(refused.unwrap_err().to_string().contains("encode_length"));
 }
 
+/// So many connections, both ends of each.
+async fn connect(
+    client: &Endpoint,
+    server: &Endpoint,
+    count: usize,
+) -> Vec<(Connection, Connection)> {
+    let mut pairs = Vec::new();
+    for _ in 0..count {
+        let connecting = client.connect(server.local_addr().unwrap(), "localhost");
+        let (near, far) = meet(connecting.unwrap(), server).await;
+        pairs.push((near.unwrap(), far.unwrap()));
+    }
+    pairs
+}
+
 #[tokio::test]
 async fn connections_to_one_peer_share_messages_but_not_across_its_workers() {
     const CONNECTIONS: usize = 40;
@@ -395,12 +410,7 @@ async fn connections_to_one_peer_share_messages_but_not_across_its_workers() {
         .workers(2)
         .bind()
         .unwrap();
-    let mut pairs = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let connecting = client.connect(server.local_addr().unwrap(), "localhost");
-        let (near, far) = meet(connecting.unwrap(), &server).await;
-        pairs.push((near.unwrap(), far.unwrap()));
-    }
+    let pairs = connect(&client, &server, CONNECTIONS).await;
     let datagram = Bytes::from(vec![7; 500]);
     // The client's workers take connections in turns: those of one worker follow each other.
     let (one, other) = (pairs.iter().step_by(2), pairs.iter().skip(1).step_by(2));
@@ -447,12 +457,7 @@ async fn acknowledgements_of_many_connections_have_one_length() {
         .client(identity.client(ALPN, transport()))
         .bind()
         .unwrap();
-    let mut pairs = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let connecting = client.connect(server.local_addr().unwrap(), "localhost");
-        let (near, far) = meet(connecting.unwrap(), &server).await;
-        pairs.push((near.unwrap(), far.unwrap()));
-    }
+    let pairs = connect(&client, &server, CONNECTIONS).await;
     let sent = || -> Vec<_> {
         let stats = pairs.iter().map(|(near, _)| near.stats());
         stats

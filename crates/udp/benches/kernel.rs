@@ -17,13 +17,18 @@ fn main() {
 }
 
 #[cfg(target_os = "linux")]
+#[path = "../src/option.rs"]
+mod option;
+
+#[cfg(target_os = "linux")]
 mod linux {
     use std::io;
     use std::net::UdpSocket;
-    use std::os::fd::AsRawFd as _;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
+
+    use super::option::set;
 
     const ROUNDS: usize = 7;
     const MESSAGES: usize = 8_000;
@@ -240,28 +245,6 @@ mod linux {
             at += len.next_multiple_of(64);
         }
         Ok((cpu_ns() - begun) / MESSAGES as f64)
-    }
-
-    fn set(
-        socket: &UdpSocket,
-        level: libc::c_int,
-        name: libc::c_int,
-        value: libc::c_int,
-    ) -> io::Result<()> {
-        // SAFETY: the descriptor is open, and the option is an int that lives long enough.
-        let answer = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                level,
-                name,
-                (&raw const value).cast(),
-                size_of::<libc::c_int>() as libc::socklen_t,
-            )
-        };
-        match answer {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
     }
 
     /// CPU time of this thread.

@@ -308,7 +308,7 @@ impl<'a> Writer<'a> {
         }
         let prefix = varint::prefix(v);
         let len = 1usize << prefix;
-        let word = (v << (64 - 8 * len)) | (u64::from(prefix) << 62);
+        let word = varint_word(v, prefix);
         match self.spare().first_chunk_mut::<8>() {
             Some(place) => {
                 *place = word.to_be_bytes();
@@ -323,25 +323,22 @@ impl<'a> Writer<'a> {
         self.bytes(word.to_be_bytes().get(..len).unwrap_or_default());
     }
 
-    /// Puts `v` as a variable-length integer of `size` bytes: 1, 2, 4 or 8. A `v` that needs more
-    /// is treated as one that does not fit.
+    /// Puts `v` as a variable-length integer of `size` bytes (1, 2, 4 or 8), also where fewer would
+    /// do. A `v` that needs more is treated as one that does not fit.
     #[inline]
     pub fn varint_of_size(&mut self, v: u64, size: usize) {
         if v > varint::MAX || varint::size(v) > size || !matches!(size, 1 | 2 | 4 | 8) {
             self.overflow = true;
             return;
         }
-        let word = (v << (64 - 8 * size)) | (u64::from(size.trailing_zeros()) << 62);
+        let word = varint_word(v, size.trailing_zeros());
         self.bytes(word.to_be_bytes().get(..size).unwrap_or_default());
     }
+}
 
-    /// Puts `v` as a two-byte variable-length integer, also where one byte would do. A `v` above
-    /// 16,383 is treated as one that does not fit.
-    #[inline]
-    pub fn varint_2(&mut self, v: u64) {
-        match u16::try_from(v) {
-            Ok(v) if v < 1 << 14 => self.u16(0x4000 | v),
-            _ => self.overflow = true,
-        }
-    }
+/// The encoding of `v` with this prefix, which allows for it, in the first bytes (big endian) of a
+/// word.
+#[inline]
+const fn varint_word(v: u64, prefix: u32) -> u64 {
+    (v << (64 - (8 << prefix))) | ((prefix as u64) << 62)
 }

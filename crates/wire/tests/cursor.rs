@@ -44,7 +44,7 @@ fn varints_of_the_rfc_are_written() {
         }
     }
     let mut buf = [0; 2];
-    Writer::new(&mut buf).varint_2(37);
+    Writer::new(&mut buf).varint_of_size(37, 2);
     assert_eq!(buf, [0x40, 0x25]);
 }
 
@@ -73,7 +73,7 @@ fn a_put_that_does_not_fit_writes_nothing() {
         |w| w.u64(1),
         |w| w.varint(1 << 20),
         |w| w.varint(varint::MAX + 1),
-        |w| w.varint_2(1 << 14),
+        |w| w.varint_of_size(1 << 14, 2),
         |w| w.bytes(&[1; 4]),
     ];
     for put in puts {

@@ -35,7 +35,7 @@ const LOOKS: usize = 100;
 /// the frame's type and length, and the tag (RFC 9000 §17.3, RFC 9221 §4).
 const AROUND: usize = 1 + 20 + 4 + 3 + 16;
 
-/// Datagrams of one call.
+/// Datagrams that are sent or read with one call, at most.
 const AT_ONCE: usize = 64;
 
 /// Whether a datagram fits into a packet.
@@ -91,24 +91,20 @@ impl Supply {
             }
             tokio::time::sleep(LOOK).await;
         }
-        let (mut sent, mut queue) = (0, VecDeque::with_capacity(AT_ONCE));
+        let (mut made, mut list) = (0, VecDeque::with_capacity(AT_ONCE));
         let sending = async {
             loop {
-                queue.resize(AT_ONCE, self.datagram.clone());
-                if connection.send_datagrams_wait(&mut queue).await.is_err() {
+                list.resize(AT_ONCE, self.datagram.clone());
+                made += AT_ONCE;
+                if connection.send_datagrams_wait(&mut list).await.is_err() {
                     break;
                 }
-                sent += AT_ONCE as u64;
             }
         };
         // The connection's end is seen at the client.
         let _ = interrupt::unless_due(deadline, sending).await;
-        let begun = if queue.is_empty() {
-            0
-        } else {
-            AT_ONCE - queue.len()
-        };
-        self.sent.fetch_add(sent + begun as u64, Ordering::Relaxed);
+        let sent = made - list.len();
+        self.sent.fetch_add(sent as u64, Ordering::Relaxed);
     }
 }
 

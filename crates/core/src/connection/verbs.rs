@@ -1,5 +1,6 @@
 //! What an owner calls, apart from the two trips, time, closing and migrating.
 
+use std::collections::VecDeque;
 #[cfg(feature = "qlog")]
 use std::io::Write;
 use std::time::Duration;
@@ -351,11 +352,12 @@ impl Connection {
         id.as_slice().first().copied().filter(|_| fits)
     }
 
-    /// Says how many bytes per second this connection and others of the same sender send to the
-    /// address of the active path together; 0, as at first, if nobody knows. What they send in 750
-    /// µs may leave the pacer at once, up to the congestion window and the initial window (RFC 9002
-    /// §7.7): a path that many connections share sees such bursts anyway, and fewer and longer ones
-    /// of each connection cost less. Another path begins with 0.
+    /// Tells the pacer how many bytes per second all connections of this sender send to the active
+    /// path's address, this one included; 0, the initial value, if that is not known. The
+    /// connection may then send at once what all of them send in 750 µs, up to its congestion
+    /// window and the initial window (RFC 9002 §7.7). A path that many connections share carries
+    /// bursts of that size anyway, and one long burst of a connection costs less CPU than several
+    /// short ones. A new path starts at 0.
     pub const fn set_rate_together(&mut self, bytes_per_second: u64) {
         self.paths.active.flow.together = bytes_per_second;
     }
@@ -442,13 +444,23 @@ impl Connection {
     /// free), `TooLarge`,
     /// `Unsupported`, `Closed`.
     pub fn send_datagram(&mut self, data: Bytes) -> Result<(), DatagramError> {
-        self.check_datagram(&data)?;
-        let limit = self.config.datagram_send_buffer;
-        if !self.datagrams.has_room(&data, limit) {
-            self.datagrams.writer_waits = true;
-            return Err(DatagramError::Blocked);
+        self.admit_datagram(&data)?;
+        self.datagrams.send(data, self.config.datagram_send_buffer);
+        Ok(())
+    }
+
+    /// As [`send_datagram`](Self::send_datagram), for one datagram after the other from the front
+    /// of `datagrams`. One that is refused stays there, with those behind it.
+    ///
+    /// # Errors
+    /// As [`send_datagram`](Self::send_datagram).
+    pub fn send_datagrams(&mut self, datagrams: &mut VecDeque<Bytes>) -> Result<(), DatagramError> {
+        while let Some(data) = datagrams.front() {
+            self.admit_datagram(data)?;
+            if let Some(data) = datagrams.pop_front() {
+                self.datagrams.send(data, self.config.datagram_send_buffer);
+            }
         }
-        self.datagrams.send(data, limit);
         Ok(())
     }
 
@@ -473,6 +485,19 @@ impl Connection {
     /// The oldest received datagram. `None` if there is none; `Event::DatagramsReadable` follows.
     pub fn read_datagram(&mut self) -> Option<Bytes> {
         self.datagrams.read(&mut self.streams.pool)
+    }
+
+    /// Whether a datagram may be queued now.
+    fn admit_datagram(&mut self, data: &Bytes) -> Result<(), DatagramError> {
+        self.check_datagram(data)?;
+        if !self
+            .datagrams
+            .has_room(data, self.config.datagram_send_buffer)
+        {
+            self.datagrams.writer_waits = true;
+            return Err(DatagramError::Blocked);
+        }
+        Ok(())
     }
 
     fn check_datagram(&self, data: &Bytes) -> Result<(), DatagramError> {

@@ -148,11 +148,9 @@ impl Worker {
             return Round::Gone;
         }
         let before = share.bytes;
-        let remote = state.core.path().remote;
-        let together = match self.count {
-            0 | 1 => 0,
-            _ => self.together.rate(self.now, remote),
-        };
+        // `None`: a connection that is alone.
+        let remote = (self.count > 1).then(|| state.core.path().remote);
+        let together = remote.map_or(0, |remote| self.together.rate(self.now, remote));
         state.core.set_rate_together(together);
         let end = state.measure(stages, Stage::Runtime, |state, stages| {
             let end = loop {
@@ -184,7 +182,7 @@ impl Worker {
             end
         });
         let sent = share.bytes - before;
-        if self.count > 1 && sent > 0 {
+        if let Some(remote) = remote.filter(|_| sent > 0) {
             let handle = connection.handle.0;
             self.together.add(self.now, remote, handle, sent);
         }

@@ -41,7 +41,7 @@ pub fn write_long(
         w.bytes(token);
     }
     let length = LengthOffset(w.len());
-    w.varint_2(0);
+    w.varint_of_size(0, 2);
     packet_number::write(w, pn, pn_len);
     length
 }
@@ -52,7 +52,7 @@ pub fn patch_length(buf: &mut [u8], at: LengthOffset, len_of_pn_and_payload_and_
     match buf.get_mut(at.0..) {
         Some(field) => {
             let mut w = Writer::new(field);
-            w.varint_2(len_of_pn_and_payload_and_tag as u64);
+            w.varint_of_size(len_of_pn_and_payload_and_tag as u64, 2);
             debug_assert!(!w.overflow(), "the Length field of a packet has two bytes");
         }
         None => debug_assert!(
