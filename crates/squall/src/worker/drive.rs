@@ -179,8 +179,10 @@ impl Alarm {
         }
     }
 
-    /// Fires no later than `deadline`, after a turn that began at `now`.
-    fn set(&mut self, deadline: Option<Time>, now: Time) {
+    /// Fires no later than `deadline`, after a turn that began at `now`. Returns false if that has
+    /// passed already: on a runtime with other tasks a turn may take longer than it looks. A timer
+    /// of the kernel would cost far more than the next turn.
+    fn set(&mut self, deadline: Option<Time>, now: Time) -> bool {
         if self.armed.is_some_and(|armed| armed <= now) {
             // What was due has been done. It has fired, perhaps together with the socket; if it is
             // not set again, it would end the next sleep at once.
@@ -190,6 +192,9 @@ impl Alarm {
             && self.armed.is_none_or(|armed| deadline < armed)
         {
             let left = deadline - self.shared.clock.now();
+            if left == Duration::ZERO {
+                return false;
+            }
             let precise = self.precise.as_ref().filter(|_| left < NEAR);
             self.is_near = precise.is_some();
             match precise {
@@ -198,6 +203,7 @@ impl Alarm {
             }
             self.armed = Some(deadline);
         }
+        true
     }
 
     fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<()> {
@@ -256,7 +262,10 @@ async fn sleep(
         .filter(|_| writable.is_none())
         .map(|from| from.max(if ask { now + BLOCKED_RETRY } else { now }));
     let deadlines = [until.deadline, retry_send, until.retry_receive];
-    alarm.set(deadlines.into_iter().flatten().min(), now);
+    if !alarm.set(deadlines.into_iter().flatten().min(), now) {
+        let_tasks_run().await;
+        return Ok(Wake::Event);
+    }
     // A thread of its own counts the time in which it is parked; here the thread may have other
     // work.
     let is_task = shared.accounting && shared.on_shared_runtime();
@@ -394,4 +403,21 @@ fn mark(shared: &Shared, stage: Stage) -> [u64; Stage::COUNT] {
     let mut stages: std::sync::MutexGuard<'_, Stages> = lock(&shared.stages);
     stages.mark(stage);
     *stages.ticks()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_deadline_that_has_passed_sets_no_timer() {
+        let shared = Arc::new(Shared::for_tests());
+        let mut alarm = Alarm::new(&shared);
+        let now = shared.clock.now();
+        assert!(!alarm.set(Some(now), now) && alarm.armed.is_none());
+        let later = now + Duration::from_secs(1);
+        assert!(alarm.set(Some(later), now) && alarm.armed == Some(later));
+        // A turn of another task has taken longer than the time that was left.
+        assert!(!alarm.set(Some(now), now));
+    }
 }
