@@ -177,6 +177,8 @@ pub(super) struct Case {
     pub(super) mode: Mode,
     /// The link's rate in 10^9 bits a second, W1r only.
     pub(super) gbit_limit: Option<f64>,
+    /// Whether each connection of a QUIC client has a socket of its own.
+    pub(super) own_sockets: bool,
 }
 
 impl Case {
@@ -219,12 +221,31 @@ impl Case {
                             size,
                             mode,
                             gbit_limit,
+                            own_sockets: false,
                         });
                     }
                 }
             }
         }
         cases
+    }
+
+    /// The same with a socket for each connection of the client, as if each were a machine.
+    pub(super) fn with_own_sockets(self, own_sockets: bool) -> Self {
+        let own_sockets = own_sockets && self.workload.is_scaled();
+        Self {
+            own_sockets,
+            ..self
+        }
+    }
+
+    /// Sockets of a QUIC client.
+    pub(super) const fn sockets(&self) -> usize {
+        if self.own_sockets {
+            self.connections
+        } else {
+            1
+        }
     }
 
     /// The smallest one, for a check.
@@ -291,6 +312,9 @@ impl fmt::Display for Case {
         f.write_str(self.workload.name())?;
         if self.workload.is_scaled() {
             write!(f, ", connections: {}", self.connections)?;
+        }
+        if self.own_sockets {
+            f.write_str(", a socket each")?;
         }
         if self.workload == Workload::W7 {
             write!(f, ", {} bytes", self.size)?;

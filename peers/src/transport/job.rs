@@ -81,6 +81,10 @@ impl Contender {
         Self::QuinnMulti,
     ];
 
+    pub(super) const fn is_quic(self) -> bool {
+        !matches!(self, Self::TlsTcp | Self::Tcp)
+    }
+
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Squall => "squall",

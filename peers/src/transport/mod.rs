@@ -61,6 +61,13 @@ pub(crate) struct Transport {
     /// Connections of W5, W6 and W7, instead of those that each is measured with.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=20_000))]
     connections: Vec<u32>,
+    /// Gives each connection of W5, W6 and W7 a client's socket of its own, as if each came from
+    /// another machine. TCP has nothing else.
+    #[arg(long)]
+    own_sockets: bool,
+    /// Measures the servers of QUIC stacks with the client of this one, and not each with its own.
+    #[arg(long, value_enum, value_name = "CONTENDER")]
+    client: Option<Contender>,
     /// Only this contender; may be given several times.
     #[arg(long, value_enum)]
     only: Vec<Contender>,
@@ -112,11 +119,13 @@ pub(crate) fn run(args: &Transport) -> Result<()> {
                 .map(move |workload| (*workload, [contender; 2]))
         };
         let all = contenders.into_iter().flat_map(same);
-        return bench.check(all.filter(|(workload, [one, _])| workload.suits(*one)));
+        let all = all.filter(|(workload, [one, _])| workload.suits(*one));
+        return bench.check(all, args.own_sockets);
     }
     let connections: Vec<usize> = args.connections.iter().map(|one| *one as usize).collect();
     let cases: Vec<Case> = (workloads.iter())
         .flat_map(|workload| Case::of(*workload, &connections))
+        .map(|case| case.with_own_sockets(args.own_sockets))
         .collect();
     let (report, failures) = measure_all(&bench, &cases, &contenders, args)?;
     if args.json {
@@ -163,7 +172,9 @@ fn measure_all(
                     Mode::Open => report.half_of_closed(case, contender),
                     Mode::Closed => None,
                 };
-                match bench.measure(case, contender, rate, &network, args.time) {
+                let client = args.client.filter(|_| contender.is_quic());
+                let ends = [contender, client.unwrap_or(contender)];
+                match bench.measure(case, ends, rate, &network, args.time) {
                     Ok(measured) => report.add(case, contender, measured),
                     Err(error) => {
                         taking_part.retain(|one| *one != contender);
@@ -197,7 +208,7 @@ pub(crate) fn interop() -> Result<()> {
         .into_iter()
         .flat_map(|peer| [[peer, Contender::Squall], [Contender::Squall, peer]])
         .flat_map(|pair| workloads.map(|workload| (workload, pair)));
-    Bench::new()?.check(pairs)
+    Bench::new()?.check(pairs, false)
 }
 
 /// The child's side, see [`SUBCOMMAND`].
@@ -280,16 +291,16 @@ impl Bench {
         Ok([server, client])
     }
 
-    /// One round of one contender.
+    /// One round of a server and a client.
     fn measure(
         &self,
         case: &Case,
-        contender: Contender,
+        contenders: [Contender; 2],
         rate: Option<f64>,
         network: &Network,
         time: Duration,
     ) -> Result<Measured> {
-        let mut ends = self.start(case, [contender; 2], rate, network, false)?;
+        let mut ends = self.start(case, contenders, rate, network, false)?;
         thread::sleep(WARM_UP);
         let cores = self.cores.as_ref().map(<[usize; 2]>::as_slice);
         let busy = || cores.and_then(Busy::now);
@@ -297,15 +308,20 @@ impl Bench {
         thread::sleep(time);
         let (after, ended) = (sample(&mut ends)?, busy());
         let busy = ended.zip(begun).map(|(end, begin)| end.cores_since(&begin));
-        Measured::new(case, contender, before, after, busy)
+        Measured::new(case, contenders[0], before, after, busy)
     }
 
     /// Moves a small part of each workload, between servers and clients as they come in pairs, and
     /// prints what arrived.
-    fn check(&self, pairs: impl Iterator<Item = (Workload, [Contender; 2])>) -> Result<()> {
+    fn check(
+        &self,
+        pairs: impl Iterator<Item = (Workload, [Contender; 2])>,
+        own_sockets: bool,
+    ) -> Result<()> {
         let mut failed = 0;
         for (workload, pair) in pairs {
-            if let Err(error) = self.check_one(workload, pair) {
+            let case = Case::to_check(workload).with_own_sockets(own_sockets);
+            if let Err(error) = self.check_one(&case, pair) {
                 println!("FAILED  {error}");
                 failed += 1;
             }
@@ -316,17 +332,17 @@ impl Bench {
         }
     }
 
-    fn check_one(&self, workload: Workload, contenders: [Contender; 2]) -> Result<()> {
+    fn check_one(&self, case: &Case, contenders: [Contender; 2]) -> Result<()> {
+        let workload = case.workload;
         let [server, client] = contenders.map(Contender::name);
         let what = format!(
             "{client:<8} client, {server:<8} server, {}",
             workload.name()
         );
         let doing = context(&what);
-        let case = Case::to_check(workload);
-        let network = Network::of(&case)?;
+        let network = Network::of(case)?;
         let [_server, end] =
-            (self.start(&case, contenders, None, &network, true)).map_err(&doing)?;
+            (self.start(case, contenders, None, &network, true)).map_err(&doing)?;
         let done = end.sample().map_err(&doing)?;
         let shape = case.shape(true, None);
         let (units, bytes) = shape.total();

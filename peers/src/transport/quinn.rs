@@ -14,7 +14,9 @@ use super::job::{
     STREAM_WINDOW,
 };
 use super::process::Count;
-use super::stack::{self, Client, Connection, Datagrams, Opener, Rx, Server, Spawn, Tokio, Tx};
+use super::stack::{
+    self, Client, Connection, Datagrams, Endpoints, Opener, Rx, Server, Spawn, Tokio, Tx,
+};
 use super::{identity, socket};
 
 /// Does one end's work.
@@ -32,10 +34,9 @@ async fn work(job: &Job, count: &Arc<Count>) -> Result<()> {
         Contender::QuinnSquall => squall_rustls::wrap(ring),
         _ => ring,
     });
-    let socket = socket::bind((job.local, 0).into()).map_err(context("no UDP port"))?;
-    let address = socket.local_addr().map_err(context("local address"))?;
     let transport = Arc::new(transport());
     let make = |server| {
+        let socket = socket::bind((job.local, 0).into()).map_err(context("no UDP port"))?;
         Endpoint::new(
             EndpointConfig::default(),
             server,
@@ -50,17 +51,20 @@ async fn work(job: &Job, count: &Arc<Count>) -> Result<()> {
             let crypto = QuicServerConfig::try_from(tls).map_err(context("quinn's TLS"))?;
             let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
             config.transport_config(transport);
-            let server = Accepting(make(Some(config))?);
-            stack::serve(server, Tokio, address, job.case).await
+            let endpoint = make(Some(config))?;
+            let address = endpoint.local_addr().map_err(context("local address"))?;
+            stack::serve(Accepting(endpoint), Tokio, address, job.case).await
         }
         Role::Client(address) => {
             let tls = identity::client(job, provider, count)?;
             let crypto = QuicClientConfig::try_from(tls).map_err(context("quinn's TLS"))?;
             let mut config = quinn::ClientConfig::new(Arc::new(crypto));
             config.transport_config(transport);
-            let mut endpoint = make(None)?;
-            endpoint.set_default_client_config(config);
-            let client = Connecting(endpoint);
+            let client = Endpoints::new(job.case.sockets(), || {
+                let mut endpoint = make(None)?;
+                endpoint.set_default_client_config(config.clone());
+                Ok(Connecting(endpoint))
+            })?;
             stack::load(client, address, job, Arc::clone(count)).await
         }
     }

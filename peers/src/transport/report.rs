@@ -97,6 +97,8 @@ struct Row {
     mode: Option<Mode>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gbit_limit: Option<f64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    own_sockets: bool,
     contender: &'static str,
     gbit_per_s: Option<f64>,
     server_cpu: f64,
@@ -235,6 +237,7 @@ impl Report {
             size: (workload.is_scaled() && case.size != UNLIMITED).then_some(case.size),
             mode: (workload == Workload::W6).then_some(case.mode),
             gbit_limit: case.gbit_limit,
+            own_sockets: case.own_sockets,
             contender: contender.name(),
             gbit_per_s: (!workload.is_handshakes()).then(|| median(|one| one.gbit_per_s)),
             server_cpu: median(|one| one.server_cpu),

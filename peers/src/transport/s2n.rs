@@ -31,7 +31,9 @@ use super::job::{
     SOCKET_BUFFER, STREAM_WINDOW,
 };
 use super::process::Count;
-use super::stack::{self, Client, Connection, Datagrams, Opener, Rx, Server, Spawn, Tokio, Tx};
+use super::stack::{
+    self, Client, Connection, Datagrams, Endpoints, Opener, Rx, Server, Spawn, Tokio, Tx,
+};
 
 /// An IPv4 packet with the largest UDP payload: s2n-quic counts the headers in.
 const MTU: u16 = MAX_UDP_PAYLOAD + 28;
@@ -56,7 +58,9 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
                 stack::serve(Accepting(server), Tokio, address, job.case).await
             }
             Role::Client(address) => {
-                let client = Connecting(client(job, count).map_err(&start)?);
+                let client = Endpoints::new(job.case.sockets(), || {
+                    Ok(Connecting(client(job, count).map_err(&start)?))
+                })?;
                 stack::load(client, address, job, Arc::clone(count)).await
             }
         }

@@ -23,43 +23,47 @@ use super::job::{
     Role, SOCKET_BUFFER, STREAM_WINDOW, Sent,
 };
 use super::process::Count;
-use super::stack::{self, AT_ONCE, Client, Connection, Datagrams, Opener, Rx, Server, Spawn, Tx};
+use super::stack::{
+    self, AT_ONCE, Client, Connection, Datagrams, Endpoints, Opener, Rx, Server, Spawn, Tx,
+};
 
 /// Does one end's work.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
-    let mut builder = Builder::new((job.local, 0).into());
-    builder.receive_buffer = SOCKET_BUFFER;
-    builder.send_buffer = SOCKET_BUFFER;
-    let provider = identity::limited(&squall::provider());
-    let runtime = match job.contender {
+    let contender = match (job.contender, job.role) {
+        // A thread for each of a thousand sockets would be no fair client.
+        (Contender::Squall, Role::Client(_)) if job.case.own_sockets => Contender::SquallCurrent,
+        (chosen, _) => chosen,
+    };
+    let runtime = match contender {
         Contender::Squall => None,
         other => Some(stack::runtime(other != Contender::SquallCurrent)?),
     };
     let handle = runtime.as_ref().map(Runtime::handle);
-    if let (Some(handle), Contender::SquallCurrent | Contender::SquallMulti) =
-        (handle, job.contender)
-    {
-        builder = builder.on_runtime(handle.clone());
-    }
-    builder = match job.role {
-        Role::Server => builder.server(
-            squall::ServerConfig::new(identity::server(job, provider)?).transport(transport()),
-        ),
-        Role::Client(_) => builder.client(
-            squall::ClientConfig::new(identity::client(job, provider, count)?)
-                .transport(transport()),
-        ),
+    let builder = || {
+        let mut builder = Builder::new((job.local, 0).into());
+        builder.receive_buffer = SOCKET_BUFFER;
+        builder.send_buffer = SOCKET_BUFFER;
+        match (handle, contender) {
+            (Some(handle), Contender::SquallCurrent | Contender::SquallMulti) => {
+                builder.on_runtime(handle.clone())
+            }
+            _ => builder,
+        }
     };
-    let endpoint = builder
-        .bind()
-        .map_err(context("cannot start squall on loopback"))?;
-    let tasks = Tasks {
-        endpoint: endpoint.clone(),
-        runtime: handle.cloned(),
+    let bind = |builder: Builder| {
+        let endpoint = (builder.bind()).map_err(context("cannot start squall on loopback"))?;
+        Ok(Tasks {
+            endpoint,
+            runtime: handle.cloned(),
+        })
     };
-    let (job, spawn) = (job.clone(), tasks.clone());
+    let provider = identity::limited(&squall::provider());
     match job.role {
         Role::Server => {
+            let tls = identity::server(job, provider)?;
+            let config = squall::ServerConfig::new(tls).transport(transport());
+            let tasks = bind(builder().server(config))?;
+            let endpoint = tasks.endpoint.clone();
             let address = endpoint.local_addr().map_err(context("local address"))?;
             let counters = endpoint.clone();
             count.set_sent(move || {
@@ -69,12 +73,18 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
                     messages: udp.messages_sent,
                 }
             });
+            let spawn = tasks.clone();
             let serve = stack::serve(Accepting(endpoint), spawn, address, job.case);
             to_the_end(tasks.task(serve), runtime)
         }
         Role::Client(address) => {
-            let count = Arc::clone(count);
-            let load = async move { stack::load(spawn, address, &job, count).await };
+            let tls = identity::client(job, provider, count)?;
+            let config = squall::ClientConfig::new(tls).transport(transport());
+            let clients = Endpoints::new(job.case.sockets(), || {
+                bind(builder().client(config.clone()))
+            })?;
+            let (job, count, tasks) = (job.clone(), Arc::clone(count), clients.first().clone());
+            let load = async move { stack::load(clients, address, &job, count).await };
             to_the_end(tasks.task(load), runtime)
         }
     }

@@ -12,6 +12,7 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Instant;
 
@@ -58,6 +59,44 @@ pub(super) trait Client: Spawn {
     type Connection: Connection;
     fn connect(&self, address: SocketAddr)
     -> impl Future<Output = Result<Self::Connection>> + Send;
+}
+
+/// A client with several endpoints, each with a socket; its connections take turns.
+#[derive(Clone)]
+pub(super) struct Endpoints<C> {
+    endpoints: Arc<[C]>,
+    turn: Arc<AtomicUsize>,
+}
+
+impl<C: Client> Endpoints<C> {
+    pub(super) fn first(&self) -> &C {
+        &self.endpoints[0]
+    }
+
+    pub(super) fn new(number: usize, endpoint: impl FnMut() -> Result<C>) -> Result<Self> {
+        Ok(Self {
+            endpoints: std::iter::repeat_with(endpoint)
+                .take(number)
+                .collect::<Result<_>>()?,
+            turn: Arc::default(),
+        })
+    }
+}
+
+impl<C: Client> Spawn for Endpoints<C> {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.endpoints[0].spawn(task);
+    }
+}
+
+impl<C: Client> Client for Endpoints<C> {
+    type Connection = C::Connection;
+
+    async fn connect(&self, address: SocketAddr) -> Result<C::Connection> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let endpoint = &self.endpoints[turn % self.endpoints.len()];
+        endpoint.connect(address).await
+    }
 }
 
 /// A server's endpoint.

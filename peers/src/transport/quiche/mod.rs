@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quiche::{BufFactory, Config, ConnectionId, RecvInfo};
@@ -22,7 +22,7 @@ use squall_yard::error::{Failure, Result, context};
 use squall_yard::pace::{Begin, Pace};
 use squall_yard::source::Source;
 
-use self::udp::{Inbox, Outbox};
+use self::udp::{Inbox, Outbox, Readable};
 use super::case::{Shape, Workload};
 use super::job::{
     ALPN, CONNECTION_WINDOW, DATAGRAM_BUFFER, Job, MAX_STREAMS, MAX_UDP_PAYLOAD, Message, NAME,
@@ -56,12 +56,27 @@ type Quic = quiche::Connection<Shared>;
 
 /// Does one end's work.
 pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
-    let socket = socket::bind((job.local, 0).into()).map_err(context("no UDP port"))?;
-    udp::prepare(&socket).map_err(context("no GRO"))?;
-    let local = socket.local_addr().map_err(context("local address"))?;
+    let number = match job.role {
+        Role::Server => 1,
+        Role::Client(_) => job.case.sockets(),
+    };
+    let mut sockets = Vec::new();
+    let mut locals = Vec::new();
+    for _ in 0..number {
+        let socket = socket::bind((job.local, 0).into()).map_err(context("no UDP port"))?;
+        udp::prepare(&socket).map_err(context("no GRO"))?;
+        locals.push(socket.local_addr().map_err(context("local address"))?);
+        sockets.push(socket);
+    }
+    let local = locals[0];
     let mut engine = Engine {
-        socket,
-        local,
+        watch: (number > 1)
+            .then(|| Readable::new(&sockets))
+            .transpose()
+            .map_err(context("cannot watch the sockets"))?,
+        readable: (0..number).collect(),
+        sockets,
+        locals,
         config: config(job).map_err(context("quiche's settings"))?,
         inbox: Inbox::new(),
         outbox: Outbox::new(),
@@ -97,6 +112,7 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
                 session: None,
                 working: shape.connections,
                 left: shape.repeat.saturating_mul(shape.connections as u64),
+                connected: 0,
                 established: 0,
                 due: BinaryHeap::new(),
             };
@@ -170,6 +186,8 @@ trait Application {
 struct Entry {
     quic: Quic,
     index: usize,
+    /// The number of its socket.
+    socket: usize,
     ids: Vec<Vec<u8>>,
     deadline: Option<Instant>,
     touched: bool,
@@ -255,8 +273,13 @@ impl Outgoing {
 
 /// The loop and what it works on.
 struct Engine {
-    socket: UdpSocket,
-    local: SocketAddr,
+    /// A server's one socket, or a client's.
+    sockets: Vec<UdpSocket>,
+    locals: Vec<SocketAddr>,
+    /// Watches several sockets.
+    watch: Option<Readable>,
+    /// Sockets that may have something to be read.
+    readable: Vec<usize>,
     config: Config,
     inbox: Inbox,
     outbox: Outbox,
@@ -287,19 +310,24 @@ impl Engine {
 
     fn flush(&mut self) -> Result<()> {
         self.outbox
-            .flush(&self.socket)
+            .flush(&self.sockets)
             .map_err(context("sending datagrams"))
     }
 
     /// Waits for a datagram, or for a timer or the application's next work.
-    fn wait(&self, due: Option<Instant>) -> Result<()> {
-        if !self.touched.is_empty() {
-            return Ok(());
-        }
+    fn wait(&mut self, due: Option<Instant>) -> Result<()> {
+        let more = self.watch.is_some() && !self.readable.is_empty();
+        let busy = more || !self.touched.is_empty();
         let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
         let next = deadline.into_iter().chain(due).min();
         let limit = next.map(|next| next.saturating_duration_since(Instant::now()));
-        udp::wait(&self.socket, false, limit).map_err(context("waiting for datagrams"))
+        match &self.watch {
+            None if busy => Ok(()),
+            None => udp::wait(&self.sockets[0], false, limit),
+            Some(watch) if busy => watch.wait(Some(Duration::ZERO), &mut self.readable),
+            Some(watch) => watch.wait(limit, &mut self.readable),
+        }
+        .map_err(context("waiting for datagrams"))
     }
 
     /// Notes that a connection has something to do.
@@ -314,18 +342,30 @@ impl Engine {
 
     /// Hands every waiting datagram to its connection.
     fn receive(&mut self, application: &impl Application) -> Result<()> {
+        for socket in std::mem::take(&mut self.readable) {
+            let emptied = self.receive_from(socket, application)?;
+            // A single one is asked again after every wait.
+            if !emptied || self.watch.is_none() {
+                self.readable.push(socket);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for one socket; false if there may be more.
+    fn receive_from(&mut self, socket: usize, application: &impl Application) -> Result<bool> {
         // Acknowledgements must get out, however much comes in.
         for _ in 0..4 {
             let all = self
                 .inbox
-                .fill(&self.socket)
+                .fill(&self.sockets[socket])
                 .map_err(context("receiving datagrams"))?;
             let mut inbox = std::mem::take(&mut self.inbox);
             for (from, datagram) in inbox.datagrams() {
                 if let Some(index) = self.find(datagram, from, application)
                     && let Some(entry) = &mut self.connections[index]
                 {
-                    let to = self.local;
+                    let to = self.locals[socket];
                     // What is wrong with a datagram quiche tells the peer itself.
                     let _ = entry.quic.recv(datagram, RecvInfo { from, to });
                     self.touch(index);
@@ -333,10 +373,10 @@ impl Engine {
             }
             self.inbox = inbox;
             if all {
-                break;
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// The connection that a datagram is for, a new one if need be.
@@ -359,12 +399,13 @@ impl Engine {
         }
         let id = new_id().ok()?;
         let scid = ConnectionId::from_ref(&id);
-        let quic = quiche::accept_with_buf_factory(&scid, None, self.local, from, &mut self.config)
-            .ok()?;
-        Some(self.add(quic, vec![id.to_vec(), header.dcid.to_vec()]))
+        let quic =
+            quiche::accept_with_buf_factory(&scid, None, self.locals[0], from, &mut self.config)
+                .ok()?;
+        Some(self.add(quic, 0, vec![id.to_vec(), header.dcid.to_vec()]))
     }
 
-    fn add(&mut self, quic: Quic, ids: Vec<Vec<u8>>) -> usize {
+    fn add(&mut self, quic: Quic, socket: usize, ids: Vec<Vec<u8>>) -> usize {
         let index = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
             self.connections.len() - 1
@@ -375,6 +416,7 @@ impl Engine {
         self.connections[index] = Some(Entry {
             quic,
             index,
+            socket,
             ids,
             deadline: None,
             touched: false,
@@ -441,7 +483,7 @@ impl Engine {
             match entry.quic.send(space) {
                 Ok((len, info)) => self
                     .outbox
-                    .push(len, info.to)
+                    .push(len, entry.socket, info.to)
                     .map_err(context("sending datagrams"))?,
                 Err(quiche::Error::Done) => return Ok(()),
                 Err(error) => return Err(Failure::new(format!("quiche cannot send: {error}"))),
@@ -552,6 +594,8 @@ struct Client {
     /// Places that are still at work, and handshakes that are still to be begun.
     working: usize,
     left: u64,
+    /// Connections that were begun; they take turns with the sockets.
+    connected: usize,
     /// Connections whose handshake is complete.
     established: usize,
     /// Connections whose next request waits for its moment.
@@ -561,11 +605,13 @@ struct Client {
 impl Client {
     fn connect(&mut self, engine: &mut Engine) -> Result<()> {
         self.left = self.left.saturating_sub(1);
+        let socket = self.connected % engine.sockets.len();
+        self.connected += 1;
         let id = new_id()?;
         let mut quic = quiche::connect_with_buffer_factory(
             Some(NAME),
             &ConnectionId::from_ref(&id),
-            engine.local,
+            engine.locals[socket],
             self.address,
             &mut engine.config,
         )
@@ -573,7 +619,7 @@ impl Client {
         if let Some(session) = &self.session {
             quic.set_session(session).map_err(context("the ticket"))?;
         }
-        let index = engine.add(quic, vec![id.to_vec()]);
+        let index = engine.add(quic, socket, vec![id.to_vec()]);
         if let Some(entry) = &mut engine.connections[index] {
             let repeat = match self.handshakes {
                 true => self.shape.each,

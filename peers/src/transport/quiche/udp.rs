@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::{MaybeUninit, zeroed};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ptr;
 use std::time::Duration;
 
@@ -39,20 +39,82 @@ pub(super) fn wait(socket: &UdpSocket, write: bool, limit: Option<Duration>) -> 
         events: if write { libc::POLLOUT } else { libc::POLLIN },
         revents: 0,
     };
-    let limit = limit.map(|limit| libc::timespec {
-        tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: limit.subsec_nanos().into(),
-    });
+    let limit = limit.map(timespec);
     let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: one pollfd, writable; `limit` is null or points to a timespec that lives through the
     // call.
-    let answer = unsafe { libc::ppoll(&raw mut poll, 1, limit, ptr::null()) };
-    match answer {
-        -1 => match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+    waited(unsafe { libc::ppoll(&raw mut poll, 1, limit, ptr::null()) }).map(drop)
+}
+
+fn timespec(limit: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    }
+}
+
+/// What a call that waits has returned; nothing, if a signal ended it.
+fn waited(answer: libc::c_int) -> io::Result<usize> {
+    match usize::try_from(answer) {
+        Ok(count) => Ok(count),
+        Err(_) => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(0),
             error => Err(error),
         },
-        _ => Ok(()),
+    }
+}
+
+/// Events that one call takes.
+const EVENTS: usize = 64;
+
+/// Says which sockets can be read: edge-triggered, so each has to be emptied.
+pub(super) struct Readable {
+    epoll: OwnedFd,
+}
+
+impl Readable {
+    pub(super) fn new(sockets: &[UdpSocket]) -> io::Result<Self> {
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new, and nobody else has it.
+        let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
+        for (index, socket) in sockets.iter().enumerate() {
+            let mut event = libc::epoll_event {
+                events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+                u64: index as u64,
+            };
+            let (add, fd) = (libc::EPOLL_CTL_ADD, socket.as_raw_fd());
+            // SAFETY: `event` lives through the call; both descriptors are open, due to the borrows
+            // of their owners.
+            let answer = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), add, fd, &raw mut event) };
+            if answer < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(Self { epoll })
+    }
+
+    /// Waits until something can be read, at most so long, and adds the numbers of the sockets.
+    pub(super) fn wait(&self, limit: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        let limit = limit.map(timespec);
+        let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
+        // SAFETY: `events` has room for as many; `limit` is null or points to a timespec; both live
+        // through the call.
+        let count = waited(unsafe {
+            libc::epoll_pwait2(
+                self.epoll.as_raw_fd(),
+                events.as_mut_ptr(),
+                EVENTS as libc::c_int,
+                limit,
+                ptr::null(),
+            )
+        })?;
+        ready.extend(events.iter().take(count).map(|event| event.u64 as usize));
+        Ok(())
     }
 }
 
@@ -167,6 +229,8 @@ fn stride(header: &libc::msghdr) -> Option<usize> {
 /// A bundle to be sent.
 #[derive(Clone, Copy)]
 struct Bundle {
+    /// The socket's number.
+    socket: usize,
     to: SocketAddrV4,
     begin: usize,
     end: usize,
@@ -199,15 +263,15 @@ impl Outbox {
         (self.bundles.len() < BUNDLES).then_some(room)
     }
 
-    /// Takes so many bytes of the space as a datagram.
-    pub(super) fn push(&mut self, len: usize, to: SocketAddr) -> io::Result<()> {
+    /// Takes so many bytes of the space as a datagram from a socket.
+    pub(super) fn push(&mut self, len: usize, socket: usize, to: SocketAddr) -> io::Result<()> {
         let SocketAddr::V4(to) = to else {
             return Err(io::ErrorKind::Unsupported.into());
         };
         let begin = self.used;
         self.used += len;
         if let Some(last) = self.bundles.last_mut()
-            && last.to == to
+            && (last.socket, last.to) == (socket, to)
             && !last.closed
             && len <= last.segment
             && last.end - last.begin < SEGMENTS * last.segment
@@ -218,6 +282,7 @@ impl Outbox {
             return Ok(());
         }
         self.bundles.push(Bundle {
+            socket,
             to,
             begin,
             end: self.used,
@@ -227,10 +292,11 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends all of it, and waits for the socket where it is full.
-    pub(super) fn flush(&mut self, socket: &UdpSocket) -> io::Result<()> {
+    /// Sends all of it, and waits for a socket that is full.
+    pub(super) fn flush(&mut self, sockets: &[UdpSocket]) -> io::Result<()> {
         let mut sent = 0;
-        while sent < self.bundles.len() {
+        while let Some(front) = self.bundles.get(sent) {
+            let socket = &sockets[front.socket];
             match self.send(socket, sent) {
                 Ok(count) => sent += count,
                 Err(error) => match error.kind() {
@@ -249,7 +315,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// One call, for the bundles from `from` on.
+    /// One call, for the bundles from `from` on that leave by the same socket.
     fn send(&mut self, socket: &UdpSocket, from: usize) -> io::Result<usize> {
         let mut controls = [Control([0; CONTROL]); BUNDLES];
         // SAFETY: a sockaddr_in is integers; all zeroes is a valid one.
@@ -260,7 +326,9 @@ impl Outbox {
         }; BUNDLES];
         // SAFETY: an mmsghdr is integers and pointers; all zeroes is an empty one.
         let mut headers: [libc::mmsghdr; BUNDLES] = unsafe { zeroed() };
-        let bundles = &self.bundles[from..];
+        let same = |one: &[Bundle]| one[0].socket == one[1].socket;
+        let rest = &self.bundles[from..];
+        let bundles = &rest[..1 + rest.windows(2).take_while(|pair| same(pair)).count()];
         for (index, bundle) in bundles.iter().enumerate() {
             let name = &mut names[index];
             name.sin_family = libc::AF_INET as libc::sa_family_t;
@@ -322,10 +390,10 @@ mod tests {
         let mut outbox = Outbox::new();
         for (index, len) in lens.into_iter().enumerate() {
             outbox.space().expect("room")[..len].fill(index as u8);
-            outbox.push(len, to).expect("IPv4");
+            outbox.push(len, 0, to).expect("IPv4");
         }
         assert_eq!(outbox.bundles.len(), 2);
-        outbox.flush(&near).expect("sent");
+        outbox.flush(std::slice::from_ref(&near)).expect("sent");
         let mut inbox = Inbox::new();
         let mut got = Vec::new();
         while got.len() < lens.len() {
@@ -348,7 +416,7 @@ mod tests {
         let mut outbox = Outbox::new();
         for _ in 0..SEGMENTS + 1 {
             assert!(outbox.space().is_some());
-            outbox.push(MAX_UDP_PAYLOAD.into(), to).expect("IPv4");
+            outbox.push(MAX_UDP_PAYLOAD.into(), 0, to).expect("IPv4");
         }
         let lens: Vec<usize> = outbox
             .bundles
