@@ -166,6 +166,18 @@ impl RecvBatch {
         first.map(|()| filled)
     }
 
+    /// Messages that the last receive call brought, empty ones included.
+    #[must_use]
+    pub fn messages(&self) -> usize {
+        self.filled
+    }
+
+    /// Limits the next receive call to so many messages (at least 1). Calls after it may double
+    /// that each time.
+    pub fn limit_next(&mut self, messages: usize) {
+        self.room = self.room.min(messages.max(1));
+    }
+
     /// Whether the last receive call emptied the socket's queue. A caller that sleeps on readiness
     /// may then sleep without another call that only returns `WouldBlock`.
     #[must_use]
@@ -753,5 +765,22 @@ mod tests {
         assert_eq!(room(&[10; 8]), 16);
         assert_eq!(room(&[10; 16]), 16, "there are no more slots");
         assert_eq!(room(&[400; 16]), 5);
+    }
+
+    #[test]
+    fn a_limit_holds_for_one_call() {
+        let mut batch = RecvBatch::within(16, 1000, 2000);
+        let mut room = |filled: usize, limit: usize| {
+            batch.parts().1[..filled]
+                .iter_mut()
+                .for_each(|entry| entry.len = 10);
+            batch.received(filled, true, 0);
+            batch.limit_next(limit);
+            batch.parts().0.count()
+        };
+        assert_eq!(room(16, 3), 3);
+        assert_eq!(room(3, 16), 6, "twice as many");
+        assert_eq!(room(6, 0), 1, "at least one");
+        assert_eq!(room(1, 16), 2);
     }
 }

@@ -101,7 +101,7 @@ async fn turns(
             let_tasks_run().await;
         }
         // One acknowledgement for all that has come, and one message for all answers to it.
-        waited = worker.more_to_receive && !waited;
+        waited = worker.more_to_receive && !waited && !worker.has_many_to_send();
         {
             let mut stages = lock(&shared.stages);
             if woken {

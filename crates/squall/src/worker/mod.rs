@@ -85,6 +85,11 @@ const RECV_MESSAGES: usize = 16;
 /// Bytes of one receive call, about: together with the data made from them they fit the level-2
 /// cache.
 const RECV_BYTES: usize = 2 * MESSAGE_BYTES;
+/// Runs of one receive call, about: where each belongs to another connection, the state of all of
+/// them stays in the level-2 cache from when they receive until they send (decision 48).
+const RECV_RUNS: usize = 64;
+/// Connections with something to send that do not wait for another receive call.
+const WAITING_CONNECTIONS: usize = RECV_RUNS / 2;
 /// Messages of one flush: most of them small ones, for a full flush holds `SEND_BYTES`.
 const SEND_MESSAGES: usize = 32;
 /// Bytes sealed before they are flushed, so that the kernel copies them out of the level-2 cache.
@@ -226,7 +231,10 @@ impl Worker {
             return self.on_receive_error(error).map(|()| false);
         }
         self.backoff.on_success();
-        self.dispatch(recv.iter_mut(), stages);
+        let runs = self.dispatch(recv.iter_mut(), stages);
+        if let Some(messages) = (RECV_RUNS * recv.messages()).checked_div(runs) {
+            recv.limit_next(messages);
+        }
         // What other workers forward has no part in this call.
         self.calls.received(None, || 0);
         self.more_to_receive = !recv.drained();
@@ -248,7 +256,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Cuts bundles into runs and passes each on to where it belongs.
+    /// Cuts bundles into runs and passes each on to where it belongs. Returns their number.
     ///
     /// A run is passed on when the next one has been routed, so that the memory of the next one's
     /// connection is on its way to the cache while this one is processed.
@@ -256,7 +264,8 @@ impl Worker {
         &mut self,
         bundles: impl Iterator<Item = DatagramBatch<'b>>,
         stages: &mut Stages,
-    ) {
+    ) -> usize {
+        let mut runs = 0;
         let mut waiting: Option<(Route, DatagramBatch<'b>)> = None;
         for mut bundle in bundles {
             while !bundle.bytes.is_empty() {
@@ -267,6 +276,7 @@ impl Worker {
                     self.pass_on(to, run, stages);
                 }
                 let (to, run) = self.next_run(&mut bundle);
+                runs += 1;
                 if let Route::Connection(handle) = to {
                     self.prefetch(handle.0);
                 }
@@ -279,6 +289,7 @@ impl Worker {
         if let Some((to, run)) = waiting {
             self.pass_on(to, run, stages);
         }
+        runs
     }
 
     /// Takes the datagrams that belong together off the front of a bundle.
@@ -380,6 +391,12 @@ impl Worker {
         self.shared.counters.locks.add(1);
         self.shared.counters.runs_received.add(1);
         stages.mark(Stage::Runtime);
+    }
+
+    /// Whether so many connections have something to send that their messages gain nothing from
+    /// another receive call, and the caches lose.
+    fn has_many_to_send(&self) -> bool {
+        self.ready.len() >= WAITING_CONNECTIONS
     }
 
     /// Says once more, if that is due, that this end has closed the connection.
@@ -730,6 +747,51 @@ mod tests {
         drop(worker);
         // The relay has it now.
         assert_eq!(Arc::strong_count(&task), 2);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_receive_call_brings_no_more_runs_than_the_cache_holds() {
+        const SIZE: usize = 40;
+        const DATAGRAMS: usize = 40;
+        let (mut worker, mut stages) = (worker(), Stages::off());
+        let mut recv = RecvBatch::within(RECV_MESSAGES, MESSAGE_BYTES, RECV_BYTES);
+        let to = worker.socket.local_addr().unwrap();
+        let any = ([127, 0, 0, 1], 0).into();
+        let socket = squall_udp::Socket::bind(any, &squall_udp::Options::default()).unwrap();
+        let send_messages = |messages: usize, datagrams: usize| {
+            let mut batch = SendBatch::new(messages, SIZE * DATAGRAMS);
+            for _ in 0..messages {
+                let slot = batch.free_slot().unwrap();
+                for (index, datagram) in slot.chunks_exact_mut(SIZE).enumerate() {
+                    // A short header, and the id of a connection that nobody knows.
+                    datagram[..9].fill(0x40 + index as u8 % 2);
+                }
+                batch.push(Transmit {
+                    path: Path {
+                        remote: to,
+                        local: None,
+                    },
+                    ecn: Ecn::NotEct,
+                    segment_size: SIZE as u16,
+                    len: SIZE * datagrams,
+                });
+            }
+            socket.send(&mut batch).unwrap();
+        };
+        let mut receive = |worker: &mut Worker| {
+            worker.receive(&mut recv, &mut stages).unwrap();
+            recv.messages()
+        };
+        send_messages(8, DATAGRAMS);
+        assert_eq!(receive(&mut worker), 8, "nothing is known of them");
+        send_messages(2, DATAGRAMS);
+        assert_eq!(receive(&mut worker), 1);
+        assert_eq!(receive(&mut worker), 1);
+        // Messages of a datagram each are no more runs than fit.
+        send_messages(16, 1);
+        let calls: Vec<usize> = (0..4).map(|_| receive(&mut worker)).collect();
+        assert_eq!(calls, [1, 2, 4, 8]);
     }
 
     #[cfg(feature = "self-signed")]
