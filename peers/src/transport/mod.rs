@@ -68,6 +68,10 @@ pub(crate) struct Transport {
     /// Measures the servers of QUIC stacks with the client of this one, and not each with its own.
     #[arg(long, value_enum, value_name = "CONTENDER")]
     client: Option<Contender>,
+    /// Requests a second of W6's open loop, the same for all, and not half of what each contender
+    /// reached.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
     /// Only this contender; may be given several times.
     #[arg(long, value_enum)]
     only: Vec<Contender>,
@@ -168,9 +172,10 @@ fn measure_all(
             let mut turns = taking_part.clone();
             turns.rotate_left(first);
             for contender in turns {
-                let rate = match case.mode {
-                    Mode::Open => report.half_of_closed(case, contender),
-                    Mode::Closed => None,
+                let rate = match (case.mode, args.rate) {
+                    (Mode::Open, Some(rate)) => Some(rate.into()),
+                    (Mode::Open, None) => report.half_of_closed(case, contender),
+                    (Mode::Closed, _) => None,
                 };
                 let client = args.client.filter(|_| contender.is_quic());
                 let ends = [contender, client.unwrap_or(contender)];
