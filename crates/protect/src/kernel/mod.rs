@@ -168,6 +168,22 @@ impl Kernel {
         dispatch!(self, aead => aead.grow_if(busy));
     }
 
+    /// Asks for the key's memory, where it is more than the key itself.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        match self {
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonAes(aead) => aead.prefetch(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Aesni(aead) => aead.prefetch(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes256(aead) => aead.prefetch(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes512(aead) => aead.prefetch(),
+            _ => {}
+        }
+    }
+
     /// Drops the long class of powers, where there is one.
     pub(crate) fn shrink(&mut self) {
         dispatch!(self, aead => aead.shrink());
@@ -242,6 +258,22 @@ impl Header {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(header) => Some(header.key()),
             _ => None,
+        }
+    }
+
+    /// Asks for the key's memory, where it is more than the key itself.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        match self {
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonAes(header) => header.prefetch(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Aesni(header) => header.prefetch(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes256(header) => header.prefetch(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vaes512(header) => header.prefetch(),
+            _ => {}
         }
     }
 

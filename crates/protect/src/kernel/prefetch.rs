@@ -30,6 +30,15 @@ pub(crate) fn next_packet<T>(here: &[T], len: usize) {
     }
 }
 
+/// Asks for all of a value, such as a key whose connection was not worked on for some time.
+#[inline(always)]
+pub(crate) fn value<T>(value: &T) {
+    let start = std::ptr::from_ref(value).cast::<u8>();
+    for offset in (0..size_of::<T>()).step_by(LINE) {
+        line(start.wrapping_add(offset));
+    }
+}
+
 /// Asks for the line of a byte, which need not exist.
 #[inline(always)]
 #[cfg(target_arch = "x86_64")]

@@ -74,6 +74,16 @@ impl KeyRing {
         }
     }
 
+    /// Asks for the memory of the keys in use. A connection's own memory has been asked for before
+    /// its turn comes, but not what it refers to.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.remote_header.prefetch();
+        self.remote.prefetch();
+        self.local.prefetch();
+        self.local_header.prefetch();
+    }
+
     /// Gives the tables of busy keys back: 3 kB each, built again by the next bundle.
     pub(crate) fn shed(&mut self) {
         self.local.shrink();

@@ -40,6 +40,9 @@ impl Connection {
             segment_size,
             bytes,
         } = run;
+        if let Some(ring) = &self.spaces.ring {
+            ring.prefetch();
+        }
         let segment = usize::from(segment_size).max(1);
         let datagrams = bytes.len().div_ceil(segment) as u64;
         self.stats.runs += 1;

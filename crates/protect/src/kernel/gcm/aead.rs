@@ -5,7 +5,7 @@ use super::{Key, Masking, mask, open, seal};
 use crate::kernel::job::{Headers, Toggle};
 use crate::kernel::lanes::{Lanes, Work};
 use crate::kernel::stitch::Rounds;
-use crate::kernel::{Fusion, Header as AnyHeader, Job};
+use crate::kernel::{Fusion, Header as AnyHeader, Job, prefetch};
 use crate::material::{HeaderKeyMaterial, KeyMaterial};
 use crate::suite::Suite;
 
@@ -93,6 +93,14 @@ impl<L: Lanes, const S: usize> Aead<L, S> {
     }
 }
 
+impl<L: Lanes, const S: usize> Aead<L, S> {
+    /// Asks for the key's memory.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        by_suite!(&self.key, key => prefetch::value(&**key));
+    }
+}
+
 /// An expanded header-protection key.
 pub(crate) struct Header<L: Lanes> {
     l: L,
@@ -101,6 +109,12 @@ pub(crate) struct Header<L: Lanes> {
 }
 
 impl<L: Lanes> Header<L> {
+    /// Asks for the key's memory.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch::value(&*self.rounds);
+    }
+
     /// `None` for a suite without AES.
     pub(crate) fn new(l: L, material: &HeaderKeyMaterial) -> Option<Self> {
         let (suite, key) = (material.suite(), material.padded_key());
