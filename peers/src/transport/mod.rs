@@ -63,14 +63,14 @@ pub(crate) struct Transport {
     connections: Vec<u32>,
     /// Gives each connection of W5, W6 and W7 a client's socket of its own, as if each came from
     /// another machine. TCP has nothing else.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "runtimes")]
     own_sockets: bool,
     /// Measures the servers of QUIC stacks with the client of this one, and not each with its own.
-    #[arg(long, value_enum, value_name = "CONTENDER")]
+    #[arg(long, value_enum, value_name = "CONTENDER", conflicts_with = "check")]
     client: Option<Contender>,
     /// Requests a second of W6's open loop, the same for all, and not half of what each contender
     /// reached.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with = "check", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
     /// Only this contender; may be given several times.
     #[arg(long, value_enum)]
@@ -115,6 +115,11 @@ pub(crate) fn run(args: &Transport) -> Result<()> {
         [] => Contender::ALL.to_vec(),
         chosen => chosen.to_vec(),
     };
+    if let Some(client) = args.client.filter(|one| !one.is_quic()) {
+        let name = client.name();
+        let why = format!("--client {name}: a QUIC server needs a QUIC client, such as quiche");
+        return Err(Failure::new(why));
+    }
     let bench = Bench::new()?;
     if args.check {
         let same = |contender| {
