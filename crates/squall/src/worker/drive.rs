@@ -179,9 +179,9 @@ impl Alarm {
         }
     }
 
-    /// Fires no later than `deadline`, after a turn that began at `now`. Returns false if that has
-    /// passed already: on a runtime with other tasks a turn may take longer than it looks. A timer
-    /// of the kernel would cost far more than the next turn.
+    /// Fires no later than `deadline`, after a turn that began at `now`. Returns false, and sets no
+    /// timer, if the deadline has passed since: where the runtime runs many other tasks, a turn can
+    /// take milliseconds. To set a timer of the kernel costs far more than another turn.
     fn set(&mut self, deadline: Option<Time>, now: Time) -> bool {
         if self.armed.is_some_and(|armed| armed <= now) {
             // What was due has been done. It has fired, perhaps together with the socket; if it is
@@ -417,7 +417,7 @@ mod tests {
         assert!(!alarm.set(Some(now), now) && alarm.armed.is_none());
         let later = now + Duration::from_secs(1);
         assert!(alarm.set(Some(later), now) && alarm.armed == Some(later));
-        // A turn of another task has taken longer than the time that was left.
+        // The timer that is set fires too late for this one.
         assert!(!alarm.set(Some(now), now));
     }
 }

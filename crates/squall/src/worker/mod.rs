@@ -85,8 +85,8 @@ const RECV_MESSAGES: usize = 16;
 /// Bytes of one receive call, about: together with the data made from them they fit the level-2
 /// cache.
 const RECV_BYTES: usize = 2 * MESSAGE_BYTES;
-/// Runs of one receive call, about: where each belongs to another connection, the state of all of
-/// them stays in the level-2 cache from when they receive until they send (decision 48).
+/// Runs of one receive call, about. If each belongs to another connection, the state of all these
+/// stays in the level-2 cache from when they receive until they send (decision 48).
 const RECV_RUNS: usize = 64;
 /// Connections with something to send that do not wait for another receive call.
 const WAITING_CONNECTIONS: usize = RECV_RUNS / 2;
@@ -256,7 +256,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Cuts bundles into runs and passes each on to where it belongs. Returns their number.
+    /// Cuts bundles into runs and passes each on to where it belongs. Returns the number of those
+    /// that belong to connections.
     ///
     /// A run is passed on when the next one has been routed, so that the memory of the next one's
     /// connection is on its way to the cache while this one is processed.
@@ -276,8 +277,8 @@ impl Worker {
                     self.pass_on(to, run, stages);
                 }
                 let (to, run) = self.next_run(&mut bundle);
-                runs += 1;
                 if let Route::Connection(handle) = to {
+                    runs += 1;
                     self.prefetch(handle.0);
                 }
                 stages.mark(Stage::FrameParsing);
@@ -393,8 +394,8 @@ impl Worker {
         stages.mark(Stage::Runtime);
     }
 
-    /// Whether so many connections have something to send that their messages gain nothing from
-    /// another receive call, and the caches lose.
+    /// Whether so many connections have something to send that another receive call would push
+    /// their state out of the caches.
     fn has_many_to_send(&self) -> bool {
         self.ready.len() >= WAITING_CONNECTIONS
     }
@@ -749,29 +750,54 @@ mod tests {
         assert_eq!(Arc::strong_count(&task), 2);
     }
 
-    #[cfg(target_os = "linux")]
+    #[cfg(all(feature = "self-signed", target_os = "linux"))]
     #[test]
     fn a_receive_call_brings_no_more_runs_than_the_cache_holds() {
         const SIZE: usize = 40;
         const DATAGRAMS: usize = 40;
         let (mut worker, mut stages) = (worker(), Stages::off());
-        let mut recv = RecvBatch::within(RECV_MESSAGES, MESSAGE_BYTES, RECV_BYTES);
-        let to = worker.socket.local_addr().unwrap();
         let any = ([127, 0, 0, 1], 0).into();
         let socket = squall_udp::Socket::bind(any, &squall_udp::Options::default()).unwrap();
-        let send_messages = |messages: usize, datagrams: usize| {
+        let to = |remote| Path {
+            remote,
+            local: None,
+        };
+        let identity = crate::tls::Identity::self_signed(["localhost"]).unwrap();
+        let client = crate::tls::client(identity.roots().unwrap(), &[]).unwrap();
+        for _ in 0..2 {
+            let config = squall_core::ClientConfig::new(client.clone());
+            let path = to(socket.local_addr().unwrap());
+            let (handle, core) = (worker.endpoint)
+                .connect(worker.now, config, path, "localhost")
+                .unwrap();
+            worker.insert(handle, core);
+        }
+        worker.transmit(&mut stages).unwrap();
+        // Their ids, from their Initial packets.
+        let (mut ids, mut recv) = (HashSet::new(), RecvBatch::new(4, MESSAGE_BYTES));
+        while ids.len() < 2 {
+            socket.recv(&mut recv).unwrap();
+            for bundle in recv.iter_mut() {
+                for hello in bundle.bytes.chunks(bundle.segment_size.into()) {
+                    let ours = &hello[6 + usize::from(hello[5])..];
+                    ids.insert(ours[1..][..usize::from(ours[0])].to_vec());
+                }
+            }
+        }
+        let ids: Vec<Vec<u8>> = ids.into_iter().collect();
+        let nobody = vec![vec![0x55; 8], vec![0xaa; 8]];
+        let local = worker.socket.local_addr().unwrap();
+        let send = |messages: usize, datagrams: usize, ids: &[Vec<u8>]| {
             let mut batch = SendBatch::new(messages, SIZE * DATAGRAMS);
             for _ in 0..messages {
                 let slot = batch.free_slot().unwrap();
-                for (index, datagram) in slot.chunks_exact_mut(SIZE).enumerate() {
-                    // A short header, and the id of a connection that nobody knows.
-                    datagram[..9].fill(0x40 + index as u8 % 2);
+                for (datagram, id) in slot.chunks_exact_mut(SIZE).zip(ids.iter().cycle()) {
+                    // A short header.
+                    datagram[0] = 0x40;
+                    datagram[1..=id.len()].copy_from_slice(id);
                 }
                 batch.push(Transmit {
-                    path: Path {
-                        remote: to,
-                        local: None,
-                    },
+                    path: to(local),
                     ecn: Ecn::NotEct,
                     segment_size: SIZE as u16,
                     len: SIZE * datagrams,
@@ -779,17 +805,24 @@ mod tests {
             }
             socket.send(&mut batch).unwrap();
         };
+        let mut recv = RecvBatch::within(RECV_MESSAGES, MESSAGE_BYTES, RECV_BYTES);
         let mut receive = |worker: &mut Worker| {
             worker.receive(&mut recv, &mut stages).unwrap();
             recv.messages()
         };
-        send_messages(8, DATAGRAMS);
-        assert_eq!(receive(&mut worker), 8, "nothing is known of them");
-        send_messages(2, DATAGRAMS);
+        send(8, DATAGRAMS, &nobody);
+        assert_eq!(receive(&mut worker), 8);
+        send(8, DATAGRAMS, &ids);
+        assert_eq!(
+            receive(&mut worker),
+            8,
+            "what belongs to nobody is no limit"
+        );
+        send(2, DATAGRAMS, &ids);
         assert_eq!(receive(&mut worker), 1);
         assert_eq!(receive(&mut worker), 1);
-        // Messages of a datagram each are no more runs than fit.
-        send_messages(16, 1);
+        // Messages of a datagram each have no more runs than fit.
+        send(16, 1, &ids);
         let calls: Vec<usize> = (0..4).map(|_| receive(&mut worker)).collect();
         assert_eq!(calls, [1, 2, 4, 8]);
     }

@@ -32,6 +32,12 @@ macro_rules! by_suite {
 }
 
 impl<L: Lanes, const S: usize> Aead<L, S> {
+    /// Asks for the key's memory.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        by_suite!(&self.key, key => prefetch::value(&**key));
+    }
+
     /// `None` for a suite without AES.
     pub(crate) fn new(l: L, material: &KeyMaterial) -> Option<Self> {
         let key = match material.suite() {
@@ -90,14 +96,6 @@ impl<L: Lanes, const S: usize> Aead<L, S> {
     ) -> Option<u32> {
         let masking = Masking::of(header.round_keys(self.suite())?, fusion);
         Some(by_suite!(&self.key, key => open(self.l, key, jobs, masking)))
-    }
-}
-
-impl<L: Lanes, const S: usize> Aead<L, S> {
-    /// Asks for the key's memory.
-    #[inline]
-    pub(crate) fn prefetch(&self) {
-        by_suite!(&self.key, key => prefetch::value(&**key));
     }
 }
 
