@@ -61,8 +61,8 @@ pub use config::{
 };
 pub use connection::{Closing, Connection, Move, Stats};
 pub use endpoint::{
-    AcceptError, ConnectionHandle, Endpoint, EndpointCounts, Incoming, Refusal, RefusalReason,
-    Route, Run, StartError,
+    AcceptError, ConnectionCount, ConnectionHandle, Endpoint, EndpointCounts, Incoming, Refusal,
+    RefusalReason, Route, Run, StartError,
 };
 pub use error::{CloseReason, DatagramError, ExportError, MigrateError, ReadError, WriteError};
 pub use event::{EndpointEvent, Event};

@@ -119,7 +119,7 @@ pub struct Builder {
     /// (RFC 9000 §8.2.1). TLS is random all the same, and `reset_key` unless it is set.
     pub rng_seed: Option<[u8; 32]>,
     /// Maximum number of connection attempts that wait to be [accepted](crate::Endpoint::accept) or
-    /// otherwise decided. Further attempts are refused.
+    /// otherwise decided. Each worker has an equal share of them. Further attempts are refused.
     pub max_incoming: usize,
     /// Bytes of datagrams that are kept for each attempt that waits for a decision, besides its
     /// first datagram: more Initial packets of a long ClientHello, and early data. What exceeds it
@@ -127,10 +127,12 @@ pub struct Builder {
     pub incoming_buffer_size: usize,
     /// The same for all such attempts of all workers together; 4 MiB by default.
     pub incoming_buffer_size_total: usize,
-    /// Maximum number of concurrent handshakes. Further attempts are refused.
+    /// Maximum number of concurrent handshakes. Each worker has an equal share of them. Further
+    /// attempts are refused.
     pub max_handshakes: usize,
     /// Number of pending attempts and handshakes from which a client must first validate its
-    /// address (a Retry, RFC 9000 §8.1.2), for which the server keeps no state. Zero: always.
+    /// address (a Retry, RFC 9000 §8.1.2), for which the server keeps no state. Each worker counts
+    /// its own, up to an equal share. Zero: always.
     pub retry_from: usize,
     /// Key of the address-validation tokens (RFC 9000 §8.1.1). Endpoints with the same key accept
     /// each other's tokens, and each endpoint accepts a token once. Derived from `reset_key` by

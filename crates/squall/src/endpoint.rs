@@ -83,6 +83,7 @@ impl Inner {
         let seed = self.settings.seed(shared);
         let mut endpoint = squall_core::Endpoint::new(config, server.clone(), seed);
         endpoint.set_token_filter(Box::new(self.common.spent_tokens.clone()));
+        endpoint.set_connection_count(self.common.connections.clone());
         if let Some(prefixes) = &self.common.prefixes {
             endpoint.set_prefix_counts(Box::new(prefixes.clone()));
         }
@@ -614,20 +615,20 @@ impl Builder {
         seed
     }
 
-    /// The settings of one worker's part of the endpoint; limits are divided among the workers.
+    /// The settings of one worker's part of the endpoint.
     fn core_config(&self, shared: &Shared) -> EndpointConfig {
         let share = |limit: usize| limit.div_ceil(self.workers);
         let mut config = EndpointConfig::new(self.reset_key);
         config.cid_generator = self.connection_ids.clone();
         config.worker_index = u8::try_from(shared.index).unwrap_or(0);
         config.workers = u8::try_from(self.workers).unwrap_or(1);
-        config.max_connections = share(self.max_connections);
         config.max_incoming = share(self.max_incoming.max(1));
         config.max_handshakes = share(self.max_handshakes);
         config.retry_from = share(self.retry_from);
         config.stateless_resets_per_second = self.stateless_resets_per_second;
         config.token_key = self.token_key.unwrap_or(config.token_key);
         // Counted by all workers together.
+        config.max_connections = self.max_connections;
         config.max_connections_per_prefix = self.max_connections_per_prefix;
         config.ipv4_prefix_bits = self.ipv4_prefix_bits;
         config.ipv6_prefix_bits = self.ipv6_prefix_bits;

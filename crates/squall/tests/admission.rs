@@ -441,6 +441,27 @@ async fn workers_share_the_connections_of_a_prefix() {
     assert_eq!(fates(&again), (7, 1), "ends make room");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_share_the_limit_of_connections() {
+    let identity = Identity::new();
+    let config = identity.client(ALPN, TransportConfig::default());
+    let server = server(&identity, |builder| builder.max_connections(7));
+    let ways = accept_all(&server);
+    let first = clients(20, Ipv4Addr::LOCALHOST, &server, &config).await;
+    // Seven, wherever they fell: not four at each of two workers.
+    assert_eq!(fates(&first), (7, 13));
+    assert_eq!(ways.lock().unwrap().len(), 7);
+    close_all(first, &server, 0).await;
+    let again = clients(8, Ipv4Addr::LOCALHOST, &server, &config).await;
+    assert_eq!(fates(&again), (7, 1), "ends make room");
+    // The limit is for the connections that an endpoint starts, too.
+    let address = server.local_addr().unwrap();
+    let client = identity.client(ALPN, TransportConfig::default());
+    let started = server.connect_with(client, address, "localhost").unwrap();
+    let error = within(started).await.unwrap_err();
+    assert!(error.to_string().contains("as many connections"), "{error}");
+}
+
 // test: SECURITY.md row 53
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_of_all_workers_connections_is_limited() {

@@ -73,9 +73,8 @@ pub(crate) fn bind(settings: &Settings, mut tls: Tls, limits: &Limits) -> Result
         .server(ServerConfig::new(tls).transport(transport))
         .workers(settings.workers)
         .accounting(settings.stage_times)
-        // Each worker may have its share of these, and clients do not spread evenly. The limit of
-        // all is kept by permits.
-        .max_connections(settings.max_connections.saturating_mul(settings.workers));
+        // Permits keep the limit. Connections that are closing hold none, but count here.
+        .max_connections(settings.max_connections.saturating_mul(2));
     if settings.retry {
         builder = builder.retry_from(0);
     }

@@ -23,8 +23,8 @@ pub struct EndpointConfig {
     pub workers: u8,
     /// Key of the stateless-reset tokens (RFC 9000 §10.3.2).
     pub reset_key: [u8; 32],
-    /// Maximum number of connections, including handshakes; further Initials are answered with
-    /// CONNECTION_REFUSED.
+    /// Maximum number of connections, including handshakes and those of other endpoints that share
+    /// the [count](crate::ConnectionCount); further Initials are answered with CONNECTION_REFUSED.
     pub max_connections: usize,
     /// Key of the address-validation tokens (RFC 9000 §8.1.1); workers and hosts with the same key
     /// accept each other's tokens.

@@ -241,10 +241,20 @@ impl Endpoint {
             Ok(connection) => connection,
             Err(refused) => return Err(error(self, refused.to_string())),
         };
+        // Others may have been accepted since this one was let in.
+        if !self.total.add(self.config.max_connections) {
+            return Err(AcceptError {
+                reason: "the endpoint has as many connections as it may have".to_owned(),
+                response: Some(self.refusal(&incoming, RefusalReason::Connections)),
+            });
+        }
         let address = incoming.path.remote.ip();
         let seat = match self.take_seat(address, incoming.remote_address_validated()) {
             Ok(seat) => seat,
-            Err(admission) => return Err(self.denied(now, &incoming, admission)),
+            Err(admission) => {
+                self.total.remove(1);
+                return Err(self.denied(now, &incoming, admission));
+            }
         };
         let handle = self.occupy(&[local_id, incoming.dcid]);
         self.slots[handle.0].seat = seat;

@@ -8,10 +8,39 @@
 //! What works with a forged address is never refused: one network could lock another out.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::refusal::RefusalReason;
 use super::{ConnectionHandle, Endpoint};
 use crate::prefix::Prefix;
+
+/// Number of connections of all endpoints that share a limit: the workers of a port. Clones count
+/// together.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionCount(Arc<AtomicUsize>);
+
+impl ConnectionCount {
+    /// The number of connections.
+    #[must_use]
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Adds a connection if there are fewer than `limit`. Says whether.
+    pub(super) fn add(&self, limit: usize) -> bool {
+        let one_more = |count| (count < limit).then_some(count + 1);
+        (self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more))
+        .is_ok()
+    }
+
+    /// Removes connections that were added.
+    pub(super) fn remove(&self, count: usize) {
+        self.0.fetch_sub(count, Ordering::Relaxed);
+    }
+}
 
 /// What is done with a new attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +62,11 @@ impl Admission {
 }
 
 impl Endpoint {
+    /// Whether all endpoints together have as many connections as they may have.
+    pub(super) fn is_full(&self) -> bool {
+        self.total.get() >= self.config.max_connections
+    }
+
     /// Whether the limits of prefixes and memory let an attempt in.
     pub(super) fn admit_to_limits(&mut self, address: IpAddr, validated: bool) -> Admission {
         if let Some(limit) = self.config.max_connections_per_prefix {

@@ -40,6 +40,7 @@ use answers::Answers;
 pub use counts::EndpointCounts;
 use incoming::Undecided;
 pub use incoming::{AcceptError, Incoming};
+pub use limits::ConnectionCount;
 use refusal::Refusals;
 pub use refusal::{Refusal, RefusalReason};
 pub use route::{Route, Run};
@@ -108,6 +109,8 @@ pub struct Endpoint {
     answers: Answers,
     counts: EndpointCounts,
     token_filter: Box<dyn TokenFilter>,
+    /// The connections of all endpoints that share the limit.
+    total: ConnectionCount,
     /// Servers' connections by source prefix; used only where they are limited.
     prefixes: Box<dyn PrefixCounts>,
     /// Bytes that all connections take, as the owner says.
@@ -151,6 +154,7 @@ impl Endpoint {
             free: Vec::new(),
             counts: EndpointCounts::default(),
             token_filter,
+            total: ConnectionCount::default(),
             prefixes: Box::new(PrefixTable::default()),
             memory: 0,
             handshakes: 0,
@@ -164,6 +168,13 @@ impl Endpoint {
     /// filter.
     pub fn set_token_filter(&mut self, filter: Box<dyn TokenFilter>) {
         self.token_filter = filter;
+    }
+
+    /// Replaces the count of connections that [`EndpointConfig::max_connections`] limits, by
+    /// default this endpoint's own. Endpoints that share one share the limit. Call it before the
+    /// first connection.
+    pub fn set_connection_count(&mut self, count: ConnectionCount) {
+        self.total = count;
     }
 
     /// Replaces the counts of connections by source prefix, by default a [`PrefixTable`] of this
@@ -190,7 +201,7 @@ impl Endpoint {
         self.server = server;
     }
 
-    /// Number of existing connections.
+    /// Number of existing connections of this endpoint.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -243,7 +254,7 @@ impl Endpoint {
         server_name: &str,
     ) -> Result<(ConnectionHandle, Connection), StartError> {
         config.transport.check().map_err(StartError::Config)?;
-        if self.connections() >= self.config.max_connections {
+        if self.is_full() {
             return Err(StartError::TooMany);
         }
         let name = ServerName::try_from(server_name.to_owned())
@@ -273,6 +284,9 @@ impl Endpoint {
             grease: self.grease(),
         };
         let connection = Connection::new(start, now).map_err(StartError::Tls)?;
+        if !self.total.add(self.config.max_connections) {
+            return Err(StartError::TooMany);
+        }
         let handle = self.occupy(&[local_id]);
         self.slots[handle.0].tokens_of = Some((server_name.into(), config.token_store));
         Ok((handle, connection))
@@ -353,6 +367,7 @@ impl Endpoint {
         }
         self.handshakes -= usize::from(slot.handshaking);
         self.leave(slot.seat);
+        self.total.remove(1);
         self.free.push(handle.0);
     }
 
@@ -363,6 +378,7 @@ impl Endpoint {
         }
     }
 
+    /// Makes a place for a connection that is counted.
     fn occupy(&mut self, ids: &[ConnectionId]) -> ConnectionHandle {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -395,6 +411,7 @@ impl Endpoint {
 impl Drop for Endpoint {
     /// Its connections end with it, and others may share the counts.
     fn drop(&mut self) {
+        self.total.remove(self.connections());
         for slot in std::mem::take(&mut self.slots) {
             self.leave(slot.seat);
         }

@@ -260,7 +260,7 @@ impl Endpoint {
         if !verdict.validates() && self.handshakes + self.undecided() >= self.config.retry_from {
             return Admission::NotYet;
         }
-        if self.connections() >= self.config.max_connections {
+        if self.is_full() {
             return Admission::Refused(RefusalReason::Connections);
         }
         if self.handshakes >= self.config.max_handshakes {

@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use squall_core::{
-    CloseReason, ConnectionHandle, EndpointConfig, Event, Prefix, PrefixConnections, PrefixCounts,
-    PrefixTable, TransportConfig,
+    ClientConfig, CloseReason, ConnectionCount, ConnectionHandle, EndpointConfig, Event, Prefix,
+    PrefixConnections, PrefixCounts, PrefixTable, StartError, TransportConfig,
 };
-use squall_wire::{Header, TransportErrorCode, VERSION_1, header};
+use squall_wire::{Header, Path, TransportErrorCode, VERSION_1, header};
 
 use crate::common::link::{Host, Link, Policy, initial};
 use crate::common::tls;
@@ -178,6 +178,59 @@ fn attempts_that_wait_together_do_not_get_past_the_limit() {
     assert_eq!(setup.link.server.endpoint.connections(), 2);
     assert_eq!(responses.len(), 3);
     assert!(responses.iter().all(|response| is_retry(response)));
+}
+
+#[test]
+fn attempts_that_wait_together_do_not_get_past_the_limit_of_all() {
+    let mut setup = setup(EndpointConfig::new([1; 32]).max_connections(2));
+    setup.link.server.policy = Policy::Wait;
+    let (now, from) = (setup.link.now, setup.link.client.address);
+    for n in 0..5 {
+        let datagram = initial(VERSION_1, &[n; 8], &[]);
+        assert!(setup.link.server.receive(now, from, &datagram).is_empty());
+    }
+    let waiting = std::mem::take(&mut setup.link.server.waiting);
+    let server = &mut setup.link.server.endpoint;
+    let accepted: Vec<_> = (waiting.into_iter())
+        .map(|incoming| server.accept(now, incoming))
+        .collect();
+    assert_eq!(server.connections(), 2);
+    for (n, accepted) in accepted.iter().enumerate() {
+        let refusal = accepted.as_ref().err().map(|e| e.response.is_some());
+        assert_eq!(refusal, (n >= 2).then_some(true), "{n}");
+    }
+    assert_eq!(server.counts().refusals, 3);
+}
+
+#[test]
+fn endpoints_share_a_count_of_connections() {
+    let count = ConnectionCount::default();
+    let (mut setup, mut other) = (setup_of_two(&count), setup_of_two(&count));
+    let handles = [setup.connect(), other.connect()];
+    assert!(setup.is_connected(handles[0]) && other.is_connected(handles[1]));
+    assert_eq!(count.get(), 2);
+    let handle = setup.connect();
+    assert!(setup.is_refused(handle));
+    let tls = Arc::clone(&setup.tls);
+    let path = Path {
+        remote: setup.link.client.address,
+        local: None,
+    };
+    let (now, own) = (setup.link.now, &mut setup.link.server.endpoint);
+    let started = own.connect(now, ClientConfig::new(tls), path, "localhost");
+    assert!(matches!(started, Err(StartError::TooMany)));
+    // What ends at one makes room at the other, and so does one that goes with its connections.
+    other.end_one();
+    let handle = setup.connect();
+    assert!(setup.is_connected(handle));
+    setup.link.server = Setup::server_of_none();
+    assert_eq!(count.get(), 0);
+}
+
+fn setup_of_two(count: &ConnectionCount) -> Setup {
+    let mut setup = setup(EndpointConfig::new([1; 32]).max_connections(2));
+    (setup.link.server.endpoint).set_connection_count(count.clone());
+    setup
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
-use squall_core::{ResetTokenDirectory, Time};
+use squall_core::{ConnectionCount, ResetTokenDirectory, Time};
 use tokio::sync::Notify;
 
 use super::ended::WorkerEnd;
@@ -153,6 +153,7 @@ pub(crate) struct Common {
     /// The owners of reset tokens; `None` if there is only one worker.
     pub(crate) reset_tokens: Option<ResetTokens>,
     pub(crate) spent_tokens: SharedTokenFilter,
+    pub(crate) connections: ConnectionCount,
     /// `None`: prefixes are not limited.
     pub(crate) prefixes: Option<SharedPrefixCounts>,
     /// `None`: memory is not limited, and not counted.
@@ -183,6 +184,7 @@ impl Common {
             sockets: Mutex::new(sockets),
             reset_tokens: (settings.workers > 1).then(ResetTokens::default),
             spent_tokens: SharedTokenFilter::new(settings.new_token_lifetime),
+            connections: ConnectionCount::default(),
             prefixes: (settings.max_connections_per_prefix).map(|_| SharedPrefixCounts::default()),
             memory: settings.max_memory.map(|_| SharedMemory::default()),
             send_warnings: WarningLimit::default(),
