@@ -304,7 +304,7 @@ fn wrong_arguments_end_with_code_2() {
     }
     // The value, and what it may be.
     for (args, wrong, hint) in [
-        (&["perf", "-c", "-1"][..], "-1", "from 1 to 10000"),
+        (&["perf", "-c", "-1"][..], "-1", "from 1 to 100000"),
         (&["perf", "-n", "-1"], "-1", "10M"),
         (&["perf", "--payload", "9"], "9", "1200 to 65507"),
         (&["bench", "idle", "-t", "-2"], "-2", "seconds"),

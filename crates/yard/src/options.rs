@@ -62,8 +62,9 @@ pub struct Options {
     #[arg(long)]
     pub no_pacing: bool,
 
-    /// Close a connection after this many seconds without a packet from the peer (default: 30); the
-    /// shorter time of both ends counts (RFC 9000 §10.1)
+    /// Close a connection after this many seconds without a packet from the peer (default: 30; over
+    /// loopback at least a hundredth of the number of connections); the shorter time of both ends
+    /// counts (RFC 9000 §10.1)
     #[arg(long, value_name = "SECS", value_parser = crate::parse::seconds)]
     pub idle_timeout: Option<Duration>,
 

@@ -13,22 +13,14 @@ pub fn group<A: clap::Args>(args: &[&str]) -> Result<A, clap::Error> {
     A::from_arg_matches(&command.try_get_matches_from(args)?)
 }
 
+/// The most connections, or streams of one connection, that are measured at a time.
+pub const MAX_COUNT: usize = 100_000;
+
 /// A count of things that are made: connections, streams, rounds.
 pub fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(count @ 1..=10_000) => Ok(count),
-        _ => Err("give a whole number from 1 to 10000".to_owned()),
-    }
-}
-
-/// The most streams that one connection is measured with.
-pub const MAX_STREAMS: usize = 100_000;
-
-/// A number of streams of one connection.
-pub fn streams(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(streams @ 1..=MAX_STREAMS) => Ok(streams),
-        _ => Err(format!("give a whole number from 1 to {MAX_STREAMS}")),
+        Ok(count @ 1..=MAX_COUNT) => Ok(count),
+        _ => Err(format!("give a whole number from 1 to {MAX_COUNT}")),
     }
 }
 
@@ -185,10 +177,10 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_has_up_to_a_hundred_thousand_streams() {
-        assert_eq!(streams("100000"), Ok(100_000));
+    fn up_to_a_hundred_thousand_are_measured() {
+        assert_eq!(count("100000"), Ok(100_000));
         for text in ["0", "-1", "100001", "1K"] {
-            assert!(streams(text).is_err(), "{text}");
+            assert!(count(text).is_err(), "{text}");
         }
     }
 

@@ -63,7 +63,7 @@ pub(crate) fn main(args: &Idle) -> Result<()> {
         .build()
         .map_err(context("cannot start"))?;
     let report = runtime.block_on(async {
-        let client = client(server.address)?;
+        let client = client(server.address, args.connections)?;
         // One connection goes first, for what the first one alone costs.
         let first = connect(&client, server.address, 1).await?;
         move_data(&first, args.moved.unwrap_or(0)).await?;
@@ -284,7 +284,7 @@ impl Drop for Server {
     }
 }
 
-fn client(server: SocketAddr) -> Result<Endpoint> {
+fn client(server: SocketAddr, connections: usize) -> Result<Endpoint> {
     let mut tls = certificate::trusting_anyone(squall::provider())?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let config = ClientConfig::new(tls).transport(transport());
@@ -292,6 +292,7 @@ fn client(server: SocketAddr) -> Result<Endpoint> {
     any.set_port(0);
     Builder::new(any)
         .client(config)
+        .max_connections(connections + 1)
         .bind()
         .map_err(context("cannot start the client"))
 }

@@ -34,6 +34,10 @@ use super::handshakes::{self, Target};
 use super::protocol::{self, Service, Transfer};
 use super::requests;
 
+/// The idle timeout of few connections, and what each adds to that of more than 3,000.
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT_OF_EACH: Duration = Duration::from_millis(10);
+
 /// What both ends are made of.
 pub(crate) struct Quic {
     options: Options,
@@ -92,6 +96,11 @@ impl Quic {
     ) -> Result<Self> {
         let mut options = options.clone();
         options.suite.get_or_insert(Suite::Aes128.into());
+        // The first of many wait until the last is there, and viewers for their share.
+        let times = IDLE_TIMEOUT_OF_EACH * u32::try_from(connections).unwrap_or(u32::MAX);
+        options
+            .idle_timeout
+            .get_or_insert(times.max(DEFAULT_IDLE_TIMEOUT));
         let server = server_tls(certificate, &options)?;
         let make = |provider| certificate.client(provider);
         let (clients, watch) = client_tls(&options, connections, make)?;

@@ -10,7 +10,7 @@ use squall_yard::certificate::Certificate;
 use squall_yard::ends;
 use squall_yard::error::{Failure, Result, context};
 use squall_yard::meter::{Reading, Ticker, Volume};
-use squall_yard::parse::MAX_STREAMS;
+use squall_yard::parse::MAX_COUNT;
 use squall_yard::stages::{self, Table};
 use squall_yard::suites::Suites;
 use squall_yard::{interrupt, layout};
@@ -22,7 +22,7 @@ use crate::output::{print_json, say};
 
 /// Streams that a client may have open at a time on one connection: the most that `-s` takes, in
 /// both directions.
-const STREAMS: usize = 2 * MAX_STREAMS;
+const STREAMS: usize = 2 * MAX_COUNT;
 
 /// Serves until the user ends it, then prints a summary.
 ///

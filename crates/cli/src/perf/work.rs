@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use squall_yard::error::{Failure, Result};
 use squall_yard::pace::Begin;
-use squall_yard::parse::{bitrate, count, interval, seconds, size, streams};
+use squall_yard::parse::{bitrate, count, interval, seconds, size};
 use squall_yard::tickets::MAX_TICKETS;
 use squall_yard::work::{Amount, Churn, Flow, Handshakes, Kind, Requests};
 
@@ -31,7 +31,7 @@ pub(crate) struct Work {
 
     /// Number of parallel streams per connection (for TCP: connections), up to 100000 with --only
     /// quic
-    #[arg(short, long, value_name = "N", default_value = "1", value_parser = streams,
+    #[arg(short, long, value_name = "N", default_value = "1", value_parser = count,
           visible_short_alias = 'P', visible_alias = "parallel")]
     pub(crate) streams: usize,
 
