@@ -15,8 +15,9 @@ use tokio::time::Sleep;
 use super::ended::WorkerEndReason;
 use super::let_tasks_run::let_tasks_run;
 use super::lock::lock;
+use super::receive::{RECV_BYTES, RECV_MESSAGES};
 use super::shared::{ConnectionShared, Shared};
-use super::{MESSAGE_BYTES, RECV_BYTES, RECV_MESSAGES, Worker};
+use super::{MESSAGE_BYTES, Worker};
 use crate::socket::{self, Readable};
 use crate::sys::{AddressWatch, PreciseTimer};
 

@@ -1,0 +1,454 @@
+//! The first half of a turn: what the socket brings goes to its connections.
+//!
+//! ```text
+//! recvmmsg ─> bundles ─ cut ─> runs ─ route ─> connection: one lock, one call
+//!                                     ├──────> incoming: an attempt
+//!                                     ├──────> another worker: forwarded
+//!                                     └──────> nobody: answered without state, or dropped
+//! ```
+
+use std::sync::Arc;
+
+use squall_core::{ConnectionHandle, Route, Stage, Stages};
+use squall_udp::RecvBatch;
+use squall_wire::{DatagramBatch, Ecn, Path, Transmit};
+
+use super::calls::Calls;
+use super::coalescing::Patience;
+use super::limits::apply_endpoint_events;
+use super::offer::HeldRun;
+use super::{MESSAGE_BYTES, Worker, WorkerEndReason, lock};
+
+/// Messages of one receive call, at most.
+pub(super) const RECV_MESSAGES: usize = 16;
+/// Bytes of one receive call, about: together with the data made from them they fit the level-2
+/// cache.
+pub(super) const RECV_BYTES: usize = 2 * MESSAGE_BYTES;
+/// Runs of one receive call, about. If each belongs to another connection, the state of all these
+/// stays in the level-2 cache from when they receive until they send (decision 48).
+const RECV_RUNS: usize = 64;
+/// Connections with something to send that do not wait for another receive call.
+const WAITING_CONNECTIONS: usize = RECV_RUNS / 2;
+
+impl Worker {
+    /// Receives what one call brings. Returns whether the socket was found empty.
+    pub(super) fn receive(
+        &mut self,
+        recv: &mut RecvBatch,
+        stages: &mut Stages,
+    ) -> Result<bool, WorkerEndReason> {
+        self.more_to_receive = false;
+        self.learn_memory();
+        // One call a turn: timers and senders get their share under a flood too.
+        let begun = Calls::begin(&self.shared.measured);
+        let received = self.socket.recv(recv);
+        self.calls.received(begun, || recv.bytes() as u64);
+        stages.mark(Stage::UdpReceive);
+        if let Err(error) = received {
+            if error.kind() == std::io::ErrorKind::WouldBlock {
+                self.backoff.on_success();
+                return Ok(true);
+            }
+            return self.on_receive_error(error).map(|()| false);
+        }
+        self.backoff.on_success();
+        let runs = self.dispatch(recv.iter_mut(), stages);
+        if let Some(messages) = (RECV_RUNS * recv.messages()).checked_div(runs) {
+            recv.limit_next(messages);
+        }
+        // What other workers forward has no part in this call.
+        self.calls.received(None, || 0);
+        self.more_to_receive = !recv.drained();
+        Ok(!self.more_to_receive)
+    }
+
+    /// Receiving failed, and not because there were no datagrams.
+    fn on_receive_error(&mut self, error: std::io::Error) -> Result<(), WorkerEndReason> {
+        if self.socket.is_fatal(&error) {
+            return Err(WorkerEndReason::Socket(error));
+        }
+        if self.backoff.on_error(self.now) {
+            return Err(WorkerEndReason::Receive(error));
+        }
+        if self.shared.common.receive_warnings.admits(self.now) {
+            let (worker, local) = (self.shared.index, self.shared.common.address());
+            crate::warnings::cannot_receive(local, worker, &error);
+        }
+        Ok(())
+    }
+
+    /// Cuts bundles into runs and passes each on to where it belongs. Returns the number of those
+    /// that belong to connections.
+    ///
+    /// A run is passed on when the next one has been routed, so that the memory of the next one's
+    /// connection is on its way to the cache while this one is processed.
+    pub(super) fn dispatch<'b>(
+        &mut self,
+        bundles: impl Iterator<Item = DatagramBatch<'b>>,
+        stages: &mut Stages,
+    ) -> usize {
+        let mut runs = 0;
+        let mut waiting: Option<(Route, DatagramBatch<'b>)> = None;
+        for mut bundle in bundles {
+            while !bundle.bytes.is_empty() {
+                // What does not go to a connection can change where the next run belongs.
+                if let Some((to, run)) =
+                    waiting.take_if(|(to, _)| !matches!(to, Route::Connection(_)))
+                {
+                    self.pass_on(to, run, stages);
+                }
+                let (to, run) = self.next_run(&mut bundle);
+                if let Route::Connection(handle) = to {
+                    runs += 1;
+                    self.prefetch(handle.0);
+                }
+                stages.mark(Stage::FrameParsing);
+                if let Some((to, run)) = waiting.replace((to, run)) {
+                    self.pass_on(to, run, stages);
+                }
+            }
+        }
+        if let Some((to, run)) = waiting {
+            self.pass_on(to, run, stages);
+        }
+        runs
+    }
+
+    /// Takes the datagrams that belong together off the front of a bundle.
+    fn next_run<'b>(&mut self, bundle: &mut DatagramBatch<'b>) -> (Route, DatagramBatch<'b>) {
+        let (path, segment_size) = (bundle.path, bundle.segment_size);
+        let mut run = (self.endpoint).route(self.now, path, bundle.bytes, segment_size);
+        if let Route::Worker(index) = run.to
+            && (self.workers.get(usize::from(index))).is_some_and(|worker| worker.is_dead())
+        {
+            run = (self.endpoint).route_orphan(self.now, path, bundle.bytes, segment_size);
+        }
+        let bytes = std::mem::take(&mut bundle.bytes);
+        // An empty run would be returned again for ever.
+        let (bytes, rest) = bytes.split_at_mut(run.len.clamp(1, bytes.len()));
+        bundle.bytes = rest;
+        let run_bytes = DatagramBatch {
+            path,
+            ecn: bundle.ecn,
+            segment_size,
+            bytes,
+        };
+        (run.to, run_bytes)
+    }
+
+    /// Passes a run on.
+    fn pass_on(&mut self, to: Route, run: DatagramBatch<'_>, stages: &mut Stages) {
+        if !matches!(to, Route::Connection(_)) {
+            self.coalescing.on_other();
+        }
+        match to {
+            Route::Connection(handle) => self.deliver(handle, run, stages),
+            Route::Incoming(incoming) => self.on_incoming(incoming, &run),
+            Route::Worker(index) => self.forward(index, &run),
+            Route::Respond(datagram) => self.respond(run.path, &datagram),
+            Route::Discard => self.shared.counters.runs_discarded.add(1),
+        }
+    }
+
+    /// Asks for the memory of a connection that is next in line. Where there are thousands, none is
+    /// in the cache any more when its turn comes.
+    pub(super) fn prefetch(&self, index: usize) {
+        if let Some(Some(connection)) = self.connections.get(index) {
+            connection.prefetch();
+        }
+    }
+
+    /// Processes the runs that other workers forwarded.
+    pub(super) fn take_forwarded(&mut self, stages: &mut Stages) {
+        let mut runs = std::mem::take(&mut self.forwarded);
+        self.shared.take_forwarded(&mut runs);
+        self.dispatch(runs.iter_mut().map(HeldRun::batch), stages);
+        runs.clear();
+        self.forwarded = runs;
+    }
+
+    /// Forwards a run to the worker that it belongs to.
+    fn forward(&self, index: u8, run: &DatagramBatch<'_>) {
+        let taken = (self.workers.get(usize::from(index)))
+            .is_some_and(|worker| worker.forward(HeldRun::of(run)));
+        let counters = &self.shared.counters;
+        let fate = if taken {
+            &counters.runs_forwarded
+        } else {
+            &counters.forwards_dropped
+        };
+        fate.add(1);
+    }
+
+    /// Hands a run to its connection: one lock, one call, one look at its events.
+    pub(super) fn deliver(
+        &mut self,
+        handle: ConnectionHandle,
+        run: DatagramBatch<'_>,
+        stages: &mut Stages,
+    ) {
+        let Some(Some(connection)) = self.connections.get(handle.0) else {
+            self.shared.counters.runs_discarded.add(1);
+            self.answer_for_closed(handle, &run);
+            return;
+        };
+        let mut state = connection.lock();
+        let patience = Patience::of(&state.core, run.segment_size);
+        (self.coalescing).on_run(run.bytes.len(), run.segment_size, patience);
+        self.calls.deliver(&mut state, run.bytes.len());
+        state.measure(stages, Stage::Runtime, |state, stages| {
+            {
+                let mut chunks = lock(&self.shared.chunks);
+                if let Some(spare) = state.core.spare_chunks() {
+                    chunks.absorb(spare);
+                }
+                state.core.swap_chunks(&mut chunks);
+                state.core.receive(self.now, run, stages);
+                state.core.swap_chunks(&mut chunks);
+            }
+            apply_endpoint_events(&mut self.endpoint, handle, &mut state.core, self.now);
+            self.to_wake.collect(state);
+        });
+        self.reports.collect(&mut state);
+        let enqueue = !std::mem::replace(&mut state.queued, true);
+        drop(state);
+        if enqueue {
+            self.ready.push_back(Arc::clone(connection));
+        }
+        self.shared.counters.locks.add(1);
+        self.shared.counters.runs_received.add(1);
+        stages.mark(Stage::Runtime);
+    }
+
+    /// Whether so many connections have something to send that another receive call would push
+    /// their state out of the caches.
+    pub(super) fn has_many_to_send(&self) -> bool {
+        self.ready.len() >= WAITING_CONNECTIONS
+    }
+
+    /// Says once more, if that is due, that this end has closed the connection.
+    fn answer_for_closed(&mut self, handle: ConnectionHandle, run: &DatagramBatch<'_>) {
+        let Some(closing) = self.closed.get_mut(&handle.0) else {
+            return;
+        };
+        let (datagrams, bytes) = (run.count() as u64, run.bytes.len());
+        let answer = closing.on_received(run.path.remote, datagrams, bytes);
+        if let Some(answer) = answer.map(<[u8]>::to_vec) {
+            self.respond(run.path, &answer);
+        }
+    }
+
+    /// Sends one stateless datagram. If there is no room it is lost, as it might be on the way.
+    pub(super) fn respond(&mut self, path: Path, datagram: &[u8]) {
+        self.shared.counters.responses.add(1);
+        if self.send.is_full() && !self.blocked {
+            let _ = self.flush();
+        }
+        let Some(slot) = self
+            .send
+            .free_slot()
+            .and_then(|slot| slot.get_mut(..datagram.len()))
+        else {
+            return;
+        };
+        slot.copy_from_slice(datagram);
+        let segment_size = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
+        self.send.push(Transmit {
+            path,
+            ecn: Ecn::NotEct,
+            segment_size,
+            len: datagram.len(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::time::Duration;
+
+    use squall_udp::SendBatch;
+
+    use super::super::MESSAGE_BYTES;
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn ten_minutes_without_receiving_end_a_worker() {
+        const ENOKEY: i32 = 126;
+        let mut worker = Worker::for_tests();
+        let (mut recv, mut stages) = (RecvBatch::new(1, 2048), Stages::off());
+        worker.socket.inject_recv_error(ENOKEY);
+        let start = worker.now;
+        let end = loop {
+            match worker.receive(&mut recv, &mut stages) {
+                Ok(_) => worker.now = worker.backoff.retry_at().unwrap(),
+                Err(end) => break end,
+            }
+        };
+        let WorkerEndReason::Receive(error) = end else {
+            panic!("{end}");
+        };
+        assert_eq!(error.raw_os_error(), Some(ENOKEY));
+        let minutes = (worker.now - start).as_secs() / 60;
+        assert_eq!(minutes, 10);
+        // Any call that works begins anew, though nothing was there.
+        worker.socket.inject_recv_error(0);
+        assert!(worker.receive(&mut recv, &mut stages).unwrap());
+        assert_eq!(worker.backoff.retry_at(), None);
+        worker.now += Duration::from_secs(6000);
+        worker.socket.inject_recv_error(ENOKEY);
+        assert!(!worker.receive(&mut recv, &mut stages).unwrap());
+        // A socket that is gone is not waited for.
+        worker.socket.inject_recv_error(9);
+        let end = worker.receive(&mut recv, &mut stages).unwrap_err();
+        assert!(matches!(end, WorkerEndReason::Socket(_)), "{end}");
+    }
+
+    #[cfg(all(feature = "self-signed", target_os = "linux"))]
+    #[test]
+    fn a_receive_call_brings_no_more_runs_than_the_cache_holds() {
+        const SIZE: usize = 40;
+        const DATAGRAMS: usize = 40;
+        let (mut worker, mut stages) = (Worker::for_tests(), Stages::off());
+        let any = ([127, 0, 0, 1], 0).into();
+        let socket = squall_udp::Socket::bind(any, &squall_udp::Options::default()).unwrap();
+        let to = |remote| Path {
+            remote,
+            local: None,
+        };
+        let identity = crate::tls::Identity::self_signed(["localhost"]).unwrap();
+        let client = crate::tls::client(identity.roots().unwrap(), &[]).unwrap();
+        for _ in 0..2 {
+            let config = squall_core::ClientConfig::new(client.clone());
+            let path = to(socket.local_addr().unwrap());
+            let (handle, core) = (worker.endpoint)
+                .connect(worker.now, config, path, "localhost")
+                .unwrap();
+            worker.insert(handle, core);
+        }
+        worker.transmit(&mut stages).unwrap();
+        // Their ids, from their Initial packets.
+        let (mut ids, mut recv) = (HashSet::new(), RecvBatch::new(4, MESSAGE_BYTES));
+        while ids.len() < 2 {
+            socket.recv(&mut recv).unwrap();
+            for bundle in recv.iter_mut() {
+                for hello in bundle.bytes.chunks(bundle.segment_size.into()) {
+                    let ours = &hello[6 + usize::from(hello[5])..];
+                    ids.insert(ours[1..][..usize::from(ours[0])].to_vec());
+                }
+            }
+        }
+        let ids: Vec<Vec<u8>> = ids.into_iter().collect();
+        let nobody = vec![vec![0x55; 8], vec![0xaa; 8]];
+        let local = worker.socket.local_addr().unwrap();
+        let send = |messages: usize, datagrams: usize, ids: &[Vec<u8>]| {
+            let mut batch = SendBatch::new(messages, SIZE * DATAGRAMS);
+            for _ in 0..messages {
+                let slot = batch.free_slot().unwrap();
+                for (datagram, id) in slot.chunks_exact_mut(SIZE).zip(ids.iter().cycle()) {
+                    // A short header.
+                    datagram[0] = 0x40;
+                    datagram[1..=id.len()].copy_from_slice(id);
+                }
+                batch.push(Transmit {
+                    path: to(local),
+                    ecn: Ecn::NotEct,
+                    segment_size: SIZE as u16,
+                    len: SIZE * datagrams,
+                });
+            }
+            socket.send(&mut batch).unwrap();
+        };
+        let mut recv = RecvBatch::within(RECV_MESSAGES, MESSAGE_BYTES, RECV_BYTES);
+        let mut receive = |worker: &mut Worker| {
+            worker.receive(&mut recv, &mut stages).unwrap();
+            recv.messages()
+        };
+        send(8, DATAGRAMS, &nobody);
+        assert_eq!(receive(&mut worker), 8);
+        send(8, DATAGRAMS, &ids);
+        assert_eq!(
+            receive(&mut worker),
+            8,
+            "what belongs to nobody is no limit"
+        );
+        send(2, DATAGRAMS, &ids);
+        assert_eq!(receive(&mut worker), 1);
+        assert_eq!(receive(&mut worker), 1);
+        // Messages of a datagram each have no more runs than fit.
+        send(16, 1, &ids);
+        let calls: Vec<usize> = (0..4).map(|_| receive(&mut worker)).collect();
+        assert_eq!(calls, [1, 2, 4, 8]);
+    }
+
+    #[cfg(feature = "self-signed")]
+    #[test]
+    fn a_connection_that_was_closed_leaves_its_last_datagram() {
+        let identity = crate::tls::Identity::self_signed(["localhost"]).unwrap();
+        let client = crate::tls::client(identity.roots().unwrap(), &[]).unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
+        let (remote, local) = (socket.local_addr().unwrap(), None);
+        let path = Path { remote, local };
+        let receive = || {
+            let mut datagram = [0; 2048];
+            let len = socket.recv(&mut datagram).ok()?;
+            Some(datagram[..len].to_vec())
+        };
+
+        let (mut worker, mut stages) = (Worker::for_tests(), Stages::off());
+        let config = squall_core::ClientConfig::new(client);
+        let connected = (worker.endpoint).connect(worker.now, config, path, "localhost");
+        let (handle, core) = connected.unwrap();
+        let connection = worker.insert(handle, core);
+        worker.transmit(&mut stages).unwrap();
+        let hello = receive().expect("an Initial packet");
+        while receive().is_some() {}
+        let weak = Arc::downgrade(&connection);
+        drop(connection);
+        worker.close(7, b"done");
+        worker.transmit(&mut stages).unwrap();
+        let close = receive().expect("CONNECTION_CLOSE");
+        assert!(weak.upgrade().is_none(), "its state is gone");
+        assert_eq!((worker.count, worker.closed.len()), (1, 1));
+
+        // A datagram to the id that the client chose, which stands behind the server's.
+        let id_at = 6 + usize::from(hello[5]);
+        let id = &hello[id_at + 1..][..usize::from(hello[id_at])];
+        let late = [&[0x40], id, &[0; 500]].concat();
+        for (answers, from) in [
+            (1, path),
+            (1, path),
+            (0, path),
+            (
+                0,
+                Path {
+                    remote: ([127, 0, 0, 2], 9).into(),
+                    local,
+                },
+            ),
+        ] {
+            let mut bytes = late.clone();
+            let segment_size = u16::try_from(late.len()).unwrap();
+            let datagrams = DatagramBatch {
+                path: from,
+                ecn: Ecn::NotEct,
+                segment_size,
+                bytes: &mut bytes,
+            };
+            worker.dispatch(std::iter::once(datagrams), &mut stages);
+            worker.transmit(&mut stages).unwrap();
+            for _ in 0..answers {
+                assert!(receive() == Some(close.clone()), "the same datagram again");
+            }
+        }
+        assert!(receive().is_none());
+        worker.now += Duration::from_secs(10);
+        worker.time_out(&mut stages);
+        assert_eq!((worker.count, worker.closed.len()), (0, 0));
+        assert_eq!(worker.endpoint.connections(), 0);
+    }
+}
