@@ -81,6 +81,35 @@ fn lost_and_repeated_datagrams_do_no_harm() {
     }
 }
 
+// test: RFC 9002 §6.3
+#[test]
+fn a_retry_ends_the_backoff_of_probe_timeouts() {
+    let (mut link, handle) = link(config(), Policy::Retry);
+    let probes = |link: &Link| link.client.connections[&handle].stats().probe_timeouts;
+    // Waits for the next probe timeout; returns the seconds that it took.
+    let wait = |link: &mut Link| {
+        let (begin, before) = (link.now, probes(link));
+        while probes(link) == before {
+            link.wait();
+        }
+        (link.now - begin).as_secs_f64()
+    };
+    link.run_losing(|_, _| true);
+    let first = wait(&mut link);
+    for backoff in [2.0, 4.0] {
+        link.run_losing(|_, _| true);
+        assert_eq!((wait(&mut link) / first).round(), backoff);
+    }
+    // The server gets this probe; what answers its Retry is lost.
+    link.run_losing(|_, datagram| {
+        matches!(header::parse(datagram, 8), Ok(Header::Long { token, .. }) if !token.is_empty())
+    });
+    assert!(link.to_client.iter().any(|datagram| is_retry(datagram)));
+    assert_eq!((wait(&mut link) / first).round(), 1.0);
+    link.run();
+    assert!(link.client.has(handle, &Event::Connected));
+}
+
 // test: RFC 9000 §8.1.2: INVALID_TOKEN, at once and without state
 #[test]
 fn a_retry_token_from_elsewhere_or_too_late_is_refused() {
