@@ -34,8 +34,9 @@ use super::handshakes::{self, Target};
 use super::protocol::{self, Service, Transfer};
 use super::requests;
 
-/// The idle timeout of few connections, and what each adds to that of more than 3,000.
-const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The shortest idle timeout, unless the user chooses one.
+const LEAST_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Idle timeout for each connection: 3,000 have the shortest one, and more a longer one.
 const IDLE_TIMEOUT_OF_EACH: Duration = Duration::from_millis(10);
 
 /// What both ends are made of.
@@ -97,10 +98,10 @@ impl Quic {
         let mut options = options.clone();
         options.suite.get_or_insert(Suite::Aes128.into());
         // The first of many wait until the last is there, and viewers for their share.
-        let times = IDLE_TIMEOUT_OF_EACH * u32::try_from(connections).unwrap_or(u32::MAX);
+        let of_all = IDLE_TIMEOUT_OF_EACH * u32::try_from(connections).unwrap_or(u32::MAX);
         options
             .idle_timeout
-            .get_or_insert(times.max(DEFAULT_IDLE_TIMEOUT));
+            .get_or_insert(of_all.max(LEAST_IDLE_TIMEOUT));
         let server = server_tls(certificate, &options)?;
         let make = |provider| certificate.client(provider);
         let (clients, watch) = client_tls(&options, connections, make)?;

@@ -362,7 +362,7 @@ impl Connection {
         space.keys = Some(self.handshake.initial_keys(self.handshake.version));
         space.crypto_send.on_all_lost();
         self.paths.active.flow.leave(space.sent.discard());
-        // RFC 9002 §6.3.
+        // RFC 9002 §6.3: loss recovery begins anew.
         self.clock.pto_count = 0;
         self.repeat_early_data();
         self.set_loss_timer(now);
