@@ -30,6 +30,10 @@ const BLOCKED_RETRY: Duration = Duration::from_millis(5);
 /// milliseconds; see `timer_wheel`.
 const NEAR: Duration = Duration::from_millis(5);
 
+/// The longest time, about, that a busy worker keeps its thread's runtime from looking at timers,
+/// sockets and tasks that other threads have woken.
+const RUNTIME_WAITS: Duration = Duration::from_millis(1);
+
 /// Runs a worker until its endpoint is dropped and its last connection is gone.
 ///
 /// # Errors
@@ -58,6 +62,7 @@ async fn turns(
     let mut busy = true;
     // Whether what there is to send has waited for one more call of receive.
     let mut waited = false;
+    let mut runtime_looked = worker.now;
     loop {
         // Read before receiving: readiness that arrives in between must not be cleared with it.
         let (readable, addresses_changed) = poll_fn(|cx| {
@@ -126,9 +131,14 @@ async fn turns(
         if let Some(readable) = worker.rebound.take() {
             fd = readable;
         }
-        busy = worker.more_to_receive || (!worker.blocked && !worker.ready.is_empty());
-        if busy {
+        busy = worker.more_to_receive
+            || !worker.starts.is_empty()
+            || (!worker.blocked && !worker.ready.is_empty());
+        if busy && worker.now - runtime_looked < RUNTIME_WAITS {
             let_tasks_run().await;
+        } else if busy {
+            tokio::task::yield_now().await;
+            runtime_looked = worker.now;
         } else {
             let until = Until {
                 deadline: worker.wheel.next(),
@@ -140,6 +150,7 @@ async fn turns(
             let wake = sleep(&fd, addresses.as_ref(), &shared, until, &mut alarm)
                 .await
                 .map_err(WorkerEndReason::Socket)?;
+            runtime_looked = worker.now;
             if wake == Wake::Doorbell && shared.on_shared_runtime() {
                 // A multi-thread runtime runs the task that was woken last before all others, also
                 // before those that are about to write.

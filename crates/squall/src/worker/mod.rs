@@ -6,6 +6,7 @@
 //!           time out   what the wheel says is due
 //!           (wake the applications' tasks; those of this thread run now, so that what they write
 //!            leaves with the acknowledgements of what they read)
+//!           commands   from applications; few handshakes begin in one turn
 //!           transmit   each queued connection: one lock, some bundles, one timer update
 //!           flush      sendmmsg
 //!           sleep      until the socket is readable, the wheel's next deadline, or the doorbell;
@@ -85,6 +86,10 @@ const SEND_MESSAGES: usize = 32;
 const SEND_BYTES: usize = 4 * MESSAGE_BYTES;
 const _: () = assert!(SEND_BYTES >= MESSAGE_BYTES);
 
+/// Handshakes that a worker begins in one turn, at most. Each takes it some 80 µs, and each brings
+/// packets that have to be received in later turns (decision 49).
+const STARTS: usize = 8;
+
 /// A worker's own state. Only `shared` and the connections' states are seen by other threads.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
@@ -106,6 +111,8 @@ pub(crate) struct Worker {
     /// Connections with something to send, in turn; `queued` is set in each.
     ready: VecDeque<Arc<ConnectionShared>>,
     inbox: Inbox,
+    /// Commands that begin handshakes, and what must not overtake them.
+    starts: VecDeque<Command>,
     forwarded: Vec<HeldRun>,
     held: Held,
     to_wake: ToWake,
@@ -173,6 +180,7 @@ impl Worker {
             together: Together::default(),
             ready: VecDeque::new(),
             inbox: Inbox::with_room(),
+            starts: VecDeque::new(),
             forwarded: Vec::new(),
             held,
             to_wake,
@@ -232,17 +240,31 @@ impl Worker {
 
     // ---- commands ------------------------------------------------------------------------------
 
-    /// Takes what applications put into the inbox.
+    /// Takes what applications put into the inbox. Handshakes that are not begun in this turn keep
+    /// their order.
     fn take_inbox(&mut self, stages: &mut Stages) {
         let mut inbox = std::mem::take(&mut self.inbox);
         self.shared.take_inbox(&mut inbox);
         self.ready.extend(inbox.ready.drain(..));
-        if !inbox.commands.is_empty() {
+        if !inbox.commands.is_empty() || !self.starts.is_empty() {
             stages.mark(Stage::Runtime);
             for command in inbox.commands.drain(..) {
+                match command {
+                    Command::Connect { .. } | Command::Accept { .. } | Command::Detach => {
+                        self.starts.push_back(command);
+                    }
+                    command => self.execute(command, stages),
+                }
+            }
+            for _ in 0..STARTS {
+                let Some(command) = self.starts.pop_front() else {
+                    break;
+                };
                 self.execute(command, stages);
             }
-            self.shared.commands_done();
+            if self.starts.is_empty() {
+                self.shared.commands_done();
+            }
         }
         self.inbox = inbox;
     }
@@ -255,6 +277,10 @@ impl Worker {
                 server_name,
                 reply,
             } => {
+                if reply.is_closed() {
+                    // Nobody waits for the connection any more.
+                    return;
+                }
                 let path = Path {
                     remote,
                     local: None,
@@ -396,7 +422,11 @@ impl Worker {
 
     /// Whether the worker has nothing left to do and may end.
     fn is_done(&self) -> bool {
-        self.detached && self.count == 0 && self.ready.is_empty() && self.send.is_empty()
+        self.detached
+            && self.starts.is_empty()
+            && self.count == 0
+            && self.ready.is_empty()
+            && self.send.is_empty()
     }
 }
 

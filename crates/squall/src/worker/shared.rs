@@ -423,12 +423,13 @@ impl Shared {
         lock(&self.udp).replace(Some(socket));
     }
 
-    /// Takes what came in. The vectors of `into` are empty and lend their memory.
+    /// Takes what came in. The vectors of `into` are empty and lend their memory. Commands count as
+    /// being executed until [`commands_done`](Self::commands_done).
     pub(crate) fn take_inbox(&self, into: &mut Inbox) {
         let mut inbox = lock(&self.inbox);
         std::mem::swap(&mut inbox.ready, &mut into.ready);
         std::mem::swap(&mut inbox.commands, &mut into.commands);
-        inbox.executing = !into.commands.is_empty();
+        inbox.executing |= !into.commands.is_empty();
     }
 
     /// Takes the datagrams that other workers handed over. `into` is empty and lends its memory.
@@ -440,7 +441,7 @@ impl Shared {
         }
     }
 
-    /// The commands returned by `take_inbox` were executed.
+    /// All commands returned by `take_inbox` were executed.
     pub(crate) fn commands_done(&self) {
         lock(&self.inbox).executing = false;
         if self.counters.connections.get() == 0 {
