@@ -17,14 +17,11 @@ use squall_yard::{interrupt, layout, source, sys};
 use super::args::Local;
 use super::bulk_report::{Round, Series, Setup};
 use super::bulk_series::SeriesReport;
-use super::contender::Contender;
+use super::contender::{Contender, check_threads};
 use super::quic::Quic;
 use super::report::{self, Interval};
 use super::{cores, rotated};
 use crate::output::{print_json, say};
-
-/// The most connections of the controls: what `--bidir` takes for 10,000 streams.
-const MAX_TCP: usize = 20_000;
 
 /// Everything that is settled before the first round.
 pub(super) struct Plan {
@@ -57,11 +54,7 @@ impl Plan {
         // Where there are several numbers, the connections of each are a part of the most.
         let connections = args.work.most_connections();
         let tcp = connections * args.work.streams * flow.directions().len();
-        if tcp > MAX_TCP && contenders.iter().any(|&one| one != Contender::Quic) {
-            return Err(Failure::new(format!(
-                "TCP would take {tcp} connections with a thread at each end, more than {MAX_TCP}: add --only quic"
-            )));
-        }
+        check_threads(tcp, &contenders)?;
         if args.verify {
             args.work.one_number()?;
         }

@@ -1,6 +1,7 @@
 //! What is measured side by side: squall and its controls.
 
 use clap::ValueEnum;
+use squall_yard::error::{Failure, Result};
 
 /// What can be measured.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,4 +26,20 @@ impl Contender {
             Self::Tcp => "tcp",
         }
     }
+}
+
+/// The most connections of the controls: what `--bidir` takes for 10,000 streams.
+const MAX_TCP: usize = 20_000;
+
+/// Checks that controls with two threads for each connection can have so many connections.
+///
+/// # Errors
+/// They would have too many, and take part.
+pub(crate) fn check_threads(connections: usize, contenders: &[Contender]) -> Result<()> {
+    if connections > MAX_TCP && contenders.iter().any(|&one| one != Contender::Quic) {
+        return Err(Failure::new(format!(
+            "TCP would take {connections} connections with a thread at each end, more than {MAX_TCP}: add --only quic"
+        )));
+    }
+    Ok(())
 }

@@ -24,7 +24,7 @@ use squall_yard::suites::Suite;
 use squall_yard::{interrupt, layout, sys};
 
 use super::args::Local;
-use super::contender::Contender;
+use super::contender::{Contender, check_threads};
 use super::job::Job;
 use super::operations::{Figures, OperationsReport, Setup, Tables};
 use super::quic::Quic;
@@ -136,6 +136,9 @@ impl Bench {
         let mut connections = most;
         for job in jobs {
             connections = job.at_a_time(most, Some(&suites))?;
+            if matches!(job, Job::Handshakes(_) | Job::Churn(_)) {
+                check_threads(connections, &args.contenders())?;
+            }
         }
         let is_requests = matches!(jobs.first(), Some(Job::Requests(..) | Job::Segments(..)));
         let tls = if is_requests && args.contenders().contains(&Contender::TlsTcp) {

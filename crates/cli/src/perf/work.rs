@@ -116,8 +116,9 @@ pub(crate) struct Work {
           "download", "bidir", "upload_size", "bitrate", "rate"])]
     pub(crate) churn: Option<usize>,
 
-    /// Number of concurrent requests per connection (default: 100), of concurrent handshakes
-    /// (default: 10), or of connections that come and go (default: 4)
+    /// Number of concurrent requests per connection (default: 100), of handshakes that begin at
+    /// once (default: 10; full ones up to 100000 with --only quic), or of connections that come
+    /// and go (default: 4)
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) in_flight: Option<usize>,
 }
@@ -193,9 +194,10 @@ impl Work {
         }
         if !self.handshakes.is_empty() {
             let in_flight = self.in_flight.unwrap_or(HANDSHAKES_IN_FLIGHT);
-            if in_flight > MAX_TICKETS {
+            let needs_tickets = self.handshakes.iter().any(|&kind| kind != Kind::Full);
+            if in_flight > MAX_TICKETS && needs_tickets {
                 return Err(Failure::new(format!(
-                    "at most {MAX_TICKETS} handshakes at a time: pass a smaller --in-flight"
+                    "at most {MAX_TICKETS} handshakes with tickets at a time: pass --handshakes=full or a smaller --in-flight"
                 )));
             }
             let mut kinds = self.handshakes.clone();
@@ -437,6 +439,8 @@ mod tests {
             kinds(&["--handshakes"]),
             [Kind::Full, Kind::Resumed, Kind::Early]
         );
+        assert!(task(&["--handshakes", "--in-flight", "1001"]).is_err());
+        assert!(task(&["--handshakes=full", "--in-flight", "100000"]).is_ok());
         assert_eq!(kinds(&["--handshakes=resumed"]), [Kind::Resumed]);
         assert!(Kind::from_str("quarter", true).is_err());
     }
