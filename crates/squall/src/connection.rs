@@ -99,10 +99,12 @@ impl Connection {
     }
 
     /// The largest datagram that can currently be sent, in bytes; it changes with the path. `None`:
-    /// the peer does not accept datagrams (RFC 9221 §3).
+    /// the peer does not accept datagrams (RFC 9221 §3). Asking, like sending a datagram, starts
+    /// the search for larger packets (RFC 9000 §14.3), which otherwise starts when 38,400
+    /// bytes were sent.
     #[must_use]
     pub fn max_datagram_size(&self) -> Option<usize> {
-        self.0.0.lock().core.max_datagram_size()
+        self.0.0.call(|state| state.core.max_datagram_size())
     }
 
     /// Queues an unreliable datagram. If the queue is full, the oldest datagrams in it are dropped

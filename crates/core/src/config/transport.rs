@@ -81,7 +81,8 @@ pub struct TransportConfig {
     /// the data (RFC 9000 §21.14). It costs bandwidth: a message of one byte takes a whole packet.
     /// Packets that only acknowledge are not padded, and when packets are sent still shows.
     pub pad_to_mtu: bool,
-    /// Whether larger UDP payloads than the initial one are searched for (RFC 9000 §14.3).
+    /// Whether larger UDP payloads than the initial one are searched for (RFC 9000 §14.3): when a
+    /// connection has sent 38,400 bytes, or as soon as its application uses datagrams.
     pub mtu_discovery: bool,
     /// Time after which a search that has ended below `max_udp_payload` begins again (RFC 8899
     /// §5.1.1).

@@ -276,9 +276,6 @@ impl Connection {
             // The system began to send from another address during the handshake.
             self.revalidate(now);
         }
-        // A client that asks one thing and leaves does not pay for it.
-        let rested = now + self.probe_timeout();
-        self.clock.set(Timer::PathSize, Some(rested));
     }
 
     /// Drops a level's keys and all that is open there (RFC 9001 §4.9, RFC 9002 §6.4).

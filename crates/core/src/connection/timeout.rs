@@ -35,7 +35,6 @@ impl Connection {
                     }
                 }
                 Timer::Path => self.on_path_timer(now),
-                Timer::PathSize => self.paths.seeks_size_idly = true,
                 Timer::Quiet => {
                     let pto = self.probe_timeout();
                     let probes = self.expects_data() && self.clock.probes_for_data(now, pto);

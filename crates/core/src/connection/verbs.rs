@@ -273,7 +273,12 @@ impl Connection {
             State::Closing(close) => close.due,
             State::Draining | State::Drained => false,
             State::Handshaking | State::Established => {
-                self.duties.ping || self.streams.wants_to_send() || self.datagrams.wants_to_send()
+                self.duties.ping
+                    || self.streams.wants_to_send()
+                    || self.datagrams.wants_to_send()
+                    || (self.duties.large_packets
+                        && self.handshake.confirmed
+                        && self.paths.active.mtu.has_planned())
             }
         }
     }
@@ -425,9 +430,16 @@ impl Connection {
 
     /// The largest datagram that can currently be sent, in bytes: what the peer accepts and a
     /// packet of the path's size carries. It changes with the path. `None`: the peer does not
-    /// accept datagrams, or has not said so yet (RFC 9221 §3).
+    /// accept datagrams, or has not said so yet (RFC 9221 §3). Asking, like sending a datagram,
+    /// starts the search for larger packets (RFC 9000 §14.3), if it has not started.
     #[must_use]
-    pub fn max_datagram_size(&self) -> Option<usize> {
+    pub fn max_datagram_size(&mut self) -> Option<usize> {
+        self.duties.large_packets = true;
+        self.datagram_room()
+    }
+
+    /// The largest datagram that can currently be sent, in bytes.
+    pub(super) fn datagram_room(&self) -> Option<usize> {
         let frame = usize::try_from(self.handshake.peer.max_datagram_frame).unwrap_or(usize::MAX);
         let header = 1 + self.paths.remote_ids.current().len() + PACKET_NUMBER;
         let room = usize::from(self.paths.active.mtu.current()).checked_sub(header + TAG_LEN)?;
@@ -500,14 +512,15 @@ impl Connection {
         Ok(())
     }
 
-    fn check_datagram(&self, data: &Bytes) -> Result<(), DatagramError> {
+    fn check_datagram(&mut self, data: &Bytes) -> Result<(), DatagramError> {
         if self.is_closed() {
             return Err(DatagramError::Closed);
         }
         if self.handshake.peer.max_datagram_frame == 0 {
             return Err(DatagramError::Unsupported);
         }
-        match self.max_datagram_size() {
+        self.duties.large_packets = true;
+        match self.datagram_room() {
             Some(most) if data.len() <= most => Ok(()),
             _ => Err(DatagramError::TooLarge),
         }

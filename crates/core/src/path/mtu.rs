@@ -2,6 +2,8 @@
 //! routers are ignored (RFC 9000 §14.2.1).
 //!
 //! ```text
+//!  begin    when the connection has sent enough to gain from it, or its application needs large
+//!           packets (`transmit/probe.rs`)
 //!  round    up to four sizes at once, the largest first: the limit and sizes that many paths have,
 //!           later the size that was lost last and three between it and what is known to pass
 //!  result   what is acknowledged passes; what is lost is doubtful, and too large when it is lost
@@ -128,11 +130,16 @@ impl Mtu {
         self.floor
     }
 
+    /// Whether there are sizes of this round that are still to be sent.
+    pub(crate) const fn has_planned(&self) -> bool {
+        self.planned[0] != 0
+    }
+
     /// Whether there is a size to be probed at `now`.
     #[inline]
     #[must_use]
     pub(crate) fn wants_probe(&mut self, now: Time) -> bool {
-        if self.planned[0] != 0 {
+        if self.has_planned() {
             return true;
         }
         if self.is_done && self.current < self.limit {

@@ -68,6 +68,9 @@ fn the_life_of_a_connection_is_told_in_order() {
     }
 
     // The size of the path, keys and the end.
+    let client = link.client.connections.get_mut(&handle).unwrap();
+    let _ = client.max_datagram_size();
+    link.run();
     let mtu = find(&link.client, |one| match one {
         Observation::MtuChanged(change) => Some((change.before, change.max_udp_payload)),
         _ => None,

@@ -37,15 +37,13 @@ pub(crate) enum Timer {
     Close,
     /// The validation of a path, or the end of one (RFC 9000 §8.2.4).
     Path,
-    /// The search for the path MTU goes on, though nothing is sent.
-    PathSize,
     /// A server that is expected to send data has gone quiet.
     Quiet,
     /// Nothing has happened for a while: unused memory is given back.
     Shed,
 }
 
-const COUNT: usize = 12;
+const COUNT: usize = 11;
 
 impl Timer {
     /// All timers.
@@ -59,7 +57,6 @@ impl Timer {
         Self::KeyDiscard,
         Self::Close,
         Self::Path,
-        Self::PathSize,
         Self::Quiet,
         Self::Shed,
     ];

@@ -40,6 +40,8 @@ pub(crate) struct Duties {
     pub(crate) ack_frequency: AckRequest,
     /// The next probe of a probe timeout is no larger than any path must carry (RFC 8899 §4.3).
     pub(crate) small_probe: bool,
+    /// The application needs packets that are as large as the path allows, even if it sends little.
+    pub(crate) large_packets: bool,
 }
 
 /// What this end asks of the peer's acknowledgements (draft-ietf-quic-ack-frequency §4).
@@ -139,6 +141,7 @@ impl Duties {
             most_new_tokens: config.new_tokens,
             ack_frequency: AckRequest::new(config.ack_frequency),
             small_probe: false,
+            large_packets: false,
         }
     }
 

@@ -57,9 +57,6 @@ pub(crate) struct Paths {
     /// Clients: the address in use was left at once, for a path that is not validated yet
     /// (`Move::AtOnce`).
     pub(crate) left_at_once: bool,
-    /// Whether the path MTU is searched for when there is nothing else to send: not right after
-    /// the handshake.
-    pub(crate) seeks_size_idly: bool,
 }
 
 impl Paths {
@@ -78,7 +75,6 @@ impl Paths {
             remote_ids: RemoteIds::new(remote),
             ecn: EcnTotals::default(),
             left_at_once: false,
-            seeks_size_idly: false,
         }
     }
 

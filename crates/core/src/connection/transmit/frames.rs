@@ -176,7 +176,7 @@ impl Connection {
             let size = frame::write::datagram_header_size(Some(data.len())) + data.len();
             if size > w.remaining() {
                 // RFC 9221 §5: the path became smaller than the datagram, which cannot be split.
-                let most = self.max_datagram_size();
+                let most = self.datagram_room();
                 if most.is_none_or(|most| data.len() > most) {
                     self.datagrams.next();
                     self.stats.datagram_frames_dropped += 1;

@@ -36,9 +36,6 @@ const LONGEST_NUMBER: usize = 4;
 const ACK_ROOM: usize = 24;
 const _: () = assert!(ACK_ROOM + LONGEST_NUMBER < FILL);
 
-/// Packets after which probes for the path MTU go before data.
-const SHORT_EXCHANGE: u64 = 32;
-
 /// What a bundle may hold.
 struct Plan {
     /// Bytes of a datagram.
@@ -149,15 +146,14 @@ impl Connection {
         if self.handshake.confirmed {
             self.paths.active.flow.ecn.begin(next);
         }
-        // The search for the path MTU goes on under load, but must not delay a short exchange.
-        if next >= SHORT_EXCHANGE
-            && let Some(probe) = self.transmit_mtu_probe(now, buffer, stages)
-        {
+        // The search for the path MTU goes on under load, unless data would have to wait for it.
+        let data = u64::from(self.paths.active.mtu.current());
+        if let Some(probe) = self.transmit_mtu_probe(now, buffer, data, stages) {
             return Some(probe);
         }
         // 1 allow, 2 plan
         let plan = match self.plan(now, buffer.len(), max_segments) {
-            Next::NothingToSend => return self.transmit_idle_probe(now, buffer, stages),
+            Next::NothingToSend => return self.transmit_mtu_probe(now, buffer, 0, stages),
             Next::Blocked => return None,
             Next::Bundle(plan) => plan,
         };
@@ -175,7 +171,7 @@ impl Connection {
             self.write_bundle(now, buffer, &form, plan.count, &mut spans, &mut tails);
         stages.mark(Stage::PacketBuilding);
         if written == 0 {
-            return self.transmit_idle_probe(now, buffer, stages);
+            return self.transmit_mtu_probe(now, buffer, 0, stages);
         }
         // 4 seal
         self.seal_bundle(buffer, &mut spans[..written], &tails[..written]);
@@ -297,21 +293,6 @@ impl Connection {
         // A probe or an ack-eliciting acknowledgement restarts the timer too (RFC 9002 §A.5).
         if wants_data || space.last_eliciting == now {
             self.set_loss_timer(now);
-        }
-    }
-
-    /// A probe for the path MTU where there is nothing else to send, unless the handshake is just
-    /// over.
-    fn transmit_idle_probe(
-        &mut self,
-        now: Time,
-        buffer: &mut [u8],
-        stages: &mut Stages,
-    ) -> Option<Transmit> {
-        if self.paths.seeks_size_idly {
-            self.transmit_mtu_probe(now, buffer, stages)
-        } else {
-            None
         }
     }
 }

@@ -6,29 +6,39 @@ use rand::Rng;
 use squall_wire::{Ecn, Side, Transmit, frame};
 
 use super::packet::{Accounting, PacketWriter};
-use crate::config::{MAX_PATH_RESPONSES, MAX_PATHS};
+use crate::config::{MAX_PATH_RESPONSES, MAX_PATHS, MIN_UDP_PAYLOAD};
 use crate::connection::parts::paths::Probed;
 use crate::connection::{Connection, State};
 use crate::space::SpaceId;
 use crate::stages::{Stage, Stages};
 use crate::time::Time;
 
+/// Bytes that a connection sends before the path MTU is searched for. A short exchange gains
+/// nothing from larger packets, and most connections send little: probes and their
+/// acknowledgements would be a good part of what they cost (decision 50).
+const SEARCH_FROM: u64 = 32 * MIN_UDP_PAYLOAD as u64;
+
 impl Connection {
     // ---- path MTU -------------------------------------------------------------------------------
 
-    /// One datagram larger than any before, to learn whether the path carries it.
+    /// One datagram larger than any before, to learn whether the path carries it. `spare` bytes of
+    /// the congestion window stay free.
     pub(super) fn transmit_mtu_probe(
         &mut self,
         now: Time,
         buffer: &mut [u8],
+        spare: u64,
         stages: &mut Stages,
     ) -> Option<Transmit> {
-        let path = &mut self.paths.active;
         // Not to an address that the peer has only named: probes are large.
-        if !self.handshake.confirmed || !path.validated || !path.mtu.wants_probe(now) {
+        let allowed = self.handshake.confirmed && self.paths.active.validated;
+        let wanted = self.stats.bytes_sent >= SEARCH_FROM || self.duties.large_packets;
+        let path = &mut self.paths.active;
+        if !(allowed && wanted && path.mtu.wants_probe(now)) {
             return None;
         }
-        let (room, idle) = (path.flow.room(), path.flow.in_flight() == 0);
+        let room = path.flow.room().saturating_sub(spare);
+        let idle = spare == 0 && path.flow.in_flight() == 0;
         let size = usize::from(path.mtu.next_probe(room, idle)?);
         if buffer.len() < size {
             path.mtu.limit(buffer.len() as u64);
