@@ -134,7 +134,8 @@ impl Endpoint {
     }
 
     /// Connects to the server at `addr` with the endpoint's client configuration. The server must
-    /// present a certificate for `server_name`.
+    /// present a certificate for `server_name`. Of many attempts that are made at once, a worker
+    /// begins a few at a time, and the handshake timeout of each counts from its beginning.
     ///
     /// # Errors
     /// The endpoint has no client configuration, `server_name` is not a valid DNS name or IP

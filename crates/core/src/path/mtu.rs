@@ -131,6 +131,8 @@ impl Mtu {
     }
 
     /// Whether there are sizes of this round that are still to be sent.
+    #[inline]
+    #[must_use]
     pub(crate) const fn has_planned(&self) -> bool {
         self.planned[0] != 0
     }

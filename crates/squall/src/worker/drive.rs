@@ -62,7 +62,8 @@ async fn turns(
     let mut busy = true;
     // Whether what there is to send has waited for one more call of receive.
     let mut waited = false;
-    let mut runtime_looked = worker.now;
+    // Since when the runtime has waited for the worker.
+    let mut busy_since: Option<Time> = None;
     loop {
         // Read before receiving: readiness that arrives in between must not be cleared with it.
         let (readable, addresses_changed) = poll_fn(|cx| {
@@ -134,12 +135,16 @@ async fn turns(
         busy = worker.more_to_receive
             || !worker.starts.is_empty()
             || (!worker.blocked && !worker.ready.is_empty());
-        if busy && worker.now - runtime_looked < RUNTIME_WAITS {
-            let_tasks_run().await;
-        } else if busy {
-            tokio::task::yield_now().await;
-            runtime_looked = worker.now;
+        if busy {
+            let since = *busy_since.get_or_insert(worker.now);
+            if worker.now - since < RUNTIME_WAITS {
+                let_tasks_run().await;
+            } else {
+                tokio::task::yield_now().await;
+                busy_since = None;
+            }
         } else {
+            busy_since = None;
             let until = Until {
                 deadline: worker.wheel.next(),
                 now: worker.now,
@@ -150,7 +155,6 @@ async fn turns(
             let wake = sleep(&fd, addresses.as_ref(), &shared, until, &mut alarm)
                 .await
                 .map_err(WorkerEndReason::Socket)?;
-            runtime_looked = worker.now;
             if wake == Wake::Doorbell && shared.on_shared_runtime() {
                 // A multi-thread runtime runs the task that was woken last before all others, also
                 // before those that are about to write.
