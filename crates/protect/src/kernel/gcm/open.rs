@@ -47,7 +47,7 @@ fn open_batch<L: Lanes, const R: usize, const S: usize>(
     }
     let (mut good, mut at) = (0, 0);
     while !jobs.is_empty() {
-        let (run, rest) = short::split(jobs);
+        let (run, rest) = short::split::<L>(jobs);
         jobs = rest;
         let (run_good, run_len) = match run {
             Run::Short(run) => (short::open(l, key, run), run.len()),

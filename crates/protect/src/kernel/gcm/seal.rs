@@ -42,7 +42,7 @@ fn seal_batch<L: Lanes, const R: usize, const S: usize>(
     header: Option<&Rounds>,
 ) {
     while !jobs.is_empty() {
-        let (run, rest) = short::split(jobs);
+        let (run, rest) = short::split::<L>(jobs);
         jobs = rest;
         match run {
             Run::Short(run) => short::seal(l, key, run, header),

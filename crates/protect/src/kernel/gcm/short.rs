@@ -1,5 +1,5 @@
-//! Short packets of one length in blocks: a lane for each packet, so that no lane is idle and
-//! nothing is folded.
+//! Short packets of one length in blocks, up to 160 bytes: a lane for each packet, so that no lane
+//! is idle and nothing is folded.
 //!
 //! ```text
 //!               lane 0     lane 1
@@ -22,8 +22,13 @@ use crate::kernel::registers::{Crypto, Registers};
 use crate::kernel::stitch::Rounds;
 
 /// Bytes in the payload of the longest packet that is worked on here, if its number has four bytes:
-/// with a shorter number the payload has up to three more, and reaches into a fifth block.
-const MAX_LEN: usize = 64;
+/// with a shorter number the payload has up to three more, and may reach into another block. Beyond
+/// it, the other forms take about as long.
+const MAX_LEN: usize = 160;
+
+/// The same for packets that are worked on here even where they do not fill a register of four
+/// lanes.
+const MAX_LEN_ALONE: usize = 64;
 
 /// Bytes in the longest header.
 const MAX_HEADER_LEN: usize = 16;
@@ -31,27 +36,50 @@ const MAX_HEADER_LEN: usize = 16;
 /// Jobs for one form of the algorithm. The long one takes half as long again for 64 bytes, so the
 /// choice must not depend on how long a received number is: it is made by [`Job::public_lens`].
 pub(super) enum Run<'r, 'a> {
-    /// All of one length in blocks, 1 to 5, with headers of at most one.
+    /// All of one length in blocks, 1 to 11, with headers of at most one.
     Short(&'r mut [Job<'a>]),
-    /// With a longer payload or header, or where the payload may be empty.
+    /// With a longer payload or header, or where the payload may be empty, or too few to fill a
+    /// register.
     Long(&'r mut [Job<'a>]),
 }
 
 /// The first run of some jobs, and what follows it.
 #[inline(always)]
-pub(super) fn split<'r, 'a>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, &'r mut [Job<'a>]) {
-    let blocks = jobs.first().map_or(0, blocks_of);
-    if blocks > 0 {
-        let least_len = 16 * blocks - 15;
-        let is_same =
-            |job: &&Job<'_>| (job.payload_len().wrapping_sub(least_len) < 16) & is_short(job);
-        let (run, rest) = jobs.split_at_mut(jobs.iter().take_while(is_same).count());
-        (Run::Short(run), rest)
-    } else {
-        let is_long = |job: &&Job<'_>| !is_short(job);
-        let (run, rest) = jobs.split_at_mut(jobs.iter().take_while(is_long).count());
-        (Run::Long(run), rest)
+pub(super) fn split<'r, 'a, L: Lanes>(jobs: &'r mut [Job<'a>]) -> (Run<'r, 'a>, &'r mut [Job<'a>]) {
+    let (mut count, fit) = first_run::<L>(jobs);
+    if fit > 0 {
+        let (run, rest) = jobs.split_at_mut(fit);
+        return (Run::Short(run), rest);
     }
+    while count < jobs.len() {
+        match first_run::<L>(&jobs[count..]) {
+            (more, 0) => count += more,
+            _ => break,
+        }
+    }
+    let (run, rest) = jobs.split_at_mut(count);
+    (Run::Long(run), rest)
+}
+
+/// How many jobs are of the first one's kind, that is long, or short and of as many blocks; and how
+/// many of them are worked on here.
+#[inline(always)]
+fn first_run<L: Lanes>(jobs: &[Job<'_>]) -> (usize, usize) {
+    let blocks = jobs.first().map_or(0, blocks_of);
+    if blocks == 0 {
+        return (jobs.iter().take_while(|job| !is_short(job)).count(), 0);
+    }
+    let least_len = 16 * blocks - 15;
+    let is_same = |job: &&Job<'_>| (job.payload_len().wrapping_sub(least_len) < 16) & is_short(job);
+    let count = jobs.iter().take_while(is_same).count();
+    // A lane of four for each of those that are left takes longer than they do one by one.
+    let fills_registers = (L::BLOCKS == 4) & (jobs[0].public_lens().1 > MAX_LEN_ALONE);
+    let left = if fills_registers {
+        count % L::BLOCKS
+    } else {
+        0
+    };
+    (count, count - left)
 }
 
 #[inline(always)]
@@ -80,34 +108,61 @@ macro_rules! passes {
             (1, 2) => passes!($l, $jobs, $pass, [2 4 4 12], [2 1 1 3], [2 1 1 3]),
             (1, 3) => passes!($l, $jobs, $pass, [3 2 2 8], [3 1 1 4], [3 1 1 4]),
             (1, 4) => passes!($l, $jobs, $pass, [4 2 2 10], [4 1 1 5], [4 1 1 5]),
-            (1, _) => passes!($l, $jobs, $pass, [5 2 2 12], [5 1 1 6], [5 1 1 6]),
+            (1, 5) => passes!($l, $jobs, $pass, [5 2 2 12], [5 1 1 6], [5 1 1 6]),
+            (1, 6) => passes!($l, $jobs, $pass, [6 1 1 7]),
+            (1, 7) => passes!($l, $jobs, $pass, [7 1 1 8]),
+            (1, 8) => passes!($l, $jobs, $pass, [8 1 1 9]),
+            (1, 9) => passes!($l, $jobs, $pass, [9 1 1 10]),
+            (1, 10) => passes!($l, $jobs, $pass, [10 1 1 11]),
+            (1, _) => passes!($l, $jobs, $pass, [11 1 1 12]),
             (2, 1) => passes!($l, $jobs, $pass, [1 4 8 8], [1 1 2 2], [1 1 1 2]),
             (2, 2) => passes!($l, $jobs, $pass, [2 4 8 12], [2 1 2 3], [2 1 1 3]),
             (2, 3) => passes!($l, $jobs, $pass, [3 2 4 8], [3 1 2 4], [3 1 1 4]),
             (2, 4) => passes!($l, $jobs, $pass, [4 2 4 10], [4 1 2 5], [4 1 1 5]),
-            (2, _) => passes!($l, $jobs, $pass, [5 2 4 12], [5 1 2 6], [5 1 1 6]),
+            (2, 5) => passes!($l, $jobs, $pass, [5 2 4 12], [5 1 2 6], [5 1 1 6]),
+            (2, 6) => passes!($l, $jobs, $pass, [6 1 2 7], [6 1 1 7]),
+            (2, 7) => passes!($l, $jobs, $pass, [7 1 2 8], [7 1 1 8]),
+            (2, 8) => passes!($l, $jobs, $pass, [8 1 2 9], [8 1 1 9]),
+            (2, 9) => passes!($l, $jobs, $pass, [9 1 2 10], [9 1 1 10]),
+            (2, 10) => passes!($l, $jobs, $pass, [10 1 2 11], [10 1 1 11]),
+            (2, _) => passes!($l, $jobs, $pass, [11 1 2 12], [11 1 1 12]),
             (_, 1) => passes!($l, $jobs, $pass, [1 2 8 4], [1 1 4 2], [1 1 1 2]),
             (_, 2) => passes!($l, $jobs, $pass, [2 2 8 6], [2 1 4 3], [2 1 1 3]),
             (_, 3) => passes!($l, $jobs, $pass, [3 2 8 8], [3 1 4 4], [3 1 1 4]),
             (_, 4) => passes!($l, $jobs, $pass, [4 2 8 10], [4 1 4 5], [4 1 1 5]),
-            (_, _) => passes!($l, $jobs, $pass, [5 2 8 12], [5 1 4 6], [5 1 1 6]),
+            (_, 5) => passes!($l, $jobs, $pass, [5 2 8 12], [5 1 4 6], [5 1 1 6]),
+            (_, 6) => passes!($l, $jobs, $pass, [6 1 4 7]),
+            (_, 7) => passes!($l, $jobs, $pass, [7 1 4 8]),
+            (_, 8) => passes!($l, $jobs, $pass, [8 1 4 9]),
+            (_, 9) => passes!($l, $jobs, $pass, [9 1 4 10]),
+            (_, 10) => passes!($l, $jobs, $pass, [10 1 4 11]),
+            (_, _) => passes!($l, $jobs, $pass, [11 1 4 12]),
         }
     };
-    ($l:ident, $jobs:ident, $pass:ident, [$n:literal $g:literal $p:literal $t:literal],
-     [$n1:literal $g1:literal $p1:literal $t1:literal], [$n2:literal $g2:literal $p2:literal $t2:literal]) => {{
-        let (full, rest) = $jobs.as_chunks_mut::<$p>();
-        let (registers, rest) = rest.as_chunks_mut::<$p1>();
-        let (single, _) = rest.as_chunks_mut::<$p2>();
-        if !full.is_empty() {
-            $pass!($l, $n, $g, $p, $t, full, 0);
+    ($l:ident, $jobs:ident, $pass:ident, $full:tt, $register:tt, $single:tt) => {{
+        let done = passes!($l, $jobs, $pass, $full from 0);
+        let done = passes!($l, $jobs, $pass, $register from done);
+        let l = $l.single();
+        passes!(l, $jobs, $pass, $single from done);
+    }};
+    ($l:ident, $jobs:ident, $pass:ident, $register:tt, $single:tt) => {{
+        let done = passes!($l, $jobs, $pass, $register from 0);
+        let l = $l.single();
+        passes!(l, $jobs, $pass, $single from done);
+    }};
+    ($l:ident, $jobs:ident, $pass:ident, $register:tt) => {{
+        let done = passes!($l, $jobs, $pass, $register from 0);
+        debug_assert!(done == $jobs.len(), "the run fills registers");
+    }};
+    // One form, from a job on: where it ends.
+    ($l:ident, $jobs:ident, $pass:ident,
+     [$n:literal $g:literal $p:literal $t:literal] from $from:expr) => {{
+        let passes = $jobs[$from..].as_chunks_mut::<$p>().0;
+        let end = $from + passes.len() * $p;
+        if !passes.is_empty() {
+            $pass!($l, $n, $g, $p, $t, passes, $from);
         }
-        if !registers.is_empty() {
-            $pass!($l, $n1, $g1, $p1, $t1, registers, full.len() * $p);
-        }
-        if !single.is_empty() {
-            let l = $l.single();
-            $pass!(l, $n2, $g2, $p2, $t2, single, full.len() * $p + registers.len() * $p1);
-        }
+        end
     }};
 }
 
