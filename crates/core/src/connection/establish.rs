@@ -292,7 +292,7 @@ impl Connection {
             SpaceId::Initial => self.handshake.forget_other_version(),
             _ => drop(self.handshake.take_early(Awaited::Handshake)),
         }
-        self.clock.pto_count = 0;
+        self.clock.reset_probe_timeout();
         self.set_loss_timer(now);
     }
 
@@ -360,7 +360,7 @@ impl Connection {
         space.crypto_send.on_all_lost();
         self.paths.active.flow.leave(space.sent.discard());
         // RFC 9002 §6.3: loss recovery begins anew.
-        self.clock.pto_count = 0;
+        self.clock.reset_probe_timeout();
         self.repeat_early_data();
         self.set_loss_timer(now);
     }
@@ -399,7 +399,7 @@ impl Connection {
             keys: Some(self.handshake.initial_keys(version)),
             ..Space::default()
         };
-        self.clock.pto_count = 0;
+        self.clock.reset_probe_timeout();
         self.advance_handshake(now);
         self.set_loss_timer(now);
     }

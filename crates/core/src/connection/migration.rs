@@ -282,7 +282,7 @@ impl Connection {
         self.endpoint
             .report_reset_tokens(&mut self.paths.remote_ids);
         self.stats.migrations += 1;
-        self.clock.pto_count = 0;
+        self.clock.reset_probe_timeout();
         // The peer learns of the move by a packet that is no probe, and says what arrived.
         self.duties.ping = true;
         self.clock.set(Timer::Pacing, None);

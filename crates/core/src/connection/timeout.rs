@@ -12,17 +12,38 @@ use crate::space::SpaceId;
 use crate::time::Time;
 
 impl Connection {
-    /// Handles every timer that is due at `now`.
+    /// Handles every timer that is due at `now`. All datagrams that have arrived by then have been
+    /// received.
     pub fn on_timeout(&mut self, now: Time) {
+        self.clock.end_put_off(now);
+        self.run_timers(now, false);
+    }
+
+    /// Handles every timer that is due at `now`, while datagrams that have arrived wait to be read.
+    ///
+    /// What breaks a silence may be among them: the probe timeout (RFC 9002 §6.2) and the idle
+    /// timeout (RFC 9000 §10.1) are put off until [`on_timeout`](Self::on_timeout) is called, and by
+    /// 350 ms at most. Otherwise an endpoint under load repeats packets whose acknowledgements it
+    /// has not read yet, and adds to the load.
+    ///
+    /// If this call begins to put timers off, it returns until when.
+    pub fn on_timeout_while_unread(&mut self, now: Time) -> Option<Time> {
+        let were_put_off = self.clock.put_off_until(now).is_some();
+        self.run_timers(now, true);
+        self.clock.put_off_until(now).filter(|_| !were_put_off)
+    }
+
+    fn run_timers(&mut self, now: Time, unread: bool) {
         (self.endpoint).forget_retired_ids(&mut self.paths.local_ids, now);
         for timer in Timer::ALL {
             if !self.clock.take_due(timer, now) {
                 continue;
             }
             match timer {
-                Timer::LossDetection => self.on_loss_timer(now),
+                Timer::LossDetection => self.on_loss_timer(now, unread),
                 // Both only make `transmit` look again.
                 Timer::AckDelay | Timer::Pacing => {}
+                Timer::Idle if unread && self.clock.put_off(Timer::Idle, now) => {}
                 Timer::Idle if self.is_handshaking() => {
                     self.abandon(now, CloseReason::HandshakeTimeout);
                 }
@@ -101,10 +122,13 @@ impl Connection {
         self.clock.set(Timer::LossDetection, due);
     }
 
-    fn on_loss_timer(&mut self, now: Time) {
+    fn on_loss_timer(&mut self, now: Time, unread: bool) {
         if let Some(id) = self.spaces.overdue(now) {
             self.detect_losses(id, now);
         } else if let Some((_, id)) = self.next_probe(now) {
+            if unread && self.clock.put_off(Timer::LossDetection, now) {
+                return;
+            }
             self.stats.probe_timeouts += 1;
             self.clock.pto_count += 1;
             let large_vanish = (self.paths.active.mtu).wants_small_probe(self.clock.pto_count);

@@ -82,7 +82,7 @@ async fn turns(
             worker.now = shared.clock.now();
             shared.counters.turns.add(1);
             let receive = match worker.backoff.retry_at() {
-                None => readable.is_some() || busy,
+                None => readable.is_some() || busy || worker.is_late(),
                 Some(retry_at) => worker.now >= retry_at,
             };
             if receive {

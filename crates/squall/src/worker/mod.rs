@@ -90,6 +90,9 @@ const _: () = assert!(SEND_BYTES >= MESSAGE_BYTES);
 /// packets that have to be received in later turns (decision 49).
 const STARTS: usize = 8;
 
+/// A timer that is handled this long after it was due has waited for more than other connections.
+const LATE: Duration = Duration::from_millis(10);
+
 /// A worker's own state. Only `shared` and the connections' states are seen by other threads.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
@@ -143,6 +146,8 @@ pub(crate) struct Worker {
     end: String,
     /// The receive call did not empty the socket.
     more_to_receive: bool,
+    /// Connections whose timers wait until the socket is empty, and until when at most.
+    put_off: VecDeque<(Time, usize)>,
     /// No new connections.
     closing: bool,
     detached: bool,
@@ -200,6 +205,7 @@ impl Worker {
             closed: HashMap::new(),
             end: String::new(),
             more_to_receive: false,
+            put_off: VecDeque::new(),
             closing: false,
             detached: false,
         }
@@ -207,10 +213,24 @@ impl Worker {
 
     // ---- time out ------------------------------------------------------------------------------
 
+    /// Whether a timer has been due for so long that something kept the worker from its turn, such as
+    /// a task that blocked. What has arrived meanwhile is not known of yet.
+    fn is_late(&self) -> bool {
+        (self.wheel.next()).is_some_and(|due| self.now - due > LATE)
+    }
+
     /// Runs the timers of every connection whose deadline has passed.
     fn time_out(&mut self, stages: &mut Stages) {
         let mut due = std::mem::take(&mut self.due);
         self.wheel.expire(self.now, &mut due);
+        while let Some((until, index)) = self.put_off.front().copied()
+            && (until <= self.now || !self.more_to_receive)
+        {
+            self.put_off.pop_front();
+            if until > self.now && matches!(self.connections.get(index), Some(Some(_))) {
+                due.push(index);
+            }
+        }
         for (at, &index) in due.iter().enumerate() {
             if let Some(&next) = due.get(at + 1) {
                 self.prefetch(next);
@@ -222,7 +242,12 @@ impl Worker {
             };
             let mut state = connection.lock();
             state.measure(stages, Stage::Timers, |state, _| {
-                state.core.on_timeout(self.now);
+                if self.more_to_receive {
+                    let until = state.core.on_timeout_while_unread(self.now);
+                    self.put_off.extend(until.map(|until| (until, index)));
+                } else {
+                    state.core.on_timeout(self.now);
+                }
                 self.to_wake.collect(state);
             });
             self.reports.collect(&mut state);

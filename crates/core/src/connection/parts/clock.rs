@@ -15,6 +15,13 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 /// next segment. To allocate the records of its packets again for each took a twentieth of the CPU.
 const SHED_AFTER: Duration = Duration::from_secs(4);
 
+/// For how long a timer of silence is put off at most: in this time a worker reads what a socket's
+/// buffer holds.
+const PUT_OFF: Duration = Duration::from_millis(350);
+/// From the end of that time on, how long no timer is put off, unless an acknowledgement comes: a
+/// worker that never finds its socket empty still repairs losses.
+const PUT_OFF_REST: Duration = Duration::from_secs(3);
+
 /// What may fall due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
@@ -76,6 +83,8 @@ pub(crate) struct Clock {
     eliciting_since_receipt: bool,
     /// Probe timeouts that expired in a row (RFC 9002 §6.2.1).
     pub(crate) pto_count: u32,
+    /// Until when timers of silence were put off last.
+    put_off_until: Option<Time>,
     /// Clients: when the server last sent something ack-eliciting, and the probes sent since.
     server_heard: Time,
     quiet_probes: u32,
@@ -91,6 +100,7 @@ impl Clock {
             last_active: now,
             eliciting_since_receipt: false,
             pto_count: 0,
+            put_off_until: None,
             server_heard: now,
             quiet_probes: 0,
         }
@@ -129,6 +139,35 @@ impl Clock {
         due
     }
 
+    /// Puts off a timer of silence that is due at `now`, because what breaks the silence may wait to
+    /// be read. Returns false if it has been put off for long enough.
+    pub(crate) fn put_off(&mut self, timer: Timer, now: Time) -> bool {
+        let may_begin = |until: Time| now >= until + PUT_OFF_REST;
+        if self.put_off_until.is_none_or(may_begin) {
+            self.put_off_until = Some(now + PUT_OFF);
+        }
+        let until = self.put_off_until.filter(|until| now < *until);
+        if until.is_some() {
+            self.set(timer, until);
+        }
+        until.is_some()
+    }
+
+    /// Until when timers are put off.
+    pub(crate) fn put_off_until(&self, now: Time) -> Option<Time> {
+        self.put_off_until.filter(|until| now < *until)
+    }
+
+    /// What there was to read has been read: timers that were put off are due.
+    pub(crate) fn end_put_off(&mut self, now: Time) {
+        if let Some(until) = self.put_off_until(now) {
+            self.put_off_until = Some(now);
+            for due in self.due.iter_mut().filter(|due| **due == Some(until)) {
+                *due = Some(now);
+            }
+        }
+    }
+
     // ---- silence --------------------------------------------------------------------------------
 
     /// Takes the peer's idle timeout: the smaller of both counts, and zero is none (RFC 9000
@@ -154,6 +193,13 @@ impl Clock {
         if let Some(interval) = self.keep_alive.filter(|_| established) {
             self.set(Timer::KeepAlive, Some(now + interval));
         }
+    }
+
+    /// The probe timeout begins anew without backoff: an acknowledgement of something new came (RFC
+    /// 9002 §6.2.1), or keys were dropped.
+    pub(crate) const fn reset_probe_timeout(&mut self) {
+        self.pto_count = 0;
+        self.put_off_until = None;
     }
 
     /// A packet was received and opened.

@@ -80,7 +80,7 @@ impl Connection {
         }
         // RFC 9002 §6.2.1: a client that may be locked out keeps its backoff.
         if self.peer_completed_validation() {
-            self.clock.pto_count = 0;
+            self.clock.reset_probe_timeout();
         }
         if self.log.is_on() {
             let (path, id) = (&self.paths.active, self.paths.remote_ids.current());

@@ -1,5 +1,7 @@
 //! Probes: challenges and responses, and what a probe says besides.
 
+use std::time::Duration;
+
 use squall_wire::{ConnectionId, Ecn, Path, Side, TransportError, TransportErrorCode};
 
 use crate::common::Pair;
@@ -175,7 +177,7 @@ fn a_probe_repeats_an_acknowledgement_that_was_lost() {
     let before = in_flight(&mut pair);
     let ping = pair.take_ping(Side::Server);
     pair.deliver(Side::Client, &ping);
-    pair.now += std::time::Duration::from_millis(50);
+    pair.now += Duration::from_millis(50);
     let now = pair.now;
     pair.connection(Side::Client).on_timeout(now);
     pair.take_datagram(Side::Client)
@@ -184,4 +186,82 @@ fn a_probe_repeats_an_acknowledgement_that_was_lost() {
     let probe = pair.take_ping(Side::Client);
     pair.deliver(Side::Server, &probe);
     assert_eq!(in_flight(&mut pair), before);
+}
+
+/// A client that has sent something, so long ago that a probe is due.
+fn unanswered() -> Pair {
+    let mut pair = connected();
+    pair.take_ping(Side::Client);
+    pair.now += Duration::from_secs(1);
+    pair
+}
+
+fn probe_timeouts(pair: &mut Pair) -> u64 {
+    pair.connection(Side::Client).stats().probe_timeouts
+}
+
+// test: RFC 9002 §6.2
+#[test]
+fn a_probe_timeout_waits_for_what_is_unread() {
+    let mut pair = unanswered();
+    let now = pair.now;
+    let client = pair.connection(Side::Client);
+    let until = client.on_timeout_while_unread(now).expect("put off");
+    assert_eq!(until - now, Duration::from_millis(350));
+    assert!(client.next_timeout().is_some_and(|due| due <= until));
+    let later = now + Duration::from_millis(100);
+    assert_eq!(client.on_timeout_while_unread(later), None);
+    assert_eq!(probe_timeouts(&mut pair), 0);
+    // No acknowledgement was among what has been read.
+    pair.connection(Side::Client).on_timeout(later);
+    assert_eq!(probe_timeouts(&mut pair), 1);
+}
+
+#[test]
+fn a_probe_timeout_does_not_wait_for_ever() {
+    let mut pair = unanswered();
+    let now = pair.now;
+    let client = pair.connection(Side::Client);
+    let until = client.on_timeout_while_unread(now).expect("put off");
+    assert_eq!(client.on_timeout_while_unread(until), None);
+    assert_eq!(probe_timeouts(&mut pair), 1);
+    // Nor do those that follow, if the socket is never empty.
+    let later = until + Duration::from_secs(2);
+    let client = pair.connection(Side::Client);
+    assert_eq!(client.on_timeout_while_unread(later), None);
+    assert_eq!(probe_timeouts(&mut pair), 2);
+}
+
+#[test]
+fn an_acknowledgement_that_was_unread_spares_the_probe() {
+    let mut pair = connected();
+    let ping = pair.take_ping(Side::Client);
+    pair.deliver(Side::Server, &ping);
+    pair.now += Duration::from_secs(1);
+    let now = pair.now;
+    pair.connection(Side::Server).on_timeout(now);
+    let acknowledgement = pair.take_datagram(Side::Server).unwrap();
+    let client = pair.connection(Side::Client);
+    client.on_timeout_while_unread(now).expect("put off");
+    pair.deliver(Side::Client, &acknowledgement);
+    pair.connection(Side::Client).on_timeout(now);
+    assert_eq!(probe_timeouts(&mut pair), 0);
+}
+
+// test: RFC 9000 §10.1
+#[test]
+fn the_end_waits_for_what_is_unread() {
+    let mut pair = connected();
+    let ping = pair.take_ping(Side::Client);
+    pair.now += Duration::from_secs(3600);
+    let now = pair.now;
+    let server = pair.connection(Side::Server);
+    assert!(server.on_timeout_while_unread(now).is_some());
+    pair.deliver(Side::Server, &ping);
+    let server = pair.connection(Side::Server);
+    server.on_timeout(now);
+    assert!(!server.is_drained());
+    let now = now + Duration::from_secs(3600);
+    server.on_timeout(now);
+    assert!(server.is_drained());
 }
