@@ -22,7 +22,7 @@ impl Connection {
     /// Handles every timer that is due at `now`, while datagrams that have arrived wait to be read.
     ///
     /// What breaks a silence may be among them: the probe timeout (RFC 9002 §6.2) and the idle
-    /// timeout (RFC 9000 §10.1) are put off until [`on_timeout`](Self::on_timeout) is called, and by
+    /// timeout (RFC 9000 §10.1) are put off until [`on_timeout`](Self::on_timeout) is called, by
     /// 350 ms at most. Otherwise an endpoint under load repeats packets whose acknowledgements it
     /// has not read yet, and adds to the load.
     ///

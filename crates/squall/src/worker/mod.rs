@@ -213,8 +213,8 @@ impl Worker {
 
     // ---- time out ------------------------------------------------------------------------------
 
-    /// Whether a timer has been due for so long that something kept the worker from its turn, such as
-    /// a task that blocked. What has arrived meanwhile is not known of yet.
+    /// Whether a timer has been due for so long that something kept the worker from its turn, such
+    /// as a task that blocked. What has arrived meanwhile is not known of yet.
     fn is_late(&self) -> bool {
         (self.wheel.next()).is_some_and(|due| self.now - due > LATE)
     }

@@ -139,8 +139,8 @@ impl Clock {
         due
     }
 
-    /// Puts off a timer of silence that is due at `now`, because what breaks the silence may wait to
-    /// be read. Returns false if it has been put off for long enough.
+    /// Puts off a timer of silence that is due at `now`, because what breaks the silence may wait
+    /// to be read. Returns false if it has been put off for long enough.
     pub(crate) fn put_off(&mut self, timer: Timer, now: Time) -> bool {
         let may_begin = |until: Time| now >= until + PUT_OFF_REST;
         if self.put_off_until.is_none_or(may_begin) {
