@@ -90,7 +90,7 @@ const _: () = assert!(SEND_BYTES >= MESSAGE_BYTES);
 /// packets that have to be received in later turns (decision 49).
 const STARTS: usize = 8;
 
-/// A timer that is handled this long after it was due has waited for more than other connections.
+/// How late a turn handles a timer if nothing but other connections delays it, at most.
 const LATE: Duration = Duration::from_millis(10);
 
 /// A worker's own state. Only `shared` and the connections' states are seen by other threads.
@@ -223,6 +223,8 @@ impl Worker {
     fn time_out(&mut self, stages: &mut Stages) {
         let mut due = std::mem::take(&mut self.due);
         self.wheel.expire(self.now, &mut due);
+        // Once the socket is empty, those that still wait are due. One that has been put off for
+        // the longest time is in the wheel.
         while let Some((until, index)) = self.put_off.front().copied()
             && (until <= self.now || !self.more_to_receive)
         {

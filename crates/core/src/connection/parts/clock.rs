@@ -15,8 +15,8 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 /// next segment. To allocate the records of its packets again for each took a twentieth of the CPU.
 const SHED_AFTER: Duration = Duration::from_secs(4);
 
-/// For how long a timer of silence is put off at most: in this time a worker reads what a socket's
-/// buffer holds.
+/// The longest time for which a timer of silence is put off. A worker reads what a socket's buffer
+/// holds in less.
 const PUT_OFF: Duration = Duration::from_millis(350);
 /// From the end of that time on, how long no timer is put off, unless an acknowledgement comes: a
 /// worker that never finds its socket empty still repairs losses.
