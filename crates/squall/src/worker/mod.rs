@@ -90,7 +90,7 @@ const _: () = assert!(SEND_BYTES >= MESSAGE_BYTES);
 /// packets that have to be received in later turns (decision 49).
 const STARTS: usize = 8;
 
-/// How late a turn handles a timer if nothing but other connections delays it, at most.
+/// Other connections alone delay a timer by less than this.
 const LATE: Duration = Duration::from_millis(10);
 
 /// A worker's own state. Only `shared` and the connections' states are seen by other threads.
@@ -213,8 +213,8 @@ impl Worker {
 
     // ---- time out ------------------------------------------------------------------------------
 
-    /// Whether a timer has been due for so long that something kept the worker from its turn, such
-    /// as a task that blocked. What has arrived meanwhile is not known of yet.
+    /// Whether a timer is so late that something kept the worker from its turn, such as a task that
+    /// blocked. The runtime may not have looked at the socket since.
     fn is_late(&self) -> bool {
         (self.wheel.next()).is_some_and(|due| self.now - due > LATE)
     }
