@@ -1,5 +1,5 @@
 //! What neither std nor tokio offers without a promise of ours: pinning a thread, its number, a
-//! cheap clock, prefetching, and readiness of our own sockets. The only `unsafe` of this crate.
+//! cheap clock, and readiness of our own sockets. The only `unsafe` of this crate.
 
 use std::io;
 #[cfg(unix)]
@@ -21,26 +21,6 @@ use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 #[cfg(not(unix))]
 pub(crate) use crate::readiness::{Guard, Readable, Writable, readable, writable};
-
-/// Asks the CPU for the memory of a value, which is about to be read.
-#[inline]
-pub(crate) fn prefetch<T>(value: &T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-
-        const LINE: usize = 64;
-        let start = std::ptr::from_ref(value).cast::<i8>();
-        for offset in (0..size_of::<T>()).step_by(LINE) {
-            // SAFETY: every x86-64 CPU has the instruction. It faults on no address, and reads and
-            // writes nothing that a program can see.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset)) }
-        }
-    }
-    // Rust has no stable way to ask other CPUs.
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = value;
-}
 
 /// A sign that there is something to receive.
 #[cfg(unix)]

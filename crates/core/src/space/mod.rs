@@ -78,6 +78,13 @@ pub(crate) struct Space {
 }
 
 impl Space {
+    /// Asks for the records of the packets that were sent and received last.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.sent.prefetch();
+        self.received.prefetch();
+    }
+
     /// A space whose keys were dropped long ago.
     pub(crate) fn gone() -> Self {
         Self {

@@ -3,6 +3,7 @@
 //! The decision is taken once a received run (step 6 of the receive trip, `ARCHITECTURE.md`), not
 //! once a packet.
 
+use squall_protect::prefetch;
 use squall_wire::Ecn;
 use squall_wire::frame::EcnCounts;
 use std::ops::{Range, RangeInclusive};
@@ -115,6 +116,14 @@ impl Iterator for Reported<'_> {
 }
 
 impl ReceivedPackets {
+    /// Asks for the highest range.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        if let Some(range) = self.numbers.last() {
+            prefetch(range);
+        }
+    }
+
     /// The largest number received.
     #[must_use]
     pub(crate) fn largest(&self) -> Option<u64> {

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use squall_protect::PacketSpan;
+use squall_protect::{PacketSpan, prefetch};
 use squall_wire::{StreamId, varint};
 
 use crate::sent_frame::SentFrame;
@@ -134,6 +134,17 @@ pub(crate) struct SentPackets {
 }
 
 impl SentPackets {
+    /// Asks for the records of the oldest and the newest packet.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        for packet in self.packets.front().into_iter().chain(self.packets.back()) {
+            prefetch(packet);
+        }
+        for frame in self.frames.front().into_iter().chain(self.frames.back()) {
+            prefetch(frame);
+        }
+    }
+
     /// Bytes of memory that the rings take.
     #[must_use]
     pub(crate) fn memory(&self) -> usize {

@@ -22,6 +22,7 @@ mod unordered;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use squall_protect::prefetch;
 use squall_wire::{Direction, Side, StreamId, TransportErrorCode, TransportParameters};
 
 use crate::config::{MAX_STREAMS, TransportConfig};
@@ -45,6 +46,9 @@ const STALE_SLACK: usize = 64;
 
 /// Streams that have ended whose memory is kept for new ones until the connection is quiet.
 const SPARE_STREAMS: usize = 64;
+
+/// Streams of a connection whose memory is asked for before it receives.
+const PREFETCHED_STREAMS: usize = 2;
 
 /// One stream: up to two parts.
 #[derive(Debug)]
@@ -171,6 +175,23 @@ const fn index(direction: Direction) -> usize {
 }
 
 impl Streams {
+    /// Asks for what says where the streams are.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.slots.first().inspect(|first| prefetch(*first));
+        self.spare.last().inspect(|last| prefetch(*last));
+        self.queue.prefetch();
+    }
+
+    /// Asks for the streams themselves, a few of them, and for the memory of the next.
+    #[inline]
+    pub(crate) fn prefetch_each(&self) {
+        let some = self.slots.iter().take(PREFETCHED_STREAMS);
+        for stream in some.flatten().chain(self.spare.last()) {
+            prefetch(&**stream);
+        }
+    }
+
     /// No streams yet; the peer's limits come with `set_peer_parameters`.
     #[must_use]
     pub(crate) fn new(side: Side, config: &TransportConfig) -> Self {

@@ -13,6 +13,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use squall_protect::prefetch;
 use squall_wire::StreamId;
 
 /// A stream's rank among those of its connection that have something to send.
@@ -77,6 +78,12 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
+    /// Asks for the highest line.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        self.levels.first().inspect(|level| prefetch(*level));
+    }
+
     /// Entries in all lines, stale ones included.
     pub(super) const fn len(&self) -> usize {
         self.len

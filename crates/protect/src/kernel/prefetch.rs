@@ -30,11 +30,12 @@ pub(crate) fn next_packet<T>(here: &[T], len: usize) {
     }
 }
 
-/// Asks for all of a value, such as a key whose connection was not worked on for some time.
+/// Asks the CPU for the memory of a value that will be read soon, such as the key of a connection
+/// that was idle for some time. Does nothing on CPUs other than x86-64.
 #[inline(always)]
-pub(crate) fn value<T>(value: &T) {
+pub fn prefetch<T: ?Sized>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<u8>();
-    for offset in (0..size_of::<T>()).step_by(LINE) {
+    for offset in (0..size_of_val(value)).step_by(LINE) {
         line(start.wrapping_add(offset));
     }
 }

@@ -27,8 +27,35 @@ pub(super) const RECV_BYTES: usize = 2 * MESSAGE_BYTES;
 /// Runs of one receive call, about. If each belongs to another connection, the state of all these
 /// stays in the level-2 cache from when they receive until they send (decision 48).
 const RECV_RUNS: usize = 64;
+/// Runs that are routed before the first of them is delivered, at most.
+const ROUTED_RUNS: usize = 16;
 /// Connections with something to send that do not wait for another receive call.
 const WAITING_CONNECTIONS: usize = RECV_RUNS / 2;
+
+/// Runs of connections that are still to be delivered, in order.
+#[derive(Default)]
+struct Routed<'b> {
+    runs: [Option<(ConnectionHandle, DatagramBatch<'b>)>; ROUTED_RUNS],
+    len: usize,
+}
+
+impl<'b> Routed<'b> {
+    /// Returns whether there is no room for another.
+    fn push(&mut self, handle: ConnectionHandle, run: DatagramBatch<'b>) -> bool {
+        self.runs[self.len] = Some((handle, run));
+        self.len += 1;
+        self.len == ROUTED_RUNS
+    }
+
+    /// The connection that a run is for.
+    fn handle(&self, at: usize) -> Option<ConnectionHandle> {
+        self.runs.get(at)?.as_ref().map(|(handle, _)| *handle)
+    }
+
+    fn take(&mut self, at: usize) -> Option<(ConnectionHandle, DatagramBatch<'b>)> {
+        self.runs.get_mut(at)?.take()
+    }
+}
 
 impl Worker {
     /// Receives what one call brings. Returns whether the socket was found empty.
@@ -80,38 +107,58 @@ impl Worker {
     /// Cuts bundles into runs and passes each on to where it belongs. Returns the number of those
     /// that belong to connections.
     ///
-    /// A run is passed on when the next one has been routed, so that the memory of the next one's
-    /// connection is on its way to the cache while this one is processed.
+    /// Several runs are routed before the first is delivered: among thousands of connections each
+    /// look-up misses the caches, and misses of neighbouring look-ups overlap.
     pub(super) fn dispatch<'b>(
         &mut self,
         bundles: impl Iterator<Item = DatagramBatch<'b>>,
         stages: &mut Stages,
     ) -> usize {
         let mut runs = 0;
-        let mut waiting: Option<(Route, DatagramBatch<'b>)> = None;
+        let mut routed = Routed::default();
         for mut bundle in bundles {
             while !bundle.bytes.is_empty() {
-                // What does not go to a connection can change where the next run belongs.
-                if let Some((to, run)) =
-                    waiting.take_if(|(to, _)| !matches!(to, Route::Connection(_)))
-                {
-                    self.pass_on(to, run, stages);
-                }
                 let (to, run) = self.next_run(&mut bundle);
-                if let Route::Connection(handle) = to {
-                    runs += 1;
-                    self.prefetch(handle.0);
-                }
-                stages.mark(Stage::FrameParsing);
-                if let Some((to, run)) = waiting.replace((to, run)) {
-                    self.pass_on(to, run, stages);
+                match to {
+                    Route::Connection(handle) => {
+                        runs += 1;
+                        if routed.push(handle, run) {
+                            self.deliver_all(&mut routed, stages);
+                        }
+                    }
+                    // It can change where the next run belongs.
+                    other => {
+                        self.deliver_all(&mut routed, stages);
+                        self.pass_on(other, run, stages);
+                    }
                 }
             }
         }
-        if let Some((to, run)) = waiting {
-            self.pass_on(to, run, stages);
-        }
+        self.deliver_all(&mut routed, stages);
         runs
+    }
+
+    /// Delivers routed runs. While one connection receives, the memory of the two behind it is on
+    /// its way to the caches: first the connection's own, then what that refers to.
+    fn deliver_all(&mut self, routed: &mut Routed<'_>, stages: &mut Stages) {
+        stages.mark(Stage::FrameParsing);
+        if let Some(second) = routed.handle(1) {
+            self.prefetch(second.0);
+        }
+        for at in 0..routed.len {
+            if let Some(after_next) = routed.handle(at + 2) {
+                self.prefetch(after_next.0);
+            }
+            if let Some(next) = routed.handle(at + 1)
+                && let Some(Some(next)) = self.connections.get(next.0)
+            {
+                next.lock().core.prefetch();
+            }
+            if let Some((handle, run)) = routed.take(at) {
+                self.deliver(handle, run, at == 0, stages);
+            }
+        }
+        routed.len = 0;
     }
 
     /// Takes the datagrams that belong together off the front of a bundle.
@@ -142,7 +189,7 @@ impl Worker {
             self.coalescing.on_other();
         }
         match to {
-            Route::Connection(handle) => self.deliver(handle, run, stages),
+            Route::Connection(handle) => self.deliver(handle, run, true, stages),
             Route::Incoming(incoming) => self.on_incoming(incoming, &run),
             Route::Worker(index) => self.forward(index, &run),
             Route::Respond(datagram) => self.respond(run.path, &datagram),
@@ -180,11 +227,13 @@ impl Worker {
         fate.add(1);
     }
 
-    /// Hands a run to its connection: one lock, one call, one look at its events.
+    /// Hands a run to its connection: one lock, one call, one look at its events. Nothing that the
+    /// connection refers to has been asked for if the run is the `first` of several.
     pub(super) fn deliver(
         &mut self,
         handle: ConnectionHandle,
         run: DatagramBatch<'_>,
+        first: bool,
         stages: &mut Stages,
     ) {
         let Some(Some(connection)) = self.connections.get(handle.0) else {
@@ -193,6 +242,10 @@ impl Worker {
             return;
         };
         let mut state = connection.lock();
+        if first {
+            state.core.prefetch();
+        }
+        state.core.prefetch_streams();
         let patience = Patience::of(&state.core, run.segment_size);
         (self.coalescing).on_run(run.bytes.len(), run.segment_size, patience);
         self.calls.deliver(&mut state, run.bytes.len());
@@ -373,6 +426,8 @@ mod tests {
             8,
             "what belongs to nobody is no limit"
         );
+        let delivered = worker.shared.counters.runs_received.get();
+        assert_eq!(delivered, (8 * DATAGRAMS) as u64, "each run is delivered");
         send(2, DATAGRAMS, &ids);
         assert_eq!(receive(&mut worker), 1);
         assert_eq!(receive(&mut worker), 1);

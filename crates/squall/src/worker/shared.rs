@@ -566,7 +566,7 @@ impl ConnectionShared {
     /// Asks for the state's memory, which is about to be needed.
     #[inline]
     pub(super) fn prefetch(&self) {
-        crate::sys::prefetch(&self.state);
+        squall_core::prefetch(&self.state);
     }
 
     /// Runs an application's call, and queues the connection if the call left something to send.

@@ -23,11 +23,31 @@ use squall_wire::{ConnectionId, DatagramBatch, header};
 
 use super::{Connection, State};
 use crate::path::same;
+use crate::space::SpaceId;
 use crate::stages::Stages;
 use crate::time::Time;
 pub(super) use trip::Trip;
 
 impl Connection {
+    /// Asks the CPU for memory that the connection refers to and the next run needs: the keys, what
+    /// was sent and received, and where the streams are. The connection's own memory should have
+    /// been asked for before.
+    #[inline]
+    pub fn prefetch(&self) {
+        if let Some(ring) = &self.spaces.ring {
+            ring.prefetch();
+        }
+        self.spaces[SpaceId::Data].prefetch();
+        self.streams.prefetch();
+    }
+
+    /// Asks for the streams' own memory, once [`prefetch`](Self::prefetch) has brought what says
+    /// where it is.
+    #[inline]
+    pub fn prefetch_streams(&self) {
+        self.streams.prefetch_each();
+    }
+
     /// Receives a run: consecutive datagrams of one bundle whose first packets have the same
     /// destination.
     ///
@@ -40,9 +60,6 @@ impl Connection {
             segment_size,
             bytes,
         } = run;
-        if let Some(ring) = &self.spaces.ring {
-            ring.prefetch();
-        }
         let segment = usize::from(segment_size).max(1);
         let datagrams = bytes.len().div_ceil(segment) as u64;
         self.stats.runs += 1;

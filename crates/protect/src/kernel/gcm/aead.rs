@@ -35,7 +35,7 @@ impl<L: Lanes, const S: usize> Aead<L, S> {
     /// Asks for the key's memory.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        by_suite!(&self.key, key => prefetch::value(&**key));
+        by_suite!(&self.key, key => prefetch::prefetch(&**key));
     }
 
     /// `None` for a suite without AES.
@@ -110,7 +110,7 @@ impl<L: Lanes> Header<L> {
     /// Asks for the key's memory.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        prefetch::value(&*self.rounds);
+        prefetch::prefetch(&*self.rounds);
     }
 
     /// `None` for a suite without AES.
