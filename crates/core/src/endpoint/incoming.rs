@@ -207,7 +207,7 @@ impl Endpoint {
         if let Err(refused) = Session::check_server(&server.tls) {
             return Err(error(self, refused.to_string()));
         }
-        if self.routes.contains_key(&incoming.dcid) {
+        if self.routes.get(&incoming.dcid).is_some() {
             return Err(AcceptError {
                 reason: "this attempt was accepted before".to_owned(),
                 response: None,
