@@ -73,7 +73,7 @@ pub use observation::{
 pub use prefix::{Prefix, PrefixConnections, PrefixCounts, PrefixTable};
 pub use reset_directory::ResetTokenDirectory;
 #[doc(hidden)]
-pub use squall_protect::prefetch;
+pub use squall_protect::{prefetch, prefetch_memory};
 pub use squall_tls::InvalidLength;
 pub use stages::{Stage, Stages, Waits};
 pub use stream::chunk_pool::ChunkPool;

@@ -84,7 +84,7 @@ mod suite;
 #[cfg(squall_unprotected)]
 mod unprotected;
 
-pub use kernel::prefetch::prefetch;
+pub use kernel::prefetch::{prefetch, prefetch_memory};
 pub use kernel::{KernelChoice, KernelKind, chosen_kernel, kernel_choices, kernels_available};
 pub use keys::{HeaderKey, Keys, PacketKey, Pair, PathKey};
 pub use material::{HeaderKeyMaterial, KeyMaterial};

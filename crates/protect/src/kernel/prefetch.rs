@@ -34,8 +34,14 @@ pub(crate) fn next_packet<T>(here: &[T], len: usize) {
 /// that was idle for some time. Does nothing on CPUs other than x86-64.
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(value: &T) {
-    let start = std::ptr::from_ref(value).cast::<u8>();
-    for offset in (0..size_of_val(value)).step_by(LINE) {
+    prefetch_memory(std::ptr::from_ref(value).cast(), size_of_val(value));
+}
+
+/// Asks the CPU for the `len` bytes of memory from `start` on, as [`prefetch`] does for a value.
+/// They need not exist: nothing is read or written.
+#[inline(always)]
+pub fn prefetch_memory(start: *const u8, len: usize) {
+    for offset in (0..len).step_by(LINE) {
         line(start.wrapping_add(offset));
     }
 }

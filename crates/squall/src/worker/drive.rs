@@ -331,7 +331,7 @@ where
     let runtime = shared.runtime();
     if shared.accounting {
         runtime.spawn(Accounted {
-            task: Box::pin(task),
+            task,
             shared: Arc::clone(shared),
             connection: None,
         })
@@ -351,31 +351,35 @@ where
         return spawn(shared, task);
     }
     shared.runtime().spawn(Accounted {
-        task: Box::pin(task),
+        task,
         shared: Arc::clone(shared),
         connection: Some(Arc::clone(connection)),
     })
 }
 
-/// A task of the application on the worker's thread, with its time counted separately from the
-/// worker's.
-struct Accounted<F> {
-    task: Pin<Box<F>>,
-    shared: Arc<Shared>,
-    /// The connection that it was spawned for.
-    connection: Option<Arc<ConnectionShared>>,
+pin_project_lite::pin_project! {
+    /// A task of the application on the worker's thread, with its time counted separately from the
+    /// worker's.
+    struct Accounted<F> {
+        #[pin]
+        task: F,
+        shared: Arc<Shared>,
+        // The connection that it was spawned for.
+        connection: Option<Arc<ConnectionShared>>,
+    }
 }
 
 impl<F: Future> Future for Accounted<F> {
     type Output = F::Output;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<F::Output> {
-        let before = mark(&self.shared, Stage::Runtime);
-        let within = Accounting::begin(&self.shared);
-        let poll = self.task.as_mut().poll(cx);
+    fn poll(self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let before = mark(this.shared, Stage::Runtime);
+        let within = Accounting::begin(this.shared);
+        let poll = this.task.poll(cx);
         drop(within);
-        let after = mark(&self.shared, Stage::Application);
-        if let Some(connection) = &self.connection {
+        let after = mark(this.shared, Stage::Application);
+        if let Some(connection) = this.connection {
             connection.attribute_task(&before, &after);
         }
         poll

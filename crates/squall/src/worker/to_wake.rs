@@ -15,10 +15,14 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use squall_core::prefetch_memory;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
 use super::relay::Relay;
 use super::state::State;
+
+/// Bytes of a task that are asked for before it is woken: most tasks are smaller.
+const TASK_BYTES: usize = 1536;
 
 /// The tasks that a turn wakes.
 #[derive(Default)]
@@ -40,7 +44,8 @@ impl ToWake {
         }
     }
 
-    /// Takes a connection's events, and collects the tasks to wake.
+    /// Takes a connection's events, and collects the tasks to wake. Asks for the memory of those
+    /// that the worker wakes itself, which is where their wakers point to, if they are tokio's.
     pub(super) fn collect(&mut self, state: &mut State) {
         let before = self.direct.len();
         state.take_events(&mut self.direct);
@@ -48,6 +53,9 @@ impl ToWake {
             && let Some(relay) = &state.relay
         {
             self.sort(before, relay);
+        }
+        for waker in self.direct.get(before..).unwrap_or_default() {
+            prefetch_memory(waker.data().cast(), TASK_BYTES);
         }
     }
 
