@@ -43,14 +43,21 @@ pub enum Route {
 }
 
 impl Endpoint {
-    /// Asks the CPU for the memory that routing the datagrams of a bundle takes. Worth its time if
-    /// there are several runs to [`route`](Self::route).
+    /// Asks the CPU for the memory that routing the datagrams of a bundle takes, unless the first
+    /// and the last one have the same destination, as in bulk data.
     pub fn prefetch_routes(&self, datagrams: &[u8], segment_size: u16) {
-        let mut before: &[u8] = &[];
-        for datagram in datagrams.chunks(usize::from(segment_size).max(1)) {
-            if let Some(id) = header::destination(datagram, self.ids.len)
-                && id != before
-            {
+        let destination = |datagram| header::destination(datagram, self.ids.len);
+        let mut each = datagrams.chunks(usize::from(segment_size).max(1));
+        let last = each.clone().next_back().and_then(destination);
+        let Some(mut before) = each.next().and_then(destination) else {
+            return;
+        };
+        if last == Some(before) {
+            return;
+        }
+        self.routes.prefetch(before);
+        for id in each.filter_map(destination) {
+            if id != before {
                 self.routes.prefetch(id);
                 before = id;
             }

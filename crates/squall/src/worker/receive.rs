@@ -117,9 +117,7 @@ impl Worker {
         let mut runs = 0;
         let mut routed = Routed::default();
         for mut bundle in bundles {
-            if bundle.bytes.len() > bundle.segment_size.into() {
-                (self.endpoint).prefetch_routes(bundle.bytes, bundle.segment_size);
-            }
+            (self.endpoint).prefetch_routes(bundle.bytes, bundle.segment_size);
             while !bundle.bytes.is_empty() {
                 let (to, run) = self.next_run(&mut bundle);
                 match to {
