@@ -1,5 +1,5 @@
-//! Hashing stream ids: a multiplication where the standard library's SipHash takes some hundred
-//! instructions.
+//! Hashing stream ids, and connection ids (`endpoint::routes`): a multiplication where the standard
+//! library's SipHash takes some hundred instructions.
 //!
 //! Every call of an application looks a stream up, so with many streams the hash is a good part of
 //! what a call costs. The peer chooses ids only within the limit that we set, but over time it can

@@ -100,9 +100,8 @@ pub struct Endpoint {
     ids: Arc<IdSource>,
     tokens: Arc<TokenKey>,
     rng: StdRng,
-    /// Ids may be chosen by a peer (the first destination of a client): std's keyed hash
-    /// (`SECURITY.md` row 18).
     routes: Routes,
+    /// Peers choose the tokens: std's keyed hash (`SECURITY.md` row 18).
     reset_tokens: HashMap<[u8; 16], ConnectionHandle>,
     /// Those of all workers; `None`: there are no others.
     reset_token_directory: Option<Box<dyn ResetTokenDirectory>>,
