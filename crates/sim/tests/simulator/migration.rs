@@ -401,3 +401,72 @@ fn a_client_may_stay_where_it_is() {
     let home = sim.pair.network().address(Side::Server);
     assert_eq!(path(&mut sim, Side::Client).unwrap().remote, home);
 }
+
+/// How a client's address changes.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    /// It has another socket: it knows of its move, and the system chooses the address.
+    NewSocket,
+    /// A NAT gives it another port: it knows nothing.
+    Rebinding,
+    /// Its system sends from another address: it notices when it hears from the server.
+    OtherAddress,
+}
+
+impl Change {
+    fn make(self, sim: &mut Simulation) -> Result<(), Failure> {
+        let network = sim.pair.network();
+        match self {
+            Self::OtherAddress => {
+                network.add_address(Side::Client, SECOND);
+                network.remove_address(Side::Client);
+            }
+            Self::NewSocket | Self::Rebinding => {
+                let mut new = network.address(Side::Client);
+                new.set_port(new.port() + 1);
+                network.rebind(Side::Client, new);
+            }
+        }
+        if matches!(self, Self::NewSocket) {
+            let (remote, local) = (network.address(Side::Server), None);
+            let now = sim.pair.now();
+            let client = sim.pair.connection(Side::Client);
+            client.map(|c| c.migrate(now, Path { remote, local }, Move::AtOnce));
+            sim.pair.ping(Side::Client)?;
+        }
+        Ok(())
+    }
+}
+
+// test: RFC 9000 §9.2, §9.3, §9.3.2
+#[test]
+fn a_client_that_moves_while_the_network_is_down_is_found_afterwards() {
+    // Of what the client sends, and of what the server sends.
+    let losses = [
+        (1.0, 1.0),
+        (1.0, 0.0),
+        (0.0, 1.0),
+        (0.9, 0.9),
+        (0.5, 0.9),
+        (0.9, 0.5),
+    ];
+    for change in [Change::NewSocket, Change::Rebinding, Change::OtherAddress] {
+        for (outage, (up, down)) in [1, 2, 5, 8, 12]
+            .iter()
+            .flat_map(|outage| losses.map(|loss| (*outage, loss)))
+        {
+            sweep(&seeds(10), |seed| {
+                let mut sim = begun(setup(seed, lossy(0.0)), 500_000)?;
+                sim.pair.network().set_faults(Side::Client, lossy(up));
+                sim.pair.network().set_faults(Side::Server, lossy(down));
+                change.make(&mut sim)?;
+                sim.run_for(secs(outage))?;
+                sim.pair.network().set_faults(Side::Client, lossy(0.0));
+                sim.pair.network().set_faults(Side::Server, lossy(0.0));
+                // The probe timeout has backed off by then.
+                let what = format!("{change:?}, {outage} s, {up} and {down} lost: all bytes");
+                sim.run_until(secs(15), &what, Simulation::is_complete)
+            });
+        }
+    }
+}

@@ -143,9 +143,10 @@ impl Connection {
                 validation.on_sent(now, data, size);
             }
         }
-        if responded && active && self.side == Side::Client && w.remaining() > 0 {
-            // RFC 9000 §9.3.3: a packet that is no probe brings the peer back, if an attacker has
-            // led it astray.
+        if active && self.side == Side::Client && w.remaining() > 0 {
+            // A packet that is no probe has the server follow to where the client is: back, if an
+            // attacker has led it astray (RFC 9000 §9.3.3), or again, if it has given the path up
+            // meanwhile. Nothing else might leave, once lost challenges fill the window.
             frame::write::ping(&mut w);
         }
         PacketWriter::fill(&mut w);
