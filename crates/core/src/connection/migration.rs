@@ -21,7 +21,6 @@ use super::{Connection, State};
 use crate::error::{CloseReason, MigrateError};
 use crate::event::Event;
 use crate::observation::{Observation, PathChanged};
-use crate::path::validation::Validation;
 use crate::path::{self, PathState};
 use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
@@ -427,7 +426,7 @@ impl Connection {
         }
         let linger = self.linger();
         let undecided = self.paths.active.validation.is_some();
-        let (searching, interval) = (self.paths.is_searching(), self.validation_interval());
+        let searching = self.paths.is_searching();
         let Some(paths) = &mut self.paths.inactive else {
             return;
         };
@@ -436,9 +435,8 @@ impl Connection {
             let mut state = state;
             if failed(&state) {
                 let validation = state.validation.take();
-                if searching && validation.as_ref().is_some_and(|v| v.then_move) {
-                    let again = Validation::new(now, interval, true);
-                    state.validation = Some(Box::new(again));
+                if searching && let Some(failed) = validation.as_ref().filter(|v| v.then_move) {
+                    state.validation = Some(Box::new(failed.again(now)));
                     paths.others.push(state);
                     continue;
                 }
@@ -472,12 +470,10 @@ impl Connection {
         let back = self.paths.last_validated();
         let back = back.map(|p| (p.tag, path::same_host(&p.path, &failed)));
         let Some((tag, same_host)) = back else {
-            if self.paths.is_searching() {
-                self.validate(now, self.paths.active.tag, false);
-            } else if self.side == Side::Client {
+            if self.side == Side::Client {
                 // Nowhere else to go: all challenges may have been lost.
-                let again = validation.and_then(|v| v.again(now));
-                self.paths.active.validation = again.map(Box::new);
+                let again = validation.filter(|v| self.paths.is_searching() || !v.is_slowest());
+                self.paths.active.validation = again.map(|v| Box::new(v.again(now)));
             }
             if self.side == Side::Server && !self.paths.active.validated {
                 // RFC 9000 §9.3.2: without CONNECTION_CLOSE, which nobody would receive.

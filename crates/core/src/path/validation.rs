@@ -8,7 +8,7 @@ use crate::time::Time;
 /// Challenges sent for one validation.
 const CHALLENGES: usize = 3;
 
-/// A path that is the only one is asked again until challenges are this far apart.
+/// Challenges of repeated attempts are this far apart at most.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A challenge that was sent.
@@ -58,12 +58,17 @@ impl Validation {
         }
     }
 
-    /// The next attempt after this one has failed, at half its pace; `None` if that is too slow to
-    /// be of use.
+    /// The next attempt after this one has failed, at half its pace, down to a challenge each 10 s.
     #[must_use]
-    pub(crate) fn again(&self, now: Time) -> Option<Self> {
-        let interval = 2 * self.interval;
-        (interval <= MAX_INTERVAL).then(|| Self::new(now, interval, self.then_move))
+    pub(crate) fn again(&self, now: Time) -> Self {
+        let interval = (2 * self.interval).min(MAX_INTERVAL);
+        Self::new(now, interval.max(self.interval), self.then_move)
+    }
+
+    /// Whether another attempt would be no slower than this one.
+    #[must_use]
+    pub(crate) fn is_slowest(&self) -> bool {
+        self.interval >= MAX_INTERVAL
     }
 
     /// Whether a challenge is due.
