@@ -1,6 +1,7 @@
 //! The end of a connection (RFC 9000 §10).
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use squall_wire::{TransportError, TransportErrorCode};
@@ -11,9 +12,15 @@ use crate::error::CloseReason;
 use crate::event::Event;
 use crate::time::Time;
 
+/// How long a connection waits at most for its first CONNECTION_CLOSE to be sent: its owner may have
+/// many others to close, or no room in its socket.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
 /// What our CONNECTION_CLOSE says, and when it is said again.
 #[derive(Debug)]
 pub(super) struct CloseFrame {
+    /// When the connection was closed.
+    begun: Time,
     pub(super) code: u64,
     /// The frame type that caused it; `None` is an application's close.
     pub(super) frame_type: Option<u64>,
@@ -148,6 +155,7 @@ impl Connection {
 
     fn begin_closing(&mut self, now: Time, code: u64, frame_type: Option<u64>, reason: Bytes) {
         self.state = State::Closing(CloseFrame {
+            begun: now,
             code,
             frame_type,
             reason,
@@ -183,11 +191,28 @@ impl Connection {
 
     fn end(&mut self, now: Time) {
         self.clock.clear();
-        // RFC 9000 §10.2: long enough for packets under way to be discarded.
-        self.clock
-            .set(Timer::Close, Some(now + 3 * self.probe_timeout()));
+        self.set_close_timer(now);
         self.datagrams.end_sending();
         self.streams.end_sending();
+    }
+
+    /// RFC 9000 §10.2: long enough for packets under way to be discarded.
+    fn set_close_timer(&mut self, now: Time) {
+        let due = now + 3 * self.probe_timeout();
+        self.clock.set(Timer::Close, Some(due));
+    }
+
+    /// The closing or draining period is over. It begins anew if nobody has asked for the
+    /// CONNECTION_CLOSE yet: without it, the peer would keep the connection until its idle timeout.
+    pub(super) fn on_close_timer(&mut self, now: Time) {
+        match &self.state {
+            State::Closing(close)
+                if close.due && close.sent.is_none() && now - close.begun < LONGEST_WAIT =>
+            {
+                self.set_close_timer(now);
+            }
+            _ => self.abandon(now, CloseReason::IdleTimeout),
+        }
     }
 
     /// Takes out what answers further packets, once CONNECTION_CLOSE has been written; `None`

@@ -47,7 +47,8 @@ impl Connection {
                 Timer::Idle if self.is_handshaking() => {
                     self.abandon(now, CloseReason::HandshakeTimeout);
                 }
-                Timer::Idle | Timer::Close => self.abandon(now, CloseReason::IdleTimeout),
+                Timer::Idle => self.abandon(now, CloseReason::IdleTimeout),
+                Timer::Close => self.on_close_timer(now),
                 Timer::KeepAlive => self.duties.ping = true,
                 Timer::Handshake => self.abandon(now, CloseReason::HandshakeTimeout),
                 Timer::KeyDiscard => {

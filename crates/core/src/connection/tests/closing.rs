@@ -1,5 +1,7 @@
 //! Datagrams that come for a connection that this end has closed and not yet given up.
 
+use std::time::Duration;
+
 use squall_wire::{DatagramBatch, Ecn, Path, Side};
 
 use crate::common::Pair;
@@ -60,4 +62,40 @@ fn a_close_that_the_limit_holds_back_waits_for_the_peers_datagrams() {
     assert_eq!(answer(&mut pair, "192.0.2.66:5000", 1200), None);
     assert_eq!(answer(&mut pair, peer, 10), None);
     assert!(answer(&mut pair, peer, 400).is_some());
+}
+
+// test: RFC 9000 §10.2 — an owner that has 100,000 connections to close needs seconds for them.
+#[test]
+fn a_close_that_nobody_has_asked_for_yet_is_not_given_up() {
+    let mut pair = Pair::new();
+    pair.run();
+    let begun = pair.now;
+    pair.connection(Side::Server).close(begun, 7, b"enough");
+    let later = begun + Duration::from_secs(5);
+    let wait = |pair: &mut Pair, until| {
+        let server = pair.connection(Side::Server);
+        while let Some(due) = server.next_timeout().filter(|due| *due < until) {
+            server.on_timeout(due);
+        }
+    };
+    wait(&mut pair, later);
+    pair.now = later;
+    assert!(pair.take_datagram(Side::Server).is_some());
+    // Now it has been sent, and the closing period ends.
+    wait(&mut pair, later + Duration::from_secs(5));
+    assert!(pair.connection(Side::Server).is_drained());
+}
+
+#[test]
+fn a_close_that_nobody_ever_asks_for_is_given_up() {
+    let mut pair = Pair::new();
+    pair.run();
+    let begun = pair.now;
+    let server = pair.connection(Side::Server);
+    server.close(begun, 7, b"enough");
+    while let Some(due) = server.next_timeout() {
+        assert!(due < begun + Duration::from_secs(20));
+        server.on_timeout(due);
+    }
+    assert!(server.is_drained());
 }
