@@ -284,3 +284,55 @@ async fn moves_at_a_time_do_not_mix() {
         }
     }
 }
+
+#[tokio::test]
+async fn idle_connections_move_one_after_the_other() {
+    const MANY: usize = 200;
+    let identity = Identity::new();
+    let server = identity.server(ALPN, TransportConfig::default());
+    let server = Builder::new(ANY).server(server).bind().unwrap();
+    let client = identity.client(ALPN, TransportConfig::default());
+    let client = Builder::new(ANY).client(client).bind().unwrap();
+    let (mut near, mut far) = (Vec::new(), Vec::new());
+    for _ in 0..MANY {
+        let connecting = client.connect(server.local_addr().unwrap(), "localhost");
+        let (here, there) = meet(connecting.unwrap(), &server).await;
+        near.push(here.unwrap());
+        far.push(there.unwrap());
+    }
+    // A client may not migrate before the handshake is confirmed (RFC 9000 §9).
+    within(async {
+        for connection in &near {
+            let (mut send, _recv) = connection.open_bi().await.unwrap();
+            send.write_all(b"x").await.unwrap();
+            send.finish().unwrap();
+        }
+        for connection in &far {
+            connection
+                .accept_bi()
+                .await
+                .unwrap()
+                .1
+                .read_to_end(1)
+                .await
+                .unwrap();
+        }
+    })
+    .await;
+    // The last acknowledgements have been sent.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    client.rebind(ANY).unwrap();
+    let new = client.local_addr().unwrap();
+    within(async {
+        for connection in &far {
+            while connection.remote_address() != new {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    })
+    .await;
+    assert!(
+        near.iter()
+            .all(|connection| connection.stats().migrations == 1)
+    );
+}

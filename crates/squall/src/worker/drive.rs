@@ -116,6 +116,7 @@ async fn turns(
                 worker.now = shared.clock.now();
             }
             worker.take_inbox(&mut stages);
+            worker.move_some();
             if !waited {
                 worker
                     .transmit(&mut stages)
@@ -146,7 +147,9 @@ async fn turns(
         } else {
             busy_since = None;
             let until = Until {
-                deadline: worker.wheel.next(),
+                deadline: (worker.wheel.next().into_iter())
+                    .chain(worker.moving.due())
+                    .min(),
                 now: worker.now,
                 room_from: worker.blocked.then_some(worker.ask_for_room_at),
                 retry_receive: worker.backoff.retry_at(),
@@ -240,7 +243,7 @@ impl Alarm {
 /// What ends a worker's sleep, besides its doorbell.
 #[derive(Clone, Copy)]
 struct Until {
-    /// A connection's timer.
+    /// A connection's timer, or its turn to move to a new socket.
     deadline: Option<Time>,
     now: Time,
     /// The socket is full: wake up when it has room, from this point in time on.

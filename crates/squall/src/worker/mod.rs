@@ -28,6 +28,7 @@ mod let_tasks_run;
 mod limits;
 mod lock;
 mod measured;
+mod moving;
 mod offer;
 mod receive;
 mod relay;
@@ -69,6 +70,7 @@ use calls::Calls;
 use coalescing::Coalescing;
 use incoming::Held;
 use limits::OwnMemory;
+use moving::Moving;
 use offer::HeldRun;
 use report::Reports;
 use shared::Inbox;
@@ -101,6 +103,8 @@ pub(crate) struct Worker {
     socket: Arc<Socket>,
     /// The same socket, registered with the runtime, if it is new: the loop takes it.
     rebound: Option<Readable>,
+    /// Counts the sockets that were replaced.
+    replaced: u32,
     endpoint: squall_core::Endpoint,
     /// By handle: small and dense. Empty where the endpoint has only the ids of one that has ended.
     connections: Vec<Option<Arc<ConnectionShared>>>,
@@ -148,6 +152,8 @@ pub(crate) struct Worker {
     more_to_receive: bool,
     /// Connections whose timers wait until the socket is empty, and until when at most.
     put_off: VecDeque<(Time, usize)>,
+    /// Connections that are still to move to the socket.
+    moving: Moving,
     /// No new connections.
     closing: bool,
     detached: bool,
@@ -177,6 +183,7 @@ impl Worker {
             workers,
             socket,
             rebound: None,
+            replaced: 0,
             endpoint,
             connections: Vec::new(),
             count: 0,
@@ -206,6 +213,7 @@ impl Worker {
             end: String::new(),
             more_to_receive: false,
             put_off: VecDeque::new(),
+            moving: Moving::default(),
             closing: false,
             detached: false,
         }
@@ -373,6 +381,7 @@ impl Worker {
         self.shared.counters.connections.set(self.count as u64);
         let mut state = connection.lock();
         state.queued = true;
+        state.moved_to = self.replaced;
         if self.reports.is_on() {
             let number = self.shared.common.next_connection_number();
             self.reports.begin(self.now, &mut state, number);
@@ -413,22 +422,8 @@ impl Worker {
         self.trust_room();
         self.backoff.on_success();
         self.warned_of = 0;
-        for connection in self.connections.iter().flatten() {
-            let mut state = connection.lock();
-            let path = Path {
-                local: None,
-                ..state.core.path()
-            };
-            // A connection that cannot migrate yet, or is a server's, goes on all the same: its
-            // peer sees the new address.
-            let _ = state
-                .core
-                .migrate(self.now, path, squall_core::Move::AtOnce);
-            state.core.ping();
-            if !std::mem::replace(&mut state.queued, true) {
-                self.ready.push_back(Arc::clone(connection));
-            }
-        }
+        self.replaced += 1;
+        self.moving.begin(self.now, self.connections.len());
     }
 
     /// Refuses attempts that were not taken, and all new ones.

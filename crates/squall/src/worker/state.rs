@@ -86,6 +86,8 @@ pub(crate) struct State {
     /// the pacer holds it back, and nothing that an application does can change that. An
     /// acknowledgement or a timer will.
     pub(crate) stalled: bool,
+    /// The worker's socket that it has moved to, by how many were replaced before.
+    pub(super) moved_to: u32,
     /// Bytes of memory that the worker knows the connection to take.
     pub(crate) memory: usize,
     /// Numbers the endpoint's connections, for events; 0 if nobody listens.
@@ -126,6 +128,7 @@ impl State {
             core,
             queued: false,
             stalled: false,
+            moved_to: 0,
             memory: 0,
             number: 0,
             begun: Time::ZERO,

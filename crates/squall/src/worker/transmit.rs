@@ -147,6 +147,7 @@ impl Worker {
         if state.removed {
             return Round::Gone;
         }
+        self.move_to_socket(&mut state);
         let before = share.bytes;
         // `None`: a connection that is alone.
         let remote = (self.count > 1).then(|| state.core.path().remote);
