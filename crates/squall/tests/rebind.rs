@@ -323,14 +323,16 @@ async fn idle_connections_move_one_after_the_other() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     client.rebind(ANY).unwrap();
     let new = client.local_addr().unwrap();
-    within(async {
+    let moved = async {
         for connection in &far {
             while connection.remote_address() != new {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
-    })
-    .await;
+    };
+    // Before their timers would have them send something: after four seconds.
+    let moved = tokio::time::timeout(Duration::from_secs(2), moved).await;
+    assert!(moved.is_ok());
     assert!(
         near.iter()
             .all(|connection| connection.stats().migrations == 1)

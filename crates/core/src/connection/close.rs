@@ -12,8 +12,8 @@ use crate::error::CloseReason;
 use crate::event::Event;
 use crate::time::Time;
 
-/// How long a connection waits at most for its first CONNECTION_CLOSE to be sent: its owner may have
-/// many others to close, or no room in its socket.
+/// How long a connection waits at most for its first CONNECTION_CLOSE to be sent: its owner may
+/// have many others to close, or no room in its socket.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// What our CONNECTION_CLOSE says, and when it is said again.

@@ -411,13 +411,15 @@ enum Change {
     Rebinding,
     /// Its system sends from another address: it notices when it hears from the server.
     OtherAddress,
+    /// An application moves it to another address, and the old one is gone.
+    Told,
 }
 
 impl Change {
     fn make(self, sim: &mut Simulation) -> Result<(), Failure> {
         let network = sim.pair.network();
         match self {
-            Self::OtherAddress => {
+            Self::OtherAddress | Self::Told => {
                 network.add_address(Side::Client, SECOND);
                 network.remove_address(Side::Client);
             }
@@ -434,7 +436,10 @@ impl Change {
             client.map(|c| c.migrate(now, Path { remote, local }, Move::AtOnce));
             sim.pair.ping(Side::Client)?;
         }
-        Ok(())
+        match self {
+            Self::Told => sim.pair.migrate(SECOND.ip(), Move::AtOnce),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -450,7 +455,12 @@ fn a_client_that_moves_while_the_network_is_down_is_found_afterwards() {
         (0.5, 0.9),
         (0.9, 0.5),
     ];
-    for change in [Change::NewSocket, Change::Rebinding, Change::OtherAddress] {
+    for change in [
+        Change::NewSocket,
+        Change::Rebinding,
+        Change::OtherAddress,
+        Change::Told,
+    ] {
         for (outage, (up, down)) in [1, 2, 5, 8, 12]
             .iter()
             .flat_map(|outage| losses.map(|loss| (*outage, loss)))
