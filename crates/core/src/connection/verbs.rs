@@ -91,6 +91,7 @@ impl Connection {
         if self.is_closed() {
             return Err(WriteError::Closed);
         }
+        self.duties.answer_due = true;
         self.streams.write(id, data)
     }
 
@@ -102,6 +103,7 @@ impl Connection {
         if self.is_closed() {
             return Err(WriteError::Closed);
         }
+        self.duties.answer_due = true;
         self.streams.write_copy(id, data)
     }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use squall_core::{Connection, MigrateError, Move};
 use squall_sim::{Failure, Outgoing, Plan, Rng, Setup, Simulation};
-use squall_wire::{Path, Side};
+use squall_wire::{Direction, Path, Side};
 
 use crate::common::{lossy, ms, secs, seeds, setup, sweep};
 
@@ -440,6 +440,46 @@ impl Change {
             Self::Told => sim.pair.migrate(SECOND.ip(), Move::AtOnce),
             _ => Ok(()),
         }
+    }
+}
+
+// test: RFC 9000 §9.2: a long poll
+#[test]
+fn a_client_that_moves_while_the_server_thinks_gets_its_answer() {
+    // Without the parties, which answer at once.
+    let pass = |sim: &mut Simulation, time| {
+        let end = sim.pair.now() + time;
+        while sim.pair.now() < end {
+            sim.pair.step(end)?;
+            for side in [Side::Client, Side::Server] {
+                while sim.pair.poll_event(side).is_some() {}
+            }
+        }
+        Ok(())
+    };
+    for idle_before in [0, 10] {
+        sweep(&seeds(20), |seed| {
+            let mut sim = Simulation::new(setup(seed, lossy(0.0)), Plan::default());
+            sim.run_for(secs(1 + idle_before))?;
+            let client = sim.pair.connection(Side::Client).unwrap();
+            let id = client.open(Direction::Bidirectional).unwrap();
+            client.write_copy(id, b"question").unwrap();
+            client.finish(id).unwrap();
+            sim.pair.pump(Side::Client)?;
+            // The question is acknowledged, and then the client is silent.
+            pass(&mut sim, secs(2))?;
+            Change::Rebinding.make(&mut sim)?;
+            let server = sim.pair.connection(Side::Server).unwrap();
+            server.write_copy(id, b"answer").unwrap();
+            server.finish(id).unwrap();
+            sim.pair.pump(Side::Server)?;
+            pass(&mut sim, secs(5))?;
+            let client = sim.pair.connection(Side::Client).unwrap();
+            match client.read(id, 100) {
+                Ok(Some(answer)) if &answer[..] == b"answer" => Ok(()),
+                other => Err(sim.pair.failure(format!("no answer but {other:?}"))),
+            }
+        });
     }
 }
 

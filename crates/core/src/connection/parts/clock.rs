@@ -226,14 +226,23 @@ impl Clock {
 
     // ---- a server that has gone quiet -----------------------------------------------------------
 
-    /// A client has received something ack-eliciting from the server. `expects`: data is expected.
+    /// A client has received something ack-eliciting from the server, or that its request arrived.
+    /// `expects`: data is expected, and `soon`: the answer to that request.
     #[inline]
-    pub(crate) fn on_server_heard(&mut self, now: Time, probe_timeout: Duration, expects: bool) {
+    pub(crate) fn on_server_heard(
+        &mut self,
+        now: Time,
+        probe_timeout: Duration,
+        expects: bool,
+        soon: bool,
+    ) {
         self.server_heard = now;
         self.quiet_probes = 0;
         // A running timer is moved when it fires, not with every run.
-        if expects && !self.is_set(Timer::Quiet) {
+        if expects && (soon || !self.is_set(Timer::Quiet)) {
             let due = self.quiet_until(probe_timeout);
+            let running = self.due[Timer::Quiet as usize];
+            let due = running.map_or(due, |running| running.min(due));
             self.set(Timer::Quiet, Some(due));
         }
     }

@@ -40,6 +40,9 @@ pub(crate) struct Duties {
     pub(crate) ack_frequency: AckRequest,
     /// The next probe of a probe timeout is no larger than any path must carry (RFC 8899 §4.3).
     pub(crate) small_probe: bool,
+    /// The application has written to a stream since the peer last acknowledged something: the peer
+    /// may be about to answer.
+    pub(crate) answer_due: bool,
     /// The application needs packets that are as large as the path allows, even if it sends little.
     pub(crate) large_packets: bool,
 }
@@ -141,6 +144,7 @@ impl Duties {
             most_new_tokens: config.new_tokens,
             ack_frequency: AckRequest::new(config.ack_frequency),
             small_probe: false,
+            answer_due: false,
             large_packets: false,
         }
     }

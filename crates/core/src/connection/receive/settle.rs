@@ -23,9 +23,12 @@ impl Connection {
         if trip.opened {
             self.clock.on_received();
             self.restart_idle_timer(now);
-            if trip.eliciting[SpaceId::Data] && self.side == Side::Client {
-                let (pto, expects) = (self.probe_timeout(), self.expects_data());
-                self.clock.on_server_heard(now, pto, expects);
+            if self.side == Side::Client {
+                let answer_due = trip.acked.any() && std::mem::take(&mut self.duties.answer_due);
+                if answer_due || trip.eliciting[SpaceId::Data] {
+                    let (pto, expects) = (self.probe_timeout(), self.expects_data());
+                    self.clock.on_server_heard(now, pto, expects, answer_due);
+                }
             }
             self.streams.renew_used_up_credit();
         }
