@@ -21,7 +21,7 @@ use super::{Connection, State};
 use crate::error::{CloseReason, MigrateError};
 use crate::event::Event;
 use crate::observation::{Observation, PathChanged};
-use crate::path::{self, PathState};
+use crate::path;
 use crate::recovery::rtt::RttEstimator;
 use crate::time::Time;
 
@@ -417,8 +417,7 @@ impl Connection {
 
     /// Challenges fall due by themselves; here attempts end and paths are forgotten.
     pub(super) fn on_path_timer(&mut self, now: Time) {
-        let failed = |p: &PathState| p.validation.as_ref().is_some_and(|v| v.has_failed(now));
-        if failed(&self.paths.active) {
+        if self.paths.active.has_failed(now) {
             self.fall_back(now);
             if self.is_closed() {
                 return;
@@ -433,7 +432,7 @@ impl Connection {
         let mut gone = Vec::new();
         for state in std::mem::take(&mut paths.others) {
             let mut state = state;
-            if failed(&state) {
+            if state.has_failed(now) {
                 let validation = state.validation.take();
                 if searching && let Some(failed) = validation.as_ref().filter(|v| v.then_move) {
                     state.validation = Some(Box::new(failed.again(now)));

@@ -21,9 +21,9 @@ impl Connection {
 
     /// Handles every timer that is due at `now`, while datagrams that have arrived wait to be read.
     ///
-    /// What breaks a silence may be among them: the probe timeout (RFC 9002 §6.2) and the idle
-    /// timeout (RFC 9000 §10.1) are put off until [`on_timeout`](Self::on_timeout) is called, by
-    /// 350 ms at most. Otherwise an endpoint under load repeats packets whose acknowledgements it
+    /// What breaks a silence may be among them: the probe timeout (RFC 9002 §6.2), the idle timeout
+    /// (RFC 9000 §10.1) and the end of a path's validation (RFC 9000 §8.2.4) are put off until
+    /// [`on_timeout`](Self::on_timeout) is called, by 350 ms at most. Otherwise an endpoint under load repeats packets whose acknowledgements it
     /// has not read yet, and adds to the load.
     ///
     /// If this call begins to put timers off, it returns until when.
@@ -56,6 +56,10 @@ impl Connection {
                         ring.drop_previous();
                     }
                 }
+                Timer::Path
+                    if unread
+                        && self.paths.has_failed(now)
+                        && self.clock.put_off(Timer::Path, now) => {}
                 Timer::Path => self.on_path_timer(now),
                 Timer::Quiet => {
                     let pto = self.probe_timeout();

@@ -264,6 +264,12 @@ impl PathState {
         self.flow.congestion.set_max_datagram(size);
     }
 
+    /// Whether the validation that is under way has taken too long.
+    #[must_use]
+    pub(crate) fn has_failed(&self, now: Time) -> bool {
+        self.validation.as_ref().is_some_and(|v| v.has_failed(now))
+    }
+
     /// Whether the connection moves here once the path is validated.
     #[must_use]
     pub(crate) fn is_sought(&self) -> bool {

@@ -346,6 +346,11 @@ impl Paths {
         self.left_at_once && !self.active.validated
     }
 
+    /// Whether the validation of a path has taken too long.
+    pub(crate) fn has_failed(&self, now: Time) -> bool {
+        self.iter().any(|p| p.has_failed(now))
+    }
+
     /// When a challenge, the end of a validation or the end of a path falls due.
     pub(crate) fn next_due(&self, now: Time) -> Option<Time> {
         self.iter()

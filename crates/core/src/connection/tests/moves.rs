@@ -110,3 +110,39 @@ fn a_retired_id_expires_in_silence_however_long_its_time() {
     assert_eq!(wakes.last(), Some(&expires));
     assert!(wakes.len() <= 3, "{wakes:?}");
 }
+
+/// Hands the server a datagram of the client's from elsewhere.
+fn receive_from_elsewhere(pair: &mut Pair, mut datagram: Vec<u8>) {
+    let run = DatagramBatch {
+        path: path(ELSEWHERE),
+        ecn: Ecn::NotEct,
+        segment_size: 1200,
+        bytes: &mut datagram,
+    };
+    let now = pair.now;
+    let server = pair.connection(Side::Server);
+    server.receive(now, run, &mut Stages::off());
+}
+
+// test: RFC 9000 §8.2.4
+#[test]
+fn a_path_is_not_given_up_while_the_answer_is_unread() {
+    let mut pair = connected();
+    let ping = pair.take_ping(Side::Client);
+    receive_from_elsewhere(&mut pair, ping);
+    // Both paths are asked.
+    while let Some(challenge) = pair.take_datagram(Side::Server) {
+        pair.deliver(Side::Client, &challenge);
+    }
+    let response = pair.take_datagram(Side::Client).expect("a response");
+    pair.now += Duration::from_secs(4);
+    let now = pair.now;
+    let server = pair.connection(Side::Server);
+    assert!(server.on_timeout_while_unread(now).is_some());
+    assert_eq!(server.path(), path(ELSEWHERE));
+    receive_from_elsewhere(&mut pair, response);
+    let server = pair.connection(Side::Server);
+    server.on_timeout(now);
+    assert_eq!(server.path(), path(ELSEWHERE));
+    assert!(server.paths.active.validated);
+}
