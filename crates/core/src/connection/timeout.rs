@@ -23,8 +23,8 @@ impl Connection {
     ///
     /// What breaks a silence may be among them: the probe timeout (RFC 9002 §6.2), the idle timeout
     /// (RFC 9000 §10.1) and the end of a path's validation (RFC 9000 §8.2.4) are put off until
-    /// [`on_timeout`](Self::on_timeout) is called, by 350 ms at most. Otherwise an endpoint under load repeats packets whose acknowledgements it
-    /// has not read yet, and adds to the load.
+    /// [`on_timeout`](Self::on_timeout) is called, by 350 ms at most. Otherwise an endpoint under
+    /// load repeats packets whose acknowledgements it has not read yet, and adds to the load.
     ///
     /// If this call begins to put timers off, it returns until when.
     pub fn on_timeout_while_unread(&mut self, now: Time) -> Option<Time> {
