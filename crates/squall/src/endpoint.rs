@@ -276,7 +276,8 @@ impl Endpoint {
     }
 
     /// Replaces the sockets with new ones bound to `addr`, one per worker, as in [`Builder::bind`].
-    /// Client connections migrate there immediately (RFC 9000 §9.2), and their servers validate the
+    /// Client connections migrate there without waiting for validation (RFC 9000 §9.2): each when
+    /// it next sends, and idle ones 32 each millisecond on each worker. Their servers validate the
     /// new address. Every connection stays on its worker.
     ///
     /// # Errors
