@@ -75,6 +75,15 @@ pub(crate) fn one_port_of_each_family() -> (Socket, std::net::UdpSocket) {
         .expect("a port that is free for both")
 }
 
+/// What Linux says of all sockets with this port: addresses, queues, and datagrams dropped.
+fn with_port(port: u16) -> String {
+    let tables = ["/proc/net/udp", "/proc/net/udp6"];
+    let tables = tables.map(|table| std::fs::read_to_string(table).unwrap_or_default());
+    let lines = tables.iter().flat_map(|table| table.lines());
+    let found = lines.filter(|line| line.contains(&format!(":{port:04X} ")));
+    found.collect::<Vec<_>>().join("\n")
+}
+
 /// Receives until `bytes` bytes are there; panics after twenty seconds.
 pub(crate) fn collect(socket: &Socket, bytes: usize) -> Vec<Message> {
     let mut batch = RecvBatch::new(4, 65_536);
@@ -84,8 +93,9 @@ pub(crate) fn collect(socket: &Socket, bytes: usize) -> Vec<Message> {
     while got < bytes {
         assert!(
             Instant::now() < deadline,
-            "{} messages with {got} of {bytes} bytes",
-            messages.len()
+            "{} messages with {got} of {bytes} bytes; sockets with this port: {}",
+            messages.len(),
+            with_port(socket.local_addr().unwrap().port())
         );
         match socket.recv(&mut batch) {
             Ok(_) => {}

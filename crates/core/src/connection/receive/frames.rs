@@ -253,6 +253,19 @@ impl Connection {
         Ok(taken)
     }
 
+    /// Whether a RETIRE_CONNECTION_ID repeats an earlier one. A number that does will do so for the
+    /// rest of the run, so it is looked up once.
+    #[inline]
+    fn is_retired_again(&self, sequence: u64, trip: &mut Trip<'_>) -> bool {
+        let bit = if sequence < 64 { 1 << sequence } else { 0 };
+        if trip.retired & bit != 0 {
+            return true;
+        }
+        let again = self.paths.local_ids.is_repetition(sequence, trip.dcid);
+        trip.retired |= if again { bit } else { 0 };
+        again
+    }
+
     /// Takes one frame; `Ok(false)` if the packet is dropped unacknowledged.
     fn take_frame(
         &mut self,
@@ -291,8 +304,7 @@ impl Connection {
             Frame::DataBlocked(_) => self.stats.data_blocked_received += 1,
             Frame::StreamsBlocked { .. } => self.stats.streams_blocked_received += 1,
             // Thousands may fill a packet.
-            Frame::RetireConnectionId { sequence }
-                if self.paths.local_ids.is_repetition(sequence, trip.dcid) => {}
+            Frame::RetireConnectionId { sequence } if self.is_retired_again(sequence, trip) => {}
             Frame::NewConnectionId { .. } | Frame::RetireConnectionId { .. } => {
                 let expires = trip.now + self.linger();
                 let (dcid, endpoint) = (trip.dcid, &mut self.endpoint);

@@ -38,6 +38,8 @@ pub(crate) struct Trip<'a> {
     pub(crate) early: bool,
     /// Tokens kept of NEW_TOKEN frames.
     pub(crate) tokens: u8,
+    /// Which of the first 64 of our connection ids its frames may retire again, bit by bit.
+    pub(crate) retired: u64,
     /// What its ACK frames came to.
     pub(crate) acked: AckTotals,
 }
@@ -67,6 +69,7 @@ impl<'a> Trip<'a> {
             eliciting: PerSpace::default(),
             early: false,
             tokens: 0,
+            retired: 0,
             acked: AckTotals::default(),
         }
     }
