@@ -38,7 +38,8 @@ pub(crate) struct Trip<'a> {
     pub(crate) early: bool,
     /// Tokens kept of NEW_TOKEN frames.
     pub(crate) tokens: u8,
-    /// Which of the first 64 of our connection ids its frames may retire again, bit by bit.
+    /// Of our first 64 connection ids, those that were retired before, as far as its frames have
+    /// asked: a bit each.
     pub(crate) retired: u64,
     /// What its ACK frames came to.
     pub(crate) acked: AckTotals,
