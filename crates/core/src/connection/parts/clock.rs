@@ -226,8 +226,8 @@ impl Clock {
 
     // ---- a server that has gone quiet -----------------------------------------------------------
 
-    /// A client has received something ack-eliciting from the server, or the acknowledgement of what
-    /// it wrote (`soon`: an answer may follow). `expects`: the server may have data to send.
+    /// A client has received something ack-eliciting from the server, or the acknowledgement of
+    /// what it wrote (`soon`: an answer may follow). `expects`: the server may have data to send.
     #[inline]
     pub(crate) fn on_server_heard(
         &mut self,
