@@ -135,6 +135,7 @@ impl Connection {
         if self.is_closed() {
             return Err(WriteError::Closed);
         }
+        self.duties.answer_due = true;
         self.streams.finish(id)
     }
 

@@ -457,13 +457,15 @@ fn a_client_that_moves_while_the_server_thinks_gets_its_answer() {
         }
         Ok(())
     };
-    for idle_before in [0, 10] {
+    for (idle_before, question) in [(0, "question"), (10, "question"), (0, "")] {
         sweep(&seeds(20), |seed| {
             let mut sim = Simulation::new(setup(seed, lossy(0.0)), Plan::default());
             sim.run_for(secs(1 + idle_before))?;
             let client = sim.pair.connection(Side::Client).unwrap();
             let id = client.open(Direction::Bidirectional).unwrap();
-            client.write_copy(id, b"question").unwrap();
+            if !question.is_empty() {
+                client.write_copy(id, question.as_bytes()).unwrap();
+            }
             client.finish(id).unwrap();
             sim.pair.pump(Side::Client)?;
             // The question is acknowledged, and then the client is silent.

@@ -40,8 +40,8 @@ pub(crate) struct Duties {
     pub(crate) ack_frequency: AckRequest,
     /// The next probe of a probe timeout is no larger than any path must carry (RFC 8899 §4.3).
     pub(crate) small_probe: bool,
-    /// The application has written to a stream since the peer last acknowledged something: the peer
-    /// may be about to answer.
+    /// The application has written to a stream, or finished one, since the peer last acknowledged
+    /// something: the peer may be about to answer.
     pub(crate) answer_due: bool,
     /// The application needs packets that are as large as the path allows, even if it sends little.
     pub(crate) large_packets: bool,

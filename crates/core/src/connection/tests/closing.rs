@@ -1,4 +1,5 @@
-//! Datagrams that come for a connection that this end has closed and not yet given up.
+//! Connections that this end has closed and not yet given up: their CONNECTION_CLOSE, and the
+//! datagrams that still come.
 
 use std::time::Duration;
 
