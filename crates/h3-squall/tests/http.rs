@@ -74,6 +74,26 @@ async fn bodies_and_trailers_go_both_ways() {
     }
 }
 
+/// Its control streams stay open. Who waits for nothing else does not ask where the server is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_without_requests_is_silent() {
+    let mut client = Client::new(echo).await;
+    let mut stream = client.ask("/").await;
+    within(stream.finish()).await.unwrap();
+    assert_eq!(
+        within(stream.recv_response()).await.unwrap().status(),
+        200_u16
+    );
+    assert!(body!(stream).unwrap().is_empty());
+    drop(stream);
+    // Longer than any delayed acknowledgement.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let connection = client.transport.near.clone();
+    let before = connection.stats().packets_sent;
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert_eq!(connection.stats().packets_sent, before);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_requests_on_one_connection() {
     let client = Client::new(echo).await;

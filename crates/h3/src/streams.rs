@@ -185,6 +185,7 @@ impl Streams {
                 level: i32::MAX,
                 incremental: true,
             });
+            send.set_background();
             let qlog = &self.shared.qlog;
             qlog.stream_type_set(Side::Local, send.id(), *stream_type);
             self.opened += 1;
@@ -280,7 +281,12 @@ impl PeerStream {
             let id = self.recv.id();
             shared.qlog.stream_type_set(Side::Remote, id, stream_type);
             match role(stream_type, shared, has_opened)? {
-                Some(role) => self.role = role,
+                Some(role) => {
+                    if !matches!(role, Role::WebTransport(..)) {
+                        self.recv.set_background();
+                    }
+                    self.role = role;
+                }
                 None => {
                     // RFC 9114 §6.2: reading of an unknown stream is given up.
                     let _ = self.recv.stop(Code::H3_STREAM_CREATION_ERROR.0);

@@ -328,6 +328,14 @@ impl SendStream {
         }
     }
 
+    /// Makes the stream one of the background: it stays open whether or not the application expects
+    /// anything on it, as HTTP/3's control streams do. A client sends PINGs to a server that has
+    /// gone quiet, so that it is found after a change of its address, only while there are other
+    /// streams. Either half of a stream says it for both. No effect once the stream has ended.
+    pub fn set_background(&self) {
+        self.connection.0.lock().core.set_background(self.id);
+    }
+
     /// A future that waits until the stream's outcome is known: `None` if the peer has acknowledged
     /// all data and the end, `Some(code)` if the peer stopped the stream. It borrows nothing, so it
     /// can wait beside writes, in another task, and after the stream is dropped. Cancel-safe.
@@ -516,6 +524,11 @@ impl RecvStream {
     /// read to its end; 0 by default. Values above 2^62 − 1 are clamped.
     pub fn set_drop_code(&mut self, code: u64) {
         self.drop_code = code;
+    }
+
+    /// Makes the stream one of the background, as [`SendStream::set_background`] does.
+    pub fn set_background(&self) {
+        self.connection.0.lock().core.set_background(self.id);
     }
 
     /// On a server: whether data of the stream arrived as early data, which an attacker can replay

@@ -80,9 +80,9 @@ impl Connection {
     }
 
     /// Whether the server may have something to send: the handshake is confirmed, and there are
-    /// streams.
+    /// streams, apart from those of the background.
     pub(super) fn expects_data(&self) -> bool {
-        self.handshake.confirmed && self.streams.count() > 0
+        self.handshake.confirmed && self.streams.any_in_foreground()
     }
 
     /// Silence begins anew at `now` (RFC 9000 §10.1).

@@ -192,6 +192,13 @@ impl Connection {
         known.then_some(()).ok_or(WriteError::Closed)
     }
 
+    /// Makes a stream one of the background: it stays open whether or not the application expects
+    /// anything on it, as HTTP/3's control streams do. A client sends PINGs to a server that has
+    /// gone quiet only while there are other streams. No effect once the stream has ended.
+    pub fn set_background(&mut self, id: StreamId) {
+        self.streams.set_background(id);
+    }
+
     /// The next bytes in order, at most `max`, without a copy; `None` at the end of the stream.
     /// Reading gives the peer credit to send more.
     ///

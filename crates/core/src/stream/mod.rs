@@ -58,6 +58,8 @@ struct Stream {
     recv: Option<RecvStream>,
     /// Whether the application knows the stream: it opened or accepted it.
     known: bool,
+    /// Whether the stream stays open whether or not anything is expected on it.
+    background: bool,
 }
 
 impl Stream {
@@ -159,6 +161,8 @@ pub(crate) struct Streams {
     withheld: u64,
     /// Writers refused because of the connection's limit.
     blocked_writers: Vec<StreamId>,
+    /// Streams of the background that exist.
+    background: usize,
     /// Streams that were finished and are not delivered.
     delivering: usize,
     /// Memory for what is received: of streams, and of CRYPTO frames.
@@ -233,6 +237,7 @@ impl Streams {
             buffered: 0,
             withheld: 0,
             blocked_writers: Vec::new(),
+            background: 0,
             delivering: 0,
             pool: ChunkPool::default(),
             events: VecDeque::new(),
@@ -408,6 +413,7 @@ impl Streams {
             send,
             recv,
             known,
+            background: false,
         };
         let stream = Some(match self.spare.pop() {
             Some(mut place) => {
@@ -494,9 +500,10 @@ impl Streams {
         let Some(stream) = self.get(slot).filter(|_| done) else {
             return;
         };
-        let id = stream.id;
+        let (id, background) = (stream.id, stream.background);
         let pieces = stream.recv.as_ref().map_or(0, |r| r.data.pieces());
         self.fragments -= pieces;
+        self.background -= usize::from(background);
         if let Some(mut stream) = self.slots[slot as usize].take()
             && self.spare.len() < SPARE_STREAMS
         {
@@ -617,6 +624,19 @@ impl Streams {
         true
     }
 
+    /// Makes a stream one of the background, if it exists.
+    pub(crate) fn set_background(&mut self, id: StreamId) {
+        if let Some(stream) = self.find(id).and_then(|slot| self.get(slot)) {
+            let was = std::mem::replace(&mut stream.background, true);
+            self.background += usize::from(!was);
+        }
+    }
+
+    /// Whether there are streams other than those of the background.
+    pub(crate) fn any_in_foreground(&self) -> bool {
+        self.table.len() > self.background
+    }
+
     /// Whether the data or the end of any finished stream is not acknowledged yet.
     pub(crate) const fn is_delivering(&self) -> bool {
         self.delivering > 0
@@ -728,7 +748,7 @@ impl Streams {
         self.free = Vec::new();
         self.spare = Vec::new();
         self.last = None;
-        (self.fragments, self.delivering) = (0, 0);
+        (self.fragments, self.delivering, self.background) = (0, 0, 0);
         self.queue.clear();
         self.starved.clear();
         self.control = VecDeque::new();

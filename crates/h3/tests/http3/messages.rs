@@ -1,6 +1,8 @@
 //! Requests and responses between this crate's client and server.
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, Version};
 
@@ -40,6 +42,22 @@ async fn a_request_is_answered() {
             );
         }
     }
+}
+
+/// Its control streams stay open. Who waits for nothing else does not ask where the server is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_without_requests_is_silent() {
+    let site = Site::new();
+    start(&site, Config::new(), true, |_| async { response("answer") });
+    let connection = site.connection().await;
+    let client = squall_h3::client::handshake(connection.clone());
+    let answer = within(client.send(get("/"))).await.unwrap();
+    assert_eq!(read(answer.into_body()).await.unwrap(), b"answer");
+    // Longer than any delayed acknowledgement.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let before = connection.stats().packets_sent;
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert_eq!(connection.stats().packets_sent, before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,7 +184,7 @@ async fn an_informational_response_that_is_too_large_is_left_out() {
             informational.send(hint.body(()).unwrap()).unwrap();
         }
         // The service waits, so that they are sent before the final one.
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
         response("final")
     });
     let limits = Config::new().max_field_section_size(500);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use squall_wire::{ConnectionId, Ecn, Path, Side, TransportError, TransportErrorCode};
+use squall_wire::{ConnectionId, Direction, Ecn, Path, Side, TransportError, TransportErrorCode};
 
 use crate::common::Pair;
 use crate::connection::receive::Trip;
@@ -264,4 +264,53 @@ fn the_end_waits_for_what_is_unread() {
     let now = now + Duration::from_secs(3600);
     server.on_timeout(now);
     assert!(server.is_drained());
+}
+
+// test: RFC 9000 §9.2 — HTTP/3's control streams stay open while nothing is expected
+#[test]
+fn streams_of_the_background_are_no_reason_to_look_for_the_server() {
+    for (background, others, looks) in [
+        (0, 1, true),
+        (1, 0, false),
+        (2, 0, false),
+        (2, 1, true),
+        (0, 0, false),
+    ] {
+        let mut pair = connected();
+        let client = pair.connection(Side::Client);
+        let mut ids = Vec::new();
+        for stream in 0..background + others {
+            let id = client.open(Direction::Bidirectional).unwrap();
+            client.finish(id).unwrap();
+            if stream < background {
+                // Twice is once.
+                client.set_background(id);
+                client.set_background(id);
+            }
+            ids.push(id);
+        }
+        let looks_now = |pair: &mut Pair| {
+            pair.run();
+            pair.now += Duration::from_secs(1);
+            let now = pair.now;
+            let client = pair.connection(Side::Client);
+            client.on_timeout(now);
+            std::mem::take(&mut client.duties.ping)
+        };
+        assert_eq!(looks_now(&mut pair), looks, "{background}, {others}");
+        // All streams end, those of the background, too; a new one counts again.
+        for id in ids {
+            for side in [Side::Client, Side::Server] {
+                pair.connection(side).accept(Direction::Bidirectional);
+                let _ = pair.connection(side).reset(id, 0);
+                let _ = pair.connection(side).stop_sending(id, 0);
+            }
+        }
+        pair.run();
+        let client = pair.connection(Side::Client);
+        assert_eq!(client.stats().open_streams, 0);
+        let id = client.open(Direction::Bidirectional).unwrap();
+        client.finish(id).unwrap();
+        assert!(looks_now(&mut pair), "{background}, {others}");
+    }
 }
