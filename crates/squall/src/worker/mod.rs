@@ -89,7 +89,8 @@ const SEND_BYTES: usize = 4 * MESSAGE_BYTES;
 const _: () = assert!(SEND_BYTES >= MESSAGE_BYTES);
 
 /// Handshakes that a worker begins in one turn, at most. Each takes it some 80 µs, and each brings
-/// packets that have to be received in later turns (decision 49).
+/// packets that have to be received in later turns (decision 49). While answers wait in the socket,
+/// a client begins one.
 const STARTS: usize = 8;
 
 /// Other connections alone delay a timer by less than this.
@@ -295,7 +296,11 @@ impl Worker {
                 let Some(command) = self.starts.pop_front() else {
                     break;
                 };
+                let begins = matches!(command, Command::Connect { .. });
                 self.execute(command, stages);
+                if begins && self.more_to_receive {
+                    break;
+                }
             }
             if self.starts.is_empty() {
                 self.shared.commands_done();
@@ -580,6 +585,31 @@ mod tests {
         worker.now += Duration::from_secs(10);
         worker.time_out(&mut stages);
         assert_eq!((worker.count, worker.endpoint.connections()), (0, 0));
+    }
+
+    #[cfg(feature = "self-signed")]
+    #[test]
+    fn a_client_begins_fewer_connections_while_answers_wait() {
+        let identity = crate::tls::Identity::self_signed(["localhost"]).unwrap();
+        let client = crate::tls::client(identity.roots().unwrap(), &[]).unwrap();
+        let (mut worker, mut stages) = (Worker::for_tests(), Stages::off());
+        let mut replies = Vec::new();
+        for _ in 0..4 * STARTS {
+            let (reply, answer) = tokio::sync::oneshot::channel();
+            worker.starts.push_back(Command::Connect {
+                config: squall_core::ClientConfig::new(client.clone()),
+                remote: ([127, 0, 0, 1], 9).into(),
+                server_name: "localhost".to_owned(),
+                reply,
+            });
+            replies.push(answer);
+        }
+        for (more_to_receive, begun) in [(false, STARTS), (true, 1), (true, 1), (false, STARTS)] {
+            worker.more_to_receive = more_to_receive;
+            let before = worker.count;
+            worker.take_inbox(&mut stages);
+            assert_eq!(worker.count - before, begun);
+        }
     }
 
     #[test]
