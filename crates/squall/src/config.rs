@@ -119,7 +119,9 @@ pub struct Builder {
     /// (RFC 9000 §8.2.1). TLS is random all the same, and `reset_key` unless it is set.
     pub rng_seed: Option<[u8; 32]>,
     /// Maximum number of connection attempts that wait to be [accepted](crate::Endpoint::accept) or
-    /// otherwise decided. Each worker has an equal share of them. Further attempts are refused.
+    /// otherwise decided. Each worker has an equal share of them. Further attempts are dropped, as
+    /// with a full listen(2) backlog, and their clients try again; if none was accepted in the last
+    /// three seconds, they are refused.
     pub max_incoming: usize,
     /// Bytes of datagrams that are kept for each attempt that waits for a decision, besides its
     /// first datagram: more Initial packets of a long ClientHello, and early data. What exceeds it

@@ -117,7 +117,10 @@ impl Metrics {
             ),
             ("squall_udp_send_blocked_total", udp.send_blocked),
             ("squall_runs_discarded_total", stats.runs_discarded),
-            ("squall_incoming_dropped_total", stats.incoming_dropped),
+            (
+                "squall_incoming_dropped_total",
+                stats.incoming_dropped + unrouted.attempts_dropped,
+            ),
             ("squall_stateless_resets_total", unrouted.stateless_resets),
             ("squall_retries_total", unrouted.retries),
             (

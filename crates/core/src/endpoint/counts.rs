@@ -41,6 +41,9 @@ counts! {
     refusals,
     /// Refusals not sent: their budget, or the share of a source prefix, was used up.
     refusals_withheld,
+    /// Attempts dropped without an answer because too many waited for an application that accepts
+    /// them: their clients try again.
+    attempts_dropped,
     /// Retry packets sent (RFC 9000 §8.1.2), for any reason.
     retries,
     /// Attempts that a NEW_TOKEN token validated (RFC 9000 §8.1.3).

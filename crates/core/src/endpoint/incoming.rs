@@ -260,6 +260,7 @@ impl Endpoint {
         self.slots[handle.0].seat = seat;
         self.slots[handle.0].handshaking = true;
         self.handshakes += 1;
+        self.accepted = Some(now);
         Ok((handle, connection))
     }
 

@@ -119,6 +119,8 @@ pub struct Endpoint {
     /// Servers' connections whose handshake is not complete.
     handshakes: usize,
     undecided: Undecided,
+    /// When an attempt was last accepted.
+    accepted: Option<Time>,
     /// `None` unless the owner watches.
     refusals: Option<Refusals>,
 }
@@ -160,6 +162,7 @@ impl Endpoint {
             memory: 0,
             handshakes: 0,
             undecided: Undecided::default(),
+            accepted: None,
             refusals: None,
         }
     }

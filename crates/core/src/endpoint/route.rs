@@ -1,6 +1,8 @@
 //! From the datagrams of a bundle to runs, and the answers to datagrams that belong to no
 //! connection.
 
+use std::time::Duration;
+
 use rand::{Rng, RngCore};
 use squall_wire::{ConnectionId, Header, LongType, Path, Writer, header, is_long};
 
@@ -17,6 +19,11 @@ use crate::token::{NewToken, Verdict};
 const MIN_RESET: usize = 21;
 /// The usual size: hard to tell from a short packet.
 const RESET: usize = 42;
+/// An application that has accepted a connection this recently will come to those that wait, even
+/// if it was blocked for some time in between. Clients repeat their first packet after about a
+/// second, and again after two more.
+const STILL_ACCEPTING: Duration = Duration::from_secs(3);
+
 /// Consecutive datagrams at the front of a bundle that go to the same place.
 #[derive(Debug)]
 pub struct Run {
@@ -261,6 +268,11 @@ impl Endpoint {
             Admission::NotYet => {
                 Route::Respond(self.retry_datagram(now, path, version, &dcid, &scid))
             }
+            Admission::Refused(RefusalReason::Attempts) if self.is_accepting(now) => {
+                self.note_refusal(path, RefusalReason::QueueFull);
+                self.counts.attempts_dropped += 1;
+                Route::Discard
+            }
             Admission::Refused(why) => {
                 self.note_refusal(path, why);
                 if self.may_answer(now, Answer::Refusal, path) {
@@ -270,6 +282,11 @@ impl Endpoint {
                 }
             }
         }
+    }
+
+    /// Whether the application accepts connections, as far as its last acceptance tells.
+    fn is_accepting(&self, now: Time) -> bool {
+        (self.accepted).is_some_and(|accepted| now - accepted < STILL_ACCEPTING)
     }
 
     /// Whether a new attempt is admitted.

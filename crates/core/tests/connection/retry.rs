@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step should fail the test")]
 
-use squall_core::{CloseReason, EndpointConfig, Event, TransportConfig};
+use std::time::Duration;
+
+use squall_core::{CloseReason, EndpointConfig, Event, RefusalReason, TransportConfig};
 use squall_wire::{Header, TransportErrorCode, VERSION_1, VERSION_2, header};
 
 use crate::common::link::{Host, Link, Policy, initial};
@@ -230,6 +232,42 @@ fn an_application_that_never_accepts_has_clients_refused() {
         closed_with(reason, TransportErrorCode::CONNECTION_REFUSED),
         "{reason:?}"
     );
+}
+
+// test: a burst of clients, or a server that was blocked for a second, turns nobody away
+#[test]
+fn clients_try_again_while_the_application_accepts() {
+    let (mut link, handle) = link(config().max_incoming(3), Policy::Accept);
+    link.server.endpoint.observe();
+    let (now, from) = (link.now, link.client.address);
+    link.server.receive(now, from, &attempt(100));
+    link.server.policy = Policy::Wait;
+    for n in 0..3 {
+        assert!(link.server.receive(now, from, &attempt(n)).is_empty());
+    }
+    link.run();
+    assert_eq!(link.server.endpoint.undecided(), 3);
+    assert!(link.client.closed(handle).is_none());
+    let counts = link.server.endpoint.counts();
+    assert_eq!(counts.refusals, 0);
+    // One for each of the two Initials that a ClientHello fills.
+    assert_eq!(counts.attempts_dropped, 2);
+    let refusal = link.server.endpoint.poll_refusal().unwrap();
+    assert_eq!(refusal.reason, RefusalReason::QueueFull);
+    // It goes on: the client repeats its first flight, and is let in.
+    link.server.waiting.clear();
+    link.server.policy = Policy::Accept;
+    link.rest(Duration::from_millis(1500));
+    assert!(link.client.has(handle, &Event::Connected));
+    // It stops: three seconds later, clients are turned away.
+    link.server.policy = Policy::Wait;
+    let now = link.now + Duration::from_secs(4);
+    for n in 0..3 {
+        link.server.receive(now, from, &attempt(n));
+    }
+    assert_eq!(link.server.receive(now, from, &attempt(4)).len(), 1);
+    let counts = link.server.endpoint.counts();
+    assert_eq!((counts.refusals, counts.attempts_dropped), (1, 2));
 }
 
 // test: SECURITY.md row 15: slow handshakes are limited too
