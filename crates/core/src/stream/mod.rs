@@ -100,10 +100,31 @@ struct Opening {
     peer_accepted: u64,
     peer_limit: u64,
     peer_window: u64,
+    /// The highest limit that has blocked the peer, as far as it has told.
+    peer_blocked_at: u64,
     /// Indexes of the peer's streams that have ended.
     peer_ended: RangeTree,
     peer_ended_count: u64,
     limit_pending: bool,
+}
+
+impl Opening {
+    /// Tells the peer of the streams that it may open in the place of those that have ended, once
+    /// they are half of the window, or more than the peer has left: all of the window may be open
+    /// at a time.
+    fn raise_limit(&mut self) {
+        let raised = (self.peer_window + self.peer_ended_count).saturating_sub(self.peer_limit);
+        let left = self.peer_limit - self.peer_opened.max(self.peer_blocked_at);
+        self.limit_pending |=
+            raised > 0 && (raised > left || raised >= self.peer_window.div_ceil(2));
+    }
+
+    /// The peer says that `limit` blocks it (RFC 9000 §19.14). It may have opened streams that it
+    /// has sent nothing on.
+    fn on_peer_blocked(&mut self, limit: u64) {
+        self.peer_blocked_at = self.peer_blocked_at.max(limit.min(self.peer_limit));
+        self.raise_limit();
+    }
 }
 
 /// Limits of a stream's two parts, from configuration and the peer's transport parameters.
@@ -250,6 +271,11 @@ impl Streams {
         opening.peer_window = limit.min(MAX_STREAMS);
         opening.limit_pending |=
             opening.peer_ended_count + opening.peer_window > opening.peer_limit;
+    }
+
+    /// The peer says that `limit` keeps it from opening streams.
+    pub(crate) fn on_peer_blocked(&mut self, direction: Direction, limit: u64) {
+        self.opening[index(direction)].on_peer_blocked(limit);
     }
 
     /// Changes how far the connection's receive window may grow.
@@ -482,6 +508,7 @@ impl Streams {
             // RFC 9000 §3.2: opening a stream opens all of its kind below it; they get state when
             // they are used.
             opening.peer_opened = id.index() + 1;
+            opening.raise_limit();
             self.events.push_back(Event::StreamOpened(id.direction()));
         }
         let known = id.index() < self.opening[index(id.direction())].peer_accepted;
@@ -517,9 +544,7 @@ impl Streams {
             let opening = &mut self.opening[index(id.direction())];
             opening.peer_ended.insert(id.index()..id.index() + 1);
             opening.peer_ended_count += 1;
-            // Tell the peer once half of its allowance has been used and returned.
-            opening.limit_pending |= opening.peer_ended_count + opening.peer_window
-                >= opening.peer_limit + opening.peer_window.div_ceil(2);
+            opening.raise_limit();
         }
     }
 

@@ -196,6 +196,50 @@ fn limits_in_the_way_are_told_once() {
     assert_eq!(arrived, written);
 }
 
+// test: RFC 9000 §4.6: whatever has ended before, the peer may have all of them open at a time
+#[test]
+fn as_many_streams_as_are_allowed_are_open_at_a_time() {
+    let sizes = [1, 2, 3, 7, 16, 100];
+    let cases = sizes
+        .into_iter()
+        .flat_map(|allowed| (0..=2 * allowed).map(move |ended| (allowed, ended)));
+    for (allowed, ended) in cases {
+        for silent in [false, true] {
+            let transport = TransportConfig::default().max_concurrent_uni_streams(allowed);
+            let mut pair = Pair::with(transport);
+            pair.run();
+            for _ in 0..ended {
+                let id = open(&mut pair);
+                pair.connection(Side::Client).finish(id).unwrap();
+                pair.run();
+                let server = pair.connection(Side::Server);
+                assert_eq!(server.accept(Direction::Unidirectional), Some(id));
+                assert_eq!(server.read(id, 1), Ok(None));
+                pair.run();
+            }
+            for n in 0..allowed {
+                let client = pair.connection(Side::Client);
+                let mut opened = client.open(Direction::Unidirectional);
+                if opened.is_none() && silent {
+                    // The server does not know how many there are until STREAMS_BLOCKED tells it.
+                    pair.run();
+                    let client = pair.connection(Side::Client);
+                    opened = client.open(Direction::Unidirectional);
+                }
+                let id = opened.unwrap_or_else(|| {
+                    panic!("{n} of {allowed} are open, {ended} have ended ({silent})")
+                });
+                if !silent {
+                    write(&mut pair, id, 1);
+                    pair.run();
+                }
+            }
+            let client = pair.connection(Side::Client);
+            assert_eq!(client.open(Direction::Unidirectional), None);
+        }
+    }
+}
+
 #[test]
 fn a_writer_can_wait_until_little_is_unsent() {
     let mut pair = Pair::new();

@@ -302,7 +302,10 @@ impl Connection {
             Frame::ImmediateAck => self.spaces[id].received.ask(),
             Frame::Datagram { data } => self.on_datagram(frame.ty(), data)?,
             Frame::DataBlocked(_) => self.stats.data_blocked_received += 1,
-            Frame::StreamsBlocked { .. } => self.stats.streams_blocked_received += 1,
+            Frame::StreamsBlocked { direction, limit } => {
+                self.stats.streams_blocked_received += 1;
+                self.streams.on_peer_blocked(direction, limit);
+            }
             // Thousands may fill a packet.
             Frame::RetireConnectionId { sequence } if self.is_retired_again(sequence, trip) => {}
             Frame::NewConnectionId { .. } | Frame::RetireConnectionId { .. } => {
