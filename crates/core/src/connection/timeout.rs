@@ -160,8 +160,17 @@ impl Connection {
             self.paths.active.flow.reordering.shed();
             self.endpoint.events.shrink_to_fit();
             // Rarely: three probe timeouts are longer than this silence.
-            self.clock
-                .set(Timer::Shed, self.paths.local_ids.next_expiry());
+            let mut next = self.paths.local_ids.next_expiry();
+            if let Some(due) = self.clock.blocked_again_at()
+                && self.streams.is_held_back()
+            {
+                if due <= now {
+                    self.streams.tell_blocked_again();
+                } else {
+                    next = Some(next.map_or(due, |next| next.min(due)));
+                }
+            }
+            self.clock.set(Timer::Shed, next);
         }
     }
 

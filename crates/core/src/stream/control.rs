@@ -5,7 +5,7 @@ use std::time::Duration;
 use squall_wire::cursor::Writer;
 use squall_wire::{Direction, StreamId, frame};
 
-use super::send::ResetFrame;
+use super::send::{ResetFrame, SendStream};
 use super::{Streams, index};
 use crate::config::MAX_STREAMS;
 use crate::event::Event;
@@ -34,6 +34,35 @@ impl Streams {
     #[must_use]
     pub(crate) const fn is_blocked(&self) -> bool {
         self.blocked_pending
+    }
+
+    /// Whether the peer has been told of a limit that still holds back data.
+    pub(crate) fn is_held_back(&mut self) -> bool {
+        self.told_of_connection() || self.told_of_stream().is_some()
+    }
+
+    /// Tells the peer again of a limit that still holds back data, of one of them.
+    pub(crate) fn tell_blocked_again(&mut self) {
+        if self.told_of_connection() {
+            self.blocked_pending = true;
+        } else if let Some(id) = self.told_of_stream() {
+            self.repeat(id, |s| {
+                if let Some(send) = s.send.as_mut() {
+                    send.untell_blocked();
+                }
+            });
+        }
+    }
+
+    fn told_of_connection(&mut self) -> bool {
+        self.drop_stale();
+        !self.starved.is_empty() && self.blocked_at == Some(self.send_credit.limit())
+    }
+
+    fn told_of_stream(&self) -> Option<StreamId> {
+        let mut streams = self.slots.iter().flatten();
+        let told = streams.find(|s| s.send.as_ref().is_some_and(SendStream::is_told_blocked));
+        told.map(|s| s.id)
     }
 
     /// Writes the control frames that are due, as far as they fit, and notes each with `sent`.

@@ -156,9 +156,18 @@ impl SendStream {
     /// not heard of it at this limit (RFC 9000 §4.1).
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
+        self.is_held_back() && self.blocked_at != Some(self.credit.limit())
+    }
+
+    /// The same where the peer has heard of it.
+    #[must_use]
+    pub(crate) fn is_told_blocked(&self) -> bool {
+        self.is_held_back() && self.blocked_at == Some(self.credit.limit())
+    }
+
+    fn is_held_back(&self) -> bool {
         self.credit.available() == 0
             && (self.writer_waits || self.buffer.unsent() < self.buffer.end())
-            && self.blocked_at != Some(self.credit.limit())
     }
 
     /// Records that the peer is told of the limit, and returns it.

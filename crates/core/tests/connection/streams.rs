@@ -1,11 +1,17 @@
 //! Streams: who sends first, what a partial reset delivers, and what a peer is told when its limits
 //! are in the way.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use squall_core::{Event, Priority, ReachedLimit, ReadError, TransportConfig, WriteError};
+use squall_core::{
+    CloseReason, EndpointConfig, Event, Priority, ReachedLimit, ReadError, TransportConfig,
+    WriteError,
+};
 use squall_wire::{Direction, Side, StreamId};
 
-use crate::common::Pair;
+use crate::common::link::{Host, Link};
+use crate::common::{Pair, tls};
 
 fn open(pair: &mut Pair) -> StreamId {
     let client = pair.connection(Side::Client);
@@ -240,6 +246,60 @@ fn as_many_streams_as_are_allowed_are_open_at_a_time() {
     }
 }
 
+// test: RFC 9000 §4.1: a film that is paused for longer than the idle timeout
+#[test]
+fn a_sender_that_flow_control_holds_back_keeps_the_connection() {
+    // What holds the sender back: nothing, its stream's credit, the connection's.
+    for (stream_window, window) in [(100_000, 100_000), (10_000, 100_000), (100_000, 10_000)] {
+        for idle in [2, 30] {
+            let (client_tls, server_tls) = tls();
+            let transport = TransportConfig::default()
+                .max_idle_timeout(Duration::from_secs(idle))
+                .initial_window(window)
+                .receive_window(window)
+                .initial_stream_window(stream_window)
+                .stream_receive_window(stream_window);
+            let config = EndpointConfig::new([1; 32]);
+            let server = Host::server(config, server_tls, transport.clone());
+            let mut link = Link::new(Host::client(), server);
+            let handle = link.client.connect(link.now, client_tls, transport);
+            link.run();
+            let client = link.client.connections.get_mut(&handle).unwrap();
+            let id = client.open(Direction::Unidirectional).unwrap();
+            let mut rest = Bytes::from(vec![1; 50_000]);
+            while client.write(id, &mut rest).is_ok_and(|taken| taken > 0) {}
+            link.run();
+            let held_back = !rest.is_empty() || window < 50_000;
+            link.rest(Duration::from_secs(10 * idle));
+            let closed = link.client.closed(handle);
+            assert_eq!(
+                closed.is_none(),
+                held_back,
+                "{stream_window}, {window}, {idle}"
+            );
+            if !held_back {
+                continue;
+            }
+            // It is read on, and then there is silence again.
+            let mut arrived = 0;
+            for _ in 0..50 {
+                let server = link.server.connections.values_mut().next().unwrap();
+                server.accept(Direction::Unidirectional);
+                while let Ok(Some(bytes)) = server.read(id, usize::MAX) {
+                    arrived += bytes.len();
+                }
+                link.run();
+                let client = link.client.connections.get_mut(&handle).unwrap();
+                let _ = client.write(id, &mut rest);
+                link.run();
+            }
+            assert_eq!((arrived, rest.len()), (50_000, 0));
+            link.rest(Duration::from_secs(10 * idle));
+            assert_eq!(link.client.closed(handle), Some(&CloseReason::IdleTimeout));
+        }
+    }
+}
+
 #[test]
 fn a_writer_can_wait_until_little_is_unsent() {
     let mut pair = Pair::new();
@@ -253,7 +313,7 @@ fn a_writer_can_wait_until_little_is_unsent() {
     // Some is sent, and then more.
     let mut told = 0;
     for _ in 0..1000 {
-        pair.now += std::time::Duration::from_micros(100);
+        pair.now += Duration::from_micros(100);
         pair.pump(Side::Client);
         let events = pair.events(Side::Client);
         if events.contains(&Event::Writable(id)) {

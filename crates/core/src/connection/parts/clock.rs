@@ -184,7 +184,7 @@ impl Clock {
     pub(crate) fn restart_idle(&mut self, now: Time, probe_timeout: Duration, established: bool) {
         self.last_active = now;
         if !self.is_set(Timer::Shed) {
-            self.set(Timer::Shed, Some(now + SHED_AFTER));
+            self.set(Timer::Shed, Some(now + self.rest_begins_after()));
         }
         // RFC 9000 §10.1: at least three probe timeouts, so that lost packets can be repaired.
         let timeout = self.idle_timeout.max(3 * probe_timeout);
@@ -217,11 +217,25 @@ impl Clock {
     /// Whether the connection has been silent for so long that it gives memory back. The timer is
     /// moved when it fires, not with every run.
     pub(crate) fn is_at_rest(&mut self, now: Time) -> bool {
-        let due = self.last_active + SHED_AFTER;
+        let due = self.last_active + self.rest_begins_after();
         if now < due {
             self.set(Timer::Shed, Some(due));
         }
         now >= due
+    }
+
+    fn rest_begins_after(&self) -> Duration {
+        match self.idle_timeout {
+            Duration::ZERO => SHED_AFTER,
+            idle => SHED_AFTER.min(idle / 2),
+        }
+    }
+
+    /// When a silent connection whose data the peer's flow control holds back says so again, before
+    /// it is too long a silence (RFC 9000 §4.1). `None`: no silence is too long.
+    pub(crate) fn blocked_again_at(&self) -> Option<Time> {
+        let idle = self.idle_timeout;
+        (!idle.is_zero()).then(|| self.last_active + idle / 2)
     }
 
     // ---- a server that has gone quiet -----------------------------------------------------------
