@@ -52,7 +52,8 @@ impl<B: Buf + Send + 'static> quic::Connection<B> for Connection {
         let stream = ready!(Pin::new(accepting).poll(cx));
         self.accepting_uni = None;
         let stream = stream.map_err(error::of_connection)?;
-        // Control and QPACK streams; who waits for others has a session's stream open, too.
+        // Control and QPACK streams. An application that waits for data on others has the stream of
+        // their session open, too.
         stream.set_background();
         let id = id_of(stream.id());
         Poll::Ready(Ok(RecvStream::new(stream, id, Code::H3_NO_ERROR.value())))

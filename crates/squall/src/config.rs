@@ -130,7 +130,8 @@ pub struct Builder {
     /// The same for all such attempts of all workers together; 4 MiB by default.
     pub incoming_buffer_size_total: usize,
     /// Maximum number of concurrent handshakes. Each worker has an equal share of them. Further
-    /// attempts are refused.
+    /// attempts are dropped, and their clients try again; if no handshake was completed in the last
+    /// three seconds, they are refused.
     pub max_handshakes: usize,
     /// Number of pending attempts and handshakes from which a client must first validate its
     /// address (a Retry, RFC 9000 §8.1.2), for which the server keeps no state. Each worker counts

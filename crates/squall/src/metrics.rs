@@ -47,7 +47,7 @@
 //! | `squall_udp_sent_datagrams_total`, `squall_udp_received_datagrams_total` | |
 //! | `squall_udp_send_blocked_total` | sends that found the socket's buffer full |
 //! | `squall_runs_discarded_total` | datagrams of no connection |
-//! | `squall_incoming_dropped_total` | attempts that found the accept queue full |
+//! | `squall_incoming_dropped_total` | attempts dropped because too many were in progress |
 //! | `squall_stateless_resets_total` | sent |
 //! | `squall_retries_total` | sent |
 //! | `squall_version_negotiations_total` | sent |
@@ -315,7 +315,7 @@ const COUNTERS: &[(&str, Unit, &str)] = &[
     (
         "squall_incoming_dropped_total",
         Unit::Count,
-        "Attempts that found the queue full",
+        "Attempts dropped: too many in progress",
     ),
     (
         "squall_stateless_resets_total",

@@ -43,12 +43,13 @@ pub struct EndpointConfig {
     /// without a valid token is answered with a Retry, for which no state is kept (RFC 9000
     /// §8.1.2). Zero: always.
     pub retry_from: usize,
-    /// Maximum number of accepted connections in their handshake; further Initials are answered
-    /// with CONNECTION_REFUSED.
+    /// Maximum number of accepted connections in their handshake. Further attempts are dropped if
+    /// a handshake was completed in the last three seconds, since their clients try again, and
+    /// otherwise answered with CONNECTION_REFUSED (RFC 9000 §5.2.2).
     pub max_handshakes: usize,
     /// Maximum number of attempts that wait for the application's decision. Further ones are
-    /// dropped if the application has accepted one in the last three seconds, since their clients
-    /// try again, and otherwise answered with CONNECTION_REFUSED (RFC 9000 §5.2.2).
+    /// dropped if the application has accepted one in the last three seconds, and otherwise
+    /// answered with CONNECTION_REFUSED.
     pub max_incoming: usize,
     /// Maximum number of stateless resets in a second; a tenth of them to one source prefix (RFC
     /// 9000 §10.3.3). Zero: none, so that peers of connections that are lost wait for their idle

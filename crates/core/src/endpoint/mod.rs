@@ -121,6 +121,9 @@ pub struct Endpoint {
     undecided: Undecided,
     /// When an attempt was last accepted.
     accepted: Option<Time>,
+    /// When a handshake was last seen to have been completed, and whether one has been since.
+    completed: Option<Time>,
+    has_completed: bool,
     /// `None` unless the owner watches.
     refusals: Option<Refusals>,
 }
@@ -163,6 +166,8 @@ impl Endpoint {
             handshakes: 0,
             undecided: Undecided::default(),
             accepted: None,
+            completed: None,
+            has_completed: false,
             refusals: None,
         }
     }
@@ -346,6 +351,7 @@ impl Endpoint {
             }
             EndpointEvent::HandshakeComplete => {
                 self.handshakes -= usize::from(std::mem::take(&mut slot.handshaking));
+                self.has_completed = true;
             }
             EndpointEvent::AddressValidated(address) => return self.reseat(handle, address),
             EndpointEvent::NewToken { version, token } => {

@@ -19,10 +19,10 @@ use crate::token::{NewToken, Verdict};
 const MIN_RESET: usize = 21;
 /// The usual size: hard to tell from a short packet.
 const RESET: usize = 42;
-/// An application that has accepted a connection this recently will come to those that wait, even
-/// if it was blocked for some time in between. Clients repeat their first packet after about a
-/// second, and again after two more.
-const STILL_ACCEPTING: Duration = Duration::from_secs(3);
+/// Where an attempt was accepted this recently, or a handshake completed, there will be room again,
+/// even if the server was blocked for some time in between. Clients repeat their first packet after
+/// about a second, and again after two more.
+const GETS_ON: Duration = Duration::from_secs(3);
 
 /// Consecutive datagrams at the front of a bundle that go to the same place.
 #[derive(Debug)]
@@ -268,7 +268,7 @@ impl Endpoint {
             Admission::NotYet => {
                 Route::Respond(self.retry_datagram(now, path, version, &dcid, &scid))
             }
-            Admission::Refused(RefusalReason::Attempts) if self.is_accepting(now) => {
+            Admission::Refused(why) if self.will_have_room(now, why) => {
                 self.note_refusal(path, RefusalReason::QueueFull);
                 self.counts.attempts_dropped += 1;
                 Route::Discard
@@ -284,9 +284,18 @@ impl Endpoint {
         }
     }
 
-    /// Whether the application accepts connections, as far as its last acceptance tells.
-    fn is_accepting(&self, now: Time) -> bool {
-        (self.accepted).is_some_and(|accepted| now - accepted < STILL_ACCEPTING)
+    /// Whether the reason for a refusal passes soon: the application accepts others that wait, or
+    /// handshakes are being completed.
+    fn will_have_room(&mut self, now: Time, why: RefusalReason) -> bool {
+        if std::mem::take(&mut self.has_completed) {
+            self.completed = Some(now);
+        }
+        let last = match why {
+            RefusalReason::Attempts => self.accepted,
+            RefusalReason::Handshakes => self.completed,
+            _ => None,
+        };
+        last.is_some_and(|last| now - last < GETS_ON)
     }
 
     /// Whether a new attempt is admitted.

@@ -294,3 +294,25 @@ fn handshakes_are_limited() {
     link.server.receive(now, from, &attempt(9));
     assert_eq!(link.server.endpoint.handshakes(), 3);
 }
+
+// test: a burst of clients on long paths turns nobody away
+#[test]
+fn clients_try_again_while_handshakes_are_completed() {
+    let (mut link, first) = link(config().max_handshakes(3), Policy::Accept);
+    link.run();
+    assert!(link.client.has(first, &Event::Connected));
+    let (now, from) = (link.now, link.client.address);
+    for n in 0..3 {
+        link.server.receive(now, from, &attempt(n));
+    }
+    let (client_tls, _) = tls();
+    let transport = TransportConfig::default();
+    let second = link.client.connect(now, client_tls, transport);
+    link.run();
+    assert!(link.client.closed(second).is_none());
+    assert_eq!(link.server.endpoint.counts().attempts_dropped, 2);
+    // Nothing has been completed for too long.
+    let later = now + Duration::from_secs(4);
+    assert_eq!(link.server.receive(later, from, &attempt(9)).len(), 1);
+    assert_eq!(link.server.endpoint.counts().refusals, 1);
+}

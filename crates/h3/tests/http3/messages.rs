@@ -44,7 +44,7 @@ async fn a_request_is_answered() {
     }
 }
 
-/// Its control streams stay open. Who waits for nothing else does not ask where the server is.
+/// Its control streams stay open. A client that waits for nothing else sends no PINGs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_without_requests_is_silent() {
     let site = Site::new();
