@@ -328,10 +328,10 @@ impl SendStream {
         }
     }
 
-    /// Makes the stream one of the background: it stays open whether or not the application expects
-    /// anything on it, as HTTP/3's control streams do. A client sends PINGs to a server that has
-    /// gone quiet, so that it is found after a change of its address, only while there are other
-    /// streams. Either half of a stream says it for both. No effect once the stream has ended.
+    /// Marks the stream as background: it stays open whether or not the application expects
+    /// anything on it, like HTTP/3's control streams. When a server has gone quiet, a client sends
+    /// PINGs to be found after a change of its address, but only while there are other streams.
+    /// Either half marks the whole stream. No effect once the stream has ended.
     pub fn set_background(&self) {
         self.connection.0.lock().core.set_background(self.id);
     }
@@ -526,7 +526,7 @@ impl RecvStream {
         self.drop_code = code;
     }
 
-    /// Makes the stream one of the background, as [`SendStream::set_background`] does.
+    /// Marks the stream as background; see [`SendStream::set_background`].
     pub fn set_background(&self) {
         self.connection.0.lock().core.set_background(self.id);
     }

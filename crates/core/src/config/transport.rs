@@ -24,9 +24,10 @@ use crate::algorithm::{CongestionAlgorithm, CongestionControllerFactory};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TransportConfig {
-    /// Idle time after which the connection ends silently (RFC 9000 §10.1); zero: never. It is not
-    /// idle while a peer that answers holds back data by flow control, because that is reported
-    /// again and again (RFC 9000 §4.1): limit the time of writes where a peer may never read.
+    /// Idle time after which the connection ends silently (RFC 9000 §10.1); zero: never. While the
+    /// peer's flow control blocks data, BLOCKED frames are repeated (RFC 9000 §4.1), so that the
+    /// connection is not idle as long as the peer answers. Limit the time of writes if a peer may
+    /// never read.
     pub max_idle_timeout: Duration,
     /// Time within which the handshake must complete.
     pub handshake_timeout: Duration,

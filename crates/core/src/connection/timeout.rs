@@ -80,7 +80,7 @@ impl Connection {
     }
 
     /// Whether the server may have something to send: the handshake is confirmed, and there are
-    /// streams, apart from those of the background.
+    /// streams that are not background.
     pub(super) fn expects_data(&self) -> bool {
         self.handshake.confirmed && self.streams.any_in_foreground()
     }

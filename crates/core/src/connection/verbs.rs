@@ -192,9 +192,9 @@ impl Connection {
         known.then_some(()).ok_or(WriteError::Closed)
     }
 
-    /// Makes a stream one of the background: it stays open whether or not the application expects
-    /// anything on it, as HTTP/3's control streams do. A client sends PINGs to a server that has
-    /// gone quiet only while there are other streams. No effect once the stream has ended.
+    /// Marks a stream as background: it stays open whether or not the application expects anything
+    /// on it, like HTTP/3's control streams. A client sends PINGs to a server that has gone quiet
+    /// only while there are other streams. No effect once the stream has ended.
     pub fn set_background(&mut self, id: StreamId) {
         self.streams.set_background(id);
     }

@@ -41,8 +41,8 @@ counts! {
     refusals,
     /// Refusals not sent: their budget, or the share of a source prefix, was used up.
     refusals_withheld,
-    /// Attempts dropped without an answer because too many waited or were in their handshake, while
-    /// others got on: their clients try again.
+    /// Attempts dropped without an answer because too many others were in progress, of which some
+    /// were accepted or completed lately. Their clients try again.
     attempts_dropped,
     /// Retry packets sent (RFC 9000 §8.1.2), for any reason.
     retries,

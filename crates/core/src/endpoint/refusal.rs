@@ -46,8 +46,8 @@ pub enum RefusalReason {
     Application,
     /// The endpoint accepts no connections, or none any more.
     Closed,
-    /// Too many attempts waited or were in their handshake, while others got on: this one was
-    /// dropped without an answer, and its client tries again.
+    /// Too many others were in progress, of which some were accepted or completed lately: the
+    /// attempt was dropped without an answer, and its client tries again.
     QueueFull,
     /// rustls, or a setting, did not allow the connection.
     Configuration,

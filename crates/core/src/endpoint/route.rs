@@ -19,10 +19,10 @@ use crate::token::{NewToken, Verdict};
 const MIN_RESET: usize = 21;
 /// The usual size: hard to tell from a short packet.
 const RESET: usize = 42;
-/// Where an attempt was accepted this recently, or a handshake completed, there will be room again,
-/// even if the server was blocked for some time in between. Clients repeat their first packet after
-/// about a second, and again after two more.
-const GETS_ON: Duration = Duration::from_secs(3);
+/// If an attempt was accepted, or a handshake completed, no longer ago than this, there will be
+/// room for more, even if the server was blocked for a while. Clients repeat their first packet
+/// after about a second, and again after two more.
+const RECENT: Duration = Duration::from_secs(3);
 
 /// Consecutive datagrams at the front of a bundle that go to the same place.
 #[derive(Debug)]
@@ -295,7 +295,7 @@ impl Endpoint {
             RefusalReason::Handshakes => self.completed,
             _ => None,
         };
-        last.is_some_and(|last| now - last < GETS_ON)
+        last.is_some_and(|last| now - last < RECENT)
     }
 
     /// Whether a new attempt is admitted.

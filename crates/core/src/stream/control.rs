@@ -41,7 +41,7 @@ impl Streams {
         self.told_of_connection() || self.told_of_stream().is_some()
     }
 
-    /// Tells the peer again of a limit that still holds back data, of one of them.
+    /// Repeats the BLOCKED frame of one limit that still holds back data.
     pub(crate) fn tell_blocked_again(&mut self) {
         if self.told_of_connection() {
             self.blocked_pending = true;
@@ -54,11 +54,13 @@ impl Streams {
         }
     }
 
+    /// Whether the connection's limit, as the peer was told, holds back a stream.
     fn told_of_connection(&mut self) -> bool {
         self.drop_stale();
         !self.starved.is_empty() && self.blocked_at == Some(self.send_credit.limit())
     }
 
+    /// A stream that its own limit holds back, as the peer was told.
     fn told_of_stream(&self) -> Option<StreamId> {
         let mut streams = self.slots.iter().flatten();
         let told = streams.find(|s| s.send.as_ref().is_some_and(SendStream::is_told_blocked));

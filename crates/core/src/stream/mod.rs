@@ -58,7 +58,7 @@ struct Stream {
     recv: Option<RecvStream>,
     /// Whether the application knows the stream: it opened or accepted it.
     known: bool,
-    /// Whether the stream stays open whether or not anything is expected on it.
+    /// Whether the application has marked it as background.
     background: bool,
 }
 
@@ -182,7 +182,7 @@ pub(crate) struct Streams {
     withheld: u64,
     /// Writers refused because of the connection's limit.
     blocked_writers: Vec<StreamId>,
-    /// Streams of the background that exist.
+    /// Existing streams that are background.
     background: usize,
     /// Streams that were finished and are not delivered.
     delivering: usize,
@@ -649,7 +649,7 @@ impl Streams {
         true
     }
 
-    /// Makes a stream one of the background, if it exists.
+    /// Marks a stream as background, if it exists.
     pub(crate) fn set_background(&mut self, id: StreamId) {
         if let Some(stream) = self.find(id).and_then(|slot| self.get(slot)) {
             let was = std::mem::replace(&mut stream.background, true);
@@ -657,7 +657,7 @@ impl Streams {
         }
     }
 
-    /// Whether there are streams other than those of the background.
+    /// Whether there are streams that are not background.
     pub(crate) fn any_in_foreground(&self) -> bool {
         self.table.len() > self.background
     }

@@ -231,8 +231,8 @@ impl Clock {
         }
     }
 
-    /// When a silent connection whose data the peer's flow control holds back says so again, before
-    /// it is too long a silence (RFC 9000 §4.1). `None`: no silence is too long.
+    /// When a silent connection that the peer's flow control blocks repeats its BLOCKED frame, in
+    /// time before the idle timeout (RFC 9000 §4.1). `None`: there is no idle timeout.
     pub(crate) fn blocked_again_at(&self) -> Option<Time> {
         let idle = self.idle_timeout;
         (!idle.is_zero()).then(|| self.last_active + idle / 2)
