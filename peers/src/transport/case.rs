@@ -177,6 +177,8 @@ pub(super) struct Case {
     pub(super) mode: Mode,
     /// The link's rate in 10^9 bits a second, W1r only.
     pub(super) gbit_limit: Option<f64>,
+    /// Whether the receiver's network device merges packets (GRO), W1s only.
+    pub(super) device_gro: Option<bool>,
     /// Whether each connection of a QUIC client has a socket of its own.
     pub(super) own_sockets: bool,
 }
@@ -210,19 +212,26 @@ impl Case {
             Workload::W1r => &[Some(1.0), Some(5.0), Some(10.0), None],
             _ => &[None],
         };
+        let device_gro: &[Option<bool>] = match workload {
+            Workload::W1s => &[Some(false), Some(true)],
+            _ => &[None],
+        };
         let mut cases = Vec::new();
         for &size in sizes {
             for &connections in scales {
                 for &mode in modes {
                     for &gbit_limit in limits {
-                        cases.push(Self {
-                            workload,
-                            connections,
-                            size,
-                            mode,
-                            gbit_limit,
-                            own_sockets: false,
-                        });
+                        for &device_gro in device_gro {
+                            cases.push(Self {
+                                workload,
+                                connections,
+                                size,
+                                mode,
+                                gbit_limit,
+                                device_gro,
+                                own_sockets: false,
+                            });
+                        }
                     }
                 }
             }
@@ -322,6 +331,11 @@ impl fmt::Display for Case {
         match self.mode {
             Mode::Open => f.write_str(", open loop")?,
             Mode::Closed => {}
+        }
+        match self.device_gro {
+            Some(false) => f.write_str(", receiver without GRO")?,
+            Some(true) => f.write_str(", receiver with GRO")?,
+            None => {}
         }
         match (self.workload, self.gbit_limit) {
             (_, Some(limit)) => write!(f, ", {limit} Gbit/s"),

@@ -38,7 +38,7 @@ impl Network {
     pub(super) fn of(case: &Case) -> Result<Self> {
         match case.workload {
             Workload::W1r => Self::limited(case.gbit_limit),
-            Workload::W1s => Self::without_segmentation(),
+            Workload::W1s => Self::without_segmentation(case.device_gro == Some(true)),
             _ => Ok(Self {
                 namespaces: Vec::new(),
                 local: [Ipv4Addr::LOCALHOST; 2],
@@ -78,8 +78,10 @@ impl Network {
         })
     }
 
-    /// A link whose server's end cannot cut segments, as a card without that feature.
-    fn without_segmentation() -> Result<Self> {
+    /// A link whose server's end cannot segment, like a NIC without that feature. With `gro`, the
+    /// client's end merges packets on arrival, as the drivers of most NICs do and veth by default
+    /// does not.
+    fn without_segmentation(gro: bool) -> Result<Self> {
         let network = Self::apart()?;
         let [server, client] = network.namespaces.as_slice() else {
             return Err(Failure::new("two namespaces"));
@@ -105,6 +107,9 @@ impl Network {
             "ethtool",
             &["-K", "link0", "tx-udp-segmentation", "off", "tso", "off"],
         )?;
+        if gro {
+            client.run("ethtool", &["-K", "link0", "gro", "on"])?;
+        }
         Ok(network)
     }
 

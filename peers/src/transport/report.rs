@@ -97,6 +97,8 @@ struct Row {
     mode: Option<Mode>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gbit_limit: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_gro: Option<bool>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     own_sockets: bool,
     contender: &'static str,
@@ -237,6 +239,7 @@ impl Report {
             size: (workload.is_scaled() && case.size != UNLIMITED).then_some(case.size),
             mode: (workload == Workload::W6).then_some(case.mode),
             gbit_limit: case.gbit_limit,
+            device_gro: case.device_gro,
             own_sockets: case.own_sockets,
             contender: contender.name(),
             gbit_per_s: (!workload.is_handshakes()).then(|| median(|one| one.gbit_per_s)),
