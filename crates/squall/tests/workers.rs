@@ -206,9 +206,10 @@ fn pass(from: &Socket, to: &Socket, remote: std::net::SocketAddr) -> Option<std:
     let mut datagrams: Vec<Vec<u8>> = Vec::new();
     let mut batch = RecvBatch::new(64, 1 << 16);
     while from.recv(&mut batch).is_ok() {
-        for datagram in batch.iter_mut() {
-            came_from = Some(datagram.path.remote);
-            datagrams.push(datagram.bytes.to_vec());
+        for bundle in batch.iter_mut() {
+            came_from = Some(bundle.path.remote);
+            let each = bundle.bytes.chunks(bundle.segment_size.into());
+            datagrams.extend(each.map(<[u8]>::to_vec));
         }
     }
     for bundle in datagrams.chunk_by(|one, next| one.len() == next.len()) {

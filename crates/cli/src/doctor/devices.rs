@@ -133,7 +133,7 @@ impl Device {
 // Measured with the feature and without it: docs/figures/2026-11-25-amd-zen4.md, and for GRO
 // 2026-11-26-amd-zen5.md.
 const NO_SEGMENTATION: &str = "without UDP segmentation, the kernel splits each bundle before the device: a server takes 1.2 CPU-s/GB instead of 0.35, and UDP send 1,460 ns per packet instead of 301 (veth, AMD Zen 4)";
-const NO_GRO: &str = "without GRO, datagrams that the sender or the network has split arrive one by one: a client takes 0.78 CPU-s/GB instead of 0.19 (veth, AMD Zen 5); bundles that arrive whole, as between containers of one host, lose nothing";
+const NO_GRO: &str = "without GRO, datagrams that the sender or the network has split arrive one by one: a client takes 0.58 CPU-s/GB instead of 0.19 (veth, AMD Zen 5); bundles that arrive whole, as between containers of one host, lose nothing";
 const NO_TX_CHECKSUM: &str = "without checksums on sending, the kernel reads every byte once more, and splits each bundle before the device: a server takes 1.3 CPU-s/GB instead of 0.35 (veth, AMD Zen 4)";
 const NO_RX_CHECKSUM: &str = "without checksums on receiving, the kernel reads every byte once more: both ends take 0.74 CPU-s/GB instead of 0.60 (veth, AMD Zen 4)";
 const NO_GRO_FORWARDING: &str = "this machine forwards packets, and without UDP GRO when forwarding it passes datagrams on one by one: a machine with both ends and the router takes 2.9 CPU-s/GB instead of 1.4 (veth, AMD Zen 4)";

@@ -96,7 +96,8 @@ fn a_receiver_without_gro_gets_single_datagrams() {
     let bytes = pattern(10 * 1200, 3);
     send_one(&a, to(reachable(&b)), Ecn::NotEct, 1200, &bytes);
     let got = collect(&b, bytes.len());
-    assert_eq!(got.len(), 10);
+    assert_eq!(b.stats().messages_received, 10);
+    assert!(got.len() < 10, "those of one call are joined");
     assert!(datagrams(&got) == bytes.chunks(1200).collect::<Vec<_>>());
 }
 
@@ -358,7 +359,10 @@ fn a_batch_is_filled_by_calls_for_one_message_each() {
     let got = fill(&mut recv, 1, one).unwrap();
     assert_eq!((got.messages, got.datagrams, got.drained), (2, 2, false));
     recv.received(got.messages, got.drained, 0);
-    let bytes: Vec<Vec<u8>> = recv.iter_mut().map(|b| b.bytes.to_vec()).collect();
+    let bytes: Vec<Vec<u8>> = (recv.iter_mut())
+        .flat_map(|b| b.bytes.chunks(b.segment_size.into()))
+        .map(<[u8]>::to_vec)
+        .collect();
     assert_eq!(bytes, [pattern(100, 100), pattern(50, 50)]);
     let got = fill(&mut recv, 1, one).unwrap();
     assert_eq!((got.messages, got.drained, got.errors), (1, true, 0));
