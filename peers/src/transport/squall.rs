@@ -93,6 +93,7 @@ pub(super) fn run(job: &Job, count: &Arc<Count>) -> Result<()> {
 fn transport() -> TransportConfig {
     TransportConfig::default()
         .max_udp_payload(MAX_UDP_PAYLOAD)
+        .initial_udp_payload(MAX_UDP_PAYLOAD)
         .stream_receive_window(STREAM_WINDOW.into())
         .receive_window(CONNECTION_WINDOW.into())
         .stream_send_window(STREAM_WINDOW.into())
