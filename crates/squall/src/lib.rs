@@ -64,9 +64,8 @@
 //!   last connection ends.
 //!
 //! # Coming from quinn
-//! Most names are the same. Error codes are plain `u64`s; values above 2^62 − 1 are clamped. This
-//! table lists the differences from quinn 0.11 type by type; the repository's porting guide shows
-//! them in code:
+//! Most names are the same. Error codes are plain `u64`s; values above 2^62 − 1 are clamped. The
+//! differences from quinn 0.11, type by type (the repository's porting guide shows them in code):
 //!
 //! | quinn | here |
 //! |---|---|

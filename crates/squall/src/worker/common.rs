@@ -424,7 +424,7 @@ mod tests {
         let limit = WarningLimit::default();
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
         let admitted: Vec<u64> = (0..=200).filter(|s| limit.admits(at(*s))).collect();
-        // At 0 the clock has just started: the first nanosecond counts as 0.
+        // At 0 the clock has just started: time 0 is stored as 1 ns.
         assert_eq!(admitted, [0, 61, 121, 181]);
     }
 }
