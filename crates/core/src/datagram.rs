@@ -153,8 +153,8 @@ impl Datagrams {
         tells
     }
 
-    /// Takes a datagram to be sent; returns how many of the oldest make room for it within `limit`
-    /// bytes.
+    /// Queues a datagram to be sent; returns how many of the oldest are dropped to make room for it
+    /// within `limit` bytes.
     pub(crate) fn send(&mut self, data: Bytes, limit: usize) -> u64 {
         self.outgoing_cost += cost(data.len());
         self.outgoing.push_back(data);
@@ -166,13 +166,13 @@ impl Datagrams {
         dropped
     }
 
-    /// The datagram that is to be sent next.
+    /// The next datagram to be sent.
     #[must_use]
     pub(crate) fn peek(&self) -> Option<&Bytes> {
         self.outgoing.front()
     }
 
-    /// Takes that datagram out.
+    /// Removes and returns that datagram.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
         let data = self.outgoing.pop_front()?;
         self.outgoing_cost -= cost(data.len());
@@ -185,7 +185,7 @@ impl Datagrams {
         !self.outgoing.is_empty()
     }
 
-    /// Nothing is sent any more.
+    /// Nothing more is sent.
     pub(crate) fn end_sending(&mut self) {
         self.outgoing = VecDeque::new();
         self.outgoing_cost = 0;

@@ -146,7 +146,7 @@ impl Connection {
             frame::write::new_connection_id(w, new.sequence, new.retire_prior_to, &new.id, &token);
             sent.push_frame(SentFrame::NewConnectionId(new.sequence));
         }
-        // They are preceded by type and length.
+        // Type and length precede the token.
         while duties.new_tokens > 0 && w.remaining() >= 3 + token::LONGEST {
             duties.new_tokens -= 1;
             let (remote, version) = (self.paths.active.path.remote, self.handshake.version);
