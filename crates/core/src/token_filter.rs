@@ -169,7 +169,7 @@ mod tests {
             .count();
         println!("of 100,000 new tokens after a million {mistaken} seem spent");
         assert!(mistaken < 100, "{mistaken} of 100,000");
-        // The next day begins empty, and the day before is remembered.
+        // The next day starts empty, and the day before is remembered.
         let next = EPOCH + DAY + SKEW + Duration::from_millis(1);
         assert!(ids(1).take(1000).all(|id| filter.spend(&id, next)));
         assert!(ids(1).take(1000).all(|id| !filter.spend(&id, EPOCH)));
