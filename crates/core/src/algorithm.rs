@@ -176,7 +176,7 @@ pub struct LostBundle {
     pub rtt: RttEstimate,
 }
 
-/// What is known of a path's round-trip time (RFC 9002 §5).
+/// What is known about a path's round-trip time (RFC 9002 §5).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RttEstimate {

@@ -94,7 +94,7 @@ impl RangeSet {
         if range.is_empty() {
             return;
         }
-        // First range that touches or follows `range.start`; first that lies wholly after
+        // First range that touches or follows `range.start`; first that lies entirely after
         // `range.end`.
         let from = self.ranges.partition_point(|r| r.end < range.start);
         let to = self.ranges.partition_point(|r| r.start <= range.end);

@@ -302,7 +302,7 @@ mod tests {
         }
         assert_eq!(stages.ticks(), &[10; Stage::COUNT]);
         assert_eq!(stages.stamps(), Stage::COUNT as u64);
-        // A part of another's time, and a pause that belongs to nobody.
+        // A part of another's time, and a pause that belongs to none.
         let before = *stages.ticks();
         stages.mark(Stage::Aead);
         let mut part = Stages::on(clock);

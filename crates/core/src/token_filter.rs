@@ -189,8 +189,8 @@ mod tests {
                 let issued = EPOCH + offset * hour;
                 let mut filter = SpentTokens::new(lifetime, 64);
                 assert!(filter.spend(&[1; 16], issued));
-                // What is issued and spent meanwhile, up to the last moment at which the token is
-                // good.
+                // Tokens issued and spent in the meantime, up to the last moment at which the first
+                // one is valid.
                 for n in 1..=10 {
                     let mut id = [2; 16];
                     id[0] = n as u8;

@@ -574,7 +574,7 @@ impl Connecting {
 
     /// Waits until the application protocol and, on a server, the server name are known: on a
     /// server from the client's first flight, on a client from the server's. None of it is
-    /// authenticated before the handshake completes. Cancel safe.
+    /// authenticated before the handshake completes. Cancel-safe.
     ///
     /// # Errors
     /// The connection could not be started, or ended.

@@ -46,7 +46,7 @@ struct Inner {
     /// Which worker gets the next task.
     next_task: AtomicUsize,
     /// The configuration for new connections. Locked while it is passed to the workers, so that one
-    /// that starts meanwhile gets it too.
+    /// that starts at that time gets it too.
     server: Mutex<Option<Arc<ServerConfig>>>,
     /// The settings that workers start and restart with.
     settings: Builder,

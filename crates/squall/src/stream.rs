@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::error::{ReadError, ReadExactError, ReadToEndError, WriteError};
 use crate::worker::{Handle, Line, SendEnd, Ticket, register};
 
-/// The most that one write of borrowed bytes copies: the connection is locked meanwhile.
+/// The most that one write of borrowed bytes copies, while the connection is locked.
 const MAX_COPY: usize = 64 * 1024;
 
 /// The sending half of a stream.
@@ -644,8 +644,8 @@ impl RecvStream {
     /// waiting for lost bytes before it; `None` at the end of the stream, once every byte has been
     /// returned. With a `max` of 0 it returns an empty chunk without waiting.
     ///
-    /// From the first call on, other reads fail with [`ReadError::IllegalOrderedRead`]. Cancel
-    /// safe: a chunk that is not returned is not lost.
+    /// From the first call on, other reads fail with [`ReadError::IllegalOrderedRead`].
+    /// Cancel-safe: a chunk that is not returned is not lost.
     ///
     /// # Errors
     /// As [`read_chunk`](Self::read_chunk).
@@ -662,7 +662,7 @@ impl RecvStream {
 
     /// Waits until the peer resets the stream, and returns its code. Returns `None` once all data
     /// has arrived or the stream is stopped: a reset would then mean nothing. Data that has arrived
-    /// can still be read. Cancel safe.
+    /// can still be read. Cancel-safe.
     ///
     /// # Errors
     /// The connection ended first.

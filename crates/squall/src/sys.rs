@@ -226,21 +226,21 @@ pub(crate) fn pin_to_cpu(_: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// The calling thread's number in the system's lists; 0 where there is none.
+/// The calling thread's number in the system's lists; 0 if there is none.
 #[cfg(target_os = "linux")]
 pub(crate) fn thread_id() -> i32 {
     // SAFETY: takes nothing, touches nothing, cannot fail.
     unsafe { libc::gettid() }
 }
 
-/// The calling thread's number in the system's lists; 0 where there is none.
+/// The calling thread's number in the system's lists; 0 if there is none.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn thread_id() -> i32 {
     0
 }
 
 /// The calling thread's CPU time, user and system: a system call of some hundred nanoseconds.
-/// `None` where there is no such clock.
+/// `None` if there is no such clock.
 #[cfg(unix)]
 pub(crate) fn thread_cpu() -> Option<Duration> {
     let mut at = libc::timespec {

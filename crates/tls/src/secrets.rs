@@ -12,7 +12,7 @@
 //!                 └▶ keys of rustls, never used
 //! ```
 //! Each session has a [`Tap`] of its own, so no secret can reach another session, and any rustls
-//! configuration serves, whatever its crypto provider.
+//! configuration can be used, whatever its crypto provider.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -13,7 +13,7 @@ use rustls::server::StoresServerSessions;
 /// is no such session, and the handshake is a full one.
 pub(crate) struct Bound {
     pub(crate) inner: Arc<dyn StoresServerSessions>,
-    /// The limits, in whatever encoding.
+    /// The limits, in any encoding.
     pub(crate) limits: Vec<u8>,
 }
 

@@ -139,7 +139,7 @@ mod tests {
         // The 25 after the fifteenth, and the one without a number.
         assert_eq!(of(&counts, 0), (26, 0));
         assert_eq!(of(&counts, 16), (0, 0));
-        // Two sockets: the sum loses nothing, in whatever order each met them.
+        // Two sockets: the sum loses nothing, in whatever order each saw the errors.
         let other = ErrorTable::default();
         other.receive(&io::Error::from_raw_os_error(77));
         other.send(&io::Error::from_raw_os_error(15));

@@ -5,7 +5,7 @@
 //! [Outgoing] -> mmsghdr + iovec + name + control on the stack -> sendmmsg
 //! recvmmsg -> the same, read back -> [Entry]
 //! ```
-//! The headers are built anew for each call: under 6 kB on the stack, far cheaper than the call,
+//! The headers are built for each call: under 6 kB on the stack, far cheaper than the call itself,
 //! and no pointer outlives the call that it was made for.
 
 use std::io;

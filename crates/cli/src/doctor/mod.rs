@@ -189,8 +189,8 @@ fn identity() -> (String, String, Option<Family>) {
 
 #[cfg(any(target_arch = "x86_64", test))]
 impl Family {
-    /// From leaf 1's EAX: the extended family counts where the basic family is 15, and the extended
-    /// model also where it is 6 (Intel's manual volume 2A, CPUID; AMD's volume 3, appendix E).
+    /// From leaf 1's EAX: the extended family counts if the basic family is 15, and the extended
+    /// model also if it is 6 (Intel's manual volume 2A, CPUID; AMD's volume 3, appendix E).
     fn from_cpuid(eax: u32) -> Self {
         let (basic_family, basic_model) = (eax >> 8 & 0xf, eax >> 4 & 0xf);
         let family = match basic_family {

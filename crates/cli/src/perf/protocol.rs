@@ -191,7 +191,7 @@ async fn answer(shared: Arc<Stream>, send: Option<SendStream>, mut recv: RecvStr
     .await;
     if sent.is_ok() {
         service.keep(source.digest());
-        // An error means that the peer has stopped it meanwhile.
+        // An error means that the peer has stopped it.
         let _ = send.finish();
         tally.answered.fetch_add(1, Ordering::Relaxed);
     } else {

@@ -44,7 +44,7 @@ struct Entry<'a> {
     rounds: Vec<(usize, f64)>,
     /// squall's only.
     used: Option<Used>,
-    /// The rate of the last round, where there is one.
+    /// The rate of the last round, if there is one.
     target_per_s: Option<f64>,
 }
 

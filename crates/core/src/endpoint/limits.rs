@@ -3,7 +3,7 @@
 //! ```text
 //!                     below the share       above it
 //! address validated   let in                CONNECTION_REFUSED
-//! not validated       let in                Retry: whoever is there comes again with a token
+//! not validated       let in                Retry: a real client comes again with a token
 //! ```
 //! Anything that works with a forged address is never refused: one network could lock another out.
 

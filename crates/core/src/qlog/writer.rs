@@ -26,7 +26,7 @@ pub(crate) struct Qlog {
     mtu: u16,
     /// Whether the connection's end has been logged. Few records follow, and which is the last is
     /// unknown: each is flushed through the sink, so that the log is complete when the connection
-    /// is gone, whoever still holds what is left of it.
+    /// is gone, even if something still holds the rest of it.
     ended: bool,
 }
 

@@ -7,9 +7,9 @@ use crate::time::Time;
 /// The least rise of a used-up limit that is worth a frame, in bytes; less in windows below 64 KiB.
 const LEAST_GAIN: u64 = 4096;
 
-/// A limit of the peer's that a stream has reached, as an offset: that of the stream
-/// (MAX_STREAM_DATA, RFC 9000 §19.10), or of all streams together (MAX_DATA, §19.9). It stays the
-/// same as long as the peer grants no credit.
+/// The peer's limit that a stream has reached, as an offset: the stream's own (MAX_STREAM_DATA,
+/// RFC 9000 §19.10), or that of all streams together (MAX_DATA, §19.9). It stays the same as long
+/// as the peer grants no credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReachedLimit {
     /// The stream's own.

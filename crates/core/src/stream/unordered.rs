@@ -159,8 +159,8 @@ mod tests {
         (offset * 31 % 251) as u8
     }
 
-    // test: a reader that switches order in the middle gets every byte once, whatever arrives how
-    // often and in which order.
+    // test: a reader that switches order in the middle gets every byte once, no matter how often
+    // and in which order data arrives.
     #[test]
     fn every_byte_is_given_once() {
         let mut next = crate::common::numbers(11);

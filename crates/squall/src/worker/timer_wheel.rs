@@ -1,4 +1,4 @@
-//! The timers of a worker's connections: one deadline per connection, set anew every turn.
+//! The timers of a worker's connections: one deadline per connection, set again every turn.
 //!
 //! ```text
 //! level 0   64 slots of 1 ms
@@ -11,7 +11,7 @@
 //!
 //! A hierarchical wheel (Varghese and Lauck, 1987): setting a deadline costs the same however many
 //! there are. Most deadlines only ever move later (each acknowledgement moves the loss timer), and
-//! that costs one store here: the entry stays where it is filed and is filed anew when that slot
+//! that costs one store here: the entry stays where it is filed, and is filed again when that slot
 //! comes due.
 
 use std::time::Duration;

@@ -137,7 +137,7 @@ mod beneath {
     /// For `stat`.
     pub(super) const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-    /// How often to resolve a name again if something on the way was renamed meanwhile.
+    /// How often to resolve a name again if something on its path was renamed in between.
     const ATTEMPTS: u32 = 4;
 
     /// The root, unless the kernel lacks openat2 or a sandbox forbids it.

@@ -139,7 +139,7 @@ impl Clock {
         due
     }
 
-    /// Puts off a timer of silence that is due at `now`, because whatever ends the silence may be
+    /// Puts off a timer of silence that is due at `now`, because what ends the silence may be
     /// waiting to be read. Returns false if it has been put off for long enough.
     pub(crate) fn put_off(&mut self, timer: Timer, now: Time) -> bool {
         let may_begin = |until: Time| now >= until + PUT_OFF_REST;
@@ -269,7 +269,7 @@ impl Clock {
         self.server_heard + patience * (1 << self.quiet_probes.min(MAX_BACKOFF)) * beyond
     }
 
-    /// Whether a client that expects data probes for it now; sets the timer anew.
+    /// Whether a client that expects data probes for it now; sets the timer again.
     ///
     /// A client that only receives learns of a change of its address only through silence, because
     /// the server sends to the old one. A PING shows the server where the client is (RFC 9000

@@ -147,7 +147,7 @@ impl Connection {
         if active && self.side == Side::Client && w.remaining() > 0 {
             // A packet that is not a probe makes the server follow to the client's address: back,
             // if an attacker has led it astray (RFC 9000 §9.3.3), or again, if it has given up the
-            // path meanwhile. Nothing else might leave once lost challenges fill the window.
+            // path. Nothing else might leave once lost challenges fill the window.
             frame::write::ping(&mut w);
         }
         PacketWriter::fill(&mut w);
