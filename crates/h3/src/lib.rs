@@ -24,7 +24,7 @@
 //!
 //! A response whose handler fails, panics or is cancelled is reset, so that it never looks
 //! complete. [`server::Serve::with_graceful_shutdown`] finishes the requests that have arrived.
-//! [`Config::body_timeout`] and [`Config::send_timeout`] bound how long a client may stand still.
+//! [`Config::body_timeout`] and [`Config::send_timeout`] bound how long a client may stall.
 //!
 //! # Clients
 //! [`client::Client`] connects to the origins of requests and keeps the connections, with "Happy

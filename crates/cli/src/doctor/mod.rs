@@ -4,7 +4,7 @@
 //!   Cpu        vendor, family, what packet protection needs of it
 //!   kernels    which there are, which of them run here, for which suites
 //!   choices    the one that each suite gets
-//!   wish       SQUALL_CPU, and what came of it
+//!   wish       SQUALL_CPU, and its effect
 //!   network    bundles, buffers, devices, queueing discipline, drops, and what each is worth
 //! ```
 //! One section each, in the report and in JSON.

@@ -273,8 +273,8 @@ pub(crate) struct Local {
 
     /// Instead of comparing with TCP, run the bulk transfer over QUIC without each technique in
     /// turn and print what each is worth: GSO, GRO, pacing, ACK frequency, runs of packets, sealing
-    /// from the application's buffer, header protection in the AEAD's pass, worker threads of its
-    /// own. -t is the time for each
+    /// from the application's buffer, header protection in the AEAD's pass, and separate worker
+    /// threads. -t is the time for each
     #[arg(long, conflicts_with_all = ["requests", "handshakes", "segments", "churn", "http", "verify", "only", "interval", "csv", "plot",
           "no_gso", "no_gro", "no_pacing"])]
     pub(crate) ablation: bool,

@@ -19,7 +19,7 @@ pub(crate) const MAX_EARLY_BYTES: usize = 24_000;
 /// Our connection ids that a peer may hold at a time.
 pub(crate) const MAX_LOCAL_IDS: u64 = 4;
 /// Our connection ids that the peer has retired but that are still routed: as many as two rotations
-/// retire. If there are more, the oldest is dropped early (`SECURITY.md` row 3).
+/// retire. Beyond that, the oldest is dropped early (`SECURITY.md` row 3).
 pub(crate) const MAX_RETIRED_IDS: usize = 2 * MAX_LOCAL_IDS as usize;
 /// Connection ids of the peer that we hold at a time: our `active_connection_id_limit`.
 pub(crate) const MAX_REMOTE_IDS: u64 = 4;

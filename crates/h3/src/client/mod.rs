@@ -66,8 +66,8 @@ impl Drop for Handle {
 }
 
 impl SendRequest {
-    /// Sends a request and waits for the head of its response. The request's body is sent
-    /// meanwhile, and continues after it if it takes longer.
+    /// Sends a request and waits for the head of its response. The request's body is sent at the
+    /// same time, and continues after that if it takes longer.
     ///
     /// Waits while the server's limit of concurrent requests is reached. Dropping the future
     /// cancels the request.

@@ -29,7 +29,7 @@ impl Server {
     /// With `stage_times` it measures its stages.
     ///
     /// # Errors
-    /// It did not start; the error has its own words.
+    /// It did not start; the error quotes what it printed.
     pub(super) fn start(
         folder: &Path,
         loopback: IpAddr,

@@ -1,4 +1,4 @@
-//! The fields of a request on its way to the application, and of the response on its way back.
+//! The fields of a request on the way to the application, and of the response on the way back.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
